@@ -305,8 +305,7 @@ def _named(graph: Graph, config: Config, plan: PlanFile | None, with_layers: boo
 
 def _note_constants(graph: Graph, traced: Traced) -> None:
     """Write to the graph what passes read of the elements of its constants."""
-    from mspc.passes.fusion.causal_masks import note_causal_masks
-    from mspc.passes.fusion.masked_rows import note_rows
+    from mspc.passes.fusion.attention_masks import note_causal_masks, note_rows
 
     arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
     note_causal_masks(graph, arrays)

@@ -19,7 +19,7 @@ from mspc.ir.graph import OFFLOAD, stages_of
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.cpu.threads import thread_count
+from mspc.ops.cpu.blocks import thread_count
 from mspc.runtime.available_memory import room_for
 from mspc.runtime.slices import full_type, gather, slice_parameter, slices_of
 

@@ -71,17 +71,22 @@ def nothing() -> None:
     """The launch of what needs none of its own."""
 
 
-def in_order(*launches: Launch | None) -> Launch | None:
-    """Launches one after the other; None where one of them is None."""
-    found = [launch for launch in launches if launch is not None]
-    if len(found) < len(launches):
-        return None
+def all_of(launches: Sequence[Launch]) -> Launch:
+    """Return one launch of all, in order."""
+    if len(launches) == 1:
+        return launches[0]
 
     def launch() -> None:
-        for each in found:
+        for each in launches:
             each()
 
-    return found[0] if len(found) == 1 else launch
+    return launch
+
+
+def in_order(*launches: Launch | None) -> Launch | None:
+    """Return one launch of all, in order, or None if one of them is None."""
+    found = [launch for launch in launches if launch is not None]
+    return all_of(found) if len(found) == len(launches) else None
 
 
 class Kernel(Protocol):

@@ -33,7 +33,7 @@ def begin_library(traced: Graph, device: str, ranks: int) -> Thread | None:
     for each rank, what they make of it will be, too."""
     if device != "CPU" or sum(map(elements, traced.nodes)) < WORTH * ranks:
         return None
-    from mspc.ops.cpu.pool import put_on_disk  # late: a small graph needs none of it
+    from mspc.ops.cpu.thread_pool import put_on_disk  # late: a small graph needs none of it
 
     thread = Thread(target=put_on_disk, name="mspc loops")
     thread.start()

@@ -15,7 +15,7 @@ from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value, operand_types
 from mspc.ir.types import FLOAT32, HALVES, TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
-from mspc.ops.fused.grouped_update import gradient_index, member_of
+from mspc.ops.fused.updates import gradient_index, member_of
 from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Split
 from mspc.ops.tensor.reshape import Cast

@@ -15,7 +15,7 @@ from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.regions import Loop
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, moved_operands, replaceable_operands, step_types
-from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.updates import GroupedUpdate
 
 COMMUNICATION = "communication"
 """The attribute `stream` of nodes on the side stream of collectives."""

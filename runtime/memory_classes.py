@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ops.collective.base import Collective
-from mspc.ops.fused.grouped_update import gradient_index, member_of
+from mspc.ops.fused.updates import gradient_index, member_of
 from mspc.ops.op import Op
 
 ACTIVATIONS, GRADIENTS, TEMPORARY = CLASSES = ("activations", "gradients", "temporary")

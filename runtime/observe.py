@@ -20,7 +20,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.regions import Scan, body_of, spread
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
-from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
+from mspc.ops.fused.updates import GroupedUpdate, gradient_index
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.faults.failure import NodeFailure, RegionFailure
 from mspc.runtime.faults.record import PLACE_WORDS

@@ -13,8 +13,8 @@ from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.convolution.base import Convolution
 from mspc.ops.cuda.attention import LOWEST, aligned_bytes
-from mspc.ops.cuda.flash_backward_kernel import NOTE
-from mspc.ops.cuda.flash_fragments import has_kernels
+from mspc.ops.cuda.flash_backward import NOTE
+from mspc.ops.cuda.flash_parts import has_kernels
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
 

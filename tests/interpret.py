@@ -21,7 +21,7 @@ from mspc.ops.control.structural import Gradient
 from mspc.ops.op import Op
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import Pass
-from mspc.passes.fusion.causal_masks import CAUSAL_MASK
+from mspc.passes.fusion.attention_masks import CAUSAL_MASK
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor

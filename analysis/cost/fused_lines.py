@@ -14,7 +14,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.bases import axes_of
 from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps, has_moves, loaded_bytes
-from mspc.ops.fused.space import row_of
+from mspc.ops.fused.kernel import row_of
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import ReductionOp
 

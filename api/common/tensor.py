@@ -22,7 +22,7 @@ from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.ir.diagnostics import value_repr
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, INT64, STRING, UINT64, DType, TensorType, dtype_of
-from mspc.ops.cpu.copies import copied
+from mspc.ops.cpu.blocks import copied
 
 REPLICATED = "replicated"
 STORED = "stored"

@@ -41,8 +41,8 @@ from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
-from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.op import REGISTRY
 from mspc.ops.optim.optimizer import Update
 from mspc.runtime.memory_plan import plan_memory

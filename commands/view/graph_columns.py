@@ -21,7 +21,7 @@ from mspc.ir.text.values import constant_text, key_text, value_text
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.regions import times_of
 from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.updates import GroupedUpdate
 
 SMALL = 64
 """Elements of a constant that the page holds."""

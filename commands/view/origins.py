@@ -17,7 +17,7 @@ from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
-from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.slicing import StridedSlice
 

@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
-from mspc.ops.cuda.move import Move, move, strides_of
-from mspc.ops.cuda.source import address
-from mspc.ops.device import Array, Device, Launch, RankSum
+from mspc.ops.cuda.moves import Move, move, strides_of
+from mspc.ops.cuda.text import address
+from mspc.ops.device import Array, Device, Launch, RankSum, all_of
 
 Ranks = tuple[int, ...]
 
@@ -103,7 +103,7 @@ def launch_all_gather(device: Device, array: Array, out: Array, ranks: Ranks, ax
         return _gather(comm, array, out, ranks)
     parts = _like(device, out)
     unpack = _swapped(device, parts, out, len(ranks), before)
-    return _all(_gather(comm, array, parts, ranks), unpack)
+    return all_of([_gather(comm, array, parts, ranks), unpack])
 
 
 def launch_reduce_scatter(device: Device, array: Array, out: Array, op: str, ranks: Ranks, axis: int) -> Launch | None:
@@ -118,7 +118,7 @@ def launch_reduce_scatter(device: Device, array: Array, out: Array, op: str, ran
         return _scatter(comm, array, out, op, ranks)
     parts = _like(device, array)
     pack = _swapped(device, array, parts, before, len(ranks))
-    return _all(pack, _scatter(comm, parts, out, op, ranks))
+    return all_of([pack, _scatter(comm, parts, out, op, ranks)])
 
 
 def launch_all_to_all(device: Device, array: Array, out: Array, ranks: Ranks, split: int, concat: int) -> Launch:
@@ -142,7 +142,7 @@ def launch_all_to_all(device: Device, array: Array, out: Array, ranks: Ranks, sp
     launches.append(lambda: comm.all_to_all_into(source, target, ranks))
     if places[1]:
         launches.append(_swapped(device, target, out, count, concat_rows))
-    return _all(*launches)
+    return all_of(launches)
 
 
 def launch_broadcast(device: Device, arrays: Sequence[Array], outs: Sequence[Array], root: int, ranks: Ranks) -> Launch:
@@ -194,7 +194,7 @@ def _moves(device: Device, moves: Sequence[Move]) -> Launch:
     """All moves, those of one element type in one launch where they can be."""
     kinds = list(dict.fromkeys(each.source.dtype.itemsize for each in moves))
     launches = [move(device, "put_pieces", [m for m in moves if m.source.dtype.itemsize == kind]) for kind in kinds]
-    return _all(*(launch for launch in launches if launch is not None))
+    return all_of([*(launch for launch in launches if launch is not None)])
 
 
 def _like(device: Device, array: Array) -> Array:
@@ -203,14 +203,3 @@ def _like(device: Device, array: Array) -> Array:
 
 def _shaped(memory: Array, array: Array) -> Array:
     return memory.view(array.dtype).reshape(array.shape)
-
-
-def _all(*launches: Launch) -> Launch:
-    if len(launches) == 1:
-        return launches[0]
-
-    def run() -> None:
-        for launch in launches:
-            launch()
-
-    return run

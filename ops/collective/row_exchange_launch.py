@@ -14,9 +14,9 @@ import numpy as np
 
 from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.ops.collective.gpu_launch import DeviceCommunicator, Ranks
-from mspc.ops.cuda.row_exchange import ArrivedRows, NamedPlaces, Slots, slots_each
-from mspc.ops.cuda.row_names import divided
-from mspc.ops.cuda.source import lanes_of
+from mspc.ops.cuda.expert_rows import ArrivedRows, NamedPlaces, Slots, slots_each
+from mspc.ops.cuda.rows_by_number import divided
+from mspc.ops.cuda.text import lanes_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.experts import require_below
 

@@ -33,8 +33,8 @@ from mspc.ops.convolution.window import (
     spread,
     taps,
 )
+from mspc.ops.cpu.blocks import thread_count
 from mspc.ops.cpu.products import product, share_out
-from mspc.ops.cpu.threads import thread_count
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import shape_of

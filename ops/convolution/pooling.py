@@ -34,7 +34,7 @@ from mspc.ops.convolution.window import (
     windows,
 )
 from mspc.ops.cpu.blocks import in_rows
-from mspc.ops.cuda.pooling import launch_greatest, launch_greatest_gradient, launch_mean, launch_mean_gradient
+from mspc.ops.cuda.windows import launch_greatest, launch_greatest_gradient, launch_mean, launch_mean_gradient
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import plain, shape_of

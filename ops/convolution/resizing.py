@@ -76,7 +76,7 @@ class Resampling(ImageOperator, abstract=True):
 
     def launched(self, device: Device, x: Array, out: Array, image: Shape, back: bool) -> Launch | None:
         """`apply` on a GPU, of arrays that lie with their channels second or last."""
-        from mspc.ops.cuda.resample import resample  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import resample  # late: only a GPU needs it
 
         matrices = [_matrix(self, n, count) for n, count in zip(image, self.lengths(image), strict=True)]
         turned = [matrix.T for matrix in matrices] if back else matrices

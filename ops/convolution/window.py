@@ -13,7 +13,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.cpu.scratch import scratch
+from mspc.ops.cpu.blocks import scratch
 from mspc.sharding.borders import Needed, Span, own_span
 
 MODES = ("same", "valid", "pad")

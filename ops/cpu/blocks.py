@@ -7,13 +7,78 @@ row is worked by itself, so the number of threads changes no bit.
 
 from __future__ import annotations
 
+import contextvars
 import functools
+import math
+import os
+import threading
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
-from mspc.ops.cpu.threads import in_parallel, thread_count
+from mspc.ir.text.limits import number_of
+
+# Kernels share their work out to these threads.
+#
+# Calls go to threads through a queue: what wakes a thread is most of the cost of a small call, and a future's locks
+# would double it.
+
+
+Call = Callable[[], object]
+
+
+def in_parallel(calls: Sequence[Call]) -> None:
+    """Make all calls at the same time, the first one on this thread. Raise the error of the first to fail."""
+    ended: SimpleQueue[tuple[int, BaseException | None]] = SimpleQueue()
+    queue = _queue(max(1, thread_count() - 1), os.getpid())
+    for number, call in enumerate(calls[1:]):
+        # A thread takes over the context, which holds NumPy's settings for overflows.
+        queue.put((contextvars.copy_context(), call, number, ended))
+    try:
+        calls[0]()
+    finally:
+        others = dict(ended.get() for _ in calls[1:])
+    for number in range(len(others)):
+        error = others[number]
+        if error is not None:
+            raise error
+
+
+MOST_THREADS = 1 << 12
+
+
+@functools.cache
+def thread_count() -> int:
+    """Threads that a kernel may use: as many as BLAS is given (a rank of a job gets its share), else all cores."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        count = number_of(os.environ.get(name, ""), MOST_THREADS)
+        if count:
+            return count
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _queue(threads: int, process: int) -> SimpleQueue[Any]:
+    """Return the queue of calls for so many threads of this process; a forked process has its own."""
+    queue: SimpleQueue[Any] = SimpleQueue()
+    for number in range(threads):
+        threading.Thread(target=_work, args=(queue,), name=f"mspc-kernel_{number}", daemon=True).start()
+    return queue
+
+
+def _work(queue: SimpleQueue[Any]) -> None:
+    while True:
+        context, call, number, ended = queue.get()
+        try:
+            context.run(call)
+        except BaseException as error:  # it is raised where the work was shared out
+            ended.put((number, error))
+        else:
+            ended.put((number, None))
+        del context, call, ended
+
 
 BLOCK = 1 << 18
 """Elements of a block: 1 MiB of Float32. Smaller ones would stay in a core's own cache, but the threads of several
@@ -57,8 +122,8 @@ def in_rows(xp: Any, work: Work, out: Sequence[Any], operands: Sequence[Any], sc
 
 
 def shared_out(xp: Any, rows: int, step: int, size: int, part: Callable[[int, int], None]) -> None:
-    """Call `part(begin, end)` so that all `rows` are covered: once, or on several threads where `size` elements make
-    that pay. Parts begin at multiples of `step`."""
+    """Call `part(begin, end)` so that all `rows` are covered: once, or on several threads if `size` elements make that
+    pay. Parts begin at multiples of `step`."""
     threads = min(thread_count(), -(-rows // step)) if xp is np and size >= SHARED else 1
     if threads == 1:
         part(0, rows)
@@ -68,7 +133,7 @@ def shared_out(xp: Any, rows: int, step: int, size: int, part: Callable[[int, in
 
 
 def elementwise(xp: Any, work: Work, out: Any, operands: Sequence[Any], scratch: int = 0) -> None:
-    """Fill `out` where every operand has its shape."""
+    """Fill `out` from operands of its shape."""
     in_rows(xp, work, (out.reshape(-1),), [array.reshape(-1) for array in operands], scratch)
 
 
@@ -90,7 +155,7 @@ def blockwise(xp: Any, work: Work, scratch: int = 0) -> Callable[..., Any]:
 
 
 def rowwise(xp: Any, work: Work, scratch: int = 0) -> Callable[..., Any]:
-    """The kernel `function(*operands, out=None)` of operands of one shape whose last dimension is not split."""
+    """Return the kernel `function(*operands, out=None)` of operands of one shape with an undivided last dimension."""
 
     def kernel(*operands: Any, out: Any = None) -> Any:
         if out is None:
@@ -105,8 +170,7 @@ def rowwise(xp: Any, work: Work, scratch: int = 0) -> Callable[..., Any]:
 
 
 def apply(function: Any, *operands: Any, out: Any) -> Any:
-    """`function(*operands, out=out)` for a function of NumPy's that works element by element, on several threads
-    where that pays."""
+    """Return `function(*operands, out=out)` for an elementwise function of NumPy's, on several threads if that pays."""
     if out.size < SHARED or thread_count() == 1:
         return function(*operands, out=out)
     for array in operands:
@@ -118,3 +182,53 @@ def apply(function: Any, *operands: Any, out: Any) -> Any:
 
     elementwise(np, work, out, operands)
     return out
+
+
+# Copies of large arrays are made on several threads: most of their time the system gives the copy its memory.
+
+
+_LARGE = 1 << 22
+"""Bytes from which a copy is shared out: about a millisecond's."""
+_STEP = 1 << 20
+
+
+def copied(array: Any) -> Any:
+    """Return a copy of a NumPy array with its elements in the same order."""
+    if array.nbytes < _LARGE or not array.flags.c_contiguous or array.dtype.hasobject:
+        return np.array(array)
+    found = np.empty(array.shape, array.dtype)
+    source, target = array.reshape(-1), found.reshape(-1)
+
+    def part(begin: int, end: int) -> None:
+        target[begin:end] = source[begin:end]
+
+    shared_out(np, source.size, _STEP, source.size, part)
+    return found
+
+
+# A kernel has scratch memory that it writes and reads again before it ends; its thread stores it, as fresh memory
+# costs more than what is written to it.
+
+
+MOST_CACHED = 1 << 24
+"""Most bytes of an array that is stored: larger ones come from the system."""
+
+
+class _ScratchArrays(threading.local):
+    def __init__(self) -> None:
+        self.arrays: dict[str, Any] = {}
+
+
+_cached = _ScratchArrays()
+
+
+def scratch(name: str, shape: Sequence[int], dtype: Any) -> Any:
+    """An array of NumPy's with any content. The next call for the same name on the same thread may hand out its memory
+    again."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size > MOST_CACHED:
+        return np.empty(shape, dtype)
+    found = _cached.arrays.get(name)
+    if found is None or found.size < size:
+        found = _cached.arrays[name] = np.empty(size, np.uint8)
+    return found[:size].view(dtype).reshape(shape)

@@ -1,6 +1,6 @@
-"""Products of Float32 and Float64 matrices are made by C++ that calls BLAS, part by part on the pool's threads.
+"""Matmuls of Float32 and Float64 by C++ that calls BLAS, part by part on the pool's threads.
 
-Operands lie where they are: what BLAS takes are steps between rows or between columns, so that a transpose or heads of
+Operands are not copied: BLAS takes steps between rows or between columns, so that a transpose or heads of
 an attention cost no copy.
 """
 
@@ -10,16 +10,90 @@ import ctypes
 import functools
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from mspc.ops.cpu.blas import blas_threads, gemm_address
-from mspc.ops.cpu.few_rows_source import FEW_ROWS
-from mspc.ops.cpu.loops.addresses import address
-from mspc.ops.cpu.pool import library
-from mspc.ops.cpu.threads import thread_count
+from mspc.ops.cpu.blocks import thread_count
+from mspc.ops.cpu.gemm_source import FEW_ROWS
+from mspc.ops.cpu.loops.kernel import address
+from mspc.ops.cpu.thread_pool import is_loaded, library
+
+# The OpenBLAS inside NumPy's wheels: how many threads it uses, and where its products of matrices are for C++.
+
+
+_GEMM = {np.dtype(np.float32): "scipy_cblas_sgemm64_", np.dtype(np.float64): "scipy_cblas_dgemm64_"}
+
+Threads = tuple[Callable[[], int], Callable[[int], None]]
+"""Functions that read and set the number of threads that BLAS uses."""
+
+
+def limit_blas() -> None:
+    """From now on BLAS uses at most as many threads as a kernel may: ranks that share cores must not spin on them."""
+    found = blas_threads()
+    if found is not None and found[0]() > thread_count():
+        found[1](thread_count())
+
+
+@contextmanager
+def one_blas_thread() -> Generator[None]:
+    """Inside, every product runs on the thread that calls for it."""
+    found = blas_threads()
+    assert found is not None
+    get, set_to = found
+    compiled = library() if is_loaded() else None
+    if compiled is None:
+        before = get()
+        set_to(1)
+        try:
+            yield
+        finally:
+            set_to(before)
+        return
+    compiled.blas_alone(get, set_to)  # compiled products do so, too, at the same time perhaps
+    try:
+        yield
+    finally:
+        compiled.blas_as_before(set_to)
+
+
+@functools.cache
+def blas_threads() -> Threads | None:
+    """Return functions that read and set the number of BLAS's threads; None if NumPy has another BLAS."""
+    library = _library()
+    if library is None:
+        return None
+    try:
+        return library.scipy_openblas_get_num_threads64_, library.scipy_openblas_set_num_threads64_
+    except AttributeError:
+        return None
+
+
+@functools.cache
+def gemm_address(dtype: np.dtype) -> int | None:
+    """Return the address of `cblas_sgemm` or `cblas_dgemm`, with sizes of 64 bits and enumerations of 32; None for
+    other element types, and if NumPy has another BLAS."""
+    library, name = _library(), _GEMM.get(dtype)
+    if library is None or name is None:
+        return None
+    function = getattr(library, name, None)
+    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    """Return the OpenBLAS that NumPy has loaded from its wheel, or None."""
+    root = Path(np.__file__).parent
+    for path in sorted([*root.parent.glob("numpy.libs/*openblas*"), *root.glob(".dylibs/*openblas*")]):
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError:
+            continue
+    return None
+
 
 SHARED = 1 << 20
 """Multiplications from which a second thread is worth its share: some 20 us of one core."""
@@ -39,7 +113,7 @@ Shape = tuple[int, ...]
 
 
 class Batch(NamedTuple):
-    """A dimension of the batch: its size, and the steps of x, y and the result, 0 where an operand has it once."""
+    """A dimension of the batch: its size, and the steps of x, y and the result, 0 if an operand has it once."""
 
     size: int
     x: int
@@ -48,7 +122,7 @@ class Batch(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """How BLAS sees a matrix: the step between its rows, or between its columns where it is turned."""
+    """A matrix as BLAS sees it: the step between its rows, or between its columns if it is transposed."""
 
     step: int
     turned: bool
@@ -68,7 +142,7 @@ class Plan(NamedTuple):
 
 
 class NodeMatmul:
-    """Products of one node, step after step: where arrays are those of the step before, all is laid out already."""
+    """The matmuls of one node, step after step: plans are reused if arrays are those of the step before."""
 
     def __init__(self, transpose_a: bool = False, transpose_b: bool = False) -> None:
         self._transposes = transpose_a, transpose_b
@@ -76,8 +150,11 @@ class NodeMatmul:
         self._run: Callable[[], object] = _nothing
 
     def made(self, x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> bool:
-        """Write x @ y + addend + bias to `out`, all NumPy's, x and y transposed as this product is; False where nothing
-        is done, as that takes other types than Float32 and Float64, other places in memory, or a compiler."""
+        """Write x @ y + addend + bias to `out`, all NumPy's, x and y transposed as this product is.
+
+        False, with nothing done, if that needs other types than Float32 and Float64, another memory layout, or a
+        compiler.
+        """
         a, b, c, d, e = self._known
         if a() is not x or b() is not y or c() is not out or d() is not addend or e() is not bias:
             run = _prepared(*self._turned(x, y), out, addend, bias)
@@ -96,7 +173,7 @@ class NodeMatmul:
 
 
 def multiplied_in_parts(x: Any, y: Any, out: Any) -> bool:
-    """Write x @ y to `out`, all NumPy's; False where this is not for C++, and nothing is done."""
+    """Write x @ y to `out`, all NumPy's; False, with nothing done, if this is not for C++."""
     run = _prepared(x, y, out, None, None)
     if run is None:
         return False
@@ -105,7 +182,7 @@ def multiplied_in_parts(x: Any, y: Any, out: Any) -> bool:
 
 
 def _prepared(x: Any, y: Any, out: Any, addend: Any, bias: Any) -> Callable[[], object] | None:
-    """The call that makes x @ y + addend + bias, while these arrays live."""
+    """Return the call that makes x @ y + addend + bias, while these arrays live."""
     dtype = out.dtype
     if x.dtype != dtype or y.dtype != dtype:
         return None
@@ -139,13 +216,13 @@ def _is_row(bias: Any, out: Any) -> bool:
 
 
 def _nothing() -> None:
-    """Of a place that no array is known for, and where there is none."""
+    """Return None for a place with no known array."""
 
 
 @functools.lru_cache(1 << 12)
 def plan_of(x: Shape, x_strides: Shape, y: Shape, y_strides: Shape, out: Shape, out_strides: Shape, dtype: np.dtype,
             threads: int) -> Plan | None:  # fmt: skip
-    """How the product of such arrays is made; None where BLAS does not take them so, or cannot be called."""
+    """Return the plan of the matmul of such arrays; None if BLAS does not take them, or cannot be called."""
     rank = len(out)
     if min(len(x), len(y)) < 2 or x[-1] != y[-2] or not math.prod(out) or not x[-1]:
         return None
@@ -188,13 +265,13 @@ def plan_of(x: Shape, x_strides: Shape, y: Shape, y_strides: Shape, out: Shape, 
 
 
 def _broadcast(shape: Shape, steps: Sequence[int], rank: int) -> Shape:
-    """Steps along so many dimensions, 0 where an operand has an element for all."""
+    """Return steps along so many dimensions, 0 if an operand has one element for all."""
     return (*[0] * (rank - len(shape)), *(0 if n == 1 else step for n, step in zip(shape, steps, strict=True)))
 
 
 def _merged(batch: Sequence[Batch], rows: int, x_row: int, row: int) -> tuple[list[Batch], int, int, int]:
-    """Dimensions of the batch that go on where the rows end are rows, where y is the same for them; others that follow
-    one another are one."""
+    """Return the batch with dimensions that continue the rows made rows, if y is the same for them, and adjacent ones
+    merged."""
     left: list[Batch] = list(batch)
     while left and not left[-1].y and (rows == 1 or (left[-1].x, left[-1].out) == (rows * x_row, rows * row)):
         size, x_step, _, step = left.pop()
@@ -212,7 +289,7 @@ def _merged(batch: Sequence[Batch], rows: int, x_row: int, row: int) -> tuple[li
 
 
 def _matrix(rows: int, columns: int, row: int, column: int) -> Matrix | None:
-    """How BLAS sees a matrix with these steps between rows and between columns; None where it does not."""
+    """Return the matrix as BLAS sees it with these steps between rows and columns, or None."""
     if (columns == 1 or column == 1) and (rows == 1 or row >= columns):
         return Matrix(row if rows > 1 else columns, False)
     if (rows == 1 or row == 1) and (columns == 1 or column >= rows):
@@ -221,8 +298,8 @@ def _matrix(rows: int, columns: int, row: int, column: int) -> Matrix | None:
 
 
 def by_loops(rows: int, columns: int, depth: int, left: bool, right: bool) -> int:
-    """Whether loops multiply, where there are some: 0, not these; 1, those that pack operands; 2, those for few rows,
-    which read y once. left, right: operands are turned."""
+    """Return which loops multiply: 0, none; 1, those that pack operands; 2, those for few rows, which read y once.
+    left, right: operands are transposed."""
     packs = rows * columns * depth > PACKS_NOTHING
     if rows <= FEW_ROWS and columns >= _UNIT and (packs or columns * depth > STREAMED):
         if not right or depth >= _UNIT * rows:  # vectors of partial sums are worth to be added up
@@ -236,8 +313,8 @@ def work(rows: int, columns: int, depth: int) -> int:
 
 
 def _shares(matrices: int, length: int, multiplications: int, threads: int) -> tuple[int, int]:
-    """(pieces of a matrix, shares of all). Rows or columns are split, whichever are more: of the other operand every
-    thread makes a copy."""
+    """Return (pieces of a matrix, shares of all). Rows or columns are split, the longer side: every thread copies the
+    other operand."""
     if threads == 1 or multiplications < SHARED:
         return 1, 1
     if matrices >= 4 * threads:
@@ -256,7 +333,7 @@ class _Blas(NamedTuple):
 
 @functools.cache
 def _blas(dtype: np.dtype) -> _Blas | None:
-    """What makes products of this type; None without a compiler, and where NumPy has another BLAS."""
+    """Return the functions for matmuls of this type; None without a compiler, or if NumPy has another BLAS."""
     gemm, threads = gemm_address(dtype), blas_threads()
     if gemm is None or threads is None:
         return None

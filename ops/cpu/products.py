@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.cpu.blas import blas_threads, one_blas_thread
-from mspc.ops.cpu.gemm import AT_LEAST, NodeMatmul, multiplied_in_parts
-from mspc.ops.cpu.pool import is_loaded
-from mspc.ops.cpu.threads import in_parallel, thread_count
+from mspc.ops.cpu.blocks import in_parallel, thread_count
+from mspc.ops.cpu.gemm import AT_LEAST, NodeMatmul, blas_threads, multiplied_in_parts, one_blas_thread
+from mspc.ops.cpu.thread_pool import is_loaded
 
 SHARED = 1 << 22
 """Multiplications from which threads are worth waking: some 0.1 ms of one core."""
@@ -49,8 +48,8 @@ def product(x: Any, y: Any, out: Any) -> Any:
 
 
 def product_kernel(transpose_a: bool, transpose_b: bool) -> Callable[..., Any]:
-    """The kernel `function(x, y, out, addend=None, bias=None)` of x @ y + addend + bias, both transposed first where
-    said; addend is of the result's shape, and may be `out`, bias of its last dimension."""
+    """Return the kernel `function(x, y, out, addend=None, bias=None)` of x @ y + addend + bias, both transposed first
+    if told so; addend is of the result's shape, and may be `out`, bias of its last dimension."""
     made, loaded = NodeMatmul(transpose_a, transpose_b).made, is_loaded()
 
     def kernel(x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> Any:
@@ -69,7 +68,7 @@ def product_kernel(transpose_a: bool, transpose_b: bool) -> Callable[..., Any]:
 
 
 def _for_parts(multiplications: int, y: Any, loaded: bool) -> bool:
-    """Whether C++ is to multiply. loaded: it need not be compiled for this."""
+    """Return True if C++ is to multiply. loaded: it need not be compiled for this."""
     if loaded:
         return multiplications >= ALONE
     return max(multiplications, AT_LEAST * y.size) >= WORTH  # for few rows y is read, which takes as long
@@ -101,7 +100,7 @@ def share_out(calls: Sequence[Callable[[], object]], multiplications: int) -> No
 
 
 def _shares(x: Any, y: Any, out: Any, threads: int) -> Iterator[Share]:
-    """The product split into one part for each thread: along the first batch dimension, the rows or the columns."""
+    """Split the matmul into one part for each thread: along the first batch dimension, the rows or the columns."""
     batch, rows, columns = out.shape[0] if out.ndim > 2 else 0, out.shape[-2], out.shape[-1]
     by_batch, by_rows = batch >= threads, rows >= columns
     length = batch if by_batch else rows if by_rows else columns

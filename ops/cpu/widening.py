@@ -1,7 +1,7 @@
 """Kernels on Float16 and BFloat16 widen their operands to Float32, and round results once.
 
 NumPy's own functions round after every step, sum in the narrow type, or make Float32 of BFloat16. This is decided where
-a kernel is bound: a backend whose `halves` is False has none, and its kernels stay bare array functions.
+a kernel is bound: a backend with `halves` False has none, and its kernels stay bare array functions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Binder = Callable[[Any, Any], Any]
 
 
 def widening(bind: Binder) -> Binder:
-    """`Op.kernel` whose kernels compute in Float32 where an operand is narrower."""
+    """Return `Op.kernel` with kernels that compute in Float32 if an operand is narrower."""
 
     @functools.wraps(bind)
     def kernel(self: Computing, be: Any) -> Any:
@@ -73,7 +73,6 @@ def _written(made: Any, out: Any) -> Any:
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
-    """The arrays of a result."""
     return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
 
 
@@ -109,7 +108,7 @@ def _widened(op: Computing, kernel: Kernel, *inputs: Any, **options: Any) -> Any
 
 
 def _narrowed(array: Any, dtype: Any, inputs: Any, wide: Any) -> Any:
-    """A result in its element type; an operand's widened copy is the operand itself."""
+    """Return a result in its element type; an operand's widened copy is the operand itself."""
     for i, copy in enumerate(wide):
         if copy is array:
             return inputs[i]

@@ -1,11 +1,10 @@
-"""These are the kernels of attention for a GPU: softmax and its gradient by rows of scores, and what brings operands in
-order.
-"""
+"""Attention kernels for a GPU: softmax and its gradient by rows of scores, and copies of operands into order."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -185,7 +184,7 @@ def aligned_bytes(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class Scratch:
-    """A place in scratch memory for an array, or the array itself where none is needed."""
+    """A place in scratch memory for an array, or the array itself if none is needed."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -208,7 +207,7 @@ class Room:
         return part
 
     def by_head(self, view: Array) -> Scratch:
-        """Room for a view by head in the order of its dimensions; none where it is in order."""
+        """Return room for a view by head in the order of its dimensions; none if it is in order."""
         if view.flags.c_contiguous:
             return Scratch(view.shape, view.dtype, -1, view)
         part = self.take(view.shape, view.dtype)
@@ -260,10 +259,7 @@ class AttentionKernels:
         kernel = self._kernel(name, gradient)
         grid = max(1, -(-count // _COPIED))
 
-        def launch() -> None:
-            kernel(grid, _COPIED, arguments)
-
-        return launch
+        return partial(kernel, grid, _COPIED, arguments)
 
     def rows(self, name: str, *arrays: Array, factor: float | None = None) -> Launch:
         """A kernel with one block for each row of the scores."""
@@ -283,14 +279,11 @@ class AttentionKernels:
         count = shape.batch * shape.heads * shape.queries
         threads = min(THREADS, -(-shape.keys // 32) * 32)
 
-        def launch() -> None:
-            kernel(count, threads, arguments)
-
-        return launch
+        return partial(kernel, count, threads, arguments)
 
     def addend(self) -> tuple[Array, Launch | None]:
-        """What a fused kernel adds to the scores, [batch or 1, heads or 1, queries, keys] in the operands' type, and
-        what fills it, if anything must."""
+        """Return the tensor a fused kernel adds to the scores, [batch or 1, heads or 1, queries, keys] in the operands'
+        type, and the launch that fills it, if any."""
         shape, scores = self._attention.shape, self._attention.scores
         parts = [part for part in (scores.shift, scores.mask) if part is not None]
         full = (
@@ -308,12 +301,12 @@ class AttentionKernels:
         return made, launch
 
     def ordered(self, part: Scratch, room: Room) -> tuple[Array, list[Launch]]:
-        """(the array in the order of its dimensions, what brings it there)."""
+        """Return (the array in the order of its dimensions, the launch that copies it there)."""
         array = room.at(part)
         return (array, []) if part.offset < 0 else (array, [self._copy(part.array, array)])
 
     def back(self, part: Scratch, room: Room) -> list[Launch]:
-        """What brings a result from the order of its dimensions to where it belongs."""
+        """Return the launch that copies a result from the order of its dimensions to its destination."""
         return [] if part.offset < 0 else [self._copy(room.at(part), part.array)]
 
     def _copy(self, source: Array, target: Array) -> Launch:
@@ -335,8 +328,8 @@ class AttentionKernels:
 
 
 def addends(attention: Attention) -> list[Any]:
-    """Shift, mask and what is added for each key, with their strides in elements, 0 along dimensions in which they are
-    repeated; the statistics stand for one that is not there, and are not read."""
+    """Return shift, mask and the addend of each key, with their strides in elements, 0 along repeated dimensions. The
+    statistics stand in for a missing one, which is not read."""
     arguments: list[Any] = []
     scores = attention.scores
     every = (0, 1, 2, 3)
@@ -350,5 +343,52 @@ def addends(attention: Attention) -> list[Any]:
 
 
 def first_row(array: Array) -> Array:
-    """Where a view by head begins, for kernels that get its strides beside it: rows are contiguous, it need not be."""
+    """Return the start of a view by head, for kernels that get its strides: rows are contiguous, it need not be."""
     return array[:1, :1, :1]
+
+
+# A kernel that joins what two slices of the keys give the same queries: one thread for each element.
+
+
+_JOIN_THREADS = 256
+_JOIN = r"""
+typedef long long i64;
+extern "C" __global__ void join_attention(
+    const A* one, const W* of_one, const B* other, const W* of_other, W* out, W* statistics, i64 count,
+    i64 heads, i64 queries, i64 depth, i64 batch_step, i64 head_step, i64 query_step
+) {
+    const i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= count) return;
+    const i64 d = at % depth, row = at / depth, q = row % queries, h = row / queries % heads;
+    const i64 here = row / queries / heads * batch_step + h * head_step + q * query_step + d;
+    const W left = of_one[row], right = of_other[row], highest = Largest::of(left, right);
+    const W none = -INFINITE, top = highest == none ? (W)0 : highest;
+    const W a = EXP(left - top), b = EXP(right - top), total = a + b;
+    const W safe = total == 0 ? (W)1 : total;
+    out[here] = (W)wide(one[here]) * (a / safe) + (W)wide(other[here]) * (b / safe);
+    if (d == 0) statistics[row] = total == 0 ? none : top + LOG(safe);
+}
+"""
+
+
+def launch_join(device: Device, layout: str, inputs: Sequence[Array], out: Sequence[Array]) -> Launch:
+    """Fill out, of (attention, statistics, other attention, other statistics); see `JoinAttention`."""
+    one, of_one, other, of_other = inputs
+    batch, heads, queries, _ = of_one.shape
+    double = of_one.dtype == np.float64
+    depth = one.size // max(1, of_one.size)
+    defined = {
+        "A": c_type(dtype_of(one.dtype)), "B": c_type(dtype_of(other.dtype)), "W": "double" if double else "float",
+        "EXP": "exp" if double else "expf", "LOG": "log" if double else "logf",
+        "INFINITE": "(W)__int_as_float(0x7f800000)",
+    }  # fmt: skip
+    text = "".join(f"#define {name} {value}\n" for name, value in defined.items())
+    kernel = device.kernel(text + _JOIN, "join_attention")
+    row = heads * depth
+    steps = {
+        "BNSD": (queries * row, queries * depth, depth), "SBH": (row, depth, batch * row),
+    }.get(layout, (queries * row, depth, row))  # fmt: skip
+    sizes = [np.int64(n) for n in (one.size, heads, queries, depth, *steps)]
+    grid = max(1, -(-one.size // _JOIN_THREADS))
+
+    return partial(kernel, grid, _JOIN_THREADS, [one, of_one, other, of_other, *out, *sizes])

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, cast
 
 from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.bases import axes_of
-from mspc.ops.cuda.elementwise import KernelOperand, all_of, defined, expression, launch_loop, type_of
-from mspc.ops.cuda.loop_parts import LoopReduction
-from mspc.ops.cuda.moved import MovedRead, Offset
-from mspc.ops.cuda.row_chain import RowChain, RowLine
-from mspc.ops.cuda.row_passes import launch_rows, takes_totals
-from mspc.ops.device import Array, Device, Launch, RankSum, in_order
+from mspc.ops.cuda.elementwise import (
+    KernelOperand,
+    LoopLine,
+    LoopReduction,
+    MovedRead,
+    Offset,
+    defined,
+    expression,
+    launch_loop,
+    type_of,
+)
+from mspc.ops.cuda.row_chains import RowChain, launch_rows, takes_totals
+from mspc.ops.device import Array, Device, Launch, RankSum, all_of, in_order
 
 _HOW = {
     "sum": "Sum", "mean": "Sum", "max": "Largest", "min": "Smallest", "prod": "Product", "all": "Smallest",
@@ -39,7 +47,7 @@ class ChainLine(Protocol):
 
 
 class ChainSpace(Protocol):
-    """What all lines go through: see `ops/fused/space.py`."""
+    """The space that all lines share: see `ops/fused/kernel.py`."""
 
     @property
     def dims(self) -> tuple[int, ...]: ...
@@ -52,7 +60,7 @@ class ChainSpace(Protocol):
 
 
 class ChainMoved(Protocol):
-    """What lines read at other places than their own: see `ops/fused/moved.py`."""
+    """Reads of lines at other positions than their own: see `ops/fused/body.py`."""
 
     @property
     def operand(self) -> int: ...
@@ -68,7 +76,7 @@ class ChainMoved(Protocol):
 
 
 class ChainOperands:
-    """The arrays that a chain reads, and behind them what it reads of these at other places."""
+    """The arrays that a chain reads, followed by its reads of these at other positions."""
 
     def __init__(self, arrays: Sequence[Array], moved: Sequence[ChainMoved], space: ChainSpace) -> None:
         self.arrays, self.moved, self.dims = arrays, moved, space.dims
@@ -92,11 +100,11 @@ class ChainOperands:
 def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace,
                  returns: Sequence[int], inputs: Sequence[Array], out: Any, moved: Sequence[ChainMoved] = (),
                  summed: tuple[int, RankSum] | None = None) -> Launch | None:  # fmt: skip
-    """Launch of a chain; None where a line has no `cuda` expression or the loop cannot be generated.
+    """Return the launch of a chain; None if a line has no `cuda` expression or the loop cannot be generated.
 
     Args:
-        types: of the lines' results. returns: the lines whose results are stored, in the order of `out`. moved: what
-        lines read behind the operands. summed: the number of an operand of which every rank holds a part.
+        types: of the lines' results. returns: the lines that are stored, in the order of `out`.
+        moved: operands after the others. summed: the number of an operand of which every rank holds a part.
     """
     operands = ChainOperands(inputs, moved, space)
     if space.columns:
@@ -105,30 +113,15 @@ def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
         return None
     given = Operands(lines, types, space, operands.types)
     results = _stored(returns, out)
-    read = {index for line in lines for kind, index in line.operands if kind == "t"}
-    names: list[str] = []
-    text: list[str] = []
-    writes: list[tuple[str, Array]] = []
+    lowered = loop_lines(lines, types, given, frozenset(), round_in_store=True)
+    if lowered is None:
+        return None
     totals: dict[tuple[int, ...], list[LoopReduction]] = {}
-    for number, (line, type) in enumerate(zip(lines, types, strict=True)):
-        values, kinds = given.values(number, names), given.types(number)
-        names.append(f"t{number}")
-        if line.reduces:
-            axes = axes_of(space.dims, kinds[0].shape, line.op.axes(kinds[0].rank))
-            totals.setdefault(axes, []).append(_total(line.op, values[0], kinds[0], type, results[number]))
-            continue
-        if line.reshapes:
-            names[number] = values[0]
-        else:
-            op = element_of(line, kinds)
-            if not op.cuda:
-                return None
-            # A rounding that nobody sees is left to the store.
-            plain = number not in read and op.name == "Cast"
-            value = values[0] if plain else expression(op, values, kinds, type.dtype)
-            text.append(defined(f"t{number}", type.dtype, value))
-        if number in results:
-            writes.append((names[number], results[number]))
+    for number, total in lowered.aside.items():
+        axes = _axes(lines[number], given.types(number)[0], space)
+        totals.setdefault(axes, []).append(replace(total, array=results[number]))
+    text = [defined(line.name, line.dtype, line.text) for line in lowered.made]
+    writes = [(lowered.names[i], results[i]) for i in sorted(results) if not lines[i].reduces]
     reads = [operands.read(name, index, shape) for name, index, shape in given.reads]
     launches: list[Launch] = []
     along = [*totals] or [()]
@@ -143,7 +136,7 @@ def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
 
 
 class Operands:
-    """What lines read: the operands' names in expressions, each in the shapes in which it is broadcast."""
+    """The operands of lines: their names in expressions, each in the shapes in which it is broadcast."""
 
     def __init__(
         self, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace, given: Sequence[TensorType]
@@ -172,26 +165,63 @@ class Operands:
         return found
 
 
+class LoweredLines(NamedTuple):
+    """Lines as C++. names: of every line's value. made: the values in order, with reductions that belong to a row.
+    aside: other reductions by line."""
+
+    names: list[str]
+    made: list[LoopLine]
+    aside: dict[int, LoopReduction]
+
+
+def loop_lines(
+    lines: Sequence[ChainLine], types: Sequence[TensorType], given: Operands, by_row: Collection[int],
+    round_in_store: bool = False,
+) -> LoweredLines | None:  # fmt: skip
+    """Return the lines as C++ for a CPU or a GPU, or None if one has no `cuda` expression.
+
+    by_row: lines with one value for every row. round_in_store: a last cast is left to the store.
+    """
+    read = {index for line in lines for kind, index in line.operands if kind == "t"}
+    lowered = LoweredLines([], [], {})
+    for number, (line, type) in enumerate(zip(lines, types, strict=True)):
+        values, kinds = given.values(number, lowered.names), given.types(number)
+        name = f"t{number}"
+        lowered.names.append(values[0] if line.reshapes else name)
+        if line.reduces:
+            total = LoopReduction(values[0], *reduction_of(line.op, kinds[0]), kinds[0].dtype, type.dtype)
+            if number in by_row:
+                lowered.made.append(LoopLine(name, type.dtype, "", tuple(values), total, by_row=True))
+            else:
+                lowered.aside[number] = total
+        elif not line.reshapes:
+            op = element_of(line, kinds)
+            if not op.cuda:
+                return None
+            plain = round_in_store and number not in read and op.name == "Cast"
+            text = values[0] if plain else expression(op, values, kinds, type.dtype)
+            own = ["running"] if "{s}" in op.cuda else []
+            lowered.made.append(LoopLine(name, type.dtype, text, (*values, *own), by_row=number in by_row))
+    return lowered
+
+
+def _axes(line: ChainLine, type: TensorType, space: ChainSpace) -> tuple[int, ...]:
+    return axes_of(space.dims, type.shape, line.op.axes(type.rank))
+
+
 def _stored(returns: Sequence[int], out: Any) -> dict[int, Array]:
-    """Where the results of lines are stored."""
     arrays = cast("Sequence[Array]", out) if isinstance(out, (tuple, list)) else (out,)
     return dict(zip(returns, arrays, strict=True))
 
 
 def element_of(line: ChainLine, types: Sequence[TensorType]) -> Any:
-    """What computes an element of a line's result."""
+    """Return the operator that computes an element of a line's result."""
     form = line.op.as_broadcast(*types)
     return line.op if form is None else form[0]
 
 
-def _total(op: Any, value: str, type: TensorType, result: TensorType, out: Array | None) -> LoopReduction:
-    """The reduction of a value of this type; `out` takes it where it is stored as such."""
-    how, count = reduction_of(op, type)
-    return LoopReduction(value, how, count, type.dtype, result.dtype, out)
-
-
 def reduction_of(op: Any, type: TensorType) -> tuple[str, int]:
-    """(how a reduction combines the elements of an operand of this type, what the total is divided by)."""
+    """Return (how a reduction combines the elements of an operand of this type, its divisor)."""
     how = _HOW[op.reduction]
     axes: tuple[int, ...] = op.axes(type.rank) or tuple(range(type.rank))
     count = math.prod(type.shape[d] for d in axes) if op.reduction == "mean" else 1
@@ -201,34 +231,25 @@ def reduction_of(op: Any, type: TensorType) -> tuple[str, int]:
 def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace,
                  returns: Sequence[int], operands: ChainOperands, out: Any,
                  summed: tuple[int, RankSum] | None) -> Launch | None:  # fmt: skip
-    """The same where lines read what was reduced of a row. Reductions along other axes take a pass each, ahead, but for
-    totals of columns that the kernel has room for."""
+    """Do the same if lines read reductions of a row. Other reductions take a pass each, before, except totals of
+    columns that fit the kernel."""
     size = math.prod(space.dims)
     given = Operands(lines, types, space, operands.types)
     results = _stored(returns, out)
-    names: list[str] = []
-    made: list[RowLine] = []
+    lowered = loop_lines(lines, types, given, space.by_row)
+    if lowered is None:
+        return None
+    made, names = lowered.made, lowered.names
     behind = set[str]()
     aside: dict[tuple[int, ...], list[LoopReduction]] = {}
-    for number, (line, type) in enumerate(zip(lines, types, strict=True)):
-        values, kinds = given.values(number, names), given.types(number)
-        by_row = number in space.by_row
-        names.append(values[0] if line.reshapes else f"t{number}")
-        if line.reduces and by_row:
-            total = _total(line.op, values[0], kinds[0], type, None)
-            made.append(RowLine(f"t{number}", type.dtype, "", tuple(values), total, by_row=True))
-        elif line.reduces:
-            axes = axes_of(space.dims, kinds[0].shape, line.op.axes(kinds[0].rank))
-            aside.setdefault(axes, []).append(_total(line.op, values[0], kinds[0], type, results[number]))
-        elif not line.reshapes:
-            op = element_of(line, kinds)
-            if not op.cuda:
-                return None
-            text = expression(op, values, kinds, type.dtype)
-            own = ["running"] if "{s}" in op.cuda else []
-            made.append(RowLine(f"t{number}", type.dtype, text, (*values, *own), by_row=by_row))
+    for number, line in enumerate(lines):
+        kinds, by_row = given.types(number), number in space.by_row
+        values = given.values(number, names)
         if line.reduces and (kinds[0].size != size or (not by_row and values[0] in behind)):
             return None
+        if line.reduces and not by_row:
+            total = replace(lowered.aside[number], array=results[number])
+            aside.setdefault(_axes(line, kinds[0], space), []).append(total)
         if line.reduces or not behind.isdisjoint(values):
             behind.add(names[number])
     full = [i for i in results if i not in space.by_row and not lines[i].reduces]
@@ -250,8 +271,8 @@ def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
 def _is_loaded_once(
     chain: RowChain, given: Operands, operands: ChainOperands, number: int, summed: RankSum
 ) -> bool:
-    """Whether the kernel of a chain reads an operand in packs under one name, and nothing of it at other places: then
-    it can be one of which every rank holds a part, and the chain is told so."""
+    """Return True, and set `summed` of the chain, if its kernel reads an operand in packs under one name and nowhere
+    else: every rank may then hold a part of it."""
     names = [name for name, index, _ in given.reads if index == number]
     elsewhere = any(each.operand == number for each in operands.moved)
     if len(names) != 1 or elsewhere:

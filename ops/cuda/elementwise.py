@@ -1,29 +1,706 @@
-"""An elementwise operator is one CUDA kernel; here are the loops of it and of chains, with reductions that close them.
+"""CUDA kernels of elementwise operators and of chains, with reductions that close them.
 
 Every operand is read once and every result written once. A result may be an operand's memory: a thread reads what it
 overwrites before. Reductions have a fixed order: along rows by a warp or a block each, along columns or over everything
-in two passes where one has too few results to fill the GPU.
+in two passes if one has too few results to fill the GPU.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import BOOL, HALVES, DType, TensorType, dtype_of
-from mspc.ops.cuda.column_totals import added_parts, partial_totals
-from mspc.ops.cuda.loop_parts import PARTIAL, LoopOperand, LoopReduction
-from mspc.ops.cuda.loops import BLOCK, HELPERS, CudaLoop, column_loop, plain_loop, row_loop
-from mspc.ops.cuda.math import MATH, one_word
-from mspc.ops.cuda.moved import MovedRead
-from mspc.ops.cuda.random import with_arguments
-from mspc.ops.cuda.source import address
-from mspc.ops.device import Array, Device, Launch, c_type, computing_type
+from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
+from mspc.ops.cuda.text import MATH, RANDOM, accumulating_type, address, neutral, one_word, with_arguments
+from mspc.ops.device import Array, Device, Launch, all_of, c_type, computing_type
+
+# Elements that a kernel reads at other places than its own: slices, joins, transposes and their like within a chain.
+#
+# The place is a sum of steps along the loop's dimensions. Where a pack of the loop has its elements side by side in the
+# operand, too, they are loaded as one; elsewhere each by itself. What lies outside of a slice is not loaded.
+
+
+Steps = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """A place, or a coordinate: `offset` and so many steps along every dimension of a loop."""
+
+    offset: int
+    steps: Steps
+
+    def begins_packs(self, pack: int) -> bool:
+        """Whether packs of the loop's last dimension lie side by side, each at a multiple of its size."""
+        return self.steps[-1:] == (1,) and not any(n % pack for n in (self.offset, *self.steps[:-1]))
+
+    def text(self, coordinates: Sequence[str], type: str) -> str:
+        """C++ of its value at these coordinates."""
+        terms = [f"({type})({c}) * {n}" if n != 1 else f"({type})({c})"
+                 for c, n in zip(coordinates, self.steps, strict=True) if n]  # fmt: skip
+        return " + ".join([*terms, str(self.offset)] if self.offset or not terms else terms)
+
+
+@dataclass(frozen=True, slots=True)
+class MovedRead:
+    """An operand's element at position `at` if begin <= coordinate < end for all (coordinate, begin, end) of `where`,
+    else 0. array: None for a read that tells if the conditions hold."""
+
+    dtype: DType
+    array: Any
+    at: Offset
+    where: tuple[tuple[Offset, int, int], ...] = ()
+    index: str = "int"
+    """The C++ type of places."""
+    begin: str = ""
+    """The C++ name of the number that `at.offset` is, where a kernel gets it as an argument: many then are one."""
+
+    @property
+    def vectors(self) -> tuple[Steps, ...]:
+        """The steps of all places that it speaks of."""
+        return (self.at.steps, *(place.steps for place, _, _ in self.where))
+
+    def merged(self, vectors: Sequence[Steps]) -> MovedRead:
+        """The same along other dimensions, with these steps."""
+        conditions = zip(self.where, vectors[1:], strict=True)
+        where = tuple((Offset(place.offset, steps), begin, end) for (place, begin, end), steps in conditions)
+        return replace(self, at=Offset(self.at.offset, vectors[0]), where=where)
+
+    def holds_for_packs(self, pack: int) -> bool:
+        """Whether its conditions hold for all elements of a pack or for none."""
+        return all(
+            place.steps[-1:] in ((), (0,)) or (place.begins_packs(pack) and begin % pack == 0 and end % pack == 0)
+            for place, begin, end in self.where
+        )
+
+    def lies_side_by_side(self) -> bool:
+        """Whether neighbours along the last dimension are neighbours in the operand."""
+        return self.array is not None and self.at.steps[-1:] == (1,)
+
+    def is_packed(self, pack: int) -> bool:
+        """Whether a pack is loaded as one."""
+        return (
+            self.lies_side_by_side() and self.at.begins_packs(pack) and self.holds_for_packs(pack)
+            and address(self.array) % (pack * self.dtype.itemsize) == 0
+        )  # fmt: skip
+
+    def is_held(self, pack: int) -> bool:
+        """Whether all elements of a pack are one."""
+        return self.holds_for_packs(pack) and (self.array is None or self.at.steps[-1:] in ((), (0,)))
+
+    def register(self, pack: int) -> str:
+        """Return the C++ type of the registers that a pack is loaded into."""
+        return c_type(self.dtype) if self.is_held(pack) else f"Pack<{c_type(self.dtype)}, {pack}>"
+
+    def load(self, target: str, name: str, pack: int, coordinates: Callable[[str], Sequence[str]]) -> list[str]:
+        """Statements that load a pack into `target`. name: of the pointer. coordinates: C++ of those of the element of
+        this number of the pack."""
+        if self.is_held(pack):
+            return [f"{target} = {self.element(name, coordinates('0'))};"]
+        if self.is_packed(pack):
+            first, type = coordinates("0"), self.register(pack)
+            load = f"{target} = *(const {type}*)({name} + ({self._place(first)}));"
+            holds = self._holds(first)
+            clear = f"for (int e = 0; e < {pack}; ++e) {target}.at[e] = {self._zero()};"
+            return [load] if holds == "true" else [f"if ({holds}) {load}", f"else {clear}"]
+        return [
+            "#pragma unroll",
+            f"for (int e = 0; e < {pack}; ++e) {target}.at[e] = {self.element(name, coordinates('e'))};",
+        ]
+
+    def _zero(self) -> str:
+        return f"narrow<{c_type(self.dtype)}>(0)"
+
+    def element(self, name: str, coordinates: Sequence[str]) -> str:
+        """C++ of the element at these coordinates. name: of the pointer."""
+        holds = self._holds(coordinates)
+        if self.array is None:
+            return f"narrow<{c_type(self.dtype)}>({holds})"
+        value = f"{name}[{self._place(coordinates)}]"
+        return value if holds == "true" else f"{holds} ? {value} : {self._zero()}"
+
+    def _place(self, coordinates: Sequence[str]) -> str:
+        if not self.begin:
+            return self.at.text(coordinates, self.index)
+        return f"{replace(self.at, offset=0).text(coordinates, self.index)} + {self.begin}"
+
+    def _holds(self, coordinates: Sequence[str]) -> str:
+        found: list[str] = []
+        for place, begin, end in self.where:
+            value = place.text(coordinates, self.index)
+            found.append(f"({value}) >= {begin} && ({value}) < {end}")
+        return f"({' && '.join(found)})" if found else "true"
+
+
+def coordinate(number: str, dims: Sequence[int], d: int) -> str:
+    """C++ of the coordinate along dimension d of element `number` of a tensor of these dimensions."""
+    behind = math.prod(dims[d + 1 :])
+    divided = number if behind == 1 else f"{number} / {behind}"
+    return f"({divided})" if d == 0 else f"({divided} % {dims[d]})"
+
+
+# What a loop over elements reads, and what it reduces.
+
+
+PARTIAL = {
+    "float": FLOAT32, "double": FLOAT64, "int": INT32, "unsigned int": UINT32, "long long": INT64,
+    "unsigned long long": UINT64,
+}  # fmt: skip
+"""Element types of partial totals by their C++ types."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOperand:
+    """An operand of a loop: its name, element type, and strides in elements along the loop's dimensions. moved: the
+    read to use instead if elements are at other positions."""
+
+    name: str
+    dtype: DType
+    strides: tuple[int, ...]
+    array: Any
+    moved: MovedRead | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopReduction:
+    """A reduction of the chain's value `value`, by `how` (Sum, Product, Largest, Smallest), into `array`. count: the
+    divisor of the total, a mean's number of elements. accumulates: the element type that is reduced."""
+
+    value: str
+    how: str
+    count: int
+    accumulates: DType
+    dtype: DType
+    array: Any = None
+
+    @property
+    def type(self) -> str:
+        """The C++ type of the total."""
+        return accumulating_type(self.accumulates)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLine:
+    """A value: its name, element type and expression, and the names that this reads. total: the reduction of a row
+    that it is. by_row: there is one for every row."""
+
+    name: str
+    dtype: DType
+    text: str
+    reads: tuple[str, ...]
+    total: LoopReduction | None = None
+    by_row: bool = False
+
+
+# This module writes CUDA source of loops over elements: loads in packs, a chain of expressions, stores, and the
+# reductions that close it.
+#
+# A loop runs over packs: `pack` elements side by side in the last dimension, which are loaded and stored at once.
+# Sizes and offsets are arguments of the kernels; what changes the code (types, patterns of strides, packs in flight)
+# is in the source.
+
+
+BLOCK = 256
+"""Threads of a block."""
+
+HELPERS = r"""
+// n / d for n below 2^31; m and s stand for d, see `divisor`.
+__device__ __forceinline__ unsigned int quotient(unsigned int n, unsigned int d, unsigned int m, unsigned int s) {
+    return m ? __umulhi(n, m) >> s : n;
+}
+__device__ __forceinline__ u64 quotient(u64 n, u64 d, u64 m, u64 s) { return n / d; }
+// Combined over N neighbouring lanes of a warp.
+template <class How, int N, class V> __device__ __forceinline__ V over_lanes(V v) {
+    for (int offset = N / 2; offset; offset >>= 1) v = How::of(v, __shfl_xor_sync(0xffffffffu, v, offset));
+    return v;
+}
+"""
+
+
+@dataclass(slots=True)
+class CudaLoop:
+    """A loop and the arguments of its kernel.
+
+    sizes: of the dimensions, neighbours merged if every operand allows it. chain: the C++ function `chain`, which takes
+    every operand's element and sets the element of every write and the value of every total. writes: (name, element
+    type, array) of the results of the loop's shape. pack, flight: elements of a pack, packs that a thread loads before
+    it uses the first. numbered: the chain takes the number of the element. step: the array of the running step if the
+    chain takes it. seeds: numbers that it takes, see `with_arguments`.
+    """
+
+    sizes: tuple[int, ...]
+    reads: tuple[LoopOperand, ...]
+    writes: tuple[tuple[str, DType, Any], ...]
+    totals: tuple[LoopReduction, ...]
+    chain: str
+    pack: int
+    flight: int
+    wide: bool
+    numbered: bool = False
+    step: Any = None
+    seeds: Sequence[int] = ()
+    parameters: list[str] = field(default_factory=list[str])
+    arguments: list[Any] = field(default_factory=list[Any])
+
+    def __post_init__(self) -> None:
+        for read in self.reads:
+            if read.array is not None:
+                self.add(f"const {c_type(read.dtype)}* {read.name}", read.array)
+                if read.moved is not None:
+                    number = np.int32 if read.moved.index == "int" else np.int64
+                    self.add(f"const {read.moved.index} f{read.name}", number(read.moved.at.offset))
+        for name, dtype, array in self.writes:
+            self.add(f"{c_type(dtype)}* {name}", array)
+        if self.step is not None:
+            self.add("const long long* running_at", self.step)
+        for i, seed in enumerate(self.seeds):
+            self.add(f"const u64 seed{i}", np.uint64(seed))
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.sizes)
+
+    def add(self, declaration: str, value: Any) -> None:
+        """A parameter of the kernel."""
+        self.parameters.append(declaration)
+        self.arguments.append(value)
+
+    def index(self, name: str, value: int) -> None:
+        """A parameter of the index type."""
+        self.add(f"const I {name}", np.uint64(value) if self.wide else np.uint32(value))
+
+    def divisor(self, name: str, value: int) -> None:
+        """Parameters that `quotient` takes: the divisor, and the factor and shift by which 32 bits are divided.
+
+        n / d = (n * m) >> (31 + l) for n < 2^31, l = ceil(log2(d)) and m = ceil(2^(31 + l) / d); Granlund and
+        Montgomery, Division by Invariant Integers using Multiplication, 1994.
+        """
+        bits = (value - 1).bit_length()
+        self.index(f"n{name}", value)
+        self.index(f"m{name}", 0 if value == 1 or self.wide else -(-(1 << (31 + bits)) // value))
+        self.index(f"s{name}", max(0, bits - 1))
+
+    # Pieces of code
+
+    def kind(self, read: LoopOperand) -> str:
+        """one: a single element. whole: an element for each of the loop. row: packs; held: one element a pack. moved:
+        at other places."""
+        if read.moved is not None:
+            return "moved"
+        if not any(read.strides):
+            return "one"
+        contiguous = tuple(math.prod(self.sizes[d + 1 :]) for d in range(len(self.sizes)))
+        if read.strides == contiguous:
+            return "whole"
+        return "row" if read.strides[-1] else "held"
+
+    def once(self) -> list[str]:
+        """Loads of single elements, once a thread."""
+        lines = [] if self.step is None else ["const u64 running = (u64)*running_at;"]
+        return lines + [
+            f"const {computing_type(read.dtype)} w{read.name} = wide({read.name}[0]);"
+            for read in self.reads
+            if self.kind(read) == "one"
+        ]
+
+    def places(self) -> list[str]:
+        """Places of pack `p` in operands that are broadcast, as o<name>: in packs, or elements of a held one."""
+        broadcast = [read for read in self.reads if self.kind(read) in ("row", "held")]
+        if not broadcast and all(read.moved is None for read in self.reads):
+            return []
+        last = len(self.sizes) - 1
+        lines: list[str] = []
+        rest = "p"
+        for d in range(last, 0, -1):
+            self.divisor(str(d), self.sizes[d] // (self.pack if d == last else 1))
+            lines.append(f"const I q{d} = quotient({rest}, n{d}, m{d}, s{d}), c{d} = {rest} - q{d} * n{d};")
+            rest = f"q{d}"
+        lines.append(f"const I c0 = {rest};")
+        for read in broadcast:
+            packed = self.kind(read) == "row"
+            terms: list[str] = []
+            for d, stride in enumerate(read.strides):
+                if not stride:
+                    continue
+                if d == last:
+                    terms.append(f"c{d}")
+                    continue
+                step = stride // self.pack if packed else stride
+                if step == 1:
+                    terms.append(f"c{d}")
+                    continue
+                self.index(f"k{d}{read.name}", step)
+                terms.append(f"c{d} * k{d}{read.name}")
+            lines.append(f"const I o{read.name} = {' + '.join(terms)};")
+        return lines
+
+    def holds(self) -> list[str]:
+        """Return the registers for packs in flight."""
+        lines: list[str] = []
+        for read in self.reads:
+            kind, type = self.kind(read), c_type(read.dtype)
+            if read.moved is not None:
+                lines.append(f"{read.moved.register(self.pack)} a{read.name}[{self.flight}];")
+            elif kind != "one":
+                lines.append(f"{type if kind == 'held' else f'Pack<{type}, {self.pack}>'} a{read.name}[{self.flight}];")
+        return lines
+
+    def loads(self) -> list[str]:
+        """Loads of pack `p` into place `u`."""
+        lines = self.places()
+        for read in self.reads:
+            kind, type = self.kind(read), c_type(read.dtype)
+            if read.moved is not None:
+                moved = replace(read.moved, begin=f"f{read.name}")
+                lines += moved.load(f"a{read.name}[u]", read.name, self.pack, self._coordinates)
+            elif kind == "held":
+                lines.append(f"a{read.name}[u] = {read.name}[o{read.name}];")
+            elif kind != "one":
+                place = "p" if kind == "whole" else f"o{read.name}"
+                lines.append(f"a{read.name}[u] = ((const Pack<{type}, {self.pack}>*){read.name})[{place}];")
+        return lines
+
+    def _value(self, read: LoopOperand) -> str:
+        """Return C++ of an operand's element `j` of the pack at position `u`."""
+        if self.kind(read) == "one":
+            return f"w{read.name}"
+        is_held = read.moved.is_held(self.pack) if read.moved is not None else self.kind(read) == "held"
+        return f"wide(a{read.name}[u])" if is_held else f"wide(a{read.name}[u].at[j])"
+
+    def _coordinates(self, element: str) -> list[str]:
+        """Return C++ of the coordinates of an element of the pack with coordinates defined by `places`."""
+        last = len(self.sizes) - 1
+        return [*(f"c{d}" for d in range(last)), f"(c{last} * {self.pack} + {element})"]
+
+    def uses(self) -> list[str]:
+        """The chain over the elements of pack `p` at place `u`, stores, and the totals' accumulation."""
+        lines = [f"Pack<{c_type(dtype)}, {self.pack}> b{name};" for name, dtype, _ in self.writes]
+        given = [self._value(read) for read in self.reads]
+        inner = self.called(given, f"p * {self.pack} + j")
+        inner += [f"b{name}.at[j] = narrow<{c_type(dtype)}>(v{name});" for name, dtype, _ in self.writes]
+        inner += [
+            f"r{i}[j] = {total.how}::of(r{i}[j], ({total.type})vr{i});" for i, total in enumerate(self.totals)
+        ]
+        lines += ["#pragma unroll", f"for (int j = 0; j < {self.pack}; ++j) {{", *_indented(inner), "}"]
+        for name, dtype, _ in self.writes:
+            lines.append(f"((Pack<{c_type(dtype)}, {self.pack}>*){name})[p] = b{name};")
+        return lines
+
+    def called(self, given: Sequence[str], at: str) -> list[str]:
+        """A call of the chain on these elements, of number `at`; its results are v<name>, and vr0, vr1, ... of the
+        totals."""
+        lines = [f"{computing_type(dtype)} v{name};" for name, dtype, _ in self.writes]
+        lines += [f"{computing_type(total.accumulates)} vr{i};" for i, total in enumerate(self.totals)]
+        results = [f"v{name}" for name, _, _ in self.writes] + [f"vr{i}" for i in range(len(self.totals))]
+        own = [f"(I)({at})"] * self.numbered + ["running"] * (self.step is not None)
+        own += [f"seed{i}" for i in range(len(self.seeds))]
+        return [*lines, f"chain({', '.join([*own, *given, *results])});"]
+
+    def flights(self, pack_of: Sequence[str], inside: str) -> list[str]:
+        """Return loads, then uses, of `flight` packs; `pack_of` defines p for u if `inside` holds."""
+        lines = self.holds()
+        for work in (self.loads(), self.uses()):
+            lines += [
+                "#pragma unroll",
+                f"for (int u = 0; u < {self.flight}; ++u) {{",
+                *_indented([*pack_of[:-1], f"if ({inside}) {{", *_indented([pack_of[-1], *work]), "}"]),
+                "}",
+            ]
+        return lines
+
+    def accumulators(self) -> list[str]:
+        lines: list[str] = []
+        for i, total in enumerate(self.totals):
+            begin = f"({total.type})({neutral(total.how, total.accumulates)})"
+            lines += [
+                f"{total.type} r{i}[{self.pack}];",
+                "#pragma unroll",
+                f"for (int j = 0; j < {self.pack}; ++j) r{i}[j] = {begin};",
+            ]
+        return lines
+
+    def targets(self, partial: Sequence[Any] | None) -> None:
+        """Parameters of the totals' results: arrays of partial totals, or the results themselves."""
+        for i, total in enumerate(self.totals):
+            if partial is not None:
+                self.add(f"{total.type}* z{i}", partial[i])
+                continue
+            self.add(f"{c_type(total.dtype)}* z{i}", total.array)
+            if total.count > 1:
+                self.add(f"const double count{i}", np.float64(total.count))
+
+    def result(self, i: int, value: str, partial: bool) -> str:
+        """A total as it is stored."""
+        total = self.totals[i]
+        if partial:
+            return value
+        if total.count > 1:
+            value = f"{value} / ({total.type})count{i}"
+        return f"narrow<{c_type(total.dtype)}>({value})"
+
+    def source(self, name: str, body: Sequence[str]) -> str:
+        """Return the kernel without the text common to all kernels."""
+        index = "u64" if self.wide else "unsigned int"
+        head = f'extern "C" __global__ void __launch_bounds__({BLOCK}) {name}({", ".join(self.parameters)}) {{'
+        common = [RANDOM] if self.step is not None else []
+        return "\n".join([*common, f"typedef {index} I, Index;", self.chain, head, *_indented(body), "}", ""])
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [line if line.startswith("#") else f"    {line}" for line in lines]
+
+
+def plain_loop(loop: CudaLoop) -> str:
+    """The kernel `elementwise`: every pack once; a last pack that is not full, element by element."""
+    packs, left = divmod(loop.size, loop.pack)
+    loop.index("packs", packs)
+    step = BLOCK * loop.flight
+    body = [*loop.once(), f"const I first = blockIdx.x * (I){step} + threadIdx.x;"]
+    body += loop.flights((f"const I p = first + u * {BLOCK};", ""), "p < packs")
+    if left:
+        loop.index("left", left)
+        given = [f"w{read.name}" if loop.kind(read) == "one" else f"wide({read.name}[i])" for read in loop.reads]
+        stores = [f"{name}[i] = narrow<{c_type(dtype)}>(v{name});" for name, dtype, _ in loop.writes]
+        body += [
+            "if (blockIdx.x == gridDim.x - 1 && threadIdx.x < left) {",
+            *_indented([f"const I i = packs * {loop.pack} + threadIdx.x;", *loop.called(given, "i"), *stores]),
+            "}",
+        ]
+    return loop.source("elementwise", body)
+
+
+def row_loop(loop: CudaLoop, rows: int, lanes: int, parts: int, partial: Sequence[Any] | None) -> str:
+    """The kernel `rows`: totals of rows, each by `lanes` neighbouring threads, or in `parts` by a block each."""
+    width = loop.size // rows // loop.pack
+    loop.targets(partial)
+    loop.index("rows", rows)
+    loop.index("width", width)
+    body = loop.once()
+    if lanes < BLOCK:
+        body += [
+            f"const I row = blockIdx.x * (I){BLOCK // lanes} + threadIdx.x / {lanes};",
+            f"const I lane = threadIdx.x % {lanes}, begin = 0, end = row < rows ? width : 0, place = row;",
+        ]
+    else:
+        loop.index("parts", parts)
+        loop.index("span", -(-width // parts))
+        body += [
+            "const I row = blockIdx.x / parts, lane = threadIdx.x, begin = (blockIdx.x - row * parts) * span;",
+            "const I end = begin + span < width ? begin + span : width, place = blockIdx.x;",
+        ]
+        body += [f"__shared__ {total.type} shared{i}[32];" for i, total in enumerate(loop.totals)]
+    body += loop.accumulators()
+    inner = loop.flights((f"const I q = at + u * {lanes};", "const I p = row * width + q;"), "q < end")
+    body += [f"for (I at = begin + lane; at < end; at += {lanes * loop.flight}) {{", *_indented(inner), "}"]
+    for i, total in enumerate(loop.totals):
+        body += [
+            f"{total.type} total{i} = r{i}[0];",
+            "#pragma unroll",
+            f"for (int j = 1; j < {loop.pack}; ++j) total{i} = {total.how}::of(total{i}, r{i}[j]);",
+        ]
+        if lanes < BLOCK:
+            body.append(f"total{i} = over_lanes<{total.how}, {lanes}>(total{i});")
+        else:
+            begin = f"({total.type})({neutral(total.how, total.accumulates)})"
+            body.append(f"total{i} = over_block<{total.how}>(total{i}, shared{i}, {begin});")
+    stores = [f"z{i}[place] = {loop.result(i, f'total{i}', partial is not None)};" for i in range(len(loop.totals))]
+    body += [f"if (lane == 0{' && row < rows' if lanes < BLOCK else ''}) {{", *_indented(stores), "}"]
+    return loop.source("rows", body)
+
+
+def column_loop(loop: CudaLoop, batch: int, height: int, across: int, parts: int, partial: Sequence[Any] | None) -> str:
+    """The kernel `columns`: totals along the middle of (batch, height, width); a block takes `across` packs of the
+    width and one of `parts` spans of the height."""
+    width = loop.size // batch // height // loop.pack
+    down = BLOCK // across
+    loop.targets(partial)
+    loop.index("height", height)
+    loop.index("width", width)
+    loop.index("tiles", -(-width // across))
+    loop.index("parts", parts)
+    loop.index("span", -(-height // parts))
+    body = [
+        *loop.once(),
+        "const I step = blockIdx.x / tiles, batch = step / parts, begin = (step - batch * parts) * span;",
+        f"const I column = (blockIdx.x - step * tiles) * {across} + threadIdx.x % {across};",
+        f"const unsigned int x = threadIdx.x % {across}, y = threadIdx.x / {across};",
+        "const I stop = begin + span < height ? begin + span : height, end = column < width ? stop : 0;",
+        *loop.accumulators(),
+    ]
+    inner = loop.flights(
+        (f"const I row = at + u * {down};", "const I p = (batch * height + row) * width + column;"), "row < end"
+    )
+    body += [f"for (I at = begin + y; at < end; at += {down * loop.flight}) {{", *_indented(inner), "}"]
+    for i, total in enumerate(loop.totals):
+        place = f"shared{i}[(y * {loop.pack} + j) * {across} + x]"
+        other = f"shared{i}[((y + half) * {loop.pack} + j) * {across} + x]"
+        body += [
+            f"__shared__ {total.type} shared{i}[{BLOCK * loop.pack}];",
+            "#pragma unroll",
+            f"for (int j = 0; j < {loop.pack}; ++j) {place} = r{i}[j];",
+            f"for (unsigned int half = {down // 2}; half; half >>= 1) {{",
+            "    __syncthreads();",
+            f"    if (y < half) for (int j = 0; j < {loop.pack}; ++j) {place} = {total.how}::of({place}, {other});",
+            "}",
+        ]
+    at = f"(step * width + column) * {loop.pack} + j"
+    stores = [
+        f"z{i}[{at}] = {loop.result(i, f'shared{i}[j * {across} + x]', partial is not None)};"
+        for i in range(len(loop.totals))
+    ]
+    body += [
+        f"if (y == 0 && column < width) for (int j = 0; j < {loop.pack}; ++j) {{",
+        *_indented(stores),
+        "}",
+    ]
+    return loop.source("columns", body)
+
+
+# Totals of columns that a kernel along rows adds up as it goes from row to row: every group of threads that works at a
+# row keeps those of its own rows in registers, and a second kernel adds these up. The order of additions never changes.
+
+
+_ALIGNMENT = 256
+_WIDE = 8
+"""The fewest columns of a block: 32 bytes of Float32, the least that memory gives."""
+_EACH = 4
+"""Partial totals that a thread adds up at least."""
+_LEAST, _MOST = 256, 1024
+"""Threads of a block."""
+_ADDED = r"""
+// A block has `wide` columns of one total; of each a thread takes every slices-th of the partial totals.
+extern "C" __global__ void __launch_bounds__(1024) column_totals(TARGETS, int parts, int columns, int wide) {
+    __shared__ KIND sums[1024];
+    const KIND* partial;
+    RESULT* to;
+    long long count;
+    CHOICE
+    const int slices = blockDim.x / wide, slice = threadIdx.x / wide;
+    const int column = blockIdx.x * wide + threadIdx.x % wide;
+    KIND total = NEUTRAL;
+    #pragma unroll 8
+    for (int part = slice; part < parts; part += slices)
+        if (column < columns) total = HOW::of(total, partial[(size_t)part * columns + column]);
+    sums[threadIdx.x] = total;
+    for (int half = slices / 2; half; half /= 2) {
+        __syncthreads();
+        if (slice < half) sums[threadIdx.x] = HOW::of(sums[threadIdx.x], sums[threadIdx.x + half * wide]);
+    }
+    if (slice || column >= columns) return;
+    total = sums[threadIdx.x];
+    to[column] = narrow<RESULT>(count > 1 ? total / (KIND)count : total);
+}
+"""
+"""Many small blocks keep a GPU at work for the few microseconds that this takes."""
+
+
+class ColumnTotals:
+    """The totals of a kernel with `parts` groups of threads, each of which works at one row of `columns` at a time.
+
+    partial: room for the groups' own totals, one array for each.
+    """
+
+    def __init__(self, device: Device, totals: Sequence[LoopReduction], parts: int, columns: int) -> None:
+        self.totals, self.parts, self.columns = totals, parts, columns
+        self.partial = partial_totals(device, totals, parts * columns)
+
+    def accumulators(self) -> list[str]:
+        """Return C++ before the rows; a thread has V elements of every one of its PACKS."""
+        return [
+            line
+            for i, total in enumerate(self.totals)
+            for line in (
+                f"{total.type} c{i}[PACKS][V];",
+                "#pragma unroll",
+                "for (int k = 0; k < PACKS; ++k)",
+                "    #pragma unroll",
+                f"    for (int j = 0; j < V; ++j) c{i}[k][j] = ({total.type})({_neutral(total)});",
+            )
+        ]
+
+    def update(self, i: int) -> str:
+        """Return C++ that adds an element of pack k to total i, if the row is the group's own."""
+        total = self.totals[i]
+        return f"if (mine) c{i}[k][j] = {total.how}::of(c{i}[k][j], ({total.type}){total.value});"
+
+    def stores(self) -> list[str]:
+        """Return C++ after the rows."""
+        writes = [f"w{i}[place] = c{i}[k][j];" for i in range(len(self.totals))]
+        return [
+            "const size_t part = ((size_t)blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP) * COLUMNS;",
+            "#pragma unroll",
+            "for (int k = 0; k < PACKS; ++k) {",
+            "    #pragma unroll",
+            "    for (int j = 0; j < V; ++j) {",
+            "        const int column = (k * GROUP + lane) * V + j;",
+            "        if (!EXACT && column >= COLUMNS) continue;",
+            "        const size_t place = part + column;",
+            *(f"        {write}" for write in writes),
+            "    }",
+            "}",
+        ]
+
+    def parameters(self) -> list[tuple[str, Array]]:
+        """Return the kernel's parameters for the totals, and the arguments."""
+        return [(f"{total.type}* w{i}", self.partial[i]) for i, total in enumerate(self.totals)]
+
+    def launches(self, device: Device) -> list[Launch]:
+        """Return launches that add up the groups' own totals."""
+        return added_parts(device, self.totals, self.partial, self.parts, self.columns)
+
+
+def partial_totals(device: Device, totals: Sequence[LoopReduction], count: int) -> list[Array]:
+    """Room in scratch memory for `count` partial totals of each reduction, as bytes."""
+    sizes = [-(-count * PARTIAL[total.type].itemsize // _ALIGNMENT) * _ALIGNMENT for total in totals]
+    memory = device.scratch(sum(sizes))
+    begins = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [memory[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
+
+
+def added_parts(
+    device: Device, totals: Sequence[LoopReduction], partial: Sequence[Array], parts: int, columns: int
+) -> list[Launch]:
+    """Return launches that add up partial totals of columns, [parts, columns] each: one for those of one kind."""
+    kinds: dict[tuple[str, ...], list[tuple[LoopReduction, Array]]] = {}
+    for total, own in zip(totals, partial, strict=True):
+        kinds.setdefault((total.type, total.how, c_type(total.dtype), _neutral(total)), []).append((total, own))
+    return [_added(device, kind, of_kind, parts, columns) for kind, of_kind in kinds.items()]
+
+
+def _added(
+    device: Device, kind: tuple[str, ...], totals: Sequence[tuple[LoopReduction, Array]], parts: int, columns: int
+) -> Launch:
+    type, how, result, start = kind
+    numbers = range(len(totals))
+    names = {
+        "KIND": type, "RESULT": result, "HOW": how, "NEUTRAL": f"({type})({start})",
+        "TARGETS": ", ".join(f"const KIND* p{i}, RESULT* t{i}, long long n{i}" for i in numbers),
+        "CHOICE": " else ".join(f"if (blockIdx.y == {i}) {{ partial = p{i}; to = t{i}; count = n{i}; }}"
+                                for i in numbers[:-1]) + " else " * (len(totals) > 1)
+        + f"{{ partial = p{numbers[-1]}; to = t{numbers[-1]}; count = n{numbers[-1]}; }}",
+    }  # fmt: skip
+    head = "".join(f"#define {name} {text}\n" for name, text in names.items())
+    kernel = device.kernel(head + _ADDED, "column_totals")
+    slices = min(_MOST // _WIDE, 1 << max(0, -(-parts // _EACH) - 1).bit_length())
+    wide = max(_WIDE, _LEAST // slices)
+    each = [argument for total, own in totals for argument in (own, total.array, np.int64(total.count))]
+    arguments = [*each, np.int32(parts), np.int32(columns), np.int32(wide)]
+    grid = (math.ceil(columns / wide), len(totals), 1)
+    return lambda: kernel(grid, slices * wide, arguments)
+
+
+def _neutral(total: LoopReduction) -> str:
+    return neutral(total.how, total.accumulates)
+
 
 _WAVES = 4
 """Blocks per multiprocessor that a reduction is split into."""
@@ -34,7 +711,7 @@ _OWN = {"i": "at", "s": "running"}
 
 
 def launch_elementwise(device: Device, op: Any, inputs: Sequence[Array], out: Array) -> Launch | None:
-    """Launch of one operator that has a `cuda` expression; None where it has none."""
+    """Return the launch of one operator with a `cuda` expression, or None."""
     if not op.cuda:
         return None
     types = [type_of(array) for array in inputs]
@@ -47,11 +724,10 @@ def launch_elementwise(device: Device, op: Any, inputs: Sequence[Array], out: Ar
 
 
 def expression(op: Any, names: Sequence[str], types: Sequence[TensorType], result: DType) -> str:
-    """The operator's `cuda` with the operands' names and the types in place.
+    """Return the operator's `cuda` with the operands' names and the types in place.
 
-    Beside what `Op` says, `{+}` is the sum of all operands and `E` the type of operand 0 in memory. What is true or not
-    is decided by halves as memory holds them: a chain does not round its values, which then would not equal those that
-    another kernel has stored.
+    Besides the names in `Op`, `{+}` is the sum of all operands and `E` the type of operand 0 in memory. Comparisons use
+    halves as stored: a chain does not round its values, which then would differ from those that another kernel stored.
     """
     if result == BOOL:
         names = [
@@ -84,10 +760,8 @@ def type_of(array: Array) -> TensorType:
 
 @dataclass(frozen=True, slots=True)
 class KernelOperand:
-    """An operand as expressions know it: its name, its array, and the shape that is broadcast to the loop's.
-
-    moved: what is read instead, along the dimensions of the loop's shape.
-    """
+    """An operand in expressions: its name, its array, and the shape that is broadcast to the loop's. moved: the read to
+    use instead, along the dimensions of the loop's shape."""
 
     name: str
     array: Array
@@ -104,11 +778,11 @@ def launch_loop(
     device: Device, reads: Sequence[KernelOperand], text: Sequence[str], writes: Sequence[tuple[str, Array]],
     totals: Sequence[LoopReduction], shape: tuple[int, ...], axes: tuple[int, ...],
 ) -> Launch | None:  # fmt: skip
-    """Launch of a loop over `shape`; None where it cannot be generated.
+    """Return the launch of a loop over `shape`, or None if it cannot be generated.
 
     Args:
-        text: definitions of values from the operands' elements. writes: (value, where it is stored). totals: reductions
-        along `axes`, of values.
+        text: definitions of values from the operands' elements. writes: (value, array that receives it).
+        totals: reductions along `axes`, of values.
     """
     if math.prod(shape) == 0:
         return None if totals else _nothing
@@ -136,12 +810,11 @@ def launch_loop(
 
 
 def _nothing() -> None:
-    """Of no elements."""
+    """Do nothing: there are no elements."""
 
 
 def _chain(reads: Sequence[LoopOperand], writes: Sequence[Any], totals: Sequence[LoopReduction], text: Sequence[str],
            values: Sequence[str]) -> str:  # fmt: skip
-    """The function `chain` of one element."""
     words = set(_NAME.findall(" ".join(text)))
     given = [f"const {kind} {name}" for name, kind in (("at", "I"), ("running", "u64")) if name in words]
     given += [f"const u64 seed{i}" for i in range(sum(name.startswith("seed") for name in words))]
@@ -155,7 +828,6 @@ def _chain(reads: Sequence[LoopOperand], writes: Sequence[Any], totals: Sequence
 
 
 def _vectors_of(read: KernelOperand, shape: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
-    """The steps of all places of an operand along the dimensions of a shape."""
     if read.moved is not None:
         return read.moved.vectors
     lead = (1,) * (len(shape) - len(read.shape)) + read.shape
@@ -163,14 +835,13 @@ def _vectors_of(read: KernelOperand, shape: tuple[int, ...]) -> Sequence[tuple[i
 
 
 def _operand(read: KernelOperand, vectors: Sequence[tuple[int, ...]]) -> LoopOperand:
-    """The operand of a loop along whose dimensions its places have these steps."""
     moved = read.moved.merged(vectors) if read.moved is not None else None
     return LoopOperand(read.name, read.dtype, vectors[0], read.array, moved)
 
 
 def _merged(shape: tuple[int, ...], axes: Sequence[int], vectors: Sequence[tuple[int, ...]], reduces: bool,
             ) -> tuple[tuple[int, ...], tuple[bool, ...], list[tuple[int, ...]]]:  # fmt: skip
-    """(sizes, whether each is reduced, each of the vectors of steps) of the loop's dimensions, neighbours merged."""
+    """Return (sizes, reduced or not, each vector of steps) of the loop's dimensions, neighbours merged."""
     found: list[tuple[int, bool, tuple[int, ...]]] = []
     for d in range(len(shape)):
         if shape[d] == 1:
@@ -189,7 +860,7 @@ def _merged(shape: tuple[int, ...], axes: Sequence[int], vectors: Sequence[tuple
 
 
 def _pack(loop: CudaLoop) -> int:
-    """Elements of a pack: as many as 16 bytes hold of the widest type; fewer where places or rows do not allow it."""
+    """Return the elements of a pack: 16 bytes of the widest type, fewer if positions or rows do not allow it."""
     packed = [(read.dtype, read.array) for read in loop.reads if loop.kind(read) in ("whole", "row")]
     packed += [(dtype, array) for _, dtype, array in loop.writes]
     pack = 16 // max((dtype.itemsize for dtype, _ in packed), default=4)
@@ -209,14 +880,14 @@ def _pack(loop: CudaLoop) -> int:
 
 
 def _flight(loop: CudaLoop, packs_per_thread: float) -> int:
-    """Packs that a thread has in flight: more for few streams, as far as there are packs for all threads."""
+    """Return the packs that a thread has in flight: more for few streams, if there are packs for all threads."""
     streams = max(1, sum(loop.kind(read) in ("whole", "row", "moved") for read in loop.reads))
     return next((n for n in (4, 2) if n * streams <= 8 and packs_per_thread >= 2 * n), 1)
 
 
 def _flight_down(loop: CudaLoop, packs_per_thread: float) -> int:
-    """The same for totals along columns, where a thread stays at its columns, and what has an element for each of them
-    alone is at hand; there are few threads, and six packs of each are enough."""
+    """Return the same for totals along columns: a thread stays at its columns and has their operands at hand; there are
+    few threads, and six packs of each are enough."""
     streams = max(1, sum(loop.kind(read) in ("whole", "moved") for read in loop.reads))
     return next((n for n in (4, 2) if n * streams <= 6 and packs_per_thread >= 2 * n), 1)
 
@@ -225,10 +896,7 @@ def _bound(device: Device, source: str, name: str, loop: CudaLoop, blocks: int) 
     kernel = device.kernel(MATH + HELPERS + source, name)
     arguments = tuple(loop.arguments)
 
-    def launch() -> None:
-        kernel(blocks, BLOCK, arguments)
-
-    return launch
+    return partial(kernel, blocks, BLOCK, arguments)
 
 
 def _plain(device: Device, loop: CudaLoop) -> Launch:
@@ -239,7 +907,7 @@ def _plain(device: Device, loop: CudaLoop) -> Launch:
 
 
 def _reduce(device: Device, loop: CudaLoop, labels: Sequence[bool]) -> Launch | None:
-    """One pass, or two where the first makes partial totals."""
+    """Launch one pass, or two if the first makes partial totals."""
     runs = [(reduced, math.prod(n for n, _ in group)) for reduced, group in groupby(
         zip(loop.sizes, labels, strict=True), key=lambda pair: pair[1])]  # fmt: skip
     kinds = [reduced for reduced, _ in runs]
@@ -304,7 +972,7 @@ def column_plan(outer: int, height: int, packs: int, multiprocessors: int) -> tu
 
 
 def _combine(device: Device, loop: CudaLoop, scratch: Sequence[Array], sizes: tuple[int, int, int]) -> Launch:
-    """The pass over partial totals: (outer, parts, width) -> (outer, width)."""
+    """Return the pass over partial totals: (outer, parts, width) -> (outer, width)."""
     outer, parts, width = sizes
     if outer == 1 and width > 1:
         return all_of(added_parts(device, loop.totals, scratch, parts, width))
@@ -330,15 +998,3 @@ def _combine(device: Device, loop: CudaLoop, scratch: Sequence[Array], sizes: tu
     second.flight = _flight(second, parts / (BLOCK // across))
     source = column_loop(second, outer, parts, across, 1, None)
     return _bound(device, source, "columns", second, outer * -(-width // across))
-
-
-def all_of(launches: Sequence[Launch]) -> Launch:
-    """One after the other."""
-    if len(launches) == 1:
-        return launches[0]
-
-    def launch() -> None:
-        for each in launches:
-            each()
-
-    return launch

@@ -1,4 +1,4 @@
-"""This is fused attention on a GPU, forward, with what a library does not take: dropped weights, masks beside windows,
+"""Fused attention on a GPU, forward, for cases that cuDNN does not take: dropped weights, masks beside windows,
 addends of any element type, Float32. The scores stay in registers.
 
 The algorithm is that of Dao et al. (arXiv 2205.14135, 2307.08691): a block holds some queries and goes over the keys in
@@ -8,17 +8,20 @@ tiles, keeping each query's largest score and sum so far.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.attention import Attention, first_row
-from mspc.ops.cuda.flash_draws import bits_bytes, draw
-from mspc.ops.cuda.flash_fragments import (
+from mspc.ops.cuda.flash_parts import (
     LONG,
     MIDDLE,
+    PANEL,
     SHORT,
+    bits_bytes,
     can_group,
+    draw,
     has_tail,
     has_terms,
     has_terms_of_queries,
@@ -29,7 +32,6 @@ from mspc.ops.cuda.flash_fragments import (
     takes,
     terms_of,
 )
-from mspc.ops.cuda.flash_groups import PANEL
 from mspc.ops.device import Array, Device, Launch, in_order
 
 FORWARD = r"""
@@ -313,7 +315,7 @@ def tiles_of(device: Device, attention: Attention) -> ForwardTiles:
 def flash_forward(
     device: Device, attention: Attention, result: Array, tiles: ForwardTiles | None = None
 ) -> Launch | None:
-    """Fill result (by head) and the statistics; None where the kernels do not take the operands."""
+    """Fill result (by head) and the statistics; None if the kernels do not take the operands."""
     shape = attention.shape
     arrays = [*attention.operands[:3], result]
     if not takes(attention, arrays):
@@ -328,7 +330,5 @@ def flash_forward(
         *strides_of(*arrays),
     ]  # fmt: skip
 
-    def launch() -> None:
-        kernel(grid, 32 * tiles.warps, arguments, tiles.shared(attention))
-
+    launch = partial(kernel, grid, 32 * tiles.warps, arguments, tiles.shared(attention))
     return in_order(draw(device, attention, bits), launch)

@@ -1,7 +1,7 @@
-"""One CUDA kernel runs an optimizer's update of many parameters.
+"""A CUDA kernel that runs an optimizer's update of many parameters.
 
-A table on the GPU holds where every member's operands lie and how many elements it has; a block updates one chunk of
-one member. Members of different sizes share a launch, and scalars are read from the GPU by every thread. An operand
+A table on the GPU holds the addresses of every member's operands and its number of elements; a block updates one chunk
+of one member. Members of different sizes share a launch, and scalars are read from the GPU by every thread. An operand
 that is only read may be columns of a larger matrix.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda.math import MATH, one_word
-from mspc.ops.cuda.source import address
-from mspc.ops.device import Array, Copy, Device, Launch, c_type, computing_type
+from mspc.ops.cuda.text import MATH, address, one_word
+from mspc.ops.device import Array, Copy, Device, Launch, all_of, c_type, computing_type
 
 _BLOCK = 256
 _LONGEST = 4
@@ -31,13 +31,12 @@ _Member = tuple[Sequence[Array], Copy | None]
 def launch_updates(
     device: Device, op: Any, members: Sequence[Sequence[Array]], copies: Sequence[Copy | None] = ()
 ) -> Launch | None:
-    """Launch of the update `op` of every member, its operands in the operator's order.
-
-    Members with the same element types share a kernel.
+    """Return the launch of the update `op` of every member, its operands in the operator's order. Members with the same
+    element types share a kernel.
 
     Args:
-        op: an `Update`; None is returned where it has no `statements` for the element types.
-        copies: for every member where else the new value of its operand 0 goes.
+        op: an `Update`; None is returned if it has no `statements` for the element types.
+        copies: for every member another array for the new value of its operand 0.
     """
     groups: dict[tuple[DType, ...], list[_Member]] = {}
     for operands, copy in zip(members, copies or [None] * len(members), strict=True):
@@ -55,11 +54,7 @@ def launch_updates(
             own = [m for m in group if (kinds[0] if m[1] is None else dtype_of(m[1].array.dtype)) == kind]
             launches.append(_launch(device, op, dtypes, own, kind))
 
-    def launch() -> None:
-        for each in launches:
-            each()
-
-    return launches[0] if len(launches) == 1 else launch
+    return all_of(launches)
 
 
 def _launch(
@@ -97,31 +92,26 @@ def _launch(
         np.uint64(span),
     )
 
-    def launch() -> None:
-        kernel(len(blocks), _BLOCK, arguments)
-
-    return launch
+    return partial(kernel, len(blocks), _BLOCK, arguments)
 
 
 def _rows(array: Array) -> tuple[int, int]:
-    """Elements of a row of an operand, and from row to row; one without gaps is one row."""
+    """Return the elements of a row of an operand, and from row to row; one without gaps is one row."""
     if array.flags.c_contiguous:
         return array.size, array.size
     return array.shape[-1], array.strides[-2] // array.itemsize
 
 
 def _are_packs(columns: int, pitch: int, size: int, pack: int) -> bool:
-    """Whether no pack of so many elements in rows lies across a gap."""
+    """Return True if no pack of so many elements in rows crosses a gap."""
     return columns >= size or not (columns % pack or pitch % pack)
 
 
 def _place_in_rows(columns: str, pitch: str) -> str:
-    """C++ of the place of element {0}."""
     return f"(u64)((unsigned int){{0}} / {columns}) * {pitch} + (unsigned int){{0}} % {columns}"
 
 
 def _takes_packs(operands: Sequence[Array], copy: Copy | None, pack: int) -> bool:
-    """Whether packs of an updated tensor are packs of its copy."""
     if copy is None:
         return True
     aligned = address(copy.array) % (pack * copy.array.dtype.itemsize) == 0
@@ -132,10 +122,10 @@ def update_source(
     op: Any, dtypes: Sequence[DType], pack: int, flight: int, copy_type: DType | None = None, rows: bool = False,
     apart: int = -1,
 ) -> str:  # fmt: skip
-    """The kernel `update`: `pack` elements at once, `flight` packs loaded before the first is used.
+    """Return the kernel `update`: `pack` elements at once, `flight` packs loaded before the first is used.
 
-    copy_type: the element type of copies of operand 0, None where there are none. rows: rows of some lie apart.
-    apart: the operand of which some have rows that do; -1: none.
+    copy_type: the element type of copies of operand 0, None if there are none. rows: rows of some have gaps between
+    them. apart: the operand with such rows; -1: none.
     """
     names: Sequence[str] = op.operands
     tensors = [i for i in range(len(names)) if i not in op.scalars]
@@ -178,7 +168,6 @@ def element_function(op: Any, type: str, statements: str) -> list[str]:
 def _operands_of_block(
     op: Any, dtypes: Sequence[DType], tensors: Sequence[int], copy_type: DType | None, rows: bool, apart: int
 ) -> list[str]:
-    """Which tensors a block works on, from its row of the table."""
     type, count = one_word(computing_type(dtypes[0])), len(op.operands)
     known = count + (1 if copy_type is None else 4)
     lines = [
@@ -208,8 +197,8 @@ def _loop(
     op: Any, dtypes: Sequence[DType], tensors: Sequence[int], pack: int, flight: int, copy_type: DType | None,
     copied: str, apart: int,
 ) -> list[str]:  # fmt: skip
-    """Packs of a block's span, and the elements behind the last full one. copied: where element {0} of a copy is.
-    apart: the operand whose rows lie apart."""
+    """Return packs of a block's span, and the elements after the last full one. copied: the address of the copy of
+    element {0}. apart: the operand with gaps between rows."""
     places = {i: f"p{i} + {{0}}" for i in tensors}
     if apart >= 0:
         places[apart] = f"p{apart} + {_place_in_rows('own_columns', 'own_pitch')}"
@@ -242,7 +231,6 @@ def _loop(
 
 
 def _updated(op: Any, dtypes: Sequence[DType], places: Mapping[int, str], indent: int) -> list[str]:
-    """The update of one element. places: where the tensors have it, by their numbers."""
     type = computing_type(dtypes[0])
     mutates: Sequence[int] = op.mutates
     lines = [f"{type} v{i} = ({type})wide({place});" for i, place in places.items()]
@@ -253,5 +241,4 @@ def _updated(op: Any, dtypes: Sequence[DType], places: Mapping[int, str], indent
 
 
 def _constant(value: Any, type: str) -> tuple[str, str]:
-    """(C++ type, C++ constant) of an attribute."""
     return ("bool", str(value).lower()) if isinstance(value, bool) else (type, f"({type}){value!r}")

@@ -1,4 +1,4 @@
-"""The mask of a dropout by itself, for kernels that draw it where they need it."""
+"""The mask of a dropout as an operator, for kernels that draw it on demand."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, TensorType
-from mspc.ops.cuda.move import put_values
-from mspc.ops.cuda.random import RANDOM, seed_name
+from mspc.ops.cuda.moves import put_values
+from mspc.ops.cuda.text import RANDOM, seed_name
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
@@ -18,11 +18,11 @@ from mspc.ops.random.words import before_step, device_keeps, device_key, keep_ma
 
 
 class DropoutMask(Op):
-    """The mask of a Dropout as a rank's own graph has it: a Bool of shape `sizes`, true where an element is stored.
+    """The mask of a Dropout in a rank's own graph: a Bool of shape `sizes`, true for stored elements. It has no
+    operands, so that readers may draw it again instead of reading it.
 
-    Without operands, so that whoever needs the mask may draw it again instead of reading it. shape, begin, local: of
-    the global draws, see `Dropout`. steps: by how many draws one place along every dimension of `sizes` is ahead, where
-    these are in another order than the draws.
+    shape, begin, local: of the global draws, see `Dropout`. steps: the distance in draws of neighbours along every
+    dimension of `sizes`, if these are in another order than the draws.
     """
 
     keep_prob: float = 0.5
@@ -42,7 +42,6 @@ class DropoutMask(Op):
         return self._device_keeps("{i}", key)
 
     def _draw(self, at: str) -> str:
-        """C++ of the number of the draw for element `at`."""
         terms = [
             f"{at} / {math.prod(self.sizes[d + 1 :])} % {n} * {step}"
             for d, (n, step) in enumerate(zip(self.sizes, self.steps, strict=False))

@@ -12,16 +12,16 @@ from mspc.ir.types import TensorType, TupleType, Type, dtype_of
 from mspc.ops.device import Array, Device, Launch, RankSum
 from mspc.ops.fused.body import (
     BodyLine,
+    Moved,
     expanded,
     line_of,
     moves_elements,
     operand_count,
     read_body,
+    resolved,
     types_of_lines,
 )
-from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
-from mspc.ops.fused.moved import Moved, resolved
-from mspc.ops.fused.space import Space, space_of
+from mspc.ops.fused.kernel import Space, blocked_kernel, plain_kernel, space_of
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
 
@@ -29,7 +29,7 @@ class FusedElementwise(Op):
     """The operators of `body`, one a line, each applied to operands x0, x1, ... and results t0, t1, ... of lines.
 
     All lines have as many elements, in shapes to which the operands are broadcast; reductions may close chains, and
-    lines may read those of rows (`ops/fused/space.py`). `returns` are the lines whose results are the operator's: one
+    lines may read those of rows (`ops/fused/kernel.py`). `returns` are the lines that are the operator's results: one
     tensor, or a tuple of several.
     """
 
@@ -78,7 +78,8 @@ class FusedElementwise(Op):
     def launch(
         self, device: Device, inputs: Sequence[Array], out: Any, summed: tuple[int, RankSum] | None = None
     ) -> Launch | None:  # fmt: skip
-        """See `Op.launch`. summed: the number of an operand of which every rank holds a part, and where these are."""
+        """See `Op.launch`. summed: the number of an operand of which every rank holds a part, and the addresses of
+        these."""
         from mspc.ops.cuda.chain import launch_chain  # late: only a GPU needs it
 
         given = tuple(TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs)
@@ -92,18 +93,18 @@ def steps_of(op: FusedElementwise) -> tuple[BodyLine, ...]:
 
 
 def step_types(op: FusedElementwise, operand_types: Sequence[TensorType]) -> list[TensorType]:
-    """The type of every line's result. Raises MspcError where the operands do not fit."""
+    """Return the type of every line's result. Raises MspcError if the operands do not fit."""
     return list(_step_types(op, tuple(operand_types)))
 
 
 @functools.lru_cache(maxsize=4096)
 def _step_types(op: FusedElementwise, operand_types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
-    """The same, once for all layers that are alike."""
+    """Do the same, once for all equal layers."""
     return tuple(types_of_lines(steps_of(op), operand_types))
 
 
 def space_of_steps(op: FusedElementwise, operand_types: Sequence[TensorType]) -> Space:
-    """The space that the lines go through. Raises MspcError where the operands do not fit, or there is none."""
+    """Return the space of the lines. Raises MspcError if the operands do not fit, or there is none."""
     return _space_of_steps(op, tuple(operand_types))
 
 
@@ -115,8 +116,8 @@ def _space_of_steps(op: FusedElementwise, operand_types: tuple[TensorType, ...])
 
 
 class Expanded(NamedTuple):
-    """Lines once operators along rows are lines, too, and none moves elements: the lines, those that are returned,
-    their types, their space, and what they read behind the operands."""
+    """Lines with operators along rows expanded and moves resolved: the lines, those that are returned, their types,
+    their space, and their reads after the operands."""
 
     steps: Sequence[BodyLine]
     returns: Sequence[int]
@@ -126,7 +127,7 @@ class Expanded(NamedTuple):
 
 
 def expanded_steps(op: FusedElementwise, given: tuple[TensorType, ...]) -> Expanded:
-    """The lines of the operator as kernels have them. Raises MspcError where they cannot be had."""
+    """Return the lines of the operator as kernels have them. Raises MspcError if there are none."""
     return expanded_lines(steps_of(op), op.returns, given)
 
 
@@ -147,9 +148,11 @@ def expanded_lines(lines: tuple[BodyLine, ...], ends: tuple[int, ...], given: tu
 
 
 def loaded_bytes(expanded: Expanded, given: Sequence[TensorType], in_tiles: bool = False) -> list[float]:
-    """Bytes that a kernel loads of each of its operands. What it reads at several places counts once where these are
-    run through in the order in which they lie, and more where memory gives more than is asked for; in_tiles: it takes
-    all that memory gives, as a kernel does that only moves."""
+    """Return the bytes that a kernel loads of each of its operands.
+
+    Reads at several places count once if these are visited in memory order, and more if memory transfers more than
+    needed; in_tiles: it uses all transferred bytes, as a kernel does that only moves.
+    """
     plain = {index for step in expanded.steps for kind, index in step.operands if kind == "x"}
     moved: list[list[tuple[float, float]]] = [[] for _ in given]
     for each in expanded.moved:
@@ -182,8 +185,10 @@ def moved_operands(op: FusedElementwise) -> set[int]:
 
 
 def replaceable_operands(op: FusedElementwise) -> list[set[int]]:
-    """The operands in whose memory each result may lie: those that it is computed from. Of a reduction it is none, even
-    where it has as many elements: reductions are stored while other results are still computed."""
+    """Return the operands that may share memory with each result: those that it is computed from.
+
+    None for a reduction, even with as many elements: reductions are stored while other results are still computed.
+    """
     lines = steps_of(op)
     needed: list[set[int]] = []
     for line in lines:

@@ -1,6 +1,6 @@
-"""The kernels of fused operators run line after line for one block of the result after the other.
+"""Kernels of fused operators run line by line for one block of the result after the other.
 
-A block is so small that operands, what lines hand to each other and results stay in the cache of a core. Every line
+A block is so small that operands, intermediate values and results stay in the cache of a core. Every line
 runs the operator's own array function on the same elements as unfused, so the results are the same bits.
 """
 
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.bases import Elementwise
-from mspc.ops.cpu.blocks import SHARED
-from mspc.ops.cpu.threads import in_parallel, thread_count
+from mspc.ops.cpu.blocks import SHARED, in_parallel, thread_count
 from mspc.ops.fused.body import (
     BodyLine,
     by_element,
@@ -29,11 +29,196 @@ from mspc.ops.fused.body import (
     row_axes,
     types_of_lines,
 )
-from mspc.ops.fused.space import Space, row_of, space_of
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import ArrayBackend, Op
 from mspc.ops.tensor.broadcast import ReductionOp
 from mspc.ops.tensor.reshape import Cast
+
+# All lines of a fused operator go through one space of places, whatever shapes they have.
+#
+# A line of shape (8, 1024, 768) and one of shape (8192, 768) have the same elements in the same order; where an
+# operand is broadcast in one of them, the space has dimensions that both shapes are made of. Reductions over the
+# last dimensions divide it into rows: lines may read their results, one for every row.
+
+
+Shape = tuple[int, ...]
+ALONE = 1 << 14
+"""Elements up to which a tensor that is reduced altogether is one row, which a block of a GPU goes along: more of them
+take less time on several multiprocessors, in a kernel of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """dims: its dimensions. columns: how many of them, the last, are a row; 0 if nothing reads a reduction. shapes: of
+    every operand of every line, as it is broadcast to `dims`. by_row: lines with one value for every row, including
+    reductions."""
+
+    dims: Shape
+    columns: int
+    shapes: tuple[tuple[Shape, ...], ...]
+    by_row: frozenset[int]
+
+    @property
+    def row(self) -> int:
+        """Elements of a row."""
+        return math.prod(self.dims[len(self.dims) - self.columns :])
+
+
+def held_dims(shape: Shape, operand: Shape) -> tuple[bool, ...]:
+    """For every dimension of `shape` whether an operand that is broadcast to it has elements along it."""
+    lead = len(shape) - len(operand)
+    return tuple(d >= lead and operand[d - lead] == n for d, n in enumerate(shape))
+
+
+def cuts(shape: Shape, held: Sequence[bool], scale: int = 1) -> Iterator[int]:
+    """Return after how many elements a dimension begins along which an operand, or a reduction, differs from the next
+    dimension. scale: elements after the last dimension."""
+    behind, last = scale, None
+    for n, has in zip(reversed(shape), reversed(held), strict=True):
+        if n == 1:
+            continue
+        if last is not None and has != last:
+            yield behind
+        behind, last = behind * n, has
+
+
+def divided(size: int, places: Iterable[int]) -> Shape | None:
+    """Return the dimensions of a space of `size` elements with these cuts, or None."""
+    dims: list[int] = []
+    behind = 1
+    for place in sorted({*places, size}):
+        if place % behind:
+            return None
+        if place > behind:
+            dims.append(place // behind)
+        behind = place
+    return tuple(reversed(dims))
+
+
+def row_of(shape: Shape, axes: Sequence[int]) -> int:
+    """Return the elements of a row if these axes are reduced; 0 if they are not the last dimensions, or are all of them
+    and more than ALONE elements."""
+    kept = [d for d, n in enumerate(shape) if n != 1 and d not in axes]
+    taken = [d for d, n in enumerate(shape) if n != 1 and d in axes]
+    row = math.prod(shape[d] for d in taken)
+    return row if taken and (kept[-1] < taken[0] if kept else row <= ALONE) else 0
+
+
+def is_row_value(shape: Shape, operand: Shape, row: int) -> bool:
+    """Whether an operand of `shape` has one element for every `row` elements that lie side by side."""
+    behind = 1
+    for n, has in zip(reversed(shape), reversed(held_dims(shape, operand)), strict=True):
+        if n != 1 and has != (behind >= row):
+            return False
+        behind *= n
+    return True
+
+
+def space_of(
+    body: Sequence[str], steps: Sequence[BodyLine], operands: Sequence[TensorType], found: Sequence[TensorType],
+    more: Iterable[int] = (), needed: Iterable[int] = (),
+) -> Space:  # fmt: skip
+    """The space of lines with these types.
+
+    Args:
+        body: the lines as texts, for messages. operands, found: types of operands and of lines. more: further cuts,
+        which go unless they can be had; needed: those that must be.
+
+    Raises:
+        MspcError: the lines have no common space.
+    """
+    read = [[(operands if kind == "x" else found)[i] for kind, i in step.operands] for step in steps]
+    given = [
+        [type.shape] if step.reshapes else form_of(step.op, types)[1]
+        for step, types, type in zip(steps, read, found, strict=True)
+    ]
+    axes = [row_axes(step.op, types) for step, types in zip(steps, read, strict=True)]
+    works = [shapes[0] if at is not None else type.shape for shapes, at, type in zip(given, axes, found, strict=True)]
+    size = max(map(math.prod, works))
+    row = _row(body, steps, works, axes)
+    by_row = set[int]()
+    places = {row, *needed} if row else set(needed)
+    for i, (step, work) in enumerate(zip(steps, works, strict=True)):
+        elements = math.prod(work)
+        if elements != size and not (row and elements * row == size):
+            first = next(n for n, other in enumerate(works) if math.prod(other) == size)
+            raise MspcError(
+                f"the line {body[i]!r} has shape {work}, the line {body[first]!r} {works[first]}",
+                notes=["all lines but those of rows have as many elements"],
+            )
+        at = axes[i]
+        if elements != size or (step.reduces and row and row_of(work, at or ()) == row):
+            by_row.add(i)
+        scale = size // elements if size else 1
+        for shape in given[i]:
+            if shape != work:
+                places.update(cuts(work, held_dims(work, shape), scale))
+        if at is not None:
+            places.update(cuts(work, [d in at for d in range(len(work))], scale))
+    for i, step in enumerate(steps):
+        for (kind, index), shape in zip(step.operands, given[i], strict=True):
+            is_value = kind == "t" and index in by_row and math.prod(works[i]) == size
+            if is_value and not is_row_value(works[i], shape, row):
+                raise MspcError(f"the line {body[i]!r} reads t{index} of shape {shape} otherwise than by rows")
+    dims = (size,) if not size else divided(size, {*places, *more}) or divided(size, places)
+    if dims is None:
+        raise MspcError(f"the lines of the fused operator go through {size} elements in ways that do not fit together")
+    columns = len(divided(row, [p for p in places if p <= row]) or ()) if row else 0
+    if columns and math.prod(dims[len(dims) - columns :]) != row:  # `more` has cut rows, too
+        columns = next(n for n in range(1, len(dims) + 1) if math.prod(dims[len(dims) - n :]) == row)
+    if columns == len(dims):
+        dims = (1, *dims)  # of a single row, too, the last dimensions are its own
+    shapes = tuple(
+        tuple(_seen(works[i], shape, size, dims) for shape in shapes) for i, shapes in enumerate(given)
+    )
+    return Space(dims, columns, shapes, frozenset(by_row))
+
+
+def _row(
+    body: Sequence[str], steps: Sequence[BodyLine], works: Sequence[Shape], axes: Sequence[tuple[int, ...] | None]
+) -> int:
+    """Return the elements of a row; 0 if no line reads a reduction, works along rows or reads one with fewer
+    elements."""
+    read = {index for step in steps for kind, index in step.operands if kind == "t"}
+    rows = {i: at for i, at in enumerate(axes) if at is not None and (i in read or not steps[i].reduces)}
+    lengths = {i: row_of(works[i], at) for i, at in rows.items()}
+    for i, length in lengths.items():
+        if not length:
+            raise MspcError(f"the line {body[i]!r} does not go along the last dimensions of several rows of {works[i]}")
+    if len(set(lengths.values())) > 1:
+        (one, first), (other, second) = _first_two(lengths)
+        raise MspcError(f"the line {body[other]!r} has rows of {second} elements, the line {body[one]!r} of {first}")
+    if lengths:
+        return next(iter(lengths.values()))
+    sizes = {math.prod(works[i]) for i in read if not steps[i].reduces}
+    size, small = max(map(math.prod, works)), min(sizes, default=0)
+    return size // small if small and small < size else 0
+
+
+def _first_two(lengths: dict[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the first row's line and length, and those of the first one that differs."""
+    items = list(lengths.items())
+    return items[0], next(item for item in items if item[1] != items[0][1])
+
+
+def _seen(work: Shape, operand: Shape, size: int, dims: Shape) -> Shape:
+    """Return the shape of an operand of a line over `work`, as it is broadcast to `dims`."""
+    scale = size // math.prod(work) if size else 1
+    if operand == work and size and scale == 1:
+        return dims
+    runs: list[tuple[int, int, bool]] = [(1, scale, False)]
+    behind = scale
+    for n, has in zip(reversed(work), reversed(held_dims(work, operand)), strict=True):
+        runs.append((behind, behind * n, has))
+        behind *= n
+    found: list[int] = []
+    behind = 1
+    for n in reversed(dims):
+        has = next((has for begin, end, has in runs if begin <= behind < end), False)
+        found.append(n if has else 1)
+        behind *= n
+    return tuple(reversed(found))
+
 
 SMALL = 1024
 """Elements up to which the lines run on entire arrays: these are in the cache anyway."""
@@ -43,7 +228,6 @@ LEAST, MOST = 8192, 65536
 """Elements of a block: as many as calls of array functions are worth, and no more than fit."""
 
 Kernel = Callable[..., Any]
-Shape = tuple[int, ...]
 
 
 def plain_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[int]) -> Kernel:
@@ -78,7 +262,7 @@ def plain_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[
 
 
 def blocked_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[int]) -> Kernel | None:
-    """`function(*operands, out=None)`: block by block where arrays are large; None where arrays are not NumPy's."""
+    """Return `function(*operands, out=None)`: block by block for large arrays; None for arrays that are not NumPy's."""
     if be.xp is not np:
         return None
     plain = plain_kernel(be, steps, returns)
@@ -105,7 +289,7 @@ def blocked_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequenc
 
 
 def _in_blocks(steps: Sequence[BodyLine]) -> bool:
-    """Whether every element of the lines but of closing reductions is computed from its own place alone."""
+    """Return True if every element of the lines except closing reductions depends on its own place alone."""
     if any(not (by_element(step.op) or step.reshapes or step.reduces) for step in steps):
         return False
     reduced = {i for i, step in enumerate(steps) if step.reduces}
@@ -114,14 +298,13 @@ def _in_blocks(steps: Sequence[BodyLine]) -> bool:
 
 
 def _is_block_wise(step: BodyLine, given: Sequence[TensorType], types: Sequence[TensorType]) -> bool:
-    """Whether a line's function gives a block of the result for blocks of the operands."""
     if step.reshapes or step.reduces:
         return True
     return fusible(form_of(step.op, [(given if kind == "x" else types)[i] for kind, i in step.operands])[0])
 
 
 def _root(steps: Sequence[BodyLine], operand: tuple[str, int]) -> tuple[str, int]:
-    """What an operand of a line shows in another shape, or itself."""
+    """Return the operand under the views of a line's operand, or itself."""
     while operand[0] == "t" and steps[operand[1]].reshapes:
         operand = steps[operand[1]].operands[0]
     return operand
@@ -135,7 +318,6 @@ def _copied(result: Any, out: Any) -> Any:
 
 
 def _places(step: BodyLine, count: int) -> tuple[int, ...]:
-    """The places of the operands of a line in the list of operands and results of lines."""
     return tuple(index if kind == "x" else count + index for kind, index in step.operands)
 
 
@@ -143,10 +325,10 @@ def _places(step: BodyLine, count: int) -> tuple[int, ...]:
 class _Call:
     """A line as blocks run it.
 
-    function: takes the operands' blocks, and `out` where there is a target. places: its operands among operands and
+    function: takes the operands' blocks, and `out` if there is a target. places: its operands among operands and
     results of lines; `at`: the place of its own result there. target: the block that it writes to, of the entire
-    arrays' and then of scratch; -1 where the function makes one. copy: the entire array to which the result is copied
-    when the block is done, -1 for none.
+    arrays' and then of scratch; -1 if the function makes one. copy: the entire array to which the result is copied when
+    the block is done, -1 for none.
     """
 
     function: Kernel
@@ -157,12 +339,12 @@ class _Call:
 
 
 class _BlockSchedule:
-    """How a fused operator is worked off for operands of certain shapes.
+    """The schedule of a fused operator for operands of certain shapes.
 
-    unreduced: the lines, reductions aside, whose results are needed as entire arrays. dims: of the space of all lines.
-    reads: (operand, its shape in these). split: the dimension of which a block takes `size`; those before are walked
-    one by one, those behind are not split. folded: reductions over trailing dimensions, made block by block: (line,
-    dimensions that remain, function). later: reductions of entire arrays: (line, function).
+    unreduced: the lines, reductions aside, needed as entire arrays. dims: of the space of all lines. reads: (operand,
+    its shape in these). split: the dimension of which a block takes `size`; those before are walked one by one, those
+    after are not split. folded: reductions over trailing dimensions, made block by block: (line, dimensions that
+    remain, function). later: reductions of entire arrays: (line, function).
     """
 
     def __init__(self, be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[int], operands: Sequence[Any],
@@ -193,8 +375,8 @@ class _BlockSchedule:
         self.size = min(self.dims[self.split], max(1, target // math.prod(self.dims[self.split + 1 :])))
 
     def _sources(self, space: Space, shown: Sequence[int]) -> list[tuple[tuple[str, int], ...]]:
-        """What every line reads: ("x", place in `reads`) or ("t", line), seen through the lines in `shown`, which give
-        other shapes."""
+        """Return the operands of every line: ("x", place in `reads`) or ("t", line), seen through the lines in `shown`,
+        which give other shapes."""
         found: list[tuple[tuple[str, int], ...]] = []
         known: dict[tuple[int, Shape], int] = {}
         for step, shapes in zip(self.steps, space.shapes, strict=True):
@@ -211,7 +393,7 @@ class _BlockSchedule:
     def _lines(
         self, be: ArrayBackend, space: Space, operands: Sequence[Any], folded: Sequence[int]
     ) -> tuple[list[_Call], list[np.dtype[Any]]]:
-        """The lines, and the element types of the scratch blocks that they need."""
+        """Return the lines, and the element types of the scratch blocks that they need."""
         steps = self.steps
         given = [TensorType(dtype_of(a.dtype), a.shape) for a in operands]
         shown = [i for i, step in enumerate(steps) if step.reshapes and i not in self.unreduced]
@@ -259,7 +441,7 @@ class _BlockSchedule:
         return lines, scratch
 
     def run(self, operands: Sequence[Any], out: Any = None) -> Any:
-        """The results, written to `out` where it is given."""
+        """Return the results, written to `out` if it is given."""
         outs = cast("tuple[Any, ...]", out if isinstance(out, tuple) else (out,))
         given = dict(zip(self.returns, outs, strict=True)) if out is not None else {}
         arrays: dict[int, Any] = {
@@ -290,7 +472,6 @@ class _BlockSchedule:
     def _part(
         self, inputs: list[Any], unreduced: list[Any], sums: list[tuple[int, Kernel, Any]], begin: int, end: int
     ) -> None:
-        """Work off a range of the dimensions up to `split`, counted as one."""
         split, length = self.split, self.dims[self.split]
         spare = [np.empty((self.size, *self.dims[split + 1 :]), dtype) for dtype in self.scratch]
         count = len(inputs)
@@ -321,12 +502,12 @@ class _BlockSchedule:
 
 
 def _before(dims: Shape, length: int) -> int:
-    """How many dimensions stand ahead of the last ones, which have so many elements together."""
+    """Return how many dimensions precede the last ones, which have so many elements together."""
     return next(at for at in range(len(dims)) if math.prod(dims[at:]) == length)
 
 
 def _uneven(steps: Sequence[BodyLine], operands: Sequence[Any], types: Sequence[TensorType]) -> set[int]:
-    """Cuts where operands that are not contiguous have a step of memory from one dimension to the next."""
+    """Return cuts for operands with memory that is not contiguous from one dimension to the next."""
     found = set[int]()
     for step, type in zip(steps, types, strict=True):
         for kind, index in step.operands:
@@ -342,7 +523,6 @@ def _uneven(steps: Sequence[BodyLine], operands: Sequence[Any], types: Sequence[
 
 
 def _within(index: tuple[Any, ...], shape: Shape) -> tuple[Any, ...]:
-    """The index of a block in an array of which some dimensions are broadcast."""
     return tuple(
         entry if n != 1 else 0 if isinstance(entry, int) else slice(None)
         for entry, n in zip(index, shape, strict=False)
@@ -350,13 +530,12 @@ def _within(index: tuple[Any, ...], shape: Shape) -> tuple[Any, ...]:
 
 
 def _over_last(be: ArrayBackend, op: Op, count: int) -> Kernel:
-    """The reduction over the last `count` dimensions."""
     reduction = replace(cast(ReductionOp, op), keep_dims=False, axis=-1).kernel(be)
     return lambda block: reduction(block.reshape(*block.shape[: block.ndim - count], -1))
 
 
 def _writing(be: ArrayBackend, op: Op) -> Kernel | None:
-    """The operator's function of blocks that writes to `out`; None where it always makes an array."""
+    """Return the operator's function of blocks that writes to `out`; None if it always makes an array."""
     if isinstance(op, Cast | Identity) or reshapes(op):
         return _copy
     kind = type(op)

@@ -1,4 +1,4 @@
-"""This operator is a matrix product with what follows it: a tensor that is added, a bias, GeLU, or a product with
+"""A matmul with its epilogue: a tensor that is added, a bias, GeLU, or a product with
 GeLU's derivative.
 """
 
@@ -17,12 +17,12 @@ from mspc.sharding.factors import Rule
 
 
 class FusedMatMul(Op):
-    """activation(x @ y + addend + bias) over the last two dimensions.
+    """activation(x @ y + addend + bias) over the last two dimensions. Operands are x, y, then addend (of the result's
+    shape), bias (of its last dimension) and before, as far as there are any.
 
-    Operands are x, y, then addend (of the result's shape), bias (of its last dimension) and before, as far as there
-    are any. activation: "" for none; "gelu"; or "gelu_gradient", which multiplies the product by GeLU's derivative at
-    `before`. keeps_before: the result is a tuple with what goes into GeLU too, for the gradient. wide: x and y are
-    halves; the product is not rounded to them, and the result, addend and bias are Float32.
+    activation: "" for none; "gelu"; or "gelu_gradient", which multiplies the matmul by GeLU's derivative at `before`.
+    keeps_before: the result is a tuple with the operand of GeLU too, for the gradient. wide: x and y are halves; the
+    matmul is not rounded to them, and the result, addend and bias are Float32.
     """
 
     transpose_a: bool = False
@@ -139,16 +139,16 @@ class FusedMatMul(Op):
 
     @staticmethod
     def _is_exact(device: Device, dtype: DType) -> bool:
-        """Whether cuBLASLt's activation is exact enough for a product of these elements."""
+        """Return True if cuBLASLt's activation is exact enough for these elements."""
         return dtype in HALVES or (dtype == FLOAT32 and device.tf32)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        """One product with all that follows; or, where that is faster, the activation as a kernel of its own.
+        """Return one matmul with its epilogue; or, if that is faster, the activation as a kernel of its own.
 
         In Float64 it always is, as cuBLASLt's GeLU takes 0.79788456 for sqrt(2 / pi), off by 1e-9 (an H100's errors are
-        those that this number gives); and so it is in Float32 that is not to be rounded, as cuBLASLt's GeLU is off by
-        5e-6 there, and its derivative by 2e-5 (measured on an H100, the same in all algorithms), while an own kernel
-        takes no longer.
+        those that this number gives); and in Float32 that is not to be rounded, as cuBLASLt's GeLU is off by 5e-6
+        there, and its derivative by 2e-5 (measured on an H100, the same in all algorithms), while an own kernel takes
+        no longer.
         """
         parts = self._parts(inputs)
         target, saved = out if self.keeps_before else (out, None)

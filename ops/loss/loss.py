@@ -14,10 +14,9 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType, dtype_of
 from mspc.ops.bases import Binary, require_float, require_same
 from mspc.ops.control.structural import MakeTuple, items
-from mspc.ops.cuda.move import put_values
-from mspc.ops.cuda.reduce import Reduction, reduce
-from mspc.ops.cuda.row_kernels import RowPass, Rows
-from mspc.ops.cuda.source import COMMON, Operand, accumulating_type
+from mspc.ops.cuda.moves import put_values
+from mspc.ops.cuda.reductions import Reduction, RowPass, Rows, reduce
+from mspc.ops.cuda.text import COMMON, Operand, accumulating_type
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.math.arithmetic import Div, Greater, Maximum, Mul, Neg, Select, Sub
 from mspc.ops.math.elementwise import Abs, Exp, Sign, constant, scaled

@@ -10,7 +10,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Binary, Predicate, Unary, require_float, require_same
-from mspc.ops.cuda.math import number
+from mspc.ops.cuda.text import number
 from mspc.ops.math.arithmetic import Div, Equal, Mul, Select, Sub, gradients
 from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample

@@ -28,7 +28,7 @@ from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
 
 if TYPE_CHECKING:
-    from mspc.ops.cuda.grouped_rows import Grouping
+    from mspc.ops.cuda.expert_rows import Grouping
 
 
 REQUEST = "enable_nd_tp"
@@ -400,7 +400,7 @@ class _GroupedRows(Op, abstract=True):
 
     def grouping(self, rows: int, ends: Array) -> Grouping:
         """Where the groups of so many rows lie, for kernels."""
-        from mspc.ops.cuda.grouped_rows import Grouping  # late: only a GPU needs it
+        from mspc.ops.cuda.expert_rows import Grouping  # late: only a GPU needs it
 
         groups = ends.shape[0]
         return Grouping(1, 1, groups, rows, self.first, self.begin, self.count or groups, False)
@@ -506,7 +506,7 @@ class GroupedRows(_GroupedRows):
         return None, b.emit(GroupedSums(), dout, ends), None
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.grouped_rows import rows_of_groups  # late: only a GPU needs it
+        from mspc.ops.cuda.expert_rows import rows_of_groups  # late: only a GPU needs it
 
         like, b, ends = inputs
         return rows_of_groups(device, self.grouping(like.shape[0], ends), b, ends, out)
@@ -532,7 +532,7 @@ class GroupedSums(_GroupedRows):
         return f"m n, g! -> e={self.held(ends)} n"
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.grouped_rows import sums_of_groups  # late: only a GPU needs it
+        from mspc.ops.cuda.expert_rows import sums_of_groups  # late: only a GPU needs it
 
         x, ends = inputs
         return sums_of_groups(device, self.grouping(x.shape[0], ends), x, ends, out)

@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, FLOAT32, DType, TensorType, Type
 from mspc.ops.bases import Binary, Elementwise, Unary, require_float
-from mspc.ops.cuda.math import number
+from mspc.ops.cuda.text import number
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, along
 from mspc.ops.math.arithmetic import Div, FloorMod, Greater, IsFinite, Mul, Select, TruncateMod
@@ -417,7 +417,7 @@ class RepeatInterleaveInt(Op):
         return IndexMap((*shape[: axis + 1], self.repeats, *shape[axis + 1 :]), (IndexBlock(0, source),))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
         (x,) = inputs
         axis = x.ndim - 1 if self.dim is None else axis_in(self.name, self.dim, x.ndim)

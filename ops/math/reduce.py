@@ -311,7 +311,7 @@ class CumSum(_Running):
         return (b.emit(CumSum(self.exclusive, not self.reverse, self.axis), dout),)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.running import running_sum  # late: only a GPU needs it
+        from mspc.ops.cuda.scans import running_sum  # late: only a GPU needs it
 
         (x,) = inputs
         if not x.ndim or dtype_of(x.dtype).is_complex:

@@ -11,8 +11,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType
 from mspc.ops.bases import ArrayFunction, Binary, operator, require_float, require_same
-from mspc.ops.cpu.bessel import bessel_i, bessel_j, bessel_k, bessel_y
-from mspc.ops.cpu.erf import erf
+from mspc.ops.cpu.special_functions import bessel_i, bessel_j, bessel_k, bessel_y, erf
 from mspc.ops.math.arithmetic import Add, Div, Equal, Mul, Neg, NotEqual, Select, Sub, gradients
 from mspc.ops.math.elementwise import (
     POSITIVE_INPUT,

@@ -343,7 +343,7 @@ class Elu(Activation):
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on alpha
-        from mspc.ops.cuda.math import number  # late: only a GPU needs it
+        from mspc.ops.cuda.text import number  # late: only a GPU needs it
 
         return f"{{0}} > T(0) ? {{0}} : expm1({{0}}) * {number(self.alpha)}"
 
@@ -397,7 +397,7 @@ class HShrink(Activation):
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on lambd
-        from mspc.ops.cuda.math import number  # late: only a GPU needs it
+        from mspc.ops.cuda.text import number  # late: only a GPU needs it
 
         return f"{{0}} * T(absolute({{0}}) > {number(self.lambd)})"
 
@@ -419,7 +419,7 @@ class SoftShrink(Activation):
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on lambd
-        from mspc.ops.cuda.math import number  # late: only a GPU needs it
+        from mspc.ops.cuda.text import number  # late: only a GPU needs it
 
         return f"{{0}} - clip({{0}}, {number(-self.lambd)}, {number(self.lambd)})"
 

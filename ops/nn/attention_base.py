@@ -16,9 +16,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, TupleType, Type, dtype_of
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.cuda.attention import LOWEST, Attention, AttentionKernels, Room
-from mspc.ops.cuda.flash_backward import flash_backward
+from mspc.ops.cuda.flash_backward import flash_backward, flash_shift
 from mspc.ops.cuda.flash_forward import flash_forward
-from mspc.ops.cuda.flash_shift import flash_shift
 from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.attention_kernel import (

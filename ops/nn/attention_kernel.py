@@ -14,8 +14,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.cpu.products import share_out
-from mspc.ops.cuda.move import coordinates
-from mspc.ops.cuda.random import RANDOM
+from mspc.ops.cuda.moves import coordinates
+from mspc.ops.cuda.text import RANDOM
 from mspc.ops.op import RankPlacement
 from mspc.ops.random.words import GROUP, before_step, count_of, keep_rows, key_of, place_of_rows
 

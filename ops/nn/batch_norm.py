@@ -19,9 +19,7 @@ from mspc.ops.bases import require_float
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, items
-from mspc.ops.cpu.blocks import BLOCK, SHARED
-from mspc.ops.cpu.threads import in_parallel, thread_count
-from mspc.ops.cuda.statistics import launch_statistics
+from mspc.ops.cpu.blocks import BLOCK, SHARED, in_parallel, thread_count
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.memory_order import MemoryOrder, Reordered
@@ -294,6 +292,8 @@ class ChannelStatistics(_Part):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         (x,) = inputs
+        from mspc.ops.cuda.norms import launch_statistics  # late: only a GPU needs it
+
         return launch_statistics(device, x, out[0, 0], out[0, 1], self.axis)
 
 

@@ -20,7 +20,7 @@ from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, requi
 from mspc.sharding.factors import Rule
 
 if TYPE_CHECKING:
-    from mspc.ops.cuda.grouped_rows import Grouping
+    from mspc.ops.cuda.expert_rows import Grouping
 
 
 class ExpertPlaces(Op):
@@ -94,7 +94,7 @@ class ExpertPlaces(Op):
         return self if own == (0, self.outer, 0, self.parts) else replace(self, own=own)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.expert_places import Blocks, place_rows  # late: only a GPU needs it
+        from mspc.ops.cuda.expert_rows import Blocks, place_rows  # late: only a GPU needs it
 
         ends, source = inputs
         size = self.room or source.shape[0] // self.outer
@@ -307,7 +307,7 @@ def _blocks(rows: int, ends: Any) -> Iterator[tuple[int, slice]]:
 
 def _grouping(rows: int, ends: Array) -> Grouping:
     """The same for kernels."""
-    from mspc.ops.cuda.grouped_rows import Grouping  # late: only a GPU needs it
+    from mspc.ops.cuda.expert_rows import Grouping  # late: only a GPU needs it
 
     outer, parts, experts = ends.shape
     return Grouping(outer * parts, parts, experts, rows // (outer * parts), 0, 0, parts * experts, True)
@@ -404,7 +404,7 @@ class ExpertRows(_BlocksOfRows):
         return None, b.emit(ExpertSums(), dout, ends), None
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.grouped_rows import rows_of_groups  # late: only a GPU needs it
+        from mspc.ops.cuda.expert_rows import rows_of_groups  # late: only a GPU needs it
 
         like, b, ends = inputs
         return rows_of_groups(device, _grouping(like.shape[0], ends), b, ends, out)
@@ -429,7 +429,7 @@ class ExpertSums(_BlocksOfRows):
         return f"{rows} n, {groups} -> {experts} n"
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.grouped_rows import sums_of_groups  # late: only a GPU needs it
+        from mspc.ops.cuda.expert_rows import sums_of_groups  # late: only a GPU needs it
 
         x, ends = inputs
         return sums_of_groups(device, _grouping(x.shape[0], ends), x, ends, out)
@@ -493,7 +493,7 @@ class TopKRouter(Op):
         return TupleType(tuple(TensorType(types[0].dtype, shape) for shape in shapes))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.token_routing import route_tokens  # late: only a GPU needs it
+        from mspc.ops.cuda.expert_rows import route_tokens  # late: only a GPU needs it
 
         tables, places = out
         return route_tokens(device, inputs[0], tables, places, self.drop_type == 0)

@@ -209,8 +209,8 @@ class LayerNorm(Norm):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it  # late: only a GPU needs it
-        from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
+        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
 
         x, gamma, beta = inputs
         y, mean, variance = out
@@ -282,8 +282,8 @@ class LayerNormGammaGrad(Norm):
         return be.xp.sum(product, axis=axes)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.reduce import Reduction, reduce  # late: only a GPU needs it
-        from mspc.ops.cuda.source import Operand  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.reductions import Reduction, reduce  # late: only a GPU needs it
+        from mspc.ops.cuda.text import Operand  # late: only a GPU needs it  # late: only a GPU needs it
 
         dout, x, mean, variance = inputs
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
@@ -386,8 +386,8 @@ class LayerNormGrad(Norm):
         return layer_norm_gradient(b, inputs, axes, self.epsilon)[:1]
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it  # late: only a GPU needs it
-        from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
+        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
 
         dout, x, mean, variance, gamma = inputs
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
@@ -495,8 +495,8 @@ class RmsNorm(Norm):
         return x * rstd * gamma, rstd
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it
-        from mspc.ops.cuda.source import Operand
+        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it
+        from mspc.ops.cuda.text import Operand
 
         x, gamma = inputs
         rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
@@ -572,8 +572,8 @@ class RmsNormGrad(Norm):
         return g
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it
-        from mspc.ops.cuda.source import Operand
+        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it
+        from mspc.ops.cuda.text import Operand
 
         dout, x, rstd, gamma = inputs
         rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
@@ -617,8 +617,8 @@ class L2Normalize(Norm):
         return x / xp.sqrt(xp.maximum(total, self.epsilon))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.row_kernels import RowPass, normalise  # late: only a GPU needs it
-        from mspc.ops.cuda.source import Operand
+        from mspc.ops.cuda.reductions import RowPass, normalise  # late: only a GPU needs it
+        from mspc.ops.cuda.text import Operand
 
         least = f"(A){self.epsilon}"
         root = f"total = 1 / sqrt_of(total < {least} ? {least} : total);"
@@ -646,8 +646,8 @@ class L2NormalizeGrad(Norm):
         return (dout - out * along) / xp.sqrt(xp.maximum(total, self.epsilon))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.row_kernels import RowPass, normalise  # late: only a GPU needs it
-        from mspc.ops.cuda.source import Operand
+        from mspc.ops.cuda.reductions import RowPass, normalise  # late: only a GPU needs it
+        from mspc.ops.cuda.text import Operand
 
         least = f"(A){self.epsilon}"
         then = f"along = total > {least} ? along : 0; total = 1 / sqrt_of(total < {least} ? {least} : total);"

@@ -15,8 +15,8 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.cpu.blocks import rowwise
-from mspc.ops.cuda.row_kernels import RowPass, normalise
-from mspc.ops.cuda.source import Operand
+from mspc.ops.cuda.reductions import RowPass, normalise
+from mspc.ops.cuda.text import Operand
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Div, Mul, Sub
 from mspc.ops.math.elementwise import Exp, Log

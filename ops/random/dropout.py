@@ -17,10 +17,8 @@ from mspc.ops.bases import Elementwise, require_float
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.cuda.elementwise import launch_elementwise
-from mspc.ops.cuda.math import number
-from mspc.ops.cuda.move import put_values
-from mspc.ops.cuda.random import RANDOM
-from mspc.ops.cuda.source import address, constants, grid_of, index_type
+from mspc.ops.cuda.moves import put_values
+from mspc.ops.cuda.text import RANDOM, address, constants, grid_of, index_type, number
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample

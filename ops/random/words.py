@@ -109,7 +109,7 @@ def device_key(*seeds: int) -> str:
 
 def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int], at: str = "at") -> str:
     """C++ of the 64 random bits of element `at` of a slice, as `random_words` gives them, from `key`."""
-    from mspc.ops.cuda.move import coordinates  # late: only a GPU needs it
+    from mspc.ops.cuda.moves import coordinates  # late: only a GPU needs it
 
     if tuple(shape) == tuple(local):
         return f"mixed((u64){at} * {GOLDEN}ull + key + {GOLDEN}ull)"
@@ -254,7 +254,7 @@ def device_keeps(
     key: str = "key",
 ) -> str:  # fmt: skip
     """C++ of whether element `at` of a slice is kept, as `keep_mask` says."""
-    from mspc.ops.cuda.move import coordinates  # late: only a GPU needs it
+    from mspc.ops.cuda.moves import coordinates  # late: only a GPU needs it
 
     count = count_of(keep_prob)
     if tuple(shape) == tuple(local):

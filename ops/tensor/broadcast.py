@@ -78,8 +78,8 @@ class ReductionOp(Op, abstract=True):
 
     def reduction_of(self, device: Device, how: str, x: Array, out: Array, after: str = "total") -> Launch | None:
         """Launch that combines by `how`: Sum, Product, Largest or Smallest; `after` is the C++ of the end result."""
-        from mspc.ops.cuda.reduce import Reduction, reduce  # late: only a GPU needs it
-        from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
+        from mspc.ops.cuda.reductions import Reduction, reduce  # late: only a GPU needs it
+        from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
 
         return reduce(device, Reduction("reduce", how, "x", after), x.shape, self.axes(x.ndim), [Operand("x", x)], out)
 
@@ -194,7 +194,7 @@ class BroadcastTo(Op):
         return be.xp.broadcast_to(x, shape)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
         (x,) = inputs
         lead = out.ndim - x.ndim

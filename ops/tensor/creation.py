@@ -79,7 +79,7 @@ class Fill(_WithoutOperands):
         return be.xp.full(self.shape, self.value, self.type.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import literal, put_values  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
 
         return put_values(device, "fill", out, literal(self.value, self.type))
 
@@ -125,7 +125,7 @@ class Zeros(_Uniform):
         return be.xp.zeros(self.shape, self.dtype.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import literal, put_values  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
 
         return put_values(device, "zeros", out, literal(0, self.dtype))
 
@@ -142,7 +142,7 @@ class Ones(_Uniform):
         return be.xp.ones(self.shape, self.dtype.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import literal, put_values  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
 
         return put_values(device, "ones", out, literal(1, self.dtype))
 
@@ -165,7 +165,7 @@ class ZerosLike(_Like):
         return 0
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import literal, put_values  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
 
         return put_values(device, "zeros", out, literal(0, dtype_of(out.dtype)))
 
@@ -181,7 +181,7 @@ class OnesLike(_Like):
         return 1
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import literal, put_values  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
 
         return put_values(device, "ones", out, literal(1, dtype_of(out.dtype)))
 
@@ -244,7 +244,7 @@ class Range(_WithoutOperands):
         return (steps * self.delta + self.start).astype(self.dtype.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import put_values  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
 
         place = f"((long long)at + {self.first})"
         if isinstance(self.delta, int) and isinstance(self.start, int):
@@ -291,7 +291,7 @@ class Eye(_WithoutOperands):
         return be.xp.eye(self.n, self.m, self.k, self.type.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import literal, put_values  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
 
         one, zero = literal(1, self.type), literal(0, self.type)
         place = f"(long long)(at % {self.m}) - (long long)(at / {self.m})"
@@ -352,7 +352,7 @@ class LinSpace(_WithoutOperands):
         return (places * step + self.start).astype(self.result_dtype().numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import put_values  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
 
         step = (self.stop - self.start) / max(1, self.num - 1)
         place = f"(double)((long long)at + {self.first})"
@@ -400,7 +400,7 @@ class LinSpaceBetween(Op):
         return (places * ((stop - start) / max(1, self.num - 1)) + start).astype(start.dtype)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import put_values  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
 
         start, stop = inputs
         kind = computing_type(dtype_of(out.dtype))
@@ -436,7 +436,7 @@ class _Triangle(Op, abstract=True):
 
     def masked_launch(self, device: Device, x: Array, out: Array, test: str) -> Launch | None:
         """Launch that keeps the elements whose column, counted from the row's number, meets `test`."""
-        from mspc.ops.cuda.move import put_values  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
 
         rows, columns = x.shape[-2:]
         text = f"(long long)(at % {columns}) - (long long)(at / {columns} % {rows}) {test} ? x[at] : narrow<R>(0)"

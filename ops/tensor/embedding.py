@@ -26,7 +26,7 @@ from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, sized
 
 if TYPE_CHECKING:
-    from mspc.ops.cuda.index import RowLookup
+    from mspc.ops.cuda.moves import RowLookup
 
 _INTEGER = NotDifferentiable("its input is an integer")
 
@@ -127,7 +127,7 @@ class Gather(RowsByIntegers):
         return only_inside(xp, rows, inside.reshape(lead + (1,) * (params.ndim - axis - 1))) if self.total else rows
 
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
-        from mspc.ops.cuda.index import RowLookup  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import RowLookup  # late: only a GPU needs it
 
         axis = self.axis % len(shape)
         batch, size = self.batches(len(ids), axis), shape[axis]
@@ -137,7 +137,7 @@ class Gather(RowsByIntegers):
         )  # fmt: skip
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.index import gather  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import gather  # late: only a GPU needs it
 
         params, ids = inputs
         return gather(device, "gather", self.lookup(params.shape, ids.shape), params, ids, out)
@@ -214,7 +214,7 @@ class GatherGrad(RowSums):
         return xp.moveaxis(out, 0, self.axis)
 
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
-        from mspc.ops.cuda.index import RowLookup  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import RowLookup  # late: only a GPU needs it
 
         batch, count = self.batch_dims, len(ids) - self.batch_dims
         return RowLookup(
@@ -223,7 +223,7 @@ class GatherGrad(RowSums):
         )  # fmt: skip
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.row_sums import add_rows  # late: only a GPU needs it
+        from mspc.ops.cuda.rows_by_number import add_rows  # late: only a GPU needs it
 
         dout, ids = inputs
         return add_rows(device, "gather_gradient", self.lookup(dout.shape, ids.shape), dout, ids, out)
@@ -297,12 +297,12 @@ class UnsortedSegmentSum(RowSums):
         return out
 
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
-        from mspc.ops.cuda.index import RowLookup  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import RowLookup  # late: only a GPU needs it
 
         return RowLookup(1, 1, self.num_segments, math.prod(shape[len(ids) :]), math.prod(ids), self.offset)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.row_sums import add_rows  # late: only a GPU needs it
+        from mspc.ops.cuda.rows_by_number import add_rows  # late: only a GPU needs it
 
         x, ids = inputs
         return add_rows(device, "segment_sum", self.lookup(x.shape, ids.shape), x, ids, out)
@@ -360,12 +360,12 @@ class EmbeddingLookup(RowsByIntegers):
         return only_inside(xp, rows, inside.reshape(inside.shape + (1,) * (params.ndim - 1)))
 
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
-        from mspc.ops.cuda.index import RowLookup  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import RowLookup  # late: only a GPU needs it
 
         return RowLookup(1, 1, shape[0], math.prod(shape[1:]), math.prod(ids), self.offset)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.index import gather  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import gather  # late: only a GPU needs it
 
         params, ids = inputs
         return gather(device, "embedding_lookup", self.lookup(params.shape, ids.shape), params, ids, out)
@@ -540,7 +540,7 @@ class OneHot(Op):
             require_classes(np, operands[0], self.classes, self.ignored)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import put_values  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
 
         indices, on, off = inputs
         inner = math.prod(indices.shape[self.axis % (indices.ndim + 1) :])

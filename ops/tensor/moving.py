@@ -23,7 +23,7 @@ from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names
 
 if TYPE_CHECKING:
-    from mspc.ops.cuda.move import Move
+    from mspc.ops.cuda.moves import Move
 
 
 class Transpose(Op):
@@ -78,7 +78,7 @@ class Transpose(Op):
         return inputs[0].transpose(self.perm)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
 
         (x,) = inputs
         order, strides = self.order(x.ndim), strides_of(x.shape)
@@ -179,7 +179,7 @@ class Concat(_Joined):
         return be.xp.concatenate(inputs, self.axis)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
 
         axis = axis_in(self.name, self.axis, out.ndim)
         target = strides_of(out.shape)
@@ -250,7 +250,7 @@ class Split(Op):
         return tuple(be.xp.split(inputs[0], self.output_num, axis=self.axis))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
 
         (x,) = inputs
         axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
@@ -305,7 +305,7 @@ class Stack(_Joined):
         return be.xp.stack(inputs, axis=self.axis)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
 
         axis, target = axis_in(self.name, self.axis, out.ndim), strides_of(out.shape)
         strides = (*target[:axis], *target[axis + 1 :])
@@ -364,7 +364,7 @@ class Unstack(Op):
         return tuple(be.xp.moveaxis(inputs[0], self.axis, 0))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
 
         (x,) = inputs
         axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
@@ -455,7 +455,7 @@ class Tile(Op):
         return be.xp.tile(inputs[0], self.multiples)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
         (x,) = inputs
         multiples, shape = self.aligned(x.shape)
@@ -530,7 +530,7 @@ class Pad(Op):
         return be.xp.pad(inputs[0], self.paddings)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import put_inside  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import put_inside  # late: only a GPU needs it
 
         (x,) = inputs
         cuts = [(before, 1, n) for (before, _), n in zip(self.paddings, x.shape, strict=True)]

@@ -133,7 +133,7 @@ class GatherNd(_Indexed):
         return b.emit(ScatterNd(x.shape), indices, dout), None
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.scatter import gather_nd  # late: only a GPU needs it
+        from mspc.ops.cuda.rows_by_number import gather_nd  # late: only a GPU needs it
 
         x, indices = inputs
         return gather_nd(device, x.shape, self.begins, self.sizes, x, indices, out)
@@ -274,7 +274,7 @@ class TensorScatterUpdate(_Indexed):
     adds: ClassVar[bool] = False
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.scatter import scatter_few, scatter_nd  # late: only a GPU needs it
+        from mspc.ops.cuda.rows_by_number import scatter_few, scatter_nd  # late: only a GPU needs it
 
         x, indices, updates = inputs
         shape, dims = x.shape, tuple(self.dims) or tuple(range(indices.shape[-1]))
@@ -418,7 +418,7 @@ class ScatterElements(Op):
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.scatter import scatter_along  # late: only a GPU needs it
+        from mspc.ops.cuda.rows_by_number import scatter_along  # late: only a GPU needs it
 
         x, index, updates = inputs
         axis = self.axis % x.ndim

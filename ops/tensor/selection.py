@@ -155,7 +155,7 @@ class _ArgExtremum(Op, abstract=True):
     largest: ClassVar[bool] = True
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.extremum import place_of_extremum  # late: only a GPU needs it
+        from mspc.ops.cuda.scans import place_of_extremum  # late: only a GPU needs it
 
         (x,) = inputs
         return place_of_extremum(device, x, axis_in(self.name, self.axis, len(x.shape)), out, self.largest)
@@ -297,7 +297,7 @@ class TopK(Op):
         return (b.emit(GatherDGrad(len(x.shape) - 1, x.shape[-1]), items(b, out, 2)[1], dout[0]),)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.running import top_elements  # late: only a GPU needs it
+        from mspc.ops.cuda.scans import top_elements  # late: only a GPU needs it
 
         return top_elements(device, inputs[0], *out)
 
@@ -359,7 +359,7 @@ class GatherD(Op):
         return only_inside(be.xp, be.xp.take_along_axis(x, places, axis=self.dim), inside)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import put_values  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
 
         x, index = inputs
         axis = self.dim % x.ndim
@@ -418,7 +418,7 @@ class GatherDGrad(Op):
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.index import add_along  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import add_along  # late: only a GPU needs it
 
         index, dout = inputs
         axis = self.dim % dout.ndim
@@ -470,7 +470,7 @@ class ReverseV2(Op):
         return be.xp.flip(inputs[0], axes) if axes else inputs[0]
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
         (x,) = inputs
         axes, strides = self.axes(x.ndim), strides_of(x.shape)
@@ -502,7 +502,7 @@ class Sort(Op):
         return (b.emit(GatherDGrad(axis, x.shape[axis]), items(b, out, 2)[1], dout[0]),)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.sorted_lines import sort_lines  # late: only a GPU needs it
+        from mspc.ops.cuda.scans import sort_lines  # late: only a GPU needs it
 
         (x,), (values, places) = inputs, out
         return sort_lines(device, x, axis_in(self.name, self.axis, x.ndim), self.descending, values, places)
@@ -603,7 +603,7 @@ class SortExt(_Ordered):
         return self.spread(b, x, self.dim, out, dout)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.sorted_lines import sort_lines  # late: only a GPU needs it
+        from mspc.ops.cuda.scans import sort_lines  # late: only a GPU needs it
 
         (x,) = inputs
         return sort_lines(device, x, axis_in(self.name, self.dim, x.ndim), self.descending, *out)
@@ -641,7 +641,7 @@ class TopkExt(_Ordered):
         return self.spread(b, x, self.dim, out, dout)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.running import top_elements  # late: only a GPU needs it
+        from mspc.ops.cuda.scans import top_elements  # late: only a GPU needs it
 
         (x,) = inputs
         if axis_in(self.name, self.dim, x.ndim) != x.ndim - 1:

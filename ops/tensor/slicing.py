@@ -253,7 +253,7 @@ class StridedSlice(_Strided):
         return inputs[0][self.index()]
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
         (x,) = inputs
         cuts, strides = self.cuts(x.shape), strides_of(x.shape)
@@ -328,7 +328,7 @@ class StridedSliceGrad(_Strided):
         return grad
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.move import put_inside  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import put_inside  # late: only a GPU needs it
 
         by_dim = {entry.dim: entry for entry in self.cuts(self.shape)}
         cuts = [(entry.start, entry.step, max(1, entry.size)) for entry in (by_dim[d] for d in range(len(self.shape)))]

@@ -3,40 +3,230 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any, cast
 
 import numpy as np
 
+from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Node, Value
+from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout
 from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Div, Mul, RealDiv, Select
 from mspc.ops.math.matmul import BatchMatMul
+from mspc.ops.math.mint import RepeatInterleaveInt
 from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.nn.attention_base import HEADS_BEHIND
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.random.dropout import Dropout
+from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.creation import MaskedFill
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Cast
-from mspc.passes.fusion.attention_addends import Addends
-from mspc.passes.fusion.attention_operands import BATCH, HEADS, SEQUENCE, factor_of, roles_of, source_in, sources_of
-from mspc.passes.fusion.causal_masks import causal_mode
-from mspc.passes.fusion.masked_rows import elements_of, every_row_holds, may_be_infinite, may_hide
+from mspc.ops.tensor.reshape import Cast, ExpandDims, Reshape
+from mspc.passes.fusion.attention_masks import causal_mode, elements_of, every_row_holds, may_be_infinite, may_hide
+
+# What is added to the scores of attention that is written out, one by one or as a sum; one term may be a causal mask.
+#
+# Input:  `%1 = Add(%scores, %bias)`, `%2 = Add(%1, %future)`, or `%1 = Add(%bias, %future)`, `%2 = Add(%scores, %1)`
+# Output: %bias, and `sparse_mode: 2`; for other addends `Add(%bias, %padding)`
+
+
+MOST_TERMS = 64
+"""Terms into which a sum is taken apart; a value that is added to itself again and again has more than fit a list."""
+
+
+@dataclass
+class Addends:
+    """The tensors added to the scores of one attention.
+
+    values: in their order. behind_mask: some are added after the mask. total: their sum, if any, in the widest of their
+    types. made: nodes to create for it.
+    """
+
+    values: list[Value] = field(default_factory=list["Value"])
+    behind_mask: bool = False
+    total: Value | None = None
+    made: list[Node] = field(default_factory=list["Node"])
+
+    def take_future(self, scores: tuple[int, ...], hides: Callable[[Any, Any], bool]) -> int:
+        """Remove a value, or a term of one, that is a causal mask, and return its `sparse_mode`.
+
+        0 if there is none, or if another may hide keys too: a row could then have no key.
+        """
+        for terms in (self.values, [term for value in self.values for term in _terms(value)]):
+            for index, term in enumerate(terms):
+                others = [*terms[:index], *terms[index + 1 :]]
+                mode = causal_mode(term, scores, hides)
+                if mode and not any(map(may_hide, others)):
+                    self.values = others
+                    return mode
+        return 0
+
+    def add_up(self, like: Node) -> None:
+        """Find the sum, at the lines of `like`."""
+        for value in self.values:
+            if self.total is None:
+                self.total = value
+                continue
+            pair = (self.total, value)
+            dtype = max((v.tensor_type.dtype for v in pair), key=lambda dtype: dtype.itemsize)
+            shape = np.broadcast_shapes(*(v.shape for v in pair))
+            self.total = self._make(Add(), [self._cast(v, dtype, like) for v in pair], TensorType(dtype, shape), like)
+
+    def _cast(self, value: Value, dtype: DType, like: Node) -> Value:
+        if value.tensor_type.dtype == dtype:
+            return value
+        return self._make(Cast(dtype), [value], TensorType(dtype, value.shape), like)
+
+    def _make(self, op: Add | Cast, inputs: Sequence[Value], type: TensorType, like: Node) -> Node:
+        self.made.append(Node(op, inputs, type, scope=like.scope, frames=like.frames))
+        return self.made[-1]
+
+
+@iterative
+def _terms(value: Value) -> Generator[Any, list[Value], list[Value]]:
+    if not isinstance(value, Node) or not isinstance(value.op, Add) or value.in_strategy is not None:
+        return [value]
+    found: list[Value] = []
+    for operand in value.inputs:
+        found += yield (operand,)
+    return found if len(found) <= MOST_TERMS else [value]
+
+
+# Finds what an attention that is written out reads: an operand of a product without the transposes, casts, factors and
+# repeated heads between them.
+#
+# Input:  `%1 = Transpose(%k) {perm: (0, 2, 1, 3)}`, `%2 = RepeatInterleaveInt(%1) {repeats: 4, dim: 1}`,
+#         `%3 = Cast(%2) {dst_type: BFloat16}`, `%4 = Transpose(%3) {perm: (0, 1, 3, 2)}` as the key of a product
+# Output: %k [batch, sequence, heads, depth], each of whose heads serves 4 of the query, to be cast to BFloat16
+
+
+BATCH, HEADS, SEQUENCE, DEPTH = "batch", "heads", "sequence", "depth"
+Roles = tuple[str, ...]
+"""What each dimension of an operand is."""
+LAYOUTS: dict[str, Roles] = {
+    "BNSD": (BATCH, HEADS, SEQUENCE, DEPTH), "BSND": (BATCH, SEQUENCE, HEADS, DEPTH), "BSH": (BATCH, SEQUENCE, DEPTH),
+}  # fmt: skip
+"""Of the operator's layouts; the last one with one head, whose depth is the hidden dimension."""
+
+
+@dataclass(frozen=True)
+class OperandSource:
+    """A value from which an operand of a matmul is computed.
+
+    roles: of its dimensions. passed: the nodes between, last first, each with the roles of its input. cast: the type
+    still to cast to, None for its own. factor: still to multiply by. group: heads of the query for each of its heads.
+    """
+
+    value: Value
+    roles: Roles
+    passed: tuple[tuple[Node, Roles], ...] = ()
+    cast: DType | None = None
+    factor: float = 1.0
+    group: int = 1
+
+
+def roles_of(rank: int, transposed: bool) -> Roles:
+    """Return the roles of a matmul operand of `rank` dimensions. transposed: the depth comes before the sequence."""
+    ends = (DEPTH, SEQUENCE) if transposed else (SEQUENCE, DEPTH)
+    return (BATCH, HEADS, *ends) if rank == 4 else (BATCH, *ends)
+
+
+def sources_of(operand: Value, roles: Roles, scaled: bool) -> Iterator[OperandSource]:
+    """Yield the operand, then the values it is computed from, nearest first. scaled: also through factors."""
+    at: OperandSource | None = OperandSource(operand, roles)
+    while at is not None:
+        yield at
+        at = _before(at, scaled)
+
+
+def source_in(sources: Sequence[OperandSource], layout: str, group: int) -> OperandSource | None:
+    """Return the farthest source in `layout` with `group` heads of the query for each of its own, or None."""
+    found = [s for s in sources if s.roles == LAYOUTS[layout] and s.group == group]
+    return found[-1] if found else None
+
+
+def _before(at: OperandSource, scaled: bool) -> OperandSource | None:
+    node = at.value
+    if not isinstance(node, Node) or node.out_strategy is not None:
+        return None
+    if isinstance(node.op, Cast):
+        floats = node.tensor_type.dtype.is_float and node.inputs[0].tensor_type.dtype.is_float
+        again = at.cast is not None  # what the first one rounds away stays away
+        if again or not floats:
+            return None
+        return _through(at, node, node.inputs[0], at.roles, cast=node.tensor_type.dtype)
+    if isinstance(node.op, Transpose):
+        order = node.op.order(len(at.roles))
+        before = tuple(at.roles[order.index(d)] for d in range(len(order)))
+        return _through(at, node, node.inputs[0], before)
+    factor, rest = factor_of(node)
+    if scaled and rest is not None and rest.tensor_type == node.tensor_type:
+        return _through(at, node, rest, at.roles, factor=at.factor * factor)
+    return _once(at, node)
+
+
+def _through(at: OperandSource, node: Node, source: Value, roles: Roles, **changes: Any) -> OperandSource:
+    return replace(at, value=source, roles=roles, passed=(*at.passed, (node, roles)), **changes)
+
+
+def _once(at: OperandSource, node: Node) -> OperandSource | None:
+    """Return the source with every head once if `node` repeats heads, or None."""
+    roles = at.roles
+    if HEADS not in roles:
+        return None
+    axis = roles.index(HEADS)
+    source = node.inputs[0]
+    if isinstance(node.op, RepeatInterleaveInt):
+        same = node.op.dim is not None and node.op.dim % len(roles) == axis
+        return _through(at, node, source, roles, group=at.group * node.op.repeats) if same else None
+    # (.., heads, ..) as (.., heads, 1, ..), repeated there, as (.., heads * group, ..).
+    if not isinstance(node.op, Reshape) or not isinstance(source, Node) or not isinstance(source.op, BroadcastTo):
+        return None
+    apart = source.inputs[0]
+    if not isinstance(apart, Node) or not isinstance(apart.op, Reshape | ExpandDims):
+        return None
+    once = apart.inputs[0]
+    heads, group = (*once.shape, 0)[axis], math.prod(node.shape) // max(1, math.prod(once.shape))
+    ahead, behind = node.shape[:axis], node.shape[axis + 1 :]
+    wanted = ((*ahead, heads, *behind), (*ahead, heads, 1, *behind), (*ahead, heads, group, *behind))
+    if (once.shape, apart.shape, source.shape) != wanted:
+        return None
+    parted = (*roles[: axis + 1], "", *roles[axis + 1 :])
+    passed = (*at.passed, (node, parted), (source, parted), (apart, roles))
+    return replace(at, value=once, passed=passed, group=at.group * group)
+
+
+def factor_of(node: Node) -> tuple[float, Value | None]:
+    """(factor, scaled value) of a multiplication by one number, (1.0, None) for anything else."""
+    if not isinstance(node.op, Mul | Div | RealDiv):
+        return 1.0, None
+    left, right = node.inputs
+    number = _number(right) if left.shape == node.shape else None
+    if number is not None:
+        return (number if isinstance(node.op, Mul) else 1 / number if number else math.inf), left
+    number = _number(left) if isinstance(node.op, Mul) and right.shape == node.shape else None
+    return (1.0, None) if number is None else (number, right)
+
+
+def _number(value: Value) -> float | None:
+    """Return the number held by a one-element value made of constants, or None."""
+    if not isinstance(value, Constant | Node) or not value.tensor_type.dtype.is_float or math.prod(value.shape) != 1:
+        return None
+    found = elements_of(value)
+    return None if found is None else float(np.asarray(found).item())
+
 
 MASKED = -1e4
 """A score replaced by this number or a lower one has no weight after the softmax."""
 _SHARDED_AS = {BATCH: "b", HEADS: "n", SEQUENCE: "s"}
 Users = Mapping[Value, Sequence[tuple[Node, int]]]
 Mesh = tuple[tuple[int, ...], tuple[str, ...], int] | None
-Roles = tuple[str, ...]
-"""What each dimension of a tensor is: "b" batch, "n" heads, "s" queries, "t" keys, which are sharded as queries or not
-at all, "" one that must not be sharded."""
 
 
 class _NoMatch(Exception):
@@ -47,14 +237,12 @@ class _NoMatch(Exception):
 class AttentionMatch:
     """An attention found in the graph.
 
-    nodes: what goes. last: the one whose result the fused operator gives. query, key, value: its operands.
-    sparse_mode: of the operator, in place of a shift or a mask.
-    added: to the scores. filled: the number that masked scores are for the softmax, None where no row can be masked as
-        a whole. infinite: what is added may be minus infinity in whole rows.
-    dropout: what drops some of the weights at random.
-    between: what is between operands and products, which goes where nobody else reads it. shards: what strategies say
-        of each role, the number of slices, or of a layout the axes. mesh: the layouts' device matrix and the rest.
-        cast: to which type query, key and value still are to be cast.
+    nodes: to remove. last: the one that the fused operator replaces. query, key, value: its operands. sparse_mode: of
+    the operator, instead of a shift or a mask. added: to the scores. filled: the number the softmax sees for masked
+    scores, None if no row can be masked entirely. infinite: an addend may be minus infinity in whole rows. dropout: of
+    the weights. between: nodes between operands and matmuls, removed if nothing else reads them. shards: per role, the
+    number of slices, or the axes of a layout. mesh: the layouts' device matrix and the rest. cast: types that query,
+    key and value still have to be cast to.
     """
 
     nodes: list[Node]
@@ -86,7 +274,7 @@ def match_attention(product: Node, users: Users, results: set[Value]) -> Attenti
 
 
 def _matched(product: Node, users: Users, results: set[Value]) -> AttentionMatch:
-    """The attention that ends in `product`. Raises _NoMatch."""
+    """Return the attention that ends in `product`. Raises _NoMatch."""
     op = product.op
     assert isinstance(op, BatchMatMul)
     if op.transpose_a:
@@ -119,7 +307,7 @@ def _matched(product: Node, users: Users, results: set[Value]) -> AttentionMatch
     match.dropout = dropout
     while not isinstance(at.op, BatchMatMul):
         nodes.append(at)
-        at = only_reader(_before(at, match))
+        at = only_reader(_scores_before(at, match))
     nodes.append(at)
     if len(at.shape) not in (3, 4) or at.shape != softmax.shape:
         raise _NoMatch
@@ -133,14 +321,14 @@ def _matched(product: Node, users: Users, results: set[Value]) -> AttentionMatch
 
 
 def _dropping(node: Node) -> Dropout:
-    """The operator that drops weights one by one, in a graph of all ranks. Raises _NoMatch."""
+    """Return the dropout of single weights in a graph of all ranks. Raises _NoMatch."""
     if type(node.op) is not Dropout or node.op.shape or node.op.rows or node.out_strategy is not None:
         raise _NoMatch
     return node.op
 
 
-def _before(node: Node, match: AttentionMatch) -> Value:
-    """The scores before one operator between the first product and the softmax; notes what it does."""
+def _scores_before(node: Node, match: AttentionMatch) -> Value:
+    """Return the scores before one operator between the first matmul and the softmax, and record its effect."""
     if isinstance(node.op, Cast):
         if not node.tensor_type.dtype.is_float:
             raise _NoMatch
@@ -174,7 +362,7 @@ def _before(node: Node, match: AttentionMatch) -> Value:
 
 
 def _at_softmax(node: Node, number: Any, nodes: Sequence[Node]) -> float:
-    """What a number that `node` puts in the place of scores is for the softmax; NaN where it is several."""
+    """Return the number the softmax sees for scores that `node` replaces by `number`; NaN if there are several."""
     number = np.asarray(number).astype(node.tensor_type.dtype.numpy)
     behind = nodes[next(i for i, n in enumerate(nodes) if isinstance(n.op, Softmax)) + 1 : -1]
     with np.errstate(over="ignore"):
@@ -186,7 +374,7 @@ def _at_softmax(node: Node, number: Any, nodes: Sequence[Node]) -> float:
 
 
 def _is_product(value: Value, added: int = 2) -> bool:
-    """Whether `value` is a product of matrices, or one that is scaled or cast, or to which something is added."""
+    """Return True for a matmul, also scaled, cast, or with an addend."""
     while isinstance(value, Node) and isinstance(value.op, Cast | Mul | Div | RealDiv):
         value = value.inputs[isinstance(value.inputs[0], Constant)]
     if isinstance(value, Node) and isinstance(value.op, Add) and added:
@@ -195,7 +383,7 @@ def _is_product(value: Value, added: int = 2) -> bool:
 
 
 def _take_operands(match: AttentionMatch, scores: Node, users: Users, results: set[Value]) -> None:
-    """Decide the operator's layout and take its operands in it. Raises _NoMatch where there is none for all of them."""
+    """Choose the operator's layout and take the operands in it. Raises _NoMatch if none fits all of them."""
     rank, (first, last) = len(scores.shape), (scores.op, match.nodes[0].op)
     assert isinstance(first, BatchMatMul)
     assert isinstance(last, BatchMatMul)
@@ -237,7 +425,7 @@ def _take_operands(match: AttentionMatch, scores: Node, users: Users, results: s
 
 
 def _hide_future(match: AttentionMatch, scores: tuple[int, ...]) -> None:
-    """Put a sparse mode in the place of an addend or the mask, where it only hides later keys from a query."""
+    """Use a sparse mode instead of an addend or mask that only hides later keys from a query."""
     if match.mask is None:
         match.sparse_mode = match.added.take_future(scores, _hides_by_addition)
     elif not match.added.values:
@@ -247,7 +435,7 @@ def _hide_future(match: AttentionMatch, scores: tuple[int, ...]) -> None:
 
 
 def _take_hidden_rows(match: AttentionMatch) -> None:
-    """Note what rows without a key are to give. Raises _NoMatch where the operators around the fused one cannot say."""
+    """Record the result of rows without a key. Raises _NoMatch if the surrounding operators cannot express it."""
     shift, mask = match.added.total, match.mask
     if mask is None:
         match.filled = None
@@ -273,7 +461,7 @@ def _hides_by_addition(near: Any, far: Any) -> bool:
 
 
 def _transpose_after(product: Node, users: Users, results: set[Value]) -> list[Node]:
-    """The transpose that alone reads a product, or the cast and the transpose behind it."""
+    """Return the transpose that alone reads `product`, or the cast and the transpose."""
     readers = users.get(product, ())
     if len(readers) != 1 or product in results:
         return []
@@ -287,7 +475,7 @@ def _transpose_after(product: Node, users: Users, results: set[Value]) -> list[N
 
 
 def _add_strategies(match: AttentionMatch, nodes: list[Node]) -> None:
-    """Note what the strategies of the products and of what is between them say of batch, heads and queries."""
+    """Record how strategies of the matmuls and the nodes between them shard batch, heads and queries."""
     for node in nodes:
         if isinstance(node.op, TupleGetItem):
             continue
@@ -303,7 +491,7 @@ def _add_strategies(match: AttentionMatch, nodes: list[Node]) -> None:
 
 
 def _roles(value: Value, rank: int) -> Roles:
-    """Roles of the dimensions of a value beside scores or operands of `rank` dimensions, aligned at the right."""
+    """Return the roles of a value's dimensions, aligned right with scores or operands of `rank` dimensions."""
     roles = ("b", "n", "s", "") if rank == 4 else ("b", "s", "")
     shape = value.shape
     if len(shape) > rank:
@@ -312,8 +500,8 @@ def _roles(value: Value, rank: int) -> Roles:
 
 
 def _note(match: AttentionMatch, node: Node, index: int, roles: Roles) -> None:
-    """Note how the strategy of one input shards. Raises _NoMatch where strategies disagree or shard what must not
-    be."""
+    """Record how the strategy of one input shards. Raises _NoMatch if strategies disagree or shard another
+    dimension."""
     if node.out_strategy is not None:
         raise _NoMatch
     if node.in_strategy is None or (index >= len(node.in_strategy) and not roles):
@@ -347,7 +535,7 @@ def _is_sharded(match: AttentionMatch, role: str) -> bool:
 
 
 def _check(match: AttentionMatch) -> None:
-    """Raises _NoMatch where the fused operator does not take the operands, or the operators are in several places."""
+    """Raise _NoMatch if the fused operator rejects the operands, or the nodes differ in phase or attributes."""
     first = match.nodes[0]
     if any(node.phase != "forward" or node.attrs != first.attrs for node in match.nodes):
         raise _NoMatch
@@ -384,3 +572,67 @@ def operands_of(match: AttentionMatch) -> list[Value]:
 def types_of(match: AttentionMatch) -> list[TensorType]:
     types = [v.tensor_type for v in operands_of(match)]
     return [t if d is None else TensorType(d, t.shape) for t, d in zip(types, [*match.cast, None, None], strict=False)]
+
+
+# Attention reads every head of keys and values once, where several heads of the query look at copies of one.
+#
+# Input:  `%1 = ExpandDims(%k) {axis: 2}`, `%2 = BroadcastTo(%1)`, `%3 = Reshape(%2) {shape: (8, 16, 1024, 64)}`, and
+# the         same of %v, as operands of `FlashAttentionScore(%q, %3, %6)` Output: `FlashAttentionScore(%q, %k, %v)`,
+# whose keys and values have 4 heads
+
+
+KEY, VALUE = 1, 2
+"""Places of the operands whose heads may serve several of the query."""
+
+
+def without_repeats(graph: Graph) -> bool:
+    """Let attentions read keys and values before their heads are repeated; return True if any did."""
+    found = {node: sources for node in graph.nodes if (sources := _unrepeated(node)) is not None}
+    if not found:
+        return False
+    nodes: list[Node] = []
+    builder = Builder(graph, nodes)
+    for node in graph.nodes:
+        for place, source in zip((KEY, VALUE), found.get(node, ()), strict=False):
+            node.inputs[place] = _in_type(builder.like(node), source)
+        nodes.append(node)
+    graph.nodes = nodes
+    return True
+
+
+def _unrepeated(node: Node) -> tuple[OperandSource, OperandSource] | None:
+    """Return the values whose heads the key and value of an attention repeat equally often, or None."""
+    op = node.op
+    if not isinstance(op, FlashAttentionScore) or op.packed or op.input_layout not in LAYOUTS:
+        return None
+    roles = LAYOUTS[op.input_layout]
+    if HEADS not in roles or _shards(node.in_strategy, roles.index(HEADS)) or node.out_strategy is not None:
+        return None
+    sides = [list(sources_of(node.inputs[place], roles, False)) for place in (KEY, VALUE)]
+    shared = {each.group for each in sides[0]} & {each.group for each in sides[1]}
+    key, value = (source_in(side, op.input_layout, max(shared)) for side in sides)
+    if max(shared) == 1 or key is None or value is None:
+        return None
+    if any(each.in_strategy is not None for source in (key, value) for each, _ in source.passed):
+        return None
+    types = [operand.tensor_type for operand in node.inputs]
+    for place, source in ((KEY, key), (VALUE, value)):
+        types[place] = types[place].with_shape(source.value.shape)
+    try:
+        return (key, value) if op.infer(*types) == node.type else None
+    except MspcError:
+        return None
+
+
+def _shards(strategy: Sequence[Any] | None, heads: int) -> bool:
+    """Return True if the heads are sharded: a rank may then lack the key heads its query heads need."""
+    for entry in strategy or ():
+        if isinstance(entry, NamedLayout):
+            return True
+        if isinstance(entry, tuple) and len(entry) > heads and entry[heads] != 1:
+            return True
+    return False
+
+
+def _in_type(builder: Builder, source: OperandSource) -> Value:
+    return source.value if source.cast is None else builder.emit(Cast(source.cast), source.value)

@@ -1,10 +1,10 @@
-"""Puts the channels of images behind height and width, the order in which tensor cores work on them.
+"""Put the channels of images after height and width, the order that tensor cores need.
 
 Input:  `%1 = Conv2D(%x, %w)`, `%2 = ReLU(%1)`, `%3 = ReduceMean(%2) {axis: (2, 3)}`
 Output: `%1 = Transpose(%x) {perm: (0, 2, 3, 1)}`, `%2 = Transpose(%w) {perm: (0, 2, 3, 1)}`,
         `%3 = Conv2D(%1, %2) {data_format: "NHWC"}`, `%4 = ReLU(%3)`, `%5 = ReduceMean(%4) {axis: (1, 2)}`
 
-Operators that want their channels last begin it, and what reads them goes on as long as it can (`reordering`). A
+Operators that want their channels last begin it, and their readers follow as far as they can (`reordering`). A
 network in which more bytes would be moved than convolutions move themselves stays as it is.
 """
 
@@ -16,8 +16,7 @@ from mspc.ops.convolution.base import last_order
 from mspc.ops.memory_order import MemoryOrder
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
-from mspc.passes.fusion.reordering import reorder
-from mspc.passes.fusion.stored_values import moved_bytes
+from mspc.passes.fusion.reordering import moved_bytes, reorder
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class ChannelsLast(Pass):
 
 
 def _is_image(order: MemoryOrder) -> bool:
-    """Whether it is that of an image, or of a volume, with its channels last."""
     if order.rank < 4 or order.is_plain:
         return False
     return order.memory == MemoryOrder.of(order.shape, last_order(order.rank)).memory

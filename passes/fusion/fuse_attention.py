@@ -5,22 +5,22 @@ Input:  `%1 = BatchMatMul(%q, %k) {transpose_b: true}`, `%2 = Mul(%1, 0.125)`, `
 Output: `%1 = FlashAttentionScore(%q, %k, %v) {head_num: 8, scale_value: 0.125, input_layout: "BNSD"}` and its last
         element in the place of %4
 
-Where query, key and value are transposed from (batch, sequence, heads, depth) and the result is transposed back,
+If query, key and value are transposed from (batch, sequence, heads, depth) and the result is transposed back,
 these transposes go too: the operator takes that layout. (Casts between them and the products stay.) The scale may be
-a factor of the scores, of the query or of the key; `Dropout` may be behind the softmax, whose seeds the operator takes
+a factor of the scores, of the query or of the key; `Dropout` may follow the softmax: the operator takes its seeds
 and drops the same weights; addends, of which it takes the sum, and one mask (MaskedFill or Select with a number that
 the softmax makes 0) may follow, and casts between floating-point types may be around the softmax. Every value in
-between must have no other reader. Strategies of the users must agree and shard batch, heads and queries only; else what
-they wrote stays. Where they shard the queries, keys and values are sharded along their sequence, too, and the operator
-is what its `decompose` makes of it. It comes before differentiation, so that the backward operators are those of the
-fused one. Numbers change by rounding. A query whose every key is masked attends to all keys alike when written out, or
-is NaN where a masked score is minus infinity, but to none in the operator: its row is put right behind it, unless the
-graph shows that every row has a key. What cannot be put right, a mask beside an addend that may hide keys too, stays as
+between must have no other reader. Strategies of the users must agree and shard batch, heads and queries only; else the
+original stays. If they shard the queries, keys and values are sharded along their sequence, too, and the operator
+is replaced by its `decompose`. It comes before differentiation, so that the backward operators are those of the
+fused one. Numbers change by rounding. A query with all keys masked attends to all keys alike when written out, or
+is NaN if a masked score is minus infinity, but to none in the operator: its row is corrected after it, unless the
+graph shows that every row has a key. A mask beside an addend that may hide keys too cannot be corrected and stays as
 it is written.
 
-An addend or a mask that is a constant triangle and hides from every query the keys behind its place becomes the
-operator's `sparse_mode`: 2 where places are counted from the beginnings of both sequences, 3 where from their ends.
-An addend must be 0 where a query looks and MASKED or lower elsewhere: as long as a query's scores differ by less than
+An addend or a mask that is a constant triangle and hides from every query the keys after its position becomes the
+operator's `sparse_mode`: 2 if positions are counted from the beginnings of both sequences, 3 if from their ends.
+An addend must be 0 for visible keys and MASKED or lower elsewhere: as long as a query's scores differ by less than
 9000, the weights there are exactly 0 in every floating-point type. A triangle that leaves a query without keys, and one
 beside a mask or an addend that may hide keys, too, stays an operand.
 
@@ -44,17 +44,16 @@ from mspc.ops.op import RequestedSharding
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.attention_masks import forget_causal_masks, forget_rows, with_hidden_rows, with_infinite_rows
 from mspc.passes.fusion.attention_match import (
     AttentionMatch,
     fused_operator,
     match_attention,
     operands_of,
     shards_queries,
+    without_repeats,
 )
 from mspc.passes.fusion.attention_scores import may_be_attention, may_shard_queries
-from mspc.passes.fusion.causal_masks import forget_causal_masks
-from mspc.passes.fusion.masked_rows import forget_rows, with_hidden_rows, with_infinite_rows
-from mspc.passes.fusion.repeated_heads import without_repeats
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,6 @@ def fuse_written(graph: Graph, least: int) -> bool:
 
 
 def _replace(graph: Graph, matches: Mapping[Node, AttentionMatch]) -> None:
-    """Put the fused operators where the last ones of what they replace stood."""
     gone = {node for match in matches.values() for node in match.nodes}
     nodes: list[Node] = []
     replaced: dict[Value, Value] = {}
@@ -142,7 +140,7 @@ def _emit(builder: Builder, match: AttentionMatch, replaced: Mapping[Value, Valu
 
 
 def _in_context(builder: Builder, fused: Node, product: Node) -> Node | None:
-    """The attention that a fused operator with sharded queries decomposes to; None where it stays."""
+    """Return the decomposed attention of a fused operator with sharded queries, or None if it stays."""
     assert isinstance(fused.op, FlashAttentionScore)
     attrs = builder.graph.attrs
     ranks = int(attrs.get("strategies_for", attrs.get("ranks", 1)))
@@ -163,7 +161,6 @@ def _in_context(builder: Builder, fused: Node, product: Node) -> Node | None:
 
 
 def _strategies(match: AttentionMatch, operands: Sequence[Value]) -> Iterator[Any]:
-    """The strategy of every operand of the fused operator."""
     roles = {"BNSD": ("b", "n", "s", ""), "BSND": ("b", "s", "n", ""), "BSH": ("b", "s", "")}[match.layout]
     single = 1 if match.mesh is None else -1
     for index, operand in enumerate(operands):

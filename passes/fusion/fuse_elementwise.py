@@ -1,11 +1,11 @@
 """Puts operators that work element by element, and read each other, into one that passes over memory once.
 
-Input:  `%5 = Add(%4, %b)`, `%6 = GeLU(%5)`, where the gradient reads %5 later
+Input:  `%5 = Add(%4, %b)`, `%6 = GeLU(%5)`, and a gradient that reads %5 later
 Output: `%5 = FusedElementwise(%4, %b) {body: ("Add(x0, x1)", "GeLU(t0)"), returns: (0, 1)}` and two `TupleGetItem`s
 
 The members of a group have as many elements, which views between them give other shapes; reductions over all, leading
-or trailing dimensions close it (in `fuse_rows` over any side by side). What only shows a member's result in another
-shape is a node behind the group.
+or trailing dimensions close it (in `fuse_rows` over any adjacent ones). A view of a member's result is a node
+after the group.
 """
 
 from __future__ import annotations
@@ -20,19 +20,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import Binary, Elementwise
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.body import (
-    BodyLine,
-    along_rows,
-    by_element,
-    closes,
-    form_of,
-    fusible,
-    line_of,
-    reshapes,
-    row_axes,
-)
+from mspc.ops.fused.body import BodyLine, along_rows, by_element, closes, form_of, fusible, line_of, reshapes, row_axes
 from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.fused.space import cuts, held_dims, row_of
+from mspc.ops.fused.kernel import cuts, held_dims, row_of
 from mspc.ops.math.arithmetic import Select
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
@@ -45,7 +35,7 @@ from mspc.passes.fusion.rewriter import Rewriter, element, gathered, parts_of
 
 @dataclass(frozen=True)
 class FuseElementwise(Pass):
-    """Fuse elementwise operators and the reductions behind them."""
+    """Fuse elementwise operators and the reductions that follow them."""
 
     def run(self, graph: Graph) -> bool:
         changed = remove_dead(graph)  # nothing dead is fused
@@ -67,8 +57,8 @@ def fuse_groups(graph: Graph, rows: bool) -> bool:
 
 
 def _with_views_in_place(groups: Sequence[GroupSlot], order: NodeOrder) -> list[GroupSlot]:
-    """These groups, and those of one operator and views of which a group reads a view ahead of the view's old place, or
-    of which one shows what a group makes behind that place."""
+    """Return the groups, and single nodes with views that a group reads before the view's old position, or views of a
+    group's results."""
     found = dict.fromkeys(groups)
     numbers = {node: number for slot in order.slots for number, node in slot.members}
     waiting = list(groups)
@@ -88,7 +78,7 @@ def _with_views_in_place(groups: Sequence[GroupSlot], order: NodeOrder) -> list[
 
 
 def _plain_member(node: Node, updates: Updates) -> Member | None:
-    """What a node would be in a group whose lines are worked off block by block."""
+    """Return a node as a member of a group that runs block by block, or None."""
     if isinstance(node.op, Op) and by_element(node.op) and not isinstance(node.op, Elementwise):
         types = [value.type for value in node.inputs]
         if not all(isinstance(type, TensorType) for type in types):
@@ -103,7 +93,7 @@ def _plain_member(node: Node, updates: Updates) -> Member | None:
 
 
 def row_member(node: Node, updates: Updates) -> Member | None:
-    """What a node would be in a group; None: it is in none."""
+    """Return a node as a member of a group with rows, or None."""
     if isinstance(node.op, TupleGetItem) or not isinstance(node.type, TensorType) or not isinstance(node.op, Op):
         return None
     if _is_complex(node):
@@ -134,12 +124,12 @@ def row_member(node: Node, updates: Updates) -> Member | None:
 
 
 def _is_complex(node: Node) -> bool:
-    """Whether it reads or makes complex numbers, for which fused kernels have no type."""
+    """Return True if it reads or makes complex numbers, which fused kernels have no type for."""
     return any(t.dtype.is_complex for v in (node, *node.inputs) for t in element_types(v.type))
 
 
 class _Emission:
-    """The graph in the new order, every group as one node, and views of its results behind it."""
+    """The graph in the new order: every group as one node, followed by views of its results."""
 
     def __init__(self, graph: Graph, groups: Sequence[GroupSlot], members: Mapping[Value, Member]) -> None:
         self.graph, self.groups, self.members = graph, groups, members
@@ -174,16 +164,14 @@ class _Emission:
         self.rewriter.put(self.graph.nodes[slot.position], nodes)
 
     def _root(self, node: Node, slot: GroupSlot) -> Node:
-        """The member whose result a member shows, or itself."""
+        """Return the member that a member is a view of, or itself."""
         while reshapes(node.op) and self.slots.get(source := cast(Node, node.inputs[0])) is slot:
             node = source
         return node
 
     def _fused(self, members: Sequence[Node], results: Sequence[Node]) -> tuple[list[Node], dict[Node, Node]]:
-        """The node of a group and, where it has several results, a node for each; and which of these is each result's.
-
-        Members that compute the same are one line.
-        """
+        """Return the node of a group with one node for each of several results, and the result of every value. Members
+        that compute the same share a line."""
         sources = {node: [value for value, _ in self.members[node].seen] for node in members}
         lines: dict[Value, int] = {}
         known: dict[str, int] = {}
@@ -222,15 +210,15 @@ class _Emission:
 
 
 def _view(node: Node, source: Value) -> Node:
-    """What shows `source` as a node showed it, whatever lay between."""
+    """Return `source` in the shape of `node`, whatever views came between."""
     made = Node(Reshape(node.shape), [source], node.type, scope=node.scope, frames=node.frames, phase=node.phase)
     made.name, made.instance, made.attrs = node.name, node.instance, dict(node.attrs)
     return made
 
 
 def plain_sources(node: Node, updates: Updates) -> list[Value]:
-    """The operands of a member; where the operator broadcasts by itself, the operand of a broadcast, and a number for a
-    tensor that has no other elements."""
+    """Return a member's operands, without broadcasts if the operator broadcasts, and a number for a tensor of equal
+    elements."""
     if not isinstance(node.op, Binary | Select):
         return node.inputs
     plain = [_plain(value, updates) for value in node.inputs]
@@ -238,7 +226,7 @@ def plain_sources(node: Node, updates: Updates) -> list[Value]:
 
 
 def _plain(value: Value, updates: Updates) -> Value:
-    """What a broadcast value is made of."""
+    """Return the value that a broadcast value is made from."""
     if not isinstance(value, Node) or not isinstance(value.type, TensorType) or not value.shape:
         return value
     if isinstance(value.op, BroadcastTo):

@@ -1,8 +1,8 @@
-"""Makes one operator of attention that is written out, as `fuse_attention` does, where heads have many scores: on CPUs.
+"""Fuse attention that is written out, as `fuse_attention` does, if heads have many scores: on CPUs.
 
 Few scores stay in a core's cache when written out, and the operator takes head after head there. The batch and the
 number of heads do not count, so that a graph of a rank's rows and one of the global batch have the same operators.
-Fewer scores are fused where strategies shard the queries: ranks exchange slices of the sequence in one operator alone.
+Fewer scores are fused if strategies shard the queries: ranks exchange slices of the sequence in one operator alone.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class FuseLargeAttention(Pass):
 
 
 def _forget(graph: Graph) -> bool:
-    """Take away the bounds of what a loop carries, as `fuse_attention` does behind its look at the graph."""
-    from mspc.passes.fusion.masked_rows import forget_rows  # late: few networks have loops
+    """Remove the bounds of loop values, as `fuse_attention` does after it read the graph."""
+    from mspc.passes.fusion.attention_masks import forget_rows  # late: few networks have loops
 
     return forget_rows(graph)
 

@@ -1,4 +1,4 @@
-"""Does what `fuse_rows` does where a step has many elements: on CPUs.
+"""Fuse as `fuse_rows` does if a step has many elements: on CPUs.
 
 There fused rows are compiled loops, which pass over memory less often. Small graphs run by NumPy, which goes over
 elementwise lines block by block and over rows line after line.

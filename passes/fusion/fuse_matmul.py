@@ -1,12 +1,12 @@
-"""Joins what follows a matrix product to it: cuBLASLt then writes memory once where two operators wrote it twice.
+"""Join the operators after a matmul to it: cuBLASLt then writes memory once instead of twice.
 
 Input:  %1 = MatMul(%x, %w); %2 = GeLU(%1); later %9 = GeLUGrad(%8, %1, %2)
 Output: %1 = FusedMatMul(%x, %w) {activation: "gelu", keeps_before: true}, whose second element GeLUGrad reads.
 
 Joined are a bias and another tensor that are added, GeLU, and the product with GeLU's derivative of a product that
 nobody else reads. A sum of several products becomes a chain in which each adds to the one before. Element types and
-shapes must agree: what is broadcast stays where it is, except a bias. Where a product of BFloat16 is widened for a
-reduction over ranks, it is Float32 at once; and so it may be where halves are widened for a sum: if the sum is moved,
+shapes must agree: a broadcast operand other than a bias is not joined. If a product of BFloat16 is widened for a
+reduction over ranks, it is Float32 at once; so it may be if halves are widened for a sum: if the sum is moved,
 multiplied, sent or handed on as it is, so that it would be written in Float32 in any case, as the total of a weight's
 gradients over micro-batches. Else the sum is better part of the kernel that works on it, which reads halves.
 
@@ -35,7 +35,7 @@ from mspc.passes.per_rank.execute import Execute
 
 @dataclass(frozen=True)
 class FuseMatmul(Pass):
-    """Replace products and what follows them by FusedMatMul."""
+    """Replace matmuls and the operators after them by FusedMatMul."""
 
     regions = WHOLE
 
@@ -100,7 +100,7 @@ class _Products(Rewriter):
             return
 
     def _sum(self, node: Node, index: int) -> bool:
-        """Join a sum of products, but for one term at most; False where it is none."""
+        """Join a sum of matmuls, except for one term at most; return False if it is none."""
         joined: dict[Value, Node] = {}
         for value in node.inputs:
             product = self._movable(value, index)
@@ -124,8 +124,10 @@ class _Products(Rewriter):
         return True
 
     def _widen(self, node: Node, index: int) -> None:
-        """A product of BFloat16 that a reduction over ranks alone reads, in Float32, is of that type at once. One of
-        Float16 is not: it would be finite where a factor of the loss is too large, on several ranks alone."""
+        """Compute a BFloat16 matmul in Float32 if a reduction over ranks alone reads it, in Float32.
+
+        Not one of Float16: it would be finite although a factor of the loss is too large, on several ranks only.
+        """
         reader, value = self.only_reader(node), node.inputs[0]
         if reader is None or not reader.op.is_collective or value.tensor_type.dtype != BFLOAT16:
             return
@@ -168,8 +170,8 @@ class _Products(Rewriter):
         return now if isinstance(now, Node) and now in self.products else None
 
     def _movable(self, value: Value, index: int) -> Node | None:
-        """The product that a value is, if it may move down to its one reader, at `index`: what it reads is still the
-        same there."""
+        """Return the matmul that a value is, if it may move to its only reader at `index`: its operands are unchanged
+        there."""
         product = self._product(value)
         if product is None or self.only_reader(value) is None:
             return None
@@ -179,7 +181,7 @@ class _Products(Rewriter):
         return product if same else None
 
     def _widened(self, value: Value, index: int) -> tuple[Node, Node] | tuple[None, None]:
-        """The cast to Float32 that a value is, and its product of halves, if nothing else reads either."""
+        """Return the cast to Float32 that a value is, and its matmul of halves, if nothing else reads either."""
         if not isinstance(value, Node) or not isinstance(value.op, Cast) or self.only_reader(value) is None:
             return None, None
         product = self._movable(value.inputs[0], index)
@@ -189,7 +191,7 @@ class _Products(Rewriter):
 
     @cached_property
     def _wanted_wide(self) -> set[Value]:
-        """The values that something moves, multiplies or sends as they are, perhaps once more is added to them."""
+        """Return the values that are moved, multiplied or sent unchanged, perhaps after one more sum."""
         found: set[Value] = set(self.results)
         for node in reversed(self.graph.nodes):
             readers = self.readers(node)
@@ -210,21 +212,21 @@ class _Products(Rewriter):
 
     def _new(self, op: FusedMatMul, inputs: list[Value], type: Type, like: Node, last: Node,
              between: Sequence[Node] = ()) -> Node:  # fmt: skip
-        """A node of the product's name at the last operator's lines, which lists what it does."""
+        """Return a node with the matmul's name and the last operator's lines."""
         made = fused(op, inputs, type, like, last, [part for node in (like, *between, last) for part in parts_of(node)])
         self.products.add(made)
         return made
 
     def _is_there(self, value: Value, index: int) -> bool:
-        """Whether a value may be read anywhere ahead of `index`: a parameter that does not change there."""
+        """Return True if a value may be read anywhere before `index`: a parameter unchanged until then."""
         return isinstance(value, Parameter) and self.changed_after.get(value, index) >= index
 
     def _take(
         self, product: Node, node: Node, op: FusedMatMul, inputs: list[Value], cast: Node | None = None,
         early: bool = False,
     ) -> None:  # fmt: skip
-        """The product, with more joined to it, takes the place of its reader, and of a cast between them. early: it
-        stays where it is, so that what it reads need not wait."""
+        """Replace the reader, and a cast between, by the matmul with more joined to it. early: it keeps its position,
+        so that its operands are freed early."""
         between = () if cast is None else (cast,)
         made = self._new(op, _ordered(op, inputs, product), node.type, product, node, between)
         for gone in between:
@@ -254,7 +256,7 @@ def _as_fused(product: Node) -> FusedMatMul:
 
 
 def _ordered(op: FusedMatMul, inputs: list[Value], product: Node) -> list[Value]:
-    """x, y, addend, bias, before: what came last is last in `inputs`."""
+    """Return x, y, addend, bias, before; the operand joined last is last in `inputs`."""
     had = _as_fused(product)
     if op.addend and not had.addend and had.bias:
         return [*inputs[:2], inputs[-1], *inputs[2:-1]]

@@ -1,12 +1,12 @@
-"""Lets kernels read elements where they lie in place of slices, joins, transposes and their like, for GPUs.
+"""Let kernels read operands of slices, joins, transposes and the like in place, for GPUs.
 
 Input:  `%1 = StridedSlice(%x)`, `%2 = Neg(%1)`, `%3 = Concat(%2, %y)`, `%4 = Mul(%3, %z)`
 Output: `%4 = FusedElementwise(%x, %y, %z)` with these as its lines; nobody stores the slice, its negation or the join
 
 A value that an operator on places makes, or an elementwise operator ahead of one, becomes lines of the kernels that
-read it, as long as nothing has changed since: in all of them, where fewer bytes move then, as nobody stores the value;
-else in those that by themselves move fewer. What is computed twice counts as bytes (`WORK`), and so does memory that is
-not loaded in the order in which it lies. What is made of parameters alone stays, as an optimizer may keep it.
+read it, as long as nothing has changed since: in all of them if fewer bytes move then, as nobody stores the value;
+else in those that by themselves move fewer. Work done twice counts as bytes (`WORK`), and so does memory that is
+not loaded in its order. Values made of parameters alone stay, as an optimizer may store them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,18 @@ from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.fuse_elementwise import row_member
-from mspc.passes.fusion.groups import FARTHEST, MOST_LINES, MOST_OPERANDS, enough_rows
+from mspc.passes.fusion.groups import (
+    FARTHEST,
+    MOST_LINES,
+    MOST_OPERANDS,
+    NodeLines,
+    enough_rows,
+    is_movable,
+    kernel_of,
+    shown_through,
+    types_fit,
+)
 from mspc.passes.fusion.keep_for_gradients import drop_unread_results
-from mspc.passes.fusion.kernel_lines import NodeLines, is_movable, kernel_of, shown_through, types_fit
 from mspc.passes.fusion.rewriter import parts_of
 
 WORK = 0.5
@@ -56,14 +65,12 @@ class FuseMoves(Pass):
 
 
 def _moves(node: Node) -> bool:
-    """Whether a node moves elements of a tensor, perhaps to several results."""
     return moves_elements(node.op) or divides(node.op)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """A kernel as it would read a value's operands instead: `saved` are the bytes that it moves less, `work` is what it
-    computes more."""
+    """A kernel that reads a value's operands instead. saved: bytes it moves less. work: additional work."""
 
     node: Node
     kernel: NodeLines
@@ -72,11 +79,11 @@ class _Reader:
 
 
 class _Kernels:
-    """All nodes that are kernels, what they read, and who reads a value (views and parts seen through).
+    """All nodes that are kernels, their operands, and the readers of values (views and parts seen through).
 
     nodes: the kernels. kernels: by the value that they make, with its number among their results. results: these by
-    kernel. others: values that somebody reads who is no kernel. last: the position at which a value is read last, what
-    reads it at other places soon after apart. moved: by value those that are its elements alone, as its slices are.
+    kernel. others: values read by nodes that are no kernels. last: the position of the last read of a value, including
+    the reads of its moved copies soon after. moved: by value those that hold only its elements, as its slices do.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -133,7 +140,7 @@ class _Kernels:
         return value in self.others or bool(self.readers.get(value))
 
     def place(self, value: Value) -> list[Node]:
-        """Make a value's lines those of the kernels that read it, where that is better; these kernels."""
+        """Make a value's lines part of the kernels that read it, if that is better; return these kernels."""
         node, number = self.kernels[value]
         readers = self.readers.get(value, {})
         kernel = self.nodes[node]
@@ -157,14 +164,14 @@ class _Kernels:
         return [each.node for each in chosen]
 
     def _may_be_kept(self, made: NodeLines) -> bool:
-        """Whether a value is a computation on parameters alone."""
+        """Return True if a value is computed from parameters alone."""
         if all(moves_elements(op) or reshapes(op) for op, _ in made.lines):
             return False
         roots = [shown_through(value)[0] for value in made.operands]
         return all(isinstance(r, Constant) or (isinstance(r, Parameter) and r.kind != "input") for r in roots)
 
     def _reader(self, reader: Node, maker: Node, value: Value, made: NodeLines) -> _Reader | None:
-        """A kernel with a value's lines; None where it cannot have them."""
+        """Return a kernel with a value's lines, or None if it cannot have them."""
         old = self.nodes[reader]
         seen = {v: views for v in old.operands for root, views in [shown_through(v)] if root is value}
         if old.expanded is None or (not made.moves and not old.plainly_read().isdisjoint(seen)):
@@ -184,7 +191,7 @@ class _Kernels:
         return _Reader(reader, new, old.read_bytes() - new.read_bytes(), new.work() - old.work())
 
     def _ceases(self, value: Value, node: Node, kernel: NodeLines, made: NodeLines) -> tuple[float, int]:
-        """(bytes, work) that nobody has to do once nobody reads a value."""
+        """Return (bytes, work) saved once nothing reads a value."""
         others = [v for v in self.results[node] if v is not value and self._is_read(v)]
         if not others:
             return value.type.nbytes + made.read_bytes(), made.work()
@@ -192,7 +199,7 @@ class _Kernels:
         return value.type.nbytes + kernel.read_bytes() - left.read_bytes(), 0
 
     def _worth(self, readers: Sequence[_Reader], ceases: tuple[float, int], value: Value | None) -> bool:
-        """Whether fewer bytes move, and no more are stored for longer than the value is."""
+        """Return True if fewer bytes move, and no more are stored for longer than the value is."""
         saved = ceases[0] + sum(each.saved for each in readers)
         work = sum(each.work for each in readers) - ceases[1]
         if saved <= max(0.0, WORK * work):
@@ -204,7 +211,7 @@ class _Kernels:
         return sum(root.type.nbytes for root in longer) <= sum(v.type.nbytes for v in {value: None, **others})
 
     def _stored_longer(self, readers: Sequence[_Reader]) -> set[Node]:
-        """What would have to be stored for long for the readers, and does not have to be without them."""
+        """Return the bytes stored for long for the readers only."""
         found = set[Node]()
         for each in readers:
             for value in each.kernel.operands:
@@ -214,7 +221,7 @@ class _Kernels:
         return found
 
     def _may_cease(self, value: Value) -> bool:
-        """Whether only kernels read a value, so that nobody may have to store it."""
+        """Return True if only kernels read a value, so that it need not be stored."""
         return value not in self.others and bool(self.readers.get(value))
 
     def _take(self, each: _Reader, value: Value, maker: Node) -> None:
@@ -232,7 +239,7 @@ class _Kernels:
         return self.changed.get(maker) or parts_of(_whole(maker))
 
     def _drop(self, value: Value, maker: Node) -> None:
-        """A value that nobody reads any more reads nothing, where its kernel makes nothing else."""
+        """Forget the reads of a value that nothing reads, if its kernel makes nothing else."""
         if any(self._is_read(other) for other in self.results[maker]):
             return
         for operand in self.nodes[maker].operands:
@@ -248,5 +255,5 @@ class _Kernels:
 
 
 def _whole(node: Node) -> Node:
-    """The node whose part a node is, or itself."""
+    """Return the node whose part a node is, or itself."""
     return cast(Node, node.inputs[0]) if isinstance(node.op, TupleGetItem) else node

@@ -6,7 +6,7 @@ Output: %2 = FusedLayerNorm(%x, %g, %b) {dst_type: BFloat16} and FusedLayerNormG
 
 Only norms of the last dimension, of lengths that the kernels take. Sums as residual connections make them are joined
 too: of two tensors whose sum is normalised, of the gradient in x and one other tensor, and of two that are the gradient
-of what the norm gave. On GPUs `split_norm` takes LayerNorm apart before, and the gradients are left.
+of the norm's result. On GPUs `split_norm` takes LayerNorm apart before, and the gradients are left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import reshapes
-from mspc.ops.fused.norm import FusedLayerNorm, FusedLayerNormGrad
+from mspc.ops.fused.norms import FusedLayerNorm, FusedLayerNormGrad
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
 from mspc.ops.tensor.broadcast import ReduceSum
@@ -92,7 +92,6 @@ class _Norms(Rewriter):
         self.put(node if total is None else total, added)
 
     def _sum_of_two(self, value: Value) -> Node | None:
-        """The node of a sum of two tensors of its own type, unless it is part of something else."""
         if not isinstance(value, Node) or not isinstance(value.op, Add) or self.taken(value):
             return None
         return value if len(value.inputs) == 2 and all(v.type == value.type for v in value.inputs) else None
@@ -146,7 +145,7 @@ class _Norms(Rewriter):
     # What may be joined
 
     def _only_cast(self, value: Node | None) -> Node | None:
-        """The one reader of a value, where it is a conversion to a half."""
+        """Return the only reader of a value if it is a conversion to a half."""
         cast = None if value is None else self.only_reader(value)
         if cast is None or not isinstance(cast.op, Cast):
             return None
@@ -154,7 +153,7 @@ class _Norms(Rewriter):
         return cast if kind.is_float and kind.itemsize == 2 else None
 
     def _two_terms(self, dout: Value, readers: list[Node], gamma: Value) -> tuple[Value, Value] | None:
-        """What a gradient is the sum of, where it is one of two tensors and nobody else reads it."""
+        """Return the two terms of a gradient that nothing else reads, or None."""
         if not isinstance(dout, Node) or not isinstance(dout.op, Add | AddN) or len(dout.inputs) != 2:
             return None
         if self.taken(dout) or dout in self.results or not set(self.readers(dout)).issubset(readers):
@@ -171,7 +170,7 @@ class _Norms(Rewriter):
         return same and _last_only(op.begin_params_axis, node.inputs[1])
 
     def _sum_with_one(self, value: Node, before: list[Node]) -> tuple[Node | None, Value | None]:
-        """(the sum, the other operand) where a value's one reader adds one more tensor to it."""
+        """Return (sum, other operand) if the only reader of a value adds one more tensor to it."""
         total = self.only_reader(value)
         if total is None or self.taken(total):
             return None, None
@@ -184,12 +183,11 @@ class _Norms(Rewriter):
 
 
 def _labels(norm: Node, parts: Iterable[Value]) -> list[str]:
-    """The labels of those parts that are nodes of the norm's own phase."""
     return [part.label for part in parts if isinstance(part, Node) and part.phase == norm.phase]
 
 
 def _before_cast(value: Value, like: Value) -> Value:
-    """What a widening conversion to the element type of `like` reads, else the value itself."""
+    """Return the operand of a widening conversion to the element type of `like`, else the value itself."""
     if isinstance(value, Node) and isinstance(value.op, Cast):
         source = value.inputs[0].tensor_type.dtype
         if source.is_float and source.itemsize < like.tensor_type.dtype.itemsize:
@@ -198,7 +196,7 @@ def _before_cast(value: Value, like: Value) -> Value:
 
 
 def _before_view(value: Value, like: Value, views: list[Node]) -> Value:
-    """`_before_cast`, also of a conversion that is read in another shape: what it reads in that shape, a new node of
+    """Do as `_before_cast`, also for a conversion read in another shape: its operand in that shape, a new node in
     `views`."""
     shown = value.inputs[0] if isinstance(value, Node) and reshapes(value.op) else value
     source = _before_cast(shown, like)
@@ -215,14 +213,13 @@ def _before_view(value: Value, like: Value, views: list[Node]) -> Value:
 
 
 def _last_only(axis: int, x: Value) -> bool:
-    from mspc.ops.cuda.norm import fits  # late: only where there is a norm
+    from mspc.ops.cuda.norms import fits  # late: only where there is a norm
 
     rank = len(x.shape)
     return rank > 1 and axis in (-1, rank - 1) and fits(x.shape[-1])
 
 
 def _sums_columns(node: Node, wanted: Type) -> bool:
-    """Whether a node sums all dimensions but the last."""
     op = node.op
     if not isinstance(op, ReduceSum) or node.type != wanted:
         return False

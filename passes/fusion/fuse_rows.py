@@ -1,12 +1,12 @@
-"""Puts operators that go along rows together with elementwise ones before and behind them, for GPUs.
+"""Fuse operators along rows with the elementwise ones before and after them, for GPUs.
 
 Input:  `%1 = Cast(%x)`, `%2 = LogSoftmax(%1)`, `%3 = Mul(%2, %w)`, `%4 = ReduceSum(%3)` over the last dimension, and
         `%5 = Neg(%4)`
 Output: `%5 = FusedElementwise(%x, %w)` with these as its lines, of which the last has one element for every row
 
 Beside what `fuse_elementwise` joins, members may read reductions of rows and go along rows themselves (Softmax and its
-like), be broadcast, and be made of places alone (classes, masks). What only shows a number or a row many times is read
-as what it shows.
+like), be broadcast, and depend on positions alone (classes, masks). A broadcast number or row is read
+before its broadcast.
 """
 
 from __future__ import annotations

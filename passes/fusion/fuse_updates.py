@@ -4,32 +4,282 @@ Input:  `%70 = ApplyMomentum(w, moments.w, rate, %61, momentum)`, the same of b 
 Output: `%70 = GroupedUpdate(w, moments.w, rate, %61, momentum, b, ...) {update: "ApplyMomentum(...)", count: 2}`
 
 A group takes the place of the last of its members. A gradient that a `Cast` alone widens is read before the cast.
-Updates whose states live on the host have groups of their own. Copies of parameters in halves that the updates can keep
+Updates with states on the host have groups of their own. Copies of parameters in halves that the updates can keep
 up to date get the attribute `kept`, see `analysis.shadow_weights`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import field
+from typing import cast
 
 from mspc.analysis.aliasing import Updates
 from mspc.analysis.shadow_weights import mark_shadow_weights
-from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType, Type
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
-from mspc.ops.optim.optimizer import Update
+from mspc.ops.fused.body import BodyLine, fusible, line_of
+from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
+from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate, gradient_index, has_one_type
+from mspc.ops.math.arithmetic import Add, Sub
+from mspc.ops.math.elementwise import Identity
+from mspc.ops.op import Op
+from mspc.ops.optim.optimizer import Assign, AssignAdd, AssignSub, Update
 from mspc.ops.tensor.moving import Split
-from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import Pass
-from mspc.passes.fusion.counted_in_place import count_in_place
-from mspc.passes.fusion.rewriter import Rewriter, element, gathered, merged_attributes
-from mspc.passes.fusion.written_updates import join_written_updates
+from mspc.passes.fusion.rewriter import Rewriter, element, gathered, merged_attributes, parts_of
+
+# Finds updates of parameters that are written as operators on elements, and makes one operator of each.
+#
+# Input:  `%1 = FusedElementwise(m, g)`, `%2 = Assign(m, %1)`, `%3 = FusedElementwise(w, %2, rate)`, `%4 = Assign(w,
+# %3)` Output: `%4 = FusedUpdate(w, m, g, rate) {body: (...), writes: (3, 1)}`, which reads and writes memory once
+
+
+MOST_LINES = 48
+MOST_OPERANDS = 16
+
+
+def join_written_updates(rewriter: Rewriter, updates: Updates) -> None:
+    """Put one operator in the place of the last node of every update that can be one."""
+    if not any(map(_assigns, rewriter.graph.nodes)):
+        return
+    joined = _UpdateNodes(rewriter, updates)
+    scalars: dict[Value, Value] = {}
+    for members in joined.components():
+        if joined.can_be_one(members):
+            _Body(rewriter, members, scalars).emit()
+
+
+class _UpdateNodes:
+    """The nodes that may be parts of updates: those that assign, and those on elements that only such nodes read."""
+
+    def __init__(self, rewriter: Rewriter, updates: Updates) -> None:
+        self.rewriter, self.updates = rewriter, updates
+        nodes = rewriter.graph.nodes
+        self.numbers: dict[Value, int] = {node: number for number, node in enumerate(nodes)}
+        self.shapes: dict[Value, tuple[int, ...]] = {}
+        self.touched: dict[Value, list[int]] = {}
+        for node in reversed(nodes):
+            shape = _shape_of(node)
+            readers = rewriter.readers(node)
+            inside = bool(readers) and all(self.shapes.get(reader) == shape for reader in readers)
+            if shape is not None and (_assigns(node) or (inside and node not in rewriter.results)):
+                self.shapes[node] = shape
+        for number, node in enumerate(nodes):
+            if isinstance(node.op, TupleGetItem) and node.inputs[0] not in self.shapes:
+                self.shapes.pop(node, None)
+            for parameter in {p for value in node.inputs for p in updates.parameters(value)}:
+                self.touched.setdefault(parameter, []).append(number)
+
+    def components(self) -> list[list[Node]]:
+        """Nodes that read each other, in run order, by the last of them; those of an assignment alone are left out."""
+        group: dict[Value, list[Node]] = {}
+        for node in self.rewriter.graph.nodes:
+            if node not in self.shapes:
+                continue
+            own = group[node] = [node]
+            for value in node.inputs:
+                other = group.get(value) if self.shapes.get(value) == self.shapes[node] else None
+                if other is not None and other is not own:
+                    for member in other:
+                        group[member] = own
+                    own[:0] = other
+        found = {id(members): sorted(members, key=self.numbers.__getitem__) for members in group.values()}
+        several = [members for members in found.values() if len(members) > 1]
+        return sorted(several, key=lambda members: self.numbers[members[-1]])
+
+    def can_be_one(self, members: Sequence[Node]) -> bool:
+        """Return True if the last member can do the work of all: its operands are unchanged, and no earlier result is
+        needed."""
+        own = {self.numbers[member] for member in members}
+        last = max(own)
+        written: dict[Value, int] = {}
+        for member in members:
+            if not _assigns(member):
+                continue
+            parameter, number = member.inputs[0], self.numbers[member]
+            if parameter in written or any(self.numbers[reader] < last for reader in self._others(member, members)):
+                return False
+            written[parameter] = number
+        for parameter, number in written.items():
+            touched = self.touched[parameter]
+            others = {*touched[bisect_right(touched, number) : bisect_left(touched, last)]}
+            others.update(n for n in self.updates.numbers[parameter] if min(own) < n < last)
+            if not own.issuperset(others):
+                return False
+        for member in members:
+            number = self.numbers[member]
+            outside = [value for value in member.inputs if self.numbers.get(value) not in own]
+            if any(number > written.get(value, last) for value in outside):
+                return False  # it reads the parameter itself, and wants the new value
+            if self.updates.between([value for value in outside if value not in written], number, last):
+                return False
+        return True
+
+    def _others(self, member: Node, members: Sequence[Node]) -> Iterator[Node]:
+        return (reader for reader in self.rewriter.readers(member) if reader not in members)
+
+
+class _Body:
+    """The lines of several nodes as one operator.
+
+    scalars: one-element values, in shape (). places: of values, as operand or as line. results: the places of the
+    results of fused members. written: the lines that nodes assign.
+    """
+
+    def __init__(self, rewriter: Rewriter, members: Sequence[Node], scalars: dict[Value, Value]) -> None:
+        self.rewriter, self.members, self.scalars = rewriter, members, scalars
+        # Of operand 0 the update writes copies in halves: those of weights are wanted.
+        self.assigns = sorted(filter(_assigns, members), key=lambda node: not cast(Parameter, node.inputs[0]).trainable)
+        self.inputs: list[Value] = [node.inputs[0] for node in self.assigns]
+        self.places: dict[Value, tuple[str, int]] = {value: ("x", i) for i, value in enumerate(self.inputs)}
+        self.results: dict[Value, Sequence[tuple[str, int]]] = {}
+        self.lines: dict[str, BodyLine] = {}
+        self.written: dict[Node, int] = {}
+
+    def emit(self) -> None:
+        """Make the operator, unless it would be too large or of several types."""
+        for member in self.members:
+            self._add(member)
+        shape = self.inputs[0].shape
+        numbers = tuple(i for i, value in enumerate(self.inputs) if value.shape != shape)
+        if len(self.lines) > MOST_LINES or len(self.inputs) > MOST_OPERANDS:
+            return
+        if not has_one_type([value.tensor_type.dtype for value in self.inputs], numbers):
+            return
+        writes = tuple(self.written[node] for node in self.assigns)
+        op = FusedUpdate(tuple(self.lines), writes, numbers)
+        types = tuple(node.tensor_type for node in self.assigns)
+        type: Type = types[0] if len(types) == 1 else TupleType(types)
+        nodes: list[Node] = []
+        inputs = [self._number(value, nodes) if i in numbers else value for i, value in enumerate(self.inputs)]
+        labels = dict.fromkeys(part for node in self.members if not _is_part(node) for part in parts_of(node))
+        update = gathered(op, inputs, type, self.members, labels)
+        nodes.append(update)
+        for index, node in enumerate(self.assigns):
+            nodes.append(update if len(types) == 1 else element(update, index, node))
+            self.rewriter.replace(node, nodes[-1])
+        self.rewriter.gone.update(self.members)
+        self.rewriter.put(self.members[-1], dict.fromkeys(nodes))
+
+    def _add(self, node: Node) -> None:
+        op = node.op
+        if isinstance(op, TupleGetItem):
+            self.places[node] = self.results[node.inputs[0]][op.index]
+            return
+        operands = [self._place(value) for value in node.inputs]
+        if _assigns(node):
+            kind, line = operands[1]
+            if isinstance(op, AssignAdd | AssignSub):
+                kind, line = self._line(Add() if isinstance(op, AssignAdd) else Sub(), operands)
+            elif kind == "x" or line in self.written.values():
+                kind, line = self._line(Identity(), [(kind, line)])
+            self.written[node], self.places[node] = line, (kind, line)
+        elif isinstance(op, FusedElementwise):
+            made: list[tuple[str, int]] = []
+            for step in steps_of(op):
+                read = [(operands if kind == "x" else made)[index] for kind, index in step.operands]
+                made.append(self._line(step.op, read))
+            found = [made[line] for line in op.returns]
+            self.results[node] = found
+            self.places[node] = found[0]
+        else:
+            self.places[node] = self._line(cast(Op, op), operands)
+
+    def _place(self, value: Value) -> tuple[str, int]:
+        if value not in self.places:
+            self.places[value] = ("x", len(self.inputs))
+            self.inputs.append(value)
+        return self.places[value]
+
+    def _line(self, op: Op, operands: Sequence[tuple[str, int]]) -> tuple[str, int]:
+        """Return a line, the same for equal ones."""
+        text = line_of(op, operands)
+        self.lines.setdefault(text, BodyLine(op, tuple(operands)))
+        return "t", list(self.lines).index(text)
+
+    def _number(self, value: Value, nodes: list[Node]) -> Value:
+        if value.shape and value not in self.scalars:
+            last = self.members[-1]
+            nodes.append(Node(Reshape(()), [value], value.tensor_type.with_shape(()), scope=last.scope,
+                              frames=last.frames, phase=last.phase))  # fmt: skip
+            self.scalars[value] = nodes[-1]
+        return self.scalars.get(value, value)
+
+
+def _assigns(node: Node) -> bool:
+    if not isinstance(node.op, Assign | AssignAdd | AssignSub) or not isinstance(node.inputs[0], Parameter):
+        return False
+    return node.inputs[0].type == node.inputs[1].type and node.inputs[0].tensor_type.size > 1
+
+
+def _is_part(node: Node) -> bool:
+    return isinstance(node.op, TupleGetItem)
+
+
+def _shape_of(node: Node) -> tuple[int, ...] | None:
+    """Return the shape of the parameter that a node may help to update, or None."""
+    op = node.op
+    if _assigns(node):
+        return node.inputs[0].shape
+    if node.phase != "update":
+        return None
+    if isinstance(op, TupleGetItem):
+        return _shape_of(node.inputs[0]) if isinstance(node.inputs[0], Node) else None
+    if isinstance(op, FusedElementwise):
+        types = step_types(op, [value.tensor_type for value in node.inputs])
+        lines = [step.op for step in steps_of(op)]
+    elif isinstance(node.type, TensorType):
+        types, lines = [node.type], [op]
+    else:
+        return None
+    shape = types[0].shape
+    if types[0].size == 1 or not all(map(fusible, lines)) or any(type.shape != shape for type in types):
+        return None
+    whole = all(isinstance(v.type, TensorType) and (v.shape == shape or v.type.size == 1) for v in node.inputs)
+    return shape if whole else None
+
+
+# Counters are added to where they lie, so that many of them are one launch as other updates are.
+#
+# Input:  `%1 = Add(count, 1)`, `%9 = Assign(count, %1)`. Output: `%9 = AssignAdd(count, 1)`
+
+
+def count_in_place(graph: Graph, updates: Updates) -> bool:
+    """Put AssignAdd in the place of assigned sums with a constant that nobody else reads; whether there was one."""
+    assigned = [(number, node) for number, node in enumerate(graph.nodes) if isinstance(node.op, Assign)]
+    if not assigned:
+        return False
+    users, results = graph.users(), set(graph.results)
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+    gone: set[Value] = set()
+    for number, node in assigned:
+        variable, total = node.inputs
+        if not isinstance(total, Node) or total in results or len(users[total]) != 1:
+            continue
+        addend = _added_to(variable, total)
+        if addend is None or updates.between([variable], numbers[total], number - 1):
+            continue
+        node.op, node.inputs = AssignAdd(), [variable, addend]
+        gone.add(total)
+    graph.nodes = [node for node in graph.nodes if node not in gone]
+    return bool(gone)
+
+
+def _added_to(variable: Value, total: Node) -> Constant | None:
+    if not isinstance(total.op, Add) or not isinstance(variable, Parameter):
+        return None
+    for one, other in (total.inputs, total.inputs[::-1]):
+        if one is variable and isinstance(other, Constant) and other.type == variable.type:
+            return other
+    return None
+
 
 MOST_MEMBERS = 64
 HELD = 64 << 20
@@ -85,7 +335,7 @@ class _UpdateGroup:
 
 
 def _groups(rewriter: Rewriter, updates: Updates) -> list[_UpdateGroup]:
-    """The groups, of one member too. What may not come before a member that moves closes its group."""
+    """Return the groups, including single members. A node that a member may not pass closes its group."""
     graph = rewriter.graph
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     current: dict[Hashable, _UpdateGroup] = {}
@@ -134,7 +384,7 @@ def _close(groups: Iterable[_UpdateGroup]) -> None:
 
 
 def _may_be_grouped(node: Node, rewriter: Rewriter) -> bool:
-    """Whether the node is an update of parameters whose result, where it is a tuple, is only taken apart."""
+    """Return True for an update of parameters with a result that is, if a tuple, only taken apart."""
     if not isinstance(node.op, Update):
         return False
     if not all(isinstance(node.inputs[index], Parameter) for index in node.op.mutates):
@@ -145,7 +395,7 @@ def _may_be_grouped(node: Node, rewriter: Rewriter) -> bool:
 
 
 def _key(node: Node, cast: Node | None) -> Hashable:
-    """Equal for updates that one operator can do: operator, scalars and element types; and that can start together."""
+    """Return a key equal for updates that one operator can do: operator, scalars, element types, and start."""
     op = node.op
     assert isinstance(op, Update)
     scalars = tuple(node.inputs[index] for index in op.scalars)
@@ -155,13 +405,15 @@ def _key(node: Node, cast: Node | None) -> Hashable:
 
 
 def _on_host(node: Node) -> list[Parameter]:
-    """The states that live on the host."""
     return [value for value in node.inputs if isinstance(value, Parameter) and OFFLOAD in value.attrs]
 
 
 def _bucket(node: Node) -> Node | None:
-    """The bucket of gradients in which the update's own travelled, or its sum where that is large: the updates behind
-    one need not wait for the next. What ranks add up on the way, as a norm's sums, is small and comes early."""
+    """Return the bucket of the update's gradient, or its sum if that is large: updates of one bucket need not wait for
+    the next.
+
+    Small sums over ranks, as a norm's, come early.
+    """
     index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
     value = node.inputs[index] if index is not None else None
     while isinstance(value, Node) and isinstance(value.op, _PARTS) and len(value.inputs) == 1:
@@ -172,7 +424,7 @@ def _bucket(node: Node) -> Node | None:
 
 
 def _widening(node: Node, rewriter: Rewriter, updates: Updates) -> Node | None:
-    """The Cast from 16 bits that only makes the gradient of an update, if it can be done by the update."""
+    """Return the Cast from 16 bits that only makes the gradient of an update, if the update can do it."""
     index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
     cast = node.inputs[index] if index is not None else None
     if not isinstance(cast, Node) or not isinstance(cast.op, Cast) or cast.op.dst_type != FLOAT32:
@@ -185,7 +437,7 @@ def _widening(node: Node, rewriter: Rewriter, updates: Updates) -> Node | None:
 
 
 def _fuse(rewriter: Rewriter, found: _UpdateGroup) -> None:
-    """Put one operator, and what takes its result apart, in the place of the group's last member."""
+    """Replace the group's last member by one operator and the elements of its result."""
     members = found.members
     op = members[0].op
     assert isinstance(op, Update)
@@ -210,7 +462,7 @@ def _fuse(rewriter: Rewriter, found: _UpdateGroup) -> None:
 
 
 def _parts(member: Node, rewriter: Rewriter) -> list[list[Value]]:
-    """For every result of a member the values that replace it."""
+    """Return for every result of a member the values that replace it."""
     if isinstance(member.type, TensorType):
         return [[member] if member in rewriter.results or member in rewriter.users else []]
     found: list[list[Value]] = [[] for _ in element_types(member.type)]

@@ -1,4 +1,4 @@
-"""Puts lookups of rows by integers into one operator where they are alike, and sums of rows, as their gradients are.
+"""Put equal lookups of rows by integers into one operator, and sums of rows, as their gradients are.
 
 Input:  `%3 = Gather(%t, %1)`, `%4 = Gather(%u, %2)`, `%5 = Cast(%3) {dst_type: BFloat16}`, the same of `%4`
 Output: `%3 = GroupedLookups(%t, %1, %u, %2) {lookups: ("Gather(...)", "Gather(...)"), dst_type: BFloat16}` and what
@@ -6,7 +6,7 @@ takes its result apart; of sums likewise `GroupedRowSums(...) {sums: ("GatherGra
 
 On a GPU each is one or some small kernels, and those of a group are the kernels of one. Alike are lookups and sums of
 as many rows, of as many elements, in the same types; the tables may differ in size. A group takes the place of its last
-member. Where a cast alone reads what is looked up, it is a part of the lookup.
+member. A cast that alone reads a lookup becomes part of it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from collections.abc import Hashable, Mapping
 from mspc.ir.graph import Graph, Node, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType
-from mspc.ops.fused.grouped_lookups import GroupedLookups
-from mspc.ops.fused.grouped_row_sums import GroupedRowSums
+from mspc.ops.fused.grouped_rows import GroupedLookups, GroupedRowSums
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowsByIntegers, RowSums
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import Pass
-from mspc.passes.fusion.alike_nodes import groups_of_alike
-from mspc.passes.fusion.kernel_lines import looked_at
-from mspc.passes.fusion.rewriter import Rewriter, parts_of, successor
+from mspc.passes.fusion.groups import looked_at
+from mspc.passes.fusion.rewriter import Rewriter, groups_of_alike, parts_of, successor
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class GroupLookups(Pass):
 
 
 def _cast_of(rewriter: Rewriter, node: Node) -> Node | None:
-    """The only reader of a lookup, where it is a cast between Float32 and a half."""
+    """Return the only reader of a lookup if it is a cast between Float32 and a half."""
     reader = rewriter.only_reader(node) if isinstance(node.op, RowsByIntegers) else None
     if reader is None or not isinstance(reader.op, Cast) or reader.phase != node.phase:
         return None
@@ -51,12 +49,12 @@ def _cast_of(rewriter: Rewriter, node: Node) -> Node | None:
 
 
 def _dtype(node: Node, casts: Mapping[Node, Node]) -> DType | None:
-    """The type to which what a node looks up is rounded; None for none."""
+    """Return the dtype that looked-up rows are cast to, or None."""
     return casts[node].tensor_type.dtype if node in casts else None
 
 
 def _key(node: Node, casts: Mapping[Node, Node]) -> Hashable:
-    """Equal for nodes that one set of kernels can do; None for others."""
+    """Return a key equal for nodes that one set of kernels can do, or None."""
     op = node.op
     if not isinstance(op, RowsByIntegers | RowSums):
         return None

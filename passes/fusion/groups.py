@@ -1,7 +1,7 @@
 """Groups of operators that can be one kernel: nodes of a graph in a new order, in which those of a group meet.
 
-Nodes keep their order but for those of a group, which meet at the place of one of them: none moves before what it
-reads, behind what reads it, or over an update of a parameter that it reads. The members of a group go through the same
+Nodes keep their order except those of a group, which meet at the position of one of them: none moves before its
+operands, after its readers, or past an update of a parameter that it reads. The members of a group go through the same
 elements in the same order, whatever shapes they have.
 """
 
@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
+from typing import cast
 
 from mspc.analysis.aliasing import Updates
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.fused.space import Shape, divided, is_row_value
+from mspc.ir.types import TensorType
+from mspc.ir.varying import Varying
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.fused.body import BodyLine, divides, fusible, moves_elements, reshapes
+from mspc.ops.fused.elementwise import Expanded, FusedElementwise, expanded_lines, loaded_bytes, steps_of
+from mspc.ops.fused.kernel import Shape, divided, is_row_value
+from mspc.ops.op import Op
 
 MOST_OPERANDS = 16
 MOST_LINES = 48
@@ -28,11 +36,11 @@ LITTLE = 1 << 16
 
 @dataclass(frozen=True)
 class Member:
-    """What a node would be in a group.
+    """A node as a member of a group.
 
-    work: the shape that it goes through. seen: its operands, in the shapes that are broadcast to this. cuts: of the
-    space, see `space.cuts`. row: elements of a row, where it combines those of the last dimensions. reduces: its result
-    has one element for a row, or fewer.
+    work: the shape of its loop. seen: its operands, in the shapes that are broadcast to this. cuts: of the space, see
+    `space.cuts`. row: elements of a row if it combines those of the last dimensions. reduces: its result has one
+    element for a row, or fewer.
     """
 
     work: Shape
@@ -44,14 +52,13 @@ class Member:
 
 @dataclass(eq=False)
 class GroupSlot:
-    """The place of a node that can be in a group, or of the members of a group in their old order.
+    """The position of a node that can be in a group, or of the members of a group in their old order.
 
-    position: number of the node, or of the member, at that place. size: elements that the group goes through. row:
-    elements of a row where members read what belongs to a row; 0 elsewhere. forward: whether they belong to the forward
-    phase; groups do not mix the phases, as that would hold values from one to the other. cuts: see `Member`. inputs:
-    what it reads of others. totals: members that are reductions, by the rows that they reduce, 0 for none. by_row:
-    members with a value for every row. readers: slots that read a result; first_reader: the first node in no slot that
-    does.
+    position: number of the node, or of the member, at that place. size: elements of the group's loop. row: elements of
+    a row if members read values of rows; 0 otherwise. forward: they belong to the forward phase; groups do not mix the
+    phases, as that would hold values from one to the other. cuts: see `Member`. inputs: values from outside. totals:
+    members that are reductions, by the rows that they reduce, 0 for none. by_row: members with a value for every row.
+    readers: slots that read a result; first_reader: the first node in no slot that does.
     """
 
     position: int
@@ -78,12 +85,11 @@ class _Space:
 
 
 class NodeOrder:
-    """The new order as it grows by one node after the other; positions are the nodes' old numbers.
+    """The new order as it grows node by node; positions are the nodes' old numbers.
 
     Args:
-        member_of: what a node would be in a group, given the updates of the graph; None: it is in none. shows: whether
-        a node only shows what it reads.
-        rows: whether members may read reductions of rows.
+        member_of: returns a node as a member of a group, given the updates of the graph; None if it is in none.
+        shows: tells if a node is a view of its operand. rows: members may read reductions of rows.
     """
 
     def __init__(
@@ -128,8 +134,8 @@ class NodeOrder:
         self._whole.update(dict.fromkeys(self._read_whole(node), node))
 
     def _read_whole(self, node: Node) -> list[Value]:
-        """The computed values that no member makes and of which a member reads as many elements as it goes through,
-        where those that read the same may be one kernel. (Conversions of parameters stay alone: `shadow_weights`.)"""
+        """Return the computed values from outside that a member reads in full, if their readers may be one kernel.
+        (Conversions of parameters stay alone: `shadow_weights`.)"""
         member = self.members[node]
         if not self._rows:
             return []
@@ -138,8 +144,8 @@ class NodeOrder:
         return [value for value in read if isinstance(value, Node) and value not in self.of]
 
     def _join(self, new: GroupSlot) -> None:
-        """Put a new node together with the groups that it reads, or that read what it reads, at the place of the last
-        of these or at the end."""
+        """Join a new node with the groups that it reads, or that share an operand, at the position of the last of these
+        or at the end."""
         sources: dict[GroupSlot, None] = {}
         last = -1
         for value in new.inputs:
@@ -166,8 +172,8 @@ class NodeOrder:
             self._merge(movable, new, space)
 
     def _movable(self, slots: list[GroupSlot], place: int) -> tuple[list[GroupSlot], _Space | None]:
-        """Those of the slots that can be one group at this position, and its space; the new one, the last, has no place
-        yet."""
+        """Return the slots that can be one group at this position, and its space; the new one, the last, has no
+        position yet."""
         new = slots[-1]
         found = [s for s in slots if s is new or not self.updates.between(s.inputs, s.position, place)]
         while len(found) > 1:
@@ -183,7 +189,7 @@ class NodeOrder:
         return found, None
 
     def _space(self, slots: Sequence[GroupSlot]) -> _Space | None:
-        """The space that the members of the slots go through together; None where there is none."""
+        """Return the space that the members of the slots share, or None."""
         size = max(slot.size for slot in slots)
         totals = {value: row for slot in slots for value, row in slot.totals.items()}
         read = [totals[value] for slot in slots for value in slot.inputs if value in totals]
@@ -209,7 +215,6 @@ class NodeOrder:
         return None if divided(size, cuts) is None else _Space(size, row, cuts, by_row)
 
     def _level(self, size: int, slots: Sequence[GroupSlot]) -> _Space | None:
-        """The space of slots that read nothing of rows."""
         if any(slot.size != size for slot in slots):
             return None
         cuts = frozenset[int]().union(*(slot.cuts for slot in slots))
@@ -218,7 +223,7 @@ class NodeOrder:
         return _Space(size, 0, cuts, set())
 
     def _reads_by_rows(self, slot: GroupSlot, by_row: set[Value], row: int) -> bool:
-        """Whether members that go through all elements read rows' values row by row."""
+        """Return True if members that loop over all elements read rows' values row by row."""
         if by_row.isdisjoint(slot.inputs):
             return True
         for _, node in slot.members:
@@ -231,8 +236,8 @@ class NodeOrder:
         return True
 
     def _apart(self, slots: Sequence[GroupSlot], by_row: set[Value], row: int) -> bool:
-        """Whether reductions along other axes than the rows' read nothing that rows' values go into: they take a pass
-        of their own."""
+        """Return True if reductions along axes other than the rows' depend on no rows' values: they take a pass of
+        their own."""
         behind = set(by_row)
         for _, node in sorted((member for slot in slots for member in slot.members), key=lambda pair: pair[0]):
             member = self.members[node]
@@ -273,17 +278,15 @@ def enough_rows(size: int, row: int) -> bool:
 
 
 def _stuck(slot: GroupSlot, group: Sequence[GroupSlot], place: int) -> bool:
-    """Whether the slot cannot go there: a reader outside would come first."""
+    """Return True if the slot cannot move there: a reader outside would come first."""
     return slot.first_reader <= place or any(r not in group and r.position <= place for r in slot.readers)
 
 
 def _reduces_for(slot: GroupSlot, group: Sequence[GroupSlot]) -> bool:
-    """Whether others of the group read a reduction of the slot."""
     return bool(slot.totals) and any(not slot.totals.keys().isdisjoint(other.inputs) for other in group)
 
 
 def _fit(slots: Sequence[GroupSlot]) -> bool:
-    """Whether the slots are not too many operators and operands for one group."""
     if sum(len(slot.members) for slot in slots) > MOST_LINES:
         return False
     made = {node for slot in slots for _, node in slot.members}
@@ -300,3 +303,176 @@ def needed(results: Iterable[Node], sources: Mapping[Node, Sequence[Value]]) -> 
             found.add(node)
             waiting += sources[node]  # type: ignore[index]  # it is one of them
     return [node for node in sources if node in found]
+
+
+# Nodes as the lines of kernels, and what a kernel moves.
+#
+# A kernel's lines are those of a fused operator, or the one that a single operator is. Lines read values of the graph
+# and earlier lines; operands that are views are seen through, so that who makes a value is found behind its shapes.
+
+
+Source = tuple[str, int] | Value
+"""What a line reads: ("t", another line) or a value of the graph."""
+Line = tuple[Op, tuple[Source, ...]]
+
+
+@dataclass(slots=True)
+class NodeLines:
+    """The lines of a node, and which of them are its results."""
+
+    lines: list[Line]
+    returns: tuple[int, ...]
+    _made: tuple[Expanded | None, list[Value]] | None = field(default=None, init=False)
+    _operands: tuple[Value, ...] | None = field(default=None, init=False)
+    _read_bytes: float | None = field(default=None, init=False)
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """Return the values from outside, once each."""
+        if self._operands is None:
+            read = (s for _, sources in self.lines for s in sources if isinstance(s, Value))
+            self._operands = tuple(dict.fromkeys(read))
+        return self._operands
+
+    @property
+    def moves(self) -> bool:
+        """Whether a line moves elements."""
+        return any(moves_elements(op) for op, _ in self.lines)
+
+    def steps(self) -> tuple[tuple[BodyLine, ...], list[Value]]:
+        """The lines of a fused operator, and its operands."""
+        places: dict[Value, int] = {}
+        steps: list[BodyLine] = []
+        for op, sources in self.lines:
+            read = [("x", places.setdefault(s, len(places))) if isinstance(s, Value) else s for s in sources]
+            steps.append(BodyLine(op, tuple(read)))
+        return tuple(steps), list(places)
+
+    @property
+    def expanded(self) -> Expanded | None:
+        """Return the lines as a kernel of a GPU has them, or None if they cannot be one."""
+        return self._as_kernel()[0]
+
+    def _as_kernel(self) -> tuple[Expanded | None, list[Value]]:
+        if self._made is None:
+            steps, operands = self.steps()
+            try:
+                self._made = expanded_lines(steps, self.returns, tuple(v.tensor_type for v in operands)), operands
+            except MspcError:
+                self._made = None, operands
+        return self._made
+
+    def part(self, returns: Sequence[int]) -> NodeLines:
+        """The lines that these results are computed from."""
+        needed = set(returns)
+        for number in range(max(returns), -1, -1):
+            if number in needed:
+                needed.update(s[1] for s in self.lines[number][1] if not isinstance(s, Value))
+        place = {old: new for new, old in enumerate(sorted(needed))}
+        lines = [
+            (op, tuple(s if isinstance(s, Value) else ("t", place[s[1]]) for s in sources))
+            for op, sources in (self.lines[old] for old in place)
+        ]
+        return NodeLines(lines, tuple(place[line] for line in returns))
+
+    def with_lines_for(self, seen: dict[Value, tuple[Op, ...]], made: NodeLines) -> NodeLines:
+        """The kernel with the lines of `made` in place of the operands in `seen`, each of which shows its result by
+        these views."""
+        lines: list[Line] = []
+        known: dict[tuple[Op, tuple[object, ...]], int] = {}
+
+        def add(op: Op, sources: Iterable[Source]) -> tuple[str, int]:
+            read = tuple(sources)
+            key = op, tuple(id(s) if isinstance(s, Value) else s for s in read)
+            if key not in known:
+                known[key] = len(lines)
+                lines.append((op, read))
+            return "t", known[key]
+
+        place: dict[int, tuple[str, int]] = {}
+        for number, (op, sources) in enumerate(made.lines):
+            place[number] = add(op, (s if isinstance(s, Value) else place[s[1]] for s in sources))
+        shown: dict[Value, Source] = {}
+        for value, views in seen.items():
+            shown[value] = place[made.returns[0]]
+            for view in views:
+                shown[value] = add(view, (shown[value],))
+        own: dict[int, tuple[str, int]] = {}
+        for number, (op, sources) in enumerate(self.lines):
+            own[number] = add(op, (shown.get(s, s) if isinstance(s, Value) else own[s[1]] for s in sources))
+        return NodeLines(lines, tuple(own[line][1] for line in self.returns))
+
+    def plainly_read(self) -> set[Value]:
+        """The operands of which lines need the element at their own place."""
+        expanded, operands = self._as_kernel()
+        assert expanded is not None
+        read = {i for step in expanded.steps for kind, i in step.operands if kind == "x" and i < len(operands)}
+        return {operands[i] for i in read}
+
+    def read_bytes(self) -> float:
+        """Bytes that the kernel loads."""
+        if self._read_bytes is None:
+            self._read_bytes = self._loaded()
+        return self._read_bytes
+
+    def _loaded(self) -> float:
+        if not self.moves:
+            return sum(value.tensor_type.nbytes for value in self.operands)
+        expanded, operands = self._as_kernel()
+        types = [value.tensor_type for value in operands]
+        if expanded is None:
+            return sum(type.nbytes for type in types)
+        return sum(loaded_bytes(expanded, types, in_tiles=len(self.lines) == 1))
+
+    def work(self) -> int:
+        """Elements of all lines together."""
+        expanded = self.expanded
+        return len(expanded.steps) * math.prod(expanded.space.dims) if expanded is not None else 0
+
+
+def kernel_of(node: Node) -> NodeLines | None:
+    """The lines of a node that is a fused operator, a single line, or one part of a tensor that is divided; None for
+    other nodes."""
+    if isinstance(node.op, FusedElementwise):
+        operands = node.inputs
+        lines: list[Line] = [
+            (step.op, tuple(operands[i] if kind == "x" else (kind, i) for kind, i in step.operands))
+            for step in steps_of(node.op)
+        ]
+        return NodeLines(lines, node.op.returns)
+    op, inputs = cast(Op, node.op), node.inputs
+    if isinstance(op, TupleGetItem):
+        whole = inputs[0]
+        if not isinstance(whole, Node) or not isinstance(whole.op, Op) or not divides(whole.op):
+            return None
+        types = [value.type for value in whole.inputs if isinstance(value.type, TensorType)]
+        part = looked_at(whole.op).single_result(op.index, *types) if len(types) == len(whole.inputs) else None
+        if part is None:
+            return None
+        op, inputs = part, whole.inputs
+    return NodeLines([(looked_at(op), tuple(inputs))], (0,)) if inputs and isinstance(node.type, TensorType) else None
+
+
+def looked_at(op: Op) -> Op:
+    """Return the operator with one rank's attributes instead of those that stand for several ranks."""
+    values = {name: value.looked() for name, value in op.attributes().items() if type(value) is Varying}
+    return replace(op, **values) if values else op
+
+
+def is_movable(kernel: NodeLines) -> bool:
+    """Whether every line can be seen from other places: none combines elements."""
+    return all(fusible(op) or moves_elements(op) or reshapes(op) for op, _ in kernel.lines)
+
+
+def shown_through(value: Value) -> tuple[Value, tuple[Op, ...]]:
+    """Return the value under a chain of views, and these views, first one first."""
+    views: list[Op] = []
+    while isinstance(value, Node) and reshapes(value.op):
+        views.append(cast(Op, value.op))
+        value = value.inputs[0]
+    return value, tuple(reversed(views))
+
+
+def types_fit(values: Sequence[Value]) -> bool:
+    """Whether all values are tensors of real numbers."""
+    return all(isinstance(v.type, TensorType) and not v.type.dtype.is_complex for v in values)

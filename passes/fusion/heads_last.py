@@ -1,11 +1,11 @@
-"""Puts the heads of attention behind the sequence, the order in which products make and read them.
+"""Put the heads of attention after the sequence, the order in which matmuls make and read them.
 
-Input:  `%1 = Reshape(%x) {shape: (8, 1024, 16, 64)}`, `%2 = Transpose(%1) {perm: (0, 2, 1, 3)}`, what works on %2
+Input:  `%1 = Reshape(%x) {shape: (8, 1024, 16, 64)}`, `%2 = Transpose(%1) {perm: (0, 2, 1, 3)}`, nodes that work on %2
         element by element, and `FlashAttentionScore(%2, ...) {input_layout: "BNSD"}`
 Output: the same work on %1, and `FlashAttentionScore(%1, ...) {input_layout: "BSND"}`
 
-Where query, key and value of an attention come from such transposes, what reads these goes on in the order of what they
-show, as long as it can (`reordering`): positions that are rotated into queries, norms of heads, slices. It is for what
+If query, key and value of an attention come from such transposes, their readers follow in the order of the operand
+as far as they can (`reordering`): rotary positions, norms of heads, slices. It handles the attentions that
 `pack_attention` leaves. A graph in which more bytes would be moved than before stays as it is.
 """
 
@@ -16,13 +16,12 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.memory_order import MemoryOrder
 from mspc.ops.nn.attention_base import HEADS_BEHIND, AttentionOp
 from mspc.passes.base import Pass
-from mspc.passes.fusion.reordering import reorder
-from mspc.passes.fusion.stored_values import moved_bytes
+from mspc.passes.fusion.reordering import moved_bytes, reorder
 
 
 @dataclass(frozen=True)
 class HeadsLast(Pass):
-    """Let attention read and write what lies by the places of a sequence."""
+    """Let attention read and write tensors in the order of the sequence."""
 
     def run(self, graph: Graph) -> bool:
         attentions = [node.op for node in graph.nodes if isinstance(node.op, AttentionOp)]
@@ -33,7 +32,7 @@ class HeadsLast(Pass):
 
 
 def _is_by_place(order: MemoryOrder) -> bool:
-    """Whether it is that of heads behind the sequence."""
+    """Return True for the order of heads after the sequence."""
     if order.rank != 4 or order.is_plain:
         return False
     return order.memory == MemoryOrder.of(order.shape, HEADS_BEHIND).memory

@@ -1,17 +1,17 @@
 """Makes products of one operand with several weights one product, and so the products of their gradients.
 
-Input:  `%1 = MatMul(%x, %wq)`, `%2 = MatMul(%x, %wk)`, `%3 = MatMul(%x, %wv)`, with whatever reads them
+Input:  `%1 = MatMul(%x, %wq)`, `%2 = MatMul(%x, %wk)`, `%3 = MatMul(%x, %wv)`, with their readers
 Output: `%1 = Concat(%wq, %wk, %wv) {axis: 1}`, `%2 = MatMul(%x, %1)`, and slices of %2
 
 A bias may be added to each, perhaps in a wider element type; it is then one sum, too. Backward the gradients are
 joined: the products that are summed for the gradient of x become one, as do those for the gradients of the weights,
-which are taken apart again, and the sums for the biases. Forward and backward are joined one without the other where
-that pays (`joined_bytes`). Fused kernels read the slices where they lie and write the joined gradients in place, an
+which are taken apart again, and the sums for the biases. Forward and backward are joined one without the other
+if that pays (`joined_products`). Fused kernels read the slices and write the joined gradients in place, an
 attention reads all of the product (`pack_attention`), and updates keep the joined weights up to date
 (`analysis.shadow_weights`).
 
-It runs on a rank's graph: what the ranks exchange are still the gradients of the single weights. Nodes keep their
-order, but what would read a product before all of them are there waits for them; no collective passes another. Products
+It runs on a rank's graph: ranks still exchange the gradients of the single weights. Nodes keep their
+order, but a reader of a product waits until all of them are there; no collective passes another. Products
 are summed in another order, and the sum of those for x is rounded once.
 """
 
@@ -30,15 +30,14 @@ from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Concat
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.alike_products import AlikeGradients, AlikeProducts, ProductGraph
-from mspc.passes.fusion.joined_bytes import Joins, best, free_parts
+from mspc.passes.fusion.joined_products import AlikeGradients, AlikeProducts, Joins, ProductGraph, best, free_parts
 from mspc.passes.fusion.rewriter import Emitter
 from mspc.passes.lib.stage_placement import computed_by
 
 
 @dataclass(frozen=True)
 class JoinProducts(Pass):
-    """Replace products of one operand by one. stage: that of a pipeline whose products they are; -1: of all."""
+    """Replace matmuls of one operand by one. stage: a pipeline stage; -1: all."""
 
     stage: int = -1
 
@@ -65,7 +64,7 @@ class JoinProducts(Pass):
 
 
 class _Joining(Emitter):
-    """by_term: of sums what is for a term, None where it goes. claimed: products that something replaces."""
+    """by_term: the replacement of each term of a sum, None if it is removed. claimed: matmuls that are replaced."""
 
     def __init__(self, graph: Graph, facts: ProductGraph) -> None:
         super().__init__(graph)
@@ -74,7 +73,7 @@ class _Joining(Emitter):
         self.by_term: dict[Node, dict[Value, Value | None]] = {}
 
     def join(self, group: AlikeProducts, gradients: AlikeGradients | None) -> None:
-        """Note what is to be joined, of all products or of those whose parts cost nothing."""
+        """Record the joins of all matmuls, or of those with parts that cost nothing."""
         joins, saved = best(self.facts, group, gradients, self._may(group, gradients))
         free = free_parts(self.facts, group)
         if not group.attention and 1 < len(free) < len(group.products):
@@ -87,7 +86,7 @@ class _Joining(Emitter):
             self._backward(group, gradients, joins, weight)
 
     def _may(self, group: AlikeProducts, gradients: AlikeGradients | None) -> Joins:
-        """What can be joined at all."""
+        """Return the joins that are possible."""
         back = _taking_part(gradients, Joins(False, True, True)) if gradients is not None else []
         able = gradients is not None and self._can(back)
         return Joins(
@@ -102,7 +101,7 @@ class _Joining(Emitter):
         return self.facts.may_wait(nodes) and self.facts.unchanged(nodes)
 
     def _place(self, nodes: Sequence[Node], read: Sequence[Value]) -> Node:
-        """What follows the last that is read; where a parameter changes ahead of these nodes, the first of them."""
+        """Return the node after the last operand; or the first of `nodes` if a parameter changes before them."""
         self.claimed.update(nodes)
         index = self.facts.index
         behind = max((index[value] for value in read if value in index), default=-1) + 1
@@ -110,7 +109,7 @@ class _Joining(Emitter):
         return self.graph.nodes[first if any(behind <= i < first for i in self.facts.fences) else behind]
 
     def _forward(self, group: AlikeProducts) -> Node:
-        """One product in the place of all; the joined weights."""
+        """Replace all matmuls by one; return the joined weights."""
         products, adds = group.products, group.adds
         place = self._place([*products, *adds], [group.x, *group.weights, *(node.inputs[1] for node in adds)])
         weight = self.emit(place, Concat(group.weight_axis), group.weights, products[0])
@@ -126,7 +125,6 @@ class _Joining(Emitter):
     def _backward(
         self, group: AlikeProducts, gradients: AlikeGradients, joins: Joins, weight: Node | None
     ) -> None:
-        """One product for x, one for the weights and one sum for the biases."""
         axis, columns = group.weight_axis, group.columns
         others = [node.inputs[1] for node in gradients.inputs] if joins.inputs and weight is None else []
         x = gradients.weights[0].inputs[1 - axis] if joins.weights else group.x
@@ -154,8 +152,8 @@ class _Joining(Emitter):
             self.take_apart(total, 0, columns, gradients.sums, place)
 
     def _side_by_side(self, place: Node, bases: Sequence[Value], group: AlikeProducts, like: Node) -> Node:
-        """The gradients as one matrix. They are joined in the shape in which they are made, as far as they have one:
-        where each element lies is then plain to the kernel that makes them."""
+        """Return the gradients as one matrix, joined in the shape in which they are made if possible: a kernel can then
+        write each element in place."""
         rows, columns = group.products[0].shape[0], group.columns
         first = bases[0].shape
         axis = next((d for d in range(len(first)) if math.prod(first[:d]) == rows), 0)
@@ -170,7 +168,7 @@ class _Joining(Emitter):
         return made
 
     def add_up(self) -> None:
-        """Make the sums of what their terms are now."""
+        """Emit the sums with the current terms."""
         for total, terms in self.by_term.items():
             values = [terms.get(value, value) for value in total.inputs]
             left = [value for value in values if value is not None]
@@ -178,13 +176,12 @@ class _Joining(Emitter):
 
 
 def _taking_part(gradients: AlikeGradients, joins: Joins) -> list[Node]:
-    """The nodes that are joined backward."""
     inputs = gradients.inputs if joins.inputs else []
     return [*inputs, *(gradients.weights if joins.weights else []), *gradients.sums]
 
 
 def _put_in_order(graph: Graph) -> None:
-    """Let nodes wait for what they read; collectives stay in their order."""
+    """Move nodes after their operands; collectives keep their order."""
     waiting: list[Node] = []
     missing: set[Value] = set(graph.nodes)
     nodes: list[Node] = []

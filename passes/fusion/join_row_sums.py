@@ -3,7 +3,7 @@
 Input:  `%8 = GatherGrad(%5, %1) {size: 40}`, `%9 = GatherGrad(%6, %2) {size: 40}`, `%10 = AddN(%8, %9)`
 Output: `%8 = Concat(%5, %6)`, `%9 = Concat(%1, %2)`, `%10 = GatherGrad(%8, %9) {size: 40}`
 
-A table for each of them need not be written, and the sum is rounded once. It is done where the rows joined are less
+A table for each of them need not be written, and the sum is rounded once. It is done if the joined rows are smaller
 than a table.
 """
 
@@ -27,7 +27,7 @@ from mspc.passes.fusion.rewriter import Rewriter
 
 @dataclass(frozen=True)
 class JoinRowSums(Pass):
-    """Join what is added up for one table."""
+    """Join sums of rows for one table."""
 
     def run(self, graph: Graph) -> bool:
         if sum(isinstance(node.op, RowSums) for node in graph.nodes) < 2:
@@ -41,7 +41,6 @@ class JoinRowSums(Pass):
 
 
 def _join(rewriter: Rewriter, updates: Updates, numbers: dict[Node, int], node: Node) -> None:
-    """Put one sum in the place of those that a node adds up."""
     kinds: list[list[Node]] = []
     for value in node.inputs:
         if not isinstance(value, Node) or rewriter.only_reader(value) is not node or not _is_of_rows(value):
@@ -75,7 +74,6 @@ def _join(rewriter: Rewriter, updates: Updates, numbers: dict[Node, int], node: 
 
 
 def _is_of_rows(node: Node) -> bool:
-    """Whether a node adds up rows along the first axis."""
     if not isinstance(node.op, RowSums):
         return False
     rows, ids = operand_types(node)
@@ -92,7 +90,7 @@ def _are_alike(one: Node, other: Node) -> bool:
 
 
 def _joined(sums: Sequence[Node], place: Node) -> list[Node]:
-    """The sum of the rows of all, and what joins these."""
+    """Return the sum of the rows of all, and the nodes that join these."""
     op = sums[0].op
     assert isinstance(op, RowSums)
     made: list[Node] = []
@@ -113,7 +111,6 @@ def _joined(sums: Sequence[Node], place: Node) -> list[Node]:
 
 
 def _made(op: Op, inputs: Sequence[Value], place: Node) -> Node:
-    """A node at the lines of another one."""
     types = [value.type for value in inputs]
     inferred = op.infer(*[type for type in types if isinstance(type, TensorType)])
     return Node(op, inputs, inferred, scope=place.scope, frames=place.frames, phase=place.phase)

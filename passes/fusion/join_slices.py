@@ -4,8 +4,8 @@ Input:  `%1 = StridedSliceGrad(%a) {begin: (0, 0), end: (4, 8), shape: (8, 8)}`,
         `%2 = StridedSliceGrad(%b) {begin: (4, 0), end: (8, 8), shape: (8, 8)}`, `%3 = AddN(%1, %2)`
 Output: `%3 = Concat(%a, %b) {axis: 0}`
 
-The slices lie one behind the other along one dimension, take all elements of it, and nothing else reads their
-gradients, as where a network takes the steps of a sequence one by one, or query, key and value out of one tensor. Other
+The slices follow one another along one dimension, take all elements of it, and nothing else reads their
+gradients, as if a network takes the steps of a sequence one by one, or query, key and value out of one tensor. Other
 terms of the sum are added.
 """
 
@@ -56,7 +56,7 @@ def _join(rewriter: Rewriter, node: Node) -> None:
 
 
 def _place(node: Node) -> tuple[int, int] | None:
-    """(the dimension that is sliced, the first element) of a slice of neighbours along one dimension."""
+    """Return (sliced dimension, first element) of a slice of neighbours along one dimension, or None."""
     op = node.op
     assert isinstance(op, StridedSliceGrad)
     cuts = [cut for cut in op.cuts(op.shape) if cut.dim >= 0 and not cut.takes_all]
@@ -66,12 +66,11 @@ def _place(node: Node) -> tuple[int, int] | None:
 
 
 def _length(node: Node, axis: int) -> int:
-    """The elements along the sliced dimension: all others are there in full."""
     return node.inputs[0].tensor_type.size * node.shape[axis] // node.tensor_type.size
 
 
 def _cover(terms: dict[int, Node], axis: int, size: int) -> bool:
-    """Whether slices by their first elements lie one behind the other, from the begin to the end."""
+    """Return True if the slices follow one another from the first element to the last."""
     end = 0
     for begin in sorted(terms):
         if begin != end:

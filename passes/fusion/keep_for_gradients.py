@@ -3,43 +3,343 @@
 Input:  `%1 = Cast(%x, dst_type=Float32)` of halves `%x`, both read by gradients of long after
 Output: the gradients' `Cast` of `%x` right before its first reader; nobody holds the conversion for so long
 
-The pass looks at the node at which most bytes are alive. Forward values that only gradients behind it still read either
+The pass looks at the node at which most bytes are alive. Forward values that only later gradients still read either
 stay, which costs their bytes once, or are made again by a pass over memory of its own, right before the first of these
 readers. The cheapest choice is a minimum cut: its network has an edge of a value's bytes for every value that could
 stay, and an edge of the bytes that would be moved for every one that could be made again, or of those that could be
-moved in the time of its instructions, where these take longer. A byte at the peak is worth three that are moved
-(`PRICE`). What waits in any case costs nothing to read, and so do parameters and what is made of
-them alone. What is elementwise, a view, a join of tensors, or computed along rows in one pass (a softmax, a norm) can
+moved in the time of its instructions, if these take longer. A byte at the peak is worth three that are moved
+(`PRICE`). Values that wait in any case cost nothing to read, and so do parameters and values made of
+them alone. Elementwise operators, views, joins of tensors, and one pass along rows (a softmax, a norm) can
 be made again; products, convolutions, attention, collectives, reductions and all else never are: their results stay, or
 nothing that needs them is made again.
 
 The cut is taken again at the peak that is left, as long as each one lowers the peak by its price; one that does not is
-taken back. What kernels compute again without a pass of their own has been decided in `recompute_elementwise`, ahead of
-this pass. In the end `join_recomputed` spares passes where kernels of the gradients read the same.
+taken back. Recomputation inside kernels has been decided in `recompute_elementwise`, before
+this pass. In the end `join_recomputed` saves passes if kernels of the gradients read the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
-from mspc.analysis.aliasing import Updates
+from mspc.analysis.aliasing import Updates, aliased_operands
 from mspc.analysis.cost.fused_lines import cost_of_fused, instructions
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import BodyLine, along_rows, by_element
-from mspc.ops.fused.elementwise import FusedElementwise, steps_of
+from mspc.ops.fused.elementwise import FusedElementwise, space_of_steps, steps_of
 from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Concat
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.alive import Alive, is_part
-from mspc.passes.fusion.join_recomputed import join_recomputed
-from mspc.passes.fusion.minimum_cut import UNBOUNDED, nearest_cut
-from mspc.passes.fusion.rewriter import parts_of
+from mspc.passes.fusion.groups import FARTHEST, MOST_LINES, MOST_OPERANDS
+from mspc.passes.fusion.rewriter import gathered, parts_of, successor
+
+# Finds minimum cuts of networks by Dinic's algorithm.
+
+
+UNBOUNDED = 1 << 62
+"""The capacity of an edge that no cut goes through."""
+Capacities = dict[int, dict[int, int]]
+"""How much more can flow along the edges from each place, by where they lead."""
+
+
+def nearest_cut(edges: Mapping[tuple[int, int], int], source: int, sink: int) -> set[int]:
+    """The places on the sink's side of a minimum cut, of the one that leaves fewest there: from each of them more could
+    flow to the sink.
+
+    edges: their capacities, by (start, stop). source, sink: two different places.
+    """
+    left: Capacities = {source: {}, sink: {}}
+    for (start, stop), capacity in edges.items():
+        for one, other, more in ((start, stop, capacity), (stop, start, 0)):
+            ways = left.setdefault(one, {})
+            ways[other] = ways.get(other, 0) + more
+    while source in (distance := _distances(left, sink)):
+        _fill(left, distance, source, sink)
+    return set(distance)
+
+
+def _distances(left: Capacities, sink: int) -> dict[int, int]:
+    """Return the number of edges to the sink for all places from which more can flow to it."""
+    found = {sink: 0}
+    waiting = deque([sink])
+    while waiting:
+        stop = waiting.popleft()
+        for start in left[stop]:
+            if start not in found and left[start][stop]:
+                found[start] = found[stop] + 1
+                waiting.append(start)
+    return found
+
+
+def _fill(left: Capacities, distance: Mapping[int, int], source: int, sink: int) -> None:
+    """Send as much flow as possible along the shortest paths."""
+    untried = {place: list(left[place]) for place in distance}
+    path = [source]
+    while path:
+        place = path[-1]
+        if place == sink:
+            steps = list(pairwise(path))
+            most = min(left[start][stop] for start, stop in steps)
+            for start, stop in steps:
+                left[start][stop] -= most
+                left[stop][start] += most
+            path = [source]
+        elif not untried[place]:
+            path.pop()
+            if path:
+                untried[path[-1]].pop()
+        elif left[place][stop := untried[place][-1]] and distance.get(stop) == distance[place] - 1:
+            path.append(stop)
+        else:
+            untried[place].pop()
+
+
+# How long values of a graph wait in memory, and how many bytes wait at once.
+
+
+class Alive:
+    """How long the memory of every value is read.
+
+    root: the value that a view shows. made, last: positions of the node that makes a value and of the last one that
+    reads it, by root. readers: nodes that read it or a view of it, by root.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.position = {node: i for i, node in enumerate(graph.nodes)}
+        self.root: dict[Value, Value] = {}
+        self.made: dict[Value, int] = {}
+        self.readers: dict[Value, list[Node]] = {}
+        for i, node in enumerate(graph.nodes):
+            part = isinstance(node.op, TupleGetItem)
+            shown = aliased_operands(node) if not part else ()
+            root = self.of(node.inputs[shown[0]]) if len(shown) == 1 and node.op.is_view else node
+            self.root[node] = root
+            if root is node:
+                self.made[node] = self.position[cast(Node, node.inputs[0])] if is_part(node) else i
+            for value in node.inputs:
+                self.readers.setdefault(self.of(value), []).append(node)
+        end = len(graph.nodes)
+        self.last = {root: max(self.position[node] for node in nodes) for root, nodes in self.readers.items()}
+        self.returned = {self.of(value) for value in graph.results}
+        self.last.update(dict.fromkeys(self.returned, end))
+
+    def of(self, value: Value) -> Value:
+        """Return the value whose memory this one shows."""
+        return self.root.get(value, value)
+
+    def nbytes(self, value: Value) -> int:
+        """Bytes of the memory that a step takes for a value."""
+        if not isinstance(value, Node) or self.of(value) is not value or not isinstance(value.type, TensorType):
+            return 0
+        return value.type.nbytes
+
+    def peak(self) -> tuple[int, int]:
+        """The first position at which most bytes are alive, and these bytes."""
+        change = [0] * (len(self.graph.nodes) + 2)
+        for value, start in self.made.items():
+            if value in self.last:
+                nbytes = self.nbytes(value)
+                change[start] += nbytes
+                change[self.last[value] + 1] -= nbytes
+        alive = most = place = 0
+        for i, more in enumerate(change):
+            alive += more
+            if alive > most:
+                most, place = alive, i
+        return place, most
+
+
+def is_part(node: Node) -> bool:
+    """Whether a node is one result of several of a fused kernel."""
+    return isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node)
+
+
+# Lets a kernel of the gradients make what was to be made again for others, where it reads that of which it is made.
+#
+# Input:  `%1 = FusedElementwise(%g, %u) {body: ("SiLU(x0)", "Mul(t0, x1)")}`, made again, `%2 = MatMul(%d, %1)`, and
+#         behind them `%3 = FusedElementwise(%dh, %g, %u)`, the gradients of %g and %u
+# Output: `%3 = FusedElementwise(%dh, %g, %u)` with these lines and one more result, and `%2` behind it
+#
+# Every shared operand is read once less. Few readers (`MOST_MOVED`) move behind the kernel, none over an update of what
+# it reads, and no collective does.
+
+
+MOST_MOVED = 8
+"""Nodes that move behind a kernel."""
+
+
+def join_recomputed(graph: Graph) -> int:
+    """Join recomputed values to kernels before or after them; return the bytes saved."""
+    joining = _Joining(graph)
+    saved = at = 0
+    while at < len(graph.nodes):
+        node = graph.nodes[at]
+        # Several results keep their kernel.
+        alone = node.attrs.get("recomputed") and isinstance(node.type, TensorType) and _lines_of_kernel(node)
+        found = joining.join(at) if alone else None
+        saved += found[0] if found is not None else 0
+        at = found[1] if found is not None else at + 1
+    return saved
+
+
+def _lines_of_kernel(node: Node) -> Sequence[BodyLine]:
+    """Return the lines of an elementwise kernel, () otherwise."""
+    if node.phase != "backward" or not isinstance(node.op, Op) or node.op.mutates:
+        return ()
+    if isinstance(node.op, FusedElementwise):
+        return steps_of(node.op)
+    if not by_element(node.op) or not isinstance(node.type, TensorType):
+        return ()
+    return (BodyLine(node.op, tuple(("x", i) for i in range(len(node.inputs)))),)
+
+
+def _returns(node: Node) -> tuple[int, ...]:
+    return node.op.returns if isinstance(node.op, FusedElementwise) else (0,)
+
+
+class _Joining:
+    """The nodes of a graph near recomputed ones. users: the current readers of every value."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        graph.nodes = list(graph.nodes)  # whoever has the old one may go back to it
+        self.updates = Updates(graph)
+        self.users: dict[Value, list[Node]] = {}
+        for node in graph.nodes:
+            self._reads(node)
+
+    def _reads(self, node: Node) -> None:
+        for value in dict.fromkeys(node.inputs):
+            self.users.setdefault(value, []).append(node)
+
+    def join(self, at: int) -> tuple[int, int] | None:
+        """Join the node at this position; return the bytes saved and the position of the node after it, or None if it
+        stays."""
+        nodes, copy = self.graph.nodes, self.graph.nodes[at]
+        begin = max(0, at - FARTHEST)
+        places = range(begin, min(len(nodes), at + FARTHEST))
+        shared = {place: _shared(copy, nodes[place]) for place in places}
+        for place in sorted(places, key=lambda place: (-shared[place], place)):
+            if not shared[place]:
+                break
+            moved = self._moved(at, place)
+            op = None if moved is None else _joined(copy, nodes[place])
+            if moved is not None and op is not None:
+                return shared[place], self._rewrite(at, place, moved, *op)
+        return None
+
+    def _moved(self, at: int, place: int) -> list[Node] | None:
+        """Return the nodes that must move after the kernel at `place`, or None if they or the copy cannot."""
+        nodes = self.graph.nodes
+        copy, kernel = nodes[at], nodes[place]
+        if place < at:
+            between = nodes[place : at + 1]
+            known = set(between).isdisjoint(copy.inputs)
+            return [] if known and not self._change(copy.inputs, between[1:]) else None
+        behind: dict[Value, None] = {copy: None}
+        for number in range(at + 1, place + 1):
+            node = nodes[number]
+            if behind.keys().isdisjoint(node.inputs):
+                continue
+            if node is kernel or node.op.mutates or (isinstance(node.op, Op) and node.op.has_side_effect):
+                return None
+            if self._change(node.inputs, nodes[number + 1 : place + 1]):
+                return None
+            behind[node] = None
+        if len(behind) > MOST_MOVED + 1 or self._change(copy.inputs, nodes[at + 1 : place + 1]):
+            return None
+        return [cast(Node, node) for node in behind if node is not copy]
+
+    def _change(self, values: Sequence[Value], nodes: Sequence[Node]) -> bool:
+        """Return True if a node updates the memory of one of the values."""
+        writing = [node for node in nodes if node.op.mutates]
+        shown = {p for value in values for p in self.updates.parameters(value)} if writing else set[Value]()
+        return any(not shown.isdisjoint(self.updates.written(node)) for node in writing)
+
+    def _rewrite(self, at: int, place: int, moved: list[Node], op: FusedElementwise, operands: list[Value]) -> int:
+        """Put both in the kernel's position; return the position of the node that followed the copy."""
+        nodes = self.graph.nodes
+        copy, kernel = nodes[at], nodes[place]
+        type = op.infer(*[value.type for value in operands])
+        labels = dict.fromkeys((*parts_of(kernel), *parts_of(copy)))
+        made = gathered(op, operands, type, [copy, kernel], labels)
+        made.attrs.pop("recomputed", None)
+        assert isinstance(type, TupleType)
+        again = successor(made, len(type.elements) - 1, copy)
+        parts = [again]
+        for node in (copy, kernel):
+            for value in dict.fromkeys(node.inputs):
+                self.users[value].remove(node)
+        self._reads(made)
+        if isinstance(kernel.type, TensorType):
+            parts.insert(0, successor(made, 0, kernel))
+            self._replace(kernel, parts[0])
+        else:
+            self._replace(kernel, made)  # for the parts that there are
+        self._replace(copy, again)
+        for part in parts:
+            self._reads(part)
+        first, last = min(at, place), max(at, place) + 1
+        gone = {copy, *moved}
+        own = [made, *parts, *moved]
+        nodes[first:last] = [
+            new for node in nodes[first:last] if node not in gone for new in (own if node is kernel else [node])
+        ]
+        return at if place > at else at + len(parts)
+
+    def _replace(self, old: Node, new: Node) -> None:
+        readers = self.users.pop(old, [])
+        for reader in readers:
+            reader.inputs = [new if value is old else value for value in reader.inputs]
+        if readers:
+            self.users.setdefault(new, []).extend(readers)
+        if old in self.graph.results:
+            self.graph.results = [new if value is old else value for value in self.graph.results]
+
+
+def _shared(copy: Node, kernel: Node) -> int:
+    """Return the bytes that both read, as many elements as the copy has at least."""
+    if kernel is copy or not _lines_of_kernel(kernel):
+        return 0
+    size = copy.tensor_type.size
+    both = [v for v in dict.fromkeys(copy.inputs) if v in kernel.inputs and isinstance(v, Node)]
+    return sum(value.tensor_type.nbytes for value in both if value.tensor_type.size >= size)
+
+
+def _joined(copy: Node, kernel: Node) -> tuple[FusedElementwise, list[Value]] | None:
+    """Return the operator of both and its operands, or None if it cannot be one kernel or needs more passes."""
+    operands: dict[Value, int] = {}
+    numbers: dict[BodyLine, int] = {}
+    returns: list[int] = []
+    for node in (kernel, copy):
+        own: list[int] = []
+        for line in _lines_of_kernel(node):
+            read = tuple(
+                ("x", operands.setdefault(node.inputs[i], len(operands))) if kind == "x" else ("t", own[i])
+                for kind, i in line.operands
+            )
+            own.append(numbers.setdefault(BodyLine(line.op, read), len(numbers)))
+        returns += [own[i] for i in _returns(node)]
+    if len(numbers) > MOST_LINES or len(operands) > MOST_OPERANDS or len(set(returns)) < len(returns):
+        return None
+    op, types = FusedElementwise.of(list(numbers), returns), [value.tensor_type for value in operands]
+    try:
+        if space_of_steps(op, types).columns:
+            return None
+    except MspcError:
+        return None
+    return op, list(operands)
+
 
 PRICE = 3
 """Bytes moved that one byte less at the peak is worth."""
@@ -54,7 +354,7 @@ MOST_ROUNDS = 8
 
 @dataclass(frozen=True)
 class KeepForGradients(Pass):
-    """Compute again what costs more to keep for the gradients."""
+    """Recompute values that cost more to store for the gradients."""
 
     def run(self, graph: Graph) -> bool:
         if all(node.phase == "forward" for node in graph.nodes):
@@ -73,8 +373,7 @@ class KeepForGradients(Pass):
 
 
 def _join(graph: Graph) -> None:
-    """Let kernels that read the same make what is made again, where the bytes that this saves are worth what they hold
-    for longer."""
+    """Let kernels with equal operands make recomputed values, if the saved bytes are worth the longer lifetimes."""
     before, nodes, results = Alive(graph).peak()[1], graph.nodes, list(graph.results)
     inputs = {node: list(node.inputs) for node in nodes}
     saved = join_recomputed(graph)
@@ -86,8 +385,8 @@ def _join(graph: Graph) -> None:
 
 
 def _round(graph: Graph, alive: Alive) -> Alive | None:
-    """Take the cut at the peak. What is alive then, where it is worth its price; else None, and the graph is as it
-    was."""
+    """Take the cut at the peak. Return the lifetimes after it if it is worth its price; else None, and restore the
+    graph."""
     peak, most = alive.peak()
     choice = _Choice(graph, alive, peak)
     again, moved = choice.cheapest()
@@ -107,9 +406,9 @@ def _round(graph: Graph, alive: Alive) -> Alive | None:
 class _Choice:
     """The network of one cut.
 
-    alive: of the step. peak: a position in it. of_parameters: what is made of parameters and constants alone, which an
-    optimizer may keep for the next step. last_gradient: the position of the last node of the gradients. wanted: forward
-    values that wait at the peak, only for gradients behind it, and can be made again.
+    alive: of the step. peak: a position in it. of_parameters: values made of parameters and constants alone, which an
+    optimizer may store for the next step. last_gradient: the position of the last node of the gradients. wanted:
+    forward values that wait at the peak, only for later gradients, and can be recomputed.
     """
 
     def __init__(self, graph: Graph, alive: Alive, peak: int) -> None:
@@ -164,7 +463,6 @@ class _Choice:
         return again, sum(map(self.moved, again))
 
     def _reached(self, again: set[Value]) -> set[Value]:
-        """Those of the values that gradients read, or others that are made again."""
         found: set[Value] = set()
         waiting: list[Value] = list(self.wanted)
         while waiting:
@@ -181,8 +479,11 @@ class _Choice:
         return value not in self.wanted and self.alive.made[value] <= self.peak <= self.alive.last.get(value, -1)
 
     def moved(self, value: Value) -> int:
-        """Bytes that are moved where a value is made again: what it reads, and itself where its first making is read
-        ahead of the peak; or those that could be moved in the time of its instructions."""
+        """Return the bytes moved to recompute a value: its operands, and itself if its first copy is read before the
+        peak.
+
+        Or those that could be moved in the time of its instructions.
+        """
         read = sum(source.tensor_type.nbytes for source in self.sources(value) or ())
         readers = self.alive.readers.get(value, ())
         written = any(self.alive.position[reader] < self.peak for reader in readers)
@@ -198,7 +499,7 @@ class _Choice:
         return cost.operations + DRAW * cost.draws
 
     def sources(self, value: Value) -> tuple[Value, ...] | None:
-        """The values, views seen through, that a value is made again of; None where it cannot be."""
+        """Return the values, views seen through, that a value is recomputed from, or None if it cannot be."""
         if value not in self.known:
             self.known[value] = self._sources(value)
         return self.known[value]
@@ -216,17 +517,17 @@ class _Choice:
 
 
 def _lasts(value: Value) -> bool:
-    """Whether an operand that no node makes is the same at every step but for updates."""
+    """Return True for an operand without a node that is the same at every step except for updates."""
     return not isinstance(value, Parameter) or value.kind != "input"
 
 
 def _maker(value: Node) -> Node:
-    """The node that computes a value, which may be one of several results."""
+    """Return the node that computes a value, which may be one of several results."""
     return cast(Node, value.inputs[0]) if is_part(value) else value
 
 
 def _repeats(maker: Node, value: Node) -> bool:
-    """Whether a pass over memory makes a value again."""
+    """Return True if one pass over memory recomputes a value."""
     op = maker.op
     if not isinstance(op, FusedElementwise):
         return maker is value and not op.mutates and (by_element(op) or along_rows(op) or isinstance(op, Concat))
@@ -235,7 +536,7 @@ def _repeats(maker: Node, value: Node) -> bool:
 
 
 def _lines(maker: Node, values: Sequence[Node]) -> tuple[Sequence[BodyLine], list[int]]:
-    """All lines of a fused kernel, and the numbers of those that these results of it are computed from."""
+    """Return all lines of a fused kernel, and the numbers of those that these results need."""
     op = cast(FusedElementwise, maker.op)
     steps, found = steps_of(op), set[int]()
     waiting = [_line_of(op, value) for value in values]
@@ -252,7 +553,7 @@ def _line_of(op: FusedElementwise, value: Node) -> int:
 
 
 def _slice_of(maker: Node, values: Sequence[Node]) -> tuple[FusedElementwise, list[Value]]:
-    """The operator of those lines of a fused kernel that these results need, and its operands."""
+    """Return the operator of the lines of a fused kernel that these results need, and its operands."""
     steps, lines = _lines(maker, values)
     number = {line: i for i, line in enumerate(lines)}
     operands: dict[int, int] = {}
@@ -268,7 +569,7 @@ def _slice_of(maker: Node, values: Sequence[Node]) -> tuple[FusedElementwise, li
 
 
 def _make_again(graph: Graph, alive: Alive, again: set[Value], peak: int) -> None:
-    """Let gradients behind the peak read copies of these values, each made right before the first of them."""
+    """Let gradients after the peak read copies of these values, each made right before its first reader."""
     nodes: list[Node] = []
     copies: dict[Value, Value] = {}
 
@@ -301,7 +602,7 @@ def _make_again(graph: Graph, alive: Alive, again: set[Value], peak: int) -> Non
 
 
 def drop_unread_results(graph: Graph) -> None:
-    """Fused kernels no longer store what nobody reads."""
+    """Stop fused kernels from storing results that nothing reads."""
     users, returned = graph.users(), set(graph.results)
     replaced: dict[Value, Value] = {}
     for node in graph.nodes:

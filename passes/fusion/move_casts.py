@@ -1,4 +1,4 @@
-"""Moves elements while they are narrow: a cast to a wider element type waits until they lie where they are read, one to
+"""Move elements while they are narrow: a cast to a wider element type comes after the moves, one to
 a narrower type comes first.
 
 Input:  `%1 = Cast(%x) {dst_type: Float32}`, `%2 = Transpose(%1)`,
@@ -6,9 +6,9 @@ Input:  `%1 = Cast(%x) {dst_type: Float32}`, `%2 = Transpose(%1)`,
 Output: `%1 = Transpose(%x)`, `%2 = Cast(%1) {dst_type: Float32}`,
         `%8 = Cast(%7) {dst_type: BFloat16}`, `%9 = Reshape(%8)`
 
-A cast gives an element the same value wherever it lies, so that the numbers stay bit for bit. What is widened and then
+A cast gives an element the same value anywhere, so that the numbers stay bit for bit. A value that is widened and then
 narrowed again is read as it was. Nothing is done twice: a cast passes an operator where all that read its result can
-take it so, and where no more elements are converted on the other side; it passes a view of memory in any case.
+take it so, and if no more elements are converted on the other side; it passes a view of memory in any case.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ class _CastWalk:
         return self.changed
 
     def visit(self, node: Node) -> None:
-        """Put a node, or what replaces it, behind the others."""
         raise NotImplementedError
 
     def readers(self, value: Value) -> list[Node]:
@@ -88,8 +87,8 @@ class _CastWalk:
 
 
 class _WidenLater(_CastWalk):
-    """narrow: what widened values are casts of, where all that read the cast can read this instead; and tuples of
-    narrow tensors by the tuples that they replace."""
+    """narrow: the operands of casts whose readers can all read these instead; and tuples of narrow tensors by the
+    tuples that they replace."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -123,19 +122,18 @@ class _WidenLater(_CastWalk):
             self.narrow[wide] = moved
 
     def _is_moved(self, value: Value) -> bool:
-        """Whether all that read a value only move its elements."""
         readers = self.readers(value)
         return bool(readers) and value not in self.results and all(_takes(reader) for reader in readers)
 
     def _is_one_or_taken_apart(self, node: Node) -> bool:
-        """Whether a result is a tensor, or a tuple of which only the elements are read."""
+        """Return True if a result is a tensor, or a tuple with readers of its elements only."""
         if isinstance(node.type, TensorType):
             return True
         return node not in self.results and _is_taken_apart(self.readers(node))
 
 
 class _NarrowEarlier(_CastWalk):
-    """wanted: the element type to which all that reads a node's result casts it. made: casts by what they convert."""
+    """wanted: the element type to which all readers of a node's result cast it. made: casts by operand."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -206,7 +204,7 @@ class _NarrowEarlier(_CastWalk):
         self.nodes.append(node)
 
     def _before_widening(self, value: Value) -> Value:
-        """What a value was before it got an element type that holds all its numbers."""
+        """Return a value before a cast to an element type that holds all its numbers."""
         while isinstance(value, Node) and isinstance(value.op, Cast):
             source = value.inputs[0]
             if value.op.dst_type not in EXACT.get(source.tensor_type.dtype, ()) or self.updates.changes(source):
@@ -216,24 +214,21 @@ class _NarrowEarlier(_CastWalk):
 
 
 def _is_taken_apart(readers: list[Node]) -> bool:
-    """Whether those who read a tuple take its elements."""
     return all(isinstance(reader.op, TupleGetItem) for reader in readers)
 
 
 def _is_moved_view(value: Value) -> TypeGuard[Node]:
-    """Whether a value is another one in another shape."""
     if not isinstance(value, Node) or not value.op.moves or not value.op.is_view:
         return False
     return not isinstance(value.op, TupleGetItem)
 
 
 def _takes(node: Node) -> bool:
-    """Whether a node moves elements, to no more places than they had."""
+    """Return True if a node moves elements, to no more places than they had."""
     return node.op.moves and _elements(node.type) <= _given(node)
 
 
 def _knows(node: Node, dtype: DType) -> bool:
-    """Whether an operator that moves elements may be given some of this type."""
     types: list[Any] = [_with_dtype(value.type, dtype) for value in node.inputs]
     try:
         cast(Op, node.op).infer(*types)
@@ -243,7 +238,7 @@ def _knows(node: Node, dtype: DType) -> bool:
 
 
 def _given(node: Node) -> int:
-    """The elements of all operands."""
+    """Return the elements of all operands."""
     return sum(_elements(value.type) for value in node.inputs)
 
 
@@ -252,12 +247,12 @@ def _elements(type: Type) -> int:
 
 
 def _bytes(value: Value) -> int:
-    """Of one element."""
+    """Return the bytes of one element."""
     return element_types(value.type)[0].dtype.itemsize
 
 
 def _retyped(node: Node, inputs: list[Value], dtype: DType) -> Node:
-    """What a node does, on operands of another element type."""
+    """Return the node's operator on operands of another element type."""
     made = Node(node.op, inputs, _with_dtype(node.type, dtype), node.name, node.instance, node.scope, node.frames,
                 node.phase)  # fmt: skip
     made.attrs = dict(node.attrs)

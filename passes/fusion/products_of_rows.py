@@ -5,7 +5,7 @@ Input:  `%1 = BatchMatMul(%x, %w)` of (8, 128, 64) and (64, 48),
 Output: `%1 = Reshape(%x) {shape: (1024, 64)}`, `%2 = MatMul(%1, %w)`, `%3 = Reshape(%2) {shape: (8, 128, 48)}`,
         `%9 = MatMul(Reshape(%x), Reshape(%7)) {transpose_a: true}`
 
-So networks that write `ops.matmul(x, w)`, or `x @ w`, get what those with layers of `nn.Dense` get: `join_products`,
+So networks that write `ops.matmul(x, w)`, or `x @ w`, compile like those with layers of `nn.Dense`: `join_products`,
 which follows, knows products of rows. It runs on a rank's graph.
 """
 
@@ -50,6 +50,5 @@ def _has_one_matrix(node: Node) -> bool:
 
 
 def _rows(emitter: Emitter, place: Node, value: Value) -> Value:
-    """All rows of a batch as one matrix."""
     columns = value.shape[-1]
     return emitter.shaped(place, value, (value.tensor_type.size // columns, columns), place)

@@ -1,16 +1,16 @@
-"""Computes again, within a fused kernel, what it would otherwise read from memory, where that takes fewer bytes.
+"""Recompute, within a fused kernel, values it would otherwise read from memory, if that moves fewer bytes.
 
 Input:  `%1 = FusedElementwise(%x, ...) {body: ("Cast(x0, dst_type=Float32)", ...), returns: (0, 2)}`, and a kernel that
         reads %x and the conversion of %x, which is twice as large
 Output: a kernel that reads %x alone and converts it itself; nobody stores the conversion
 
-A value is computed again from what its own kernel reads or stores, as long as nothing has changed since: always where
-the reader has all of that already or it is smaller than the value. Where all that reads the value can compute it again,
-it need not be stored: then they may read more than the value has, as long as fewer bytes move than before and what they
-read does not have to be stored for longer in its place (but for a little, as the means of channels beside an image).
+A value is recomputed from the operands or results of its own kernel, if unchanged since: always if
+the reader has all of them already or they are smaller than the value. If all readers of the value can recompute it,
+it need not be stored: then they may read more than the value has, as long as fewer bytes move than before and their
+operands need not be stored longer instead (except for a little, as the means of channels beside an image).
 
-What is compared for equality, as by the gradient of a maximum, is made again by the same lines from the same operands
-alone: a kernel goes on with what it has in registers, and what is made of its stored, rounded results is not equal.
+Values compared for equality, as by the gradient of a maximum, are recomputed by the same lines from the same operands
+alone: a kernel goes on with values in registers, and values made from its stored, rounded results are not equal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import BodyLine, along_rows, by_element, reshapes, row_axes
 from mspc.ops.fused.elementwise import FusedElementwise, space_of_steps, steps_of
-from mspc.ops.fused.space import divided, row_of, space_of
+from mspc.ops.fused.kernel import divided, row_of, space_of
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
@@ -44,7 +44,7 @@ Source = tuple[str, int] | Value
 
 @dataclass(frozen=True)
 class RecomputeElementwise(Pass):
-    """Let kernels recompute what they read."""
+    """Let kernels recompute operands."""
 
     def run(self, graph: Graph) -> bool:
         kernels = _Kernels(graph)
@@ -65,9 +65,11 @@ class RecomputeElementwise(Pass):
 
 @dataclass(eq=False)
 class _Kernel:
-    """An elementwise node. lines: (operator, what it reads). results: the lines whose values others read, by these
-    values. position: in the graph. size, row, cuts: of the space that the lines go through, row 0 where it has no rows.
-    ends: reductions that no line can read. by_row: lines with a value for every row. changed: whether lines were added.
+    """An elementwise node.
+
+    lines: (operator, operands). results: the lines whose values others read, by these values. position: in the graph.
+    size, row, cuts: of the space of the lines, row 0 if it has no rows. ends: reductions that no line can read. by_row:
+    lines with a value for every row. changed: lines were added.
     """
 
     node: Node
@@ -82,7 +84,7 @@ class _Kernel:
     changed: bool = False
 
     def operands(self) -> list[Value]:
-        """What it reads of others, once each."""
+        """Return the values from outside, once each."""
         found = [s for _, sources in self.lines for s in sources if isinstance(s, Value)]
         return list(dict.fromkeys(found))
 
@@ -126,7 +128,6 @@ class _Kernel:
                 replaced[part] = node
 
     def _needed(self, lines: Iterable[int]) -> list[int]:
-        """These lines and all that they read, in an order in which they can run."""
         found: dict[int, None] = {}
 
         def visit(line: int) -> None:
@@ -157,8 +158,8 @@ class _Again:
 
 
 class _Kernels:
-    """All elementwise nodes of a graph, and who makes and reads what. A view of what a kernel makes is a line of those
-    that read all its elements one by one."""
+    """All elementwise nodes of a graph, and the makers and readers of values. A view of a kernel's result is a line of
+    the kernels that read all its elements one by one."""
 
     def __init__(self, graph: Graph) -> None:
         self.updates = Updates(graph)
@@ -186,7 +187,7 @@ class _Kernels:
 
     @iterative
     def _only_kernels_read(self, view: Node) -> Generator[Any, bool, bool]:
-        """Whether kernels, which read what it shows instead, are all who read a view."""
+        """Return True if only kernels read a view; they can read the value it shows instead."""
         if view in self.returned:
             return False
         for user, _ in self.users.get(view, ()):
@@ -233,7 +234,7 @@ class _Kernels:
         return _Kernel(node, position, size, row, cuts, lines, made, ends, by_row)
 
     def _single(self, node: Node) -> BodyLine | None:
-        """The line that a node is which is in no group; None for one that cannot be a line."""
+        """Return the line of a node in no group, or None."""
         member = (by_element(node.op) or along_rows(node.op)) and isinstance(node.type, TensorType)
         if not member or not all(isinstance(value.type, TensorType) for value in node.inputs):
             return None
@@ -244,7 +245,7 @@ class _Kernels:
         return BodyLine(cast(Op, node.op), tuple(("x", i) for i in range(len(node.inputs))))
 
     def _seen_through(self, value: Value, lines: list[tuple[Op, list[Source]]], views: dict[Value, Source]) -> Source:
-        """A line that shows what a kernel makes as `value` does, or the value itself."""
+        """Return a line that shows a kernel's result as `value` does, or the value itself."""
         root = self.shown.get(value)
         if root is None:
             return value
@@ -258,7 +259,7 @@ class _Kernels:
         return value in self.returned or bool(self.readers[value])
 
     def recompute(self, kernel: _Kernel, value: Value) -> bool:
-        """Compute a value again in a kernel that reads it, or in all that do, where that is better; whether it is."""
+        """Recompute a value in a kernel that reads it, or in all that do, if that is better; return True if it is."""
         found = self._best(kernel, value)
         if found is None:
             return False
@@ -282,8 +283,8 @@ class _Kernels:
         return True
 
     def recompute_together(self, kernel: _Kernel) -> bool:
-        """Compute all values again that a kernel alone reads, where that is better though it is not for each by itself;
-        whether it is."""
+        """Recompute all values that a kernel alone reads, if that is better although it is not for each; return True if
+        it is."""
         values = [v for v in kernel.operands() if v in self.makers and self._alone(kernel, v)]
         found = {value: again for value in values if (again := self._best(kernel, value)) is not None}
         if len(found) < 2:
@@ -302,29 +303,27 @@ class _Kernels:
         return True
 
     def _stored_longer(self, leaves: Iterable[Value], reader: _Kernel) -> int:
-        """Bytes of what has to be stored for a reader, and would not have to be without it."""
+        """Return the bytes that are stored only because of a reader."""
         return sum(leaf.tensor_type.nbytes for leaf in leaves if self._ends(leaf) < reader.position)
 
     def _alone(self, kernel: _Kernel, value: Value) -> bool:
-        """Whether a kernel is all that reads a value."""
         return value not in self.returned and self.readers[value] == {kernel}
 
     def _readers_of(self, value: Value) -> list[_Kernel]:
-        """The kernels that read a value, where they are all who do; else none."""
+        """Return the kernels that read a value if nothing else does, else none."""
         readers = self.readers[value]
         if value in self.returned or None in readers:
             return []
         return sorted(cast("set[_Kernel]", readers), key=lambda kernel: kernel.position)
 
     def _ends(self, value: Value) -> int:
-        """The position of the last node that reads a value."""
         if not isinstance(value, Node) or value in self.returned:
             return len(self.position)
         readers = [kernel.position for kernel in self.readers.get(value, ()) if kernel is not None]
         return max([*readers, *(self.position[user] for user, _ in self.users.get(value, ()))], default=-1)
 
     def _best(self, kernel: _Kernel, value: Value) -> _Again | None:
-        """How a kernel computes a value again that it reads, from the fewest bytes; None where it cannot."""
+        """Return the recomputation of a value in a kernel that reads fewest bytes, or None."""
         maker = self.makers.get(value)
         if maker is None or maker is kernel or not value.tensor_type.size == kernel.size == maker.size:
             return None
@@ -339,7 +338,8 @@ class _Kernels:
         return min(ways, key=lambda again: again.more, default=None)
 
     def _again(self, maker: _Kernel, line: int, stored: bool) -> _Again:
-        """How a line is computed again, from the operands of its kernel, or with `stored` from its other results."""
+        """Return the recomputation of a line from the operands of its kernel, or with `stored` from its other
+        results."""
         again = _Again()
         others = {i: v for v, i in maker.results.items() if i != line and self.is_read(v)} if stored else {}
 
@@ -361,7 +361,7 @@ class _Kernels:
         return again
 
     def _may(self, kernel: _Kernel, maker: _Kernel, again: _Again, own: set[Value]) -> bool:
-        """Whether there is room, and nothing that is read has changed since."""
+        """Return True if there is room, and the operands are unchanged."""
         leaves = list(again.leaves)
         room = len(kernel.lines) + len(again.lines) <= MOST_LINES and len(own.union(leaves)) <= MOST_OPERANDS
         row = maker.row if any(maker.goes_along_rows(line) for line in again.lines) else 0

@@ -1,34 +1,174 @@
-"""Walks a graph node by node, and lets what reads a value that lies in another order than its shape says go on there.
+"""Walk a graph node by node, and let readers of a value stored in another order than its shape continue in that order.
 
-Every operator says itself how it works on what lies in another order (`Op.reordered`), and one that cannot may be taken
-apart into those that can (`Op.as_reductions`). What only shows a value otherwise, a reshape or a transpose of the
-script's, costs nothing: it is another order of the same memory. Values are moved where others need them as their shapes
+Every operator declares how it works on reordered operands (`Op.reordered`), and one that cannot may be taken
+apart into those that can (`Op.as_reductions`). A view, a reshape or a transpose of the
+script's, costs nothing: it is another order of the same memory. Values are moved if others need them as their shapes
 say, once for all of these.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, cast
 
+from mspc.analysis.aliasing import Updates
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import closes, row_axes
-from mspc.ops.memory_order import MemoryOrder
+from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
 from mspc.ops.op import Op
+from mspc.ops.tensor.broadcast import BroadcastTo
+from mspc.ops.tensor.moving import Transpose
+from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.stored_values import FusedValueMap, moved_bytes
+
+# The values of a graph in the orders in which they are stored, and a graph that grows by what brings them there.
+
+
+Memory = tuple[DimensionPart, ...]
+
+
+class FusedValueMap:
+    """Every value of the old graph, and the values that hold its elements in the new one, by their order in memory.
+
+    b: the new graph. orders: the order in which readers continue, if it is not that of the shape.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.b = Builder(graph, [])
+        self.orders: dict[Value, MemoryOrder] = {}
+        self.held: dict[Value, dict[Memory, tuple[MemoryOrder, Value]]] = {}
+        self._shown: dict[tuple[Value, tuple[int, ...]], Value] = {}
+        self._updates = Updates(graph)
+
+    def order(self, value: Value) -> MemoryOrder:
+        """The order in which others go on that read a value."""
+        return self.orders.get(value) or MemoryOrder.of(value.shape)
+
+    def hold(self, value: Value, order: MemoryOrder, stored: Value) -> None:
+        """`stored` has the elements of `value`, in this order."""
+        known = MemoryOrder(tuple(part for part in order.parts if part.dim >= 0), order.rank)
+        self.held.setdefault(value, {})[known.memory] = known, stored
+
+    def make(self, value: Value, order: MemoryOrder, stored: Value, continues: bool = True) -> None:
+        """Record the same, if the reader `continues` in this order."""
+        self.hold(value, order, stored)
+        if continues and not order.is_plain:
+            self.orders[value] = order
+
+    def same(self, value: Value, other: Value) -> None:
+        """A value is another one."""
+        for order, stored in self.known(other):
+            self.hold(value, order, stored)
+        if other in self.orders:
+            self.orders[value] = self.orders[other]
+
+    def moved_for_good(self, values: Sequence[Value], orders: Sequence[MemoryOrder]) -> None:
+        """Let readers continue in these orders, except for parameters, whose updates do not."""
+        for value, order in zip(values, orders, strict=True):
+            updated = isinstance(value, Parameter) and value.trainable
+            held = order.memory in self.held.get(value, {})
+            if held and value not in self.orders and not order.is_plain and not updated:
+                self.orders[value] = order
+
+    def known(self, value: Value) -> list[tuple[MemoryOrder, Value]]:
+        """All that holds the elements of a value."""
+        if value not in self.held:
+            self.hold(value, MemoryOrder.of(value.shape), value)
+        return list(self.held[value].values())
+
+    def plain(self, value: Value) -> Value:
+        """A value, a tensor or a tuple, as its shape says."""
+        if value not in self.held:
+            return value
+        return self.stored(value, MemoryOrder.of(value.shape))
+
+    def stored(self, value: Value, order: MemoryOrder) -> Value:
+        """Return the value with these elements in this order, in that shape."""
+        self.known(value)
+        found = self.held[value].get(order.memory)
+        if found is not None:
+            return self._with_shape(found[1], order.stored)
+        made = self.made_again(value, order) or self._moved(value, order)
+        if not self._updates.changes(value):
+            self.hold(value, order, made)
+        return self._with_shape(made, order.stored)
+
+    def made_again(self, value: Value, order: MemoryOrder) -> Value | None:
+        """Return the value recomputed in this order, if that moves nothing and reads less."""
+        if not isinstance(value, Node) or not isinstance(value.op, Op):
+            return None
+        number = value.op.uniform() if not value.inputs else None
+        if number is not None:
+            return self.emit_as(value, BroadcastTo(order.stored), [self.b.constant(number, value.tensor_type.dtype)])
+        found = self._can_be_made(value, order)
+        if found is None or found.op is None:
+            return None
+        sources = [self.stored(source, own) for source, own in zip(value.inputs, found.operands, strict=True)]
+        return self.emit_as(value, found.op, sources)
+
+    def _can_be_made(self, value: Value, order: MemoryOrder, farthest: int = 4) -> Reordered | None:
+        """Return the recomputation of the value from operands that are smaller or can be recomputed themselves."""
+        if not farthest or not isinstance(value, Node) or not isinstance(value.op, Op):
+            return None
+        if any(map(self._updates.changes, value.inputs)) or any(isinstance(v.type, TupleType) for v in value.inputs):
+            return None
+        found = value.op.made_in(order, [source.tensor_type for source in value.inputs])
+        if found is None:
+            return None
+        for source, own in zip(value.inputs, found.operands, strict=True):
+            if source.tensor_type.size < value.tensor_type.size or own.memory in self.held.get(source, {}):
+                continue
+            uniform = isinstance(source, Node) and isinstance(source.op, Op) and source.op.uniform() is not None
+            if not uniform and self._can_be_made(source, own, farthest - 1) is None:
+                return None
+        return found
+
+    def _moved(self, value: Value, order: MemoryOrder) -> Value:
+        own, _ = self.known(value)[0]
+        parts = own.refined(order)
+        if parts is None:  # by way of its shape, with whose dimensions all parts agree
+            self.plain(value)
+            parts = MemoryOrder.of(value.shape).refined(order)
+        assert parts is not None
+        source, target = parts
+        dims = [source.parts.index(part) for part in target.parts]
+        return self.b.emit(Transpose(tuple(dims)), self.stored(value, source))
+
+    def _with_shape(self, value: Value, shape: tuple[int, ...]) -> Value:
+        if value.shape == shape:
+            return value
+        source = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, Reshape) else value
+        if source.shape == shape:
+            return source
+        found = self._shown.get((source, shape))
+        if found is None:
+            found = self._shown[source, shape] = self.b.emit(Reshape(shape), source)
+        return found
+
+    def emit_as(self, node: Node, op: Any, inputs: Iterable[Value]) -> Node:
+        """`op` in the place of a node, under its names."""
+        made = self.b.emit(op, *inputs, name=node.name, instance=node.instance)
+        made.scope, made.frames, made.phase, made.forward = node.scope, node.frames, node.phase, node.forward
+        made.attrs = dict(node.attrs)
+        return made
+
+
+def moved_bytes(nodes: Sequence[Node]) -> int:
+    """Return the bytes that transposes make."""
+    return sum(node.tensor_type.nbytes for node in nodes if isinstance(node.op, Transpose))
 
 
 def reorder(graph: Graph, continues: Callable[[MemoryOrder], bool], most: int) -> bool:
-    """Walk a graph; whether it is another then. It stays where more than `most` bytes are moved.
+    """Walk a graph; return True if it changed. It stays if more than `most` bytes would be moved.
 
-    continues: whether what reads a value as its shape says goes on in an order that a transpose of the script shows.
+    continues: tells if readers of a value in the order of its shape continue in an order that a transpose of the script
+    shows.
     """
     nodes, results, inputs = graph.nodes, graph.results, [list(node.inputs) for node in graph.nodes]
     walk = _ReorderingWalk(graph, continues)
@@ -47,7 +187,7 @@ def reorder(graph: Graph, continues: Callable[[MemoryOrder], bool], most: int) -
 class _ReorderingWalk:
     """The nodes in order, each as it was or on values in other orders.
 
-    tuples: what is in the place of a node with several results, and their orders. parts: the results of nodes that were
+    tuples: the replacement of a node with several results, and their orders. parts: the results of nodes that were
     taken apart. whole: values that something reads as a tuple.
     """
 
@@ -60,7 +200,6 @@ class _ReorderingWalk:
         self.whole.update(graph.results)
 
     def visit(self, node: Node) -> None:
-        """Put a node behind the others."""
         self.values.b.like(node)
         self.values.b.phase, self.values.b.forward = node.phase, node.forward
         if isinstance(node.op, TupleGetItem) and node.inputs[0] in self.tuples:
@@ -72,7 +211,7 @@ class _ReorderingWalk:
             self._stays(node)
 
     def _is_tensors(self, node: Node) -> bool:
-        """Whether the node works on tensors, and every tensor that it makes is read by itself."""
+        """Return True if the node works on tensors, and every tensor that it makes is read by itself."""
         if isinstance(node.type, TupleType) and node in self.whole:
             return False
         shapes = [value.type.shape for value in node.inputs if isinstance(value.type, TensorType)]
@@ -83,7 +222,7 @@ class _ReorderingWalk:
         self.values.b.nodes.append(node)
 
     def _shows(self, node: Node) -> bool:
-        """Whether the node shows its operand in another shape or order, in the same memory."""
+        """Return True for a view of the operand in another shape or order."""
         op, (value, *others) = cast(Op, node.op), node.inputs
         own = self.values.order(value)
         if others or not (op.reshapes or op.moves):
@@ -111,7 +250,7 @@ class _ReorderingWalk:
         return True
 
     def _changes(self, node: Node) -> bool:
-        """Whether the node works on operands in the orders in which they lie."""
+        """Return True if the operator can work on operands in their present orders."""
         op = cast(Op, node.op)
         orders = [self.values.order(value) for value in node.inputs]
         if all(order.is_plain for order in orders) and not op.wants_channels_last:
@@ -129,8 +268,11 @@ class _ReorderingWalk:
         return True
 
     def _made(self, node: Node, op: Any, sources: Sequence[Value]) -> Node:
-        """The operator in a node's place. A reduction along dimensions that lie apart is several, one along neighbours
-        after the other, that of most places first: it leaves the least. (Not where it would round in between.)"""
+        """Return the operator on reordered operands.
+
+        A reduction along dimensions that are not adjacent becomes several, the largest first, which leaves the least.
+        (Not if that rounds in between.)
+        """
         kind = sources[0].tensor_type
         axes = (row_axes(op, [kind]) or ()) if closes(op) and kind.dtype.itemsize >= 4 else ()
         dims = [(d in axes, d) for d, n in enumerate(kind.shape) if n != 1]
@@ -142,7 +284,6 @@ class _ReorderingWalk:
         return self._made(node, op, [left])
 
     def _comes_apart(self, node: Node) -> bool:
-        """Whether the node is one of several operators on operands that do not lie as their shapes say."""
         op = cast(Op, node.op)
         kind = type(op)
         if kind.as_reductions is Op.as_reductions and kind.as_rows is Op.as_rows:

@@ -1,30 +1,32 @@
-"""Records what a pass does that puts several nodes into one: the new nodes, the removed ones, and the replacements.
+"""Record the changes of a pass that joins nodes: the new nodes, the removed ones, and the replacements.
 
-A pass walks over the nodes and notes what it joins; `Rewriter.apply` then changes the graph at once, so that positions
+A pass walks over the nodes and records the joins; `Rewriter.apply` then changes the graph at once, so that positions
 and readers stay those of the graph as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
+from mspc.analysis.aliasing import Updates
+from mspc.ir.builder import Builder
 from mspc.ir.graph import STAGE, Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.facts import SWITCHES
-from mspc.ir.types import DType, TupleType, Type
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ir.types import DType, TensorType, TupleType, Type
+from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Split
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
+from mspc.passes.cleanup.simplify import remove_dead
 
 
 class Rewriter:
-    """What becomes of the nodes of one graph.
-
-    replaced: the values that others replace, by these. gone: nodes that go, whatever takes their place.
-    """
+    """The planned changes of one graph. replaced: the replacement of values. gone: nodes to remove."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -43,7 +45,7 @@ class Rewriter:
 
     @cached_property
     def results(self) -> set[Value]:
-        """What the graph returns."""
+        """The results of the graph."""
         return set(self.graph.results)
 
     def readers(self, value: Value) -> list[Node]:
@@ -58,7 +60,7 @@ class Rewriter:
     # What changes
 
     def now(self, value: Value) -> Value:
-        """What replaces a value so far."""
+        """Return the current replacement of a value."""
         return self.replaced.get(value, value)
 
     def taken(self, node: Node) -> bool:
@@ -66,7 +68,7 @@ class Rewriter:
         return node in self._made or node in self.replaced
 
     def put(self, place: Node, nodes: Iterable[Node]) -> None:
-        """Make nodes in the place of one that goes, behind those that are made there already."""
+        """Add nodes at the position of one that is removed, after those already added there."""
         held = self._made.setdefault(place, [])
         for node in nodes:
             held.append(node)
@@ -74,7 +76,7 @@ class Rewriter:
         self.gone.add(place)
 
     def put_ahead(self, place: Node, nodes: Iterable[Node]) -> None:
-        """Make nodes ahead of one that stays, unless something replaces it or drops it."""
+        """Add nodes before one that stays, unless something replaces or drops it."""
         goes = place in self.gone
         self.put(place, nodes)
         if not goes:
@@ -106,7 +108,7 @@ class Rewriter:
             self._stood_for.setdefault(new, []).append(value)
 
     def apply(self) -> bool:
-        """Change the graph; False where there was nothing to join."""
+        """Change the graph; return False if there is nothing to do."""
         if not self._made:
             return False
         nodes: list[Node] = []
@@ -126,8 +128,10 @@ class Emitter(Rewriter):
     def emit(
         self, place: Node, op: Op, inputs: Sequence[Value], like: Node, parts: Sequence[Node] = (), takes: bool = False
     ) -> Node:
-        """A new node ahead of `place`, at the lines of `like`. It replaces all of `parts`, or `takes` the names and
-        facts of `like`."""
+        """Return a new node before `place`, at the lines of `like`.
+
+        It replaces all of `parts`, or `takes` the names and facts of `like`.
+        """
         type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # structural operators take tuples
         made = Node(op, inputs, type, scope=like.scope, frames=like.frames, phase=like.phase)
         if STAGE in like.attrs:
@@ -174,7 +178,7 @@ def fused(op: Op, inputs: Iterable[Value], type: Type, first: Node, last: Node, 
 
 
 def gathered(op: Op, inputs: Iterable[Value], type: Type, members: Sequence[Node], parts: Iterable[str]) -> Node:
-    """The node that does what several members did, at the lines of the last; it lists the labels `parts` and all
+    """Return a node that does the work of several members, at the lines of the last, with the labels `parts` and all
     members' facts."""
     last = members[-1]
     made = Node(op, inputs, type, scope=last.scope, frames=last.frames, phase=last.phase)
@@ -198,16 +202,131 @@ def successor(several: Node, index: int, like: Node) -> Node:
 
 
 def parts_of(node: Node) -> tuple[str, ...]:
-    """The labels of what a node was made of; its own where it was made of nothing else."""
+    """Return the labels of the nodes that a node was made of; its own if none."""
     return tuple(node.attrs.get("fused", (node.label,)))
 
 
 def merged_attributes(members: Sequence[Node]) -> dict[str, Any]:
-    """The members' further facts, each as a tuple with an entry for every member, None where it has none; reasons as
-    one text, and of a switch whether any has it."""
+    """Return the members' further facts, each as a tuple with an entry for every member, None if it has none.
+
+    Reasons become one text, and a switch is set if any member has it.
+    """
     keys = dict.fromkeys(key for node in members for key in node.attrs if key != "fused")
     found: dict[str, Any] = {key: tuple(node.attrs.get(key) for node in members) for key in keys}
     found |= {key: any(found[key]) for key in SWITCHES.intersection(keys)}
     if "reason" in found:
         found["reason"] = "; ".join(dict.fromkeys(filter(None, found["reason"])))
     return found
+
+
+# Finds nodes that one operator can do together, in the place of the last of them.
+
+
+MOST_MEMBERS = 64
+HELD = 64 << 20
+"""Bytes of operands, made between the members of a group, that may wait for its last member."""
+
+
+@dataclass(eq=False)
+class _Group:
+    """Nodes that become one. start: number of the first. held: bytes of operands that wait. open: whether another may
+    join."""
+
+    start: int
+    members: list[Node] = field(default_factory=list[Node])
+    held: int = 0
+    open: bool = True
+
+
+def groups_of_alike(
+    graph: Graph, key_of: Callable[[Node], Hashable], followers: Mapping[Node, Node]
+) -> list[list[Node]]:  # fmt: skip
+    """Return groups of several nodes. Readers of a member and changes of its operands close a group.
+
+    Args:
+        key_of: equal for nodes that can be one; None for those that stay.
+        followers: a member's only reader that becomes a part of it.
+    """
+    updates = Updates(graph)
+    numbers: dict[Value, int] = {node: number for number, node in enumerate(graph.nodes)}
+    current: dict[Hashable, _Group] = {}
+    group_of: dict[Value, _Group] = {}
+    found: list[_Group] = []
+    for number, node in enumerate(graph.nodes):
+        for value in node.inputs:
+            group = group_of.get(value)
+            if group is None:
+                continue
+            if isinstance(value, Node) and followers.get(value) is node:
+                group_of[node] = group
+            else:
+                group.open = False
+        key = key_of(node)
+        if key is None:
+            continue
+        group = current.get(key)
+        if group is None or not _takes(group, node, number, updates, numbers):
+            group = current[key] = _Group(number)
+            found.append(group)
+        group.held += _waiting(group, node, numbers)
+        group.members.append(node)
+        group_of[node] = group
+    return [group.members for group in found if len(group.members) > 1]
+
+
+def _takes(group: _Group, node: Node, number: int, updates: Updates, numbers: Mapping[Value, int]) -> bool:
+    """Return True if a node may join: the members' operands are unchanged, and not too many bytes wait."""
+    if not group.open or len(group.members) == MOST_MEMBERS or group.held + _waiting(group, node, numbers) > HELD:
+        return False
+    return not updates.between([value for member in group.members for value in member.inputs], group.start, number)
+
+
+def _waiting(group: _Group, node: Node, numbers: Mapping[Value, int]) -> int:
+    """Return the bytes of the node's operands made after the group's first member."""
+    return sum(value.type.nbytes for value in node.inputs if numbers.get(value, -1) > group.start)
+
+
+# Takes operators of a rank's graph apart into several, which later passes join to their neighbours.
+
+
+Maker = Callable[[Builder, Node], Sequence[Value] | None]
+"""Emits what a node is, and returns its results; None: it stays."""
+
+
+def split(graph: Graph, make: Maker) -> bool:
+    """Replace nodes by the nodes `make` emits for them; return True if there were any.
+
+    The new nodes name the old one in their attribute `fused`.
+    """
+    read_as_tuples = {v for node in graph.nodes if not isinstance(node.op, TupleGetItem) for v in node.inputs}
+    read_as_tuples.update(graph.results)
+    nodes: list[Node] = []
+    b = Builder(graph, nodes)
+    parts: dict[Value, Sequence[Value]] = {}
+    replaced: dict[Value, Value] = {}
+    for node in graph.nodes:
+        node.inputs = [replaced.get(value, value) for value in node.inputs]
+        if isinstance(node.op, TupleGetItem) and node.inputs[0] in parts:
+            replaced[node] = parts[node.inputs[0]][node.op.index]
+            continue
+        b.like(node)
+        b.phase, b.forward = node.phase, node.forward
+        begin = len(nodes)
+        made = make(b, node)
+        if made is None:
+            nodes.append(node)
+            continue
+        for each in nodes[begin:]:
+            each.attrs["fused"] = (node.label,)
+        if isinstance(node.type, TensorType):
+            replaced[node] = made[0]
+            continue
+        parts[node] = made
+        if node in read_as_tuples:
+            replaced[node] = b.emit(MakeTuple(), *made)
+    if not parts and not replaced:
+        return False
+    graph.nodes = nodes
+    graph.replace(replaced)
+    remove_dead(graph)
+    return True

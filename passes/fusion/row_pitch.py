@@ -1,11 +1,12 @@
-"""Matrices whose rows are no multiple of 16 bytes lie with a gap behind every row, where all who touch them can do so.
+"""Add a gap after every row of matrices with rows that are no multiple of 16 bytes, if all readers and writers allow
+it.
 
 Input:  `%1 = MatMul(%x, %table)` of BFloat16, 2432 x 30522, read by a fused operator along its rows
 Output: the same graph; `row_pitch: (30528)` says that a row of `%1` begins every 30528 elements
 
-Tensor cores load 16 bytes at once, and so do the kernels of fused operators: rows that begin elsewhere make them much
+Tensor cores load 16 bytes at once, and so do the kernels of fused operators: other row offsets make them much
 slower (NVIDIA, "Matrix Multiplication Background User's Guide"). A product of two matrices may make and read matrices
-with gaps, and a fused operator along rows what has its whole rows. All others want memory without gaps, and a value
+with gaps, and a fused operator along rows tensors of its whole rows. All others need memory without gaps, and a value
 that one of them touches has none.
 """
 
@@ -19,7 +20,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps
-from mspc.ops.fused.space import Space
+from mspc.ops.fused.kernel import Space
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.passes.base import Pass
 
@@ -31,7 +32,7 @@ LEAST = 1024
 
 @dataclass(frozen=True)
 class RowPitch(Pass):
-    """Say of results where their rows begin."""
+    """Record the pitch of rows of results."""
 
     def run(self, graph: Graph) -> bool:
         rows = _Rows(graph)
@@ -45,7 +46,7 @@ class RowPitch(Pass):
 
 
 class _Rows:
-    """What touches the rows of a graph's values."""
+    """The readers and writers of the rows of a graph's values."""
 
     def __init__(self, graph: Graph) -> None:
         self.users = graph.users()
@@ -53,7 +54,7 @@ class _Rows:
         self.spaces: dict[Node, Space | None] = {}
 
     def pitch(self, node: Node, place: int) -> int:
-        """Elements from row to row of a result; 0 where there is no gap between them."""
+        """Return the elements from row to row of a result; 0 if there is no gap."""
         type = element_types(node.type)[place]
         if not isinstance(node.op, MatMul | BatchMatMul | FusedElementwise) or len(type.shape) < 2 or not type.size:
             return 0
@@ -68,7 +69,7 @@ class _Rows:
         return -(-length * size // ALIGNED) * ALIGNED // size
 
     def _readers(self, node: Node, place: int) -> Iterator[tuple[Node, int, Value | None]]:
-        """(reader, operand, what it reads) of a result, views seen through; None for what may have no gaps."""
+        """Return (reader, operand, value read) of a result, views seen through; None if it may have no gaps."""
         several = len(element_types(node.type)) > 1
         waiting: list[Value] = [node]
         while waiting:
@@ -103,7 +104,6 @@ class _Rows:
         return space is not None and space.row == value.shape[-1] and math.prod(space.dims) == value.tensor_type.size
 
     def _space(self, node: Node) -> Space | None:
-        """The space of a fused operator that is one kernel along rows; else None."""
         if node not in self.spaces:
             assert isinstance(node.op, FusedElementwise)
             steps, _, _, space, moved = expanded_steps(node.op, tuple(operand_types(node)))
@@ -113,7 +113,7 @@ class _Rows:
 
 
 def _is_one_product(node: Node) -> bool:
-    """Whether a product is one of two matrices, a batch being among the rows of the first."""
+    """Return True for a matmul of two matrices, with a batch among the rows of the first."""
     first, second = node.inputs[:2]
     batched = len(first.shape) > 2
     return len(second.shape) == 2 and not (batched and getattr(node.op, "transpose_a", False))

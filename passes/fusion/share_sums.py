@@ -1,13 +1,13 @@
-"""Sums over the same places, of products that differ by factors alone which do not change along them, are one sum.
+"""Share one sum between sums over the same dimensions of products that differ only by factors constant along these.
 
 Input:  `%1 = ReduceSum(%dy) {axis: (0, 1, 2)}` and `%3 = ReduceMean(%2) {axis: (1, 2)}` of `%2 = Mul(%dy, %gamma)`,
         with images %dy [n, h, w, channels] and a scale of channels: a group norm's gradients in its shift and its image
 Output: `%1 = ReduceSum(%dy) {axis: (1, 2)}`, [n, channels]; `ReduceSum(%1) {axis: (0)}` for the first, and `%1` times
         `%gamma` and 1 / (h w) for the second
 
-A pass over memory of all places less for every sum but one. The places of a sum are neighbouring dimensions that are
+This saves a pass over memory for every sum but one. The places of a sum are neighbouring dimensions that are
 not the last: along rows a kernel adds up what it holds anyway. Sums over more places, such as those of all images, add
-up the others' results. Factors are what a sum's operand is the product of, seen through views.
+up the others' results. Factors of a sum's operand are found through views.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ FEWEST = 16
 
 
 class Places(NamedTuple):
-    """What is added up of a tensor's elements, [before, along, behind] in the order of memory, is `along`."""
+    """The part [before, along, behind] of a tensor's elements in memory order; `along` is summed."""
 
     before: int
     along: int
     behind: int
 
     def cut(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
-        """The first dimension of `shape` along which is added up, and the first one behind; None where the borders lie
-        within dimensions."""
+        """Return the first summed dimension of `shape` and the first one after them; None if the boundaries are inside
+        dimensions."""
         sizes = [math.prod(shape[:d]) for d in range(len(shape) + 1)]
         if self.before not in sizes or self.before * self.along not in sizes:
             return None
@@ -55,14 +55,17 @@ class Places(NamedTuple):
 
 @dataclass
 class _Product:
-    """What a sum's operand is the product of. roots: factors of all its elements. scales: (a factor that does not
-    change along the places, the shape that it was broadcast to)."""
+    """The factors of a sum's operand.
+
+    roots: factors of all its elements. scales: (a factor that does not change along the places, the shape that it was
+    broadcast to).
+    """
 
     roots: list[Value] = field(default_factory=list[Value])
     scales: list[tuple[Value, tuple[int, ...]]] = field(default_factory=list[tuple[Value, tuple[int, ...]]])
 
     def key(self) -> object:
-        """The same for what has the same roots, in any order."""
+        """Return a key equal for products of the same roots in any order."""
         return frozenset(Counter(map(_key, self.roots)).items())
 
 
@@ -110,8 +113,8 @@ class ShareSums(Pass):
 
 
 def _begins(graph: Graph, found: Sequence[_Shared]) -> dict[Node, list[_Shared]]:
-    """Ahead of which nodes sums are found: one that reads what an earlier one reads, too, beside that one, where all
-    else is there; they are one pass then."""
+    """Return the nodes before which each sum is emitted. A sum that shares an input with an earlier sum is emitted next
+    to it, if its operands are there: one pass then makes both."""
     position: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
     updates = Updates(graph)
     begins: dict[Node, list[_Shared]] = defaultdict(list)
@@ -128,13 +131,12 @@ def _begins(graph: Graph, found: Sequence[_Shared]) -> dict[Node, list[_Shared]]
 
 
 def _read_alike(one: _Shared, other: _Shared) -> bool:
-    """Whether two sums are along the same places, and of products that have a factor in common."""
     roots = (shared.factors[shared.first].roots for shared in (one, other))
     return one.places == other.places and not set(next(roots)).isdisjoint(next(roots))
 
 
 def _shared(graph: Graph) -> list[_Shared]:
-    """What sums have in common."""
+    """Return the sums that share a pass."""
     alike: dict[object, list[tuple[Node, Places]]] = defaultdict(list)
     for node in graph.nodes:
         if (places := _places(node)) is not None:
@@ -162,7 +164,7 @@ def _shared(graph: Graph) -> list[_Shared]:
 
 
 def _places(node: Node) -> Places | None:
-    """What a node adds up, where that is neighbouring dimensions ahead of others."""
+    """Return the summed places of a node, if these are neighbouring dimensions before others."""
     if not isinstance(node.op, ReduceSum | ReduceMean) or not isinstance(node.type, TensorType):
         return None
     kind = node.inputs[0].tensor_type
@@ -179,7 +181,7 @@ def _places(node: Node) -> Places | None:
 
 
 def _product(value: Value, places: Places) -> _Product:
-    """The factors of a value; what cannot be parted is one."""
+    """Return the factors of a value; one that cannot be split is a single factor."""
     found = _Product()
     size = value.tensor_type.size
     waiting = [value]
@@ -203,25 +205,22 @@ def _product(value: Value, places: Places) -> _Product:
 
 
 def _is_scale(factor: Value, shape: tuple[int, ...], places: Places) -> bool:
-    """Whether a factor of a tensor of this shape does not change along the places."""
     cut = places.cut(shape)
     return cut is not None and all(n == 1 for n in _aligned(factor.shape, shape)[cut[0] : cut[1]])
 
 
 def _aligned(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape that is broadcast to another one, with all its dimensions."""
     return (1,) * (len(target) - len(shape)) + shape
 
 
 def _key(root: Value) -> object:
-    """The same for values that the same operator makes element by element of the same operands."""
+    """Return a key equal for values that the same operator makes element by element of the same operands."""
     if isinstance(root, Node) and by_element(root.op) and not getattr(root.op, "has_side_effect", False):
         return root.op, tuple(map(id, root.inputs))
     return id(root)
 
 
 def _read(product: _Product) -> Iterable[Value]:
-    """The values that stand for the roots."""
     for root in product.roots:
         yield root
         if isinstance(root, Node):
@@ -229,7 +228,6 @@ def _read(product: _Product) -> Iterable[Value]:
 
 
 def _total(b: Builder, shape: tuple[int, ...], roots: Sequence[Value], places: Places) -> Node:
-    """Emit the sum along the places of a product, seen in `shape`."""
     first, *others = (_seen(b, root, shape) for root in roots)
     for other in others:
         first = b.emit(Mul(), first, other)
@@ -239,7 +237,7 @@ def _total(b: Builder, shape: tuple[int, ...], roots: Sequence[Value], places: P
 
 
 def _scaled(b: Builder, total: Value, node: Node, places: Places, product: _Product) -> Value:
-    """Emit what a node is, from what it shares with others."""
+    """Emit a node's result from the shared sum."""
     for scale, shape in product.scales:
         cut = places.cut(shape)
         assert cut is not None
@@ -257,5 +255,4 @@ def _scaled(b: Builder, total: Value, node: Node, places: Places, product: _Prod
 
 
 def _seen(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
-    """A value's elements in another shape."""
     return value if value.shape == shape else b.emit(Reshape(shape), value)

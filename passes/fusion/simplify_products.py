@@ -1,4 +1,4 @@
-"""Matrix products read what is transposed as it lies, and a sum of products over a batch is one product.
+"""Let matmuls read operands before their transposes, and make one matmul of a sum over a batch.
 
 Input:  `%1 = Transpose(%k) {perm: (0, 1, 3, 2)}`, `%2 = BatchMatMul(%q, %1)`,
         `%7 = BatchMatMul(%x, %6) {transpose_a: true}`, `%8 = ReduceSum(%7) {axis: (0,)}`
@@ -7,8 +7,8 @@ Output: `%2 = BatchMatMul(%q, %k) {transpose_b: true}`,
 
 The second is the gradient of a matrix that multiplies all matrices of a batch: a matrix for each of them need not be
 written, and the sum is rounded once. So it is for a sum of products of one kind, as the gradient of a matrix is that
-multiplies in every step of a sequence, where their operands joined are less than what they make. A product that is only
-read transposed is made so, from exchanged operands. Where a transpose does more than to exchange the last two
+multiplies in every step of a sequence, if the joined operands are smaller than the results. A product that is only
+read transposed is made so, from exchanged operands. If a transpose does more than exchange the last two
 dimensions, the rest of it remains if the last dimension then stays in its place. It runs on a rank's graph, where
 nothing is sharded any more.
 """
@@ -60,8 +60,8 @@ class SimplifyProducts(Pass):
 class _ProductWalk:
     """The nodes in order, some replaced.
 
-    replaced: values that others replace. read_by: the nodes that read a value, where it is no result.
-    exchanged: transposes that take the place of others for products.
+    replaced: values and their replacements. read_by: the nodes that read a value that is no result. exchanged:
+    transposes that replace others for matmuls.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -75,7 +75,7 @@ class _ProductWalk:
         self.index = 0
 
     def visit(self, node: Node, index: int) -> None:
-        """Put a node, or what replaces it, behind the others."""
+        """Append a node or its replacement."""
         self.index, begin = index, len(self.nodes)
         if isinstance(node.op, MatMul | BatchMatMul):
             made: Value | None = self._product(node)
@@ -111,7 +111,7 @@ class _ProductWalk:
 
     @iterative
     def _exchanged(self, value: Value, reader: Node) -> Generator[Any, Value | None, Value | None]:
-        """A value that holds the same with the last two dimensions exchanged, where it is there or comes at less."""
+        """Return a value with the last two dimensions exchanged, if it exists or is cheaper, else None."""
         if not isinstance(value, Node):
             return None
         if isinstance(value.op, Reshape) and _stays(value.inputs[0].shape, value.shape):
@@ -130,7 +130,7 @@ class _ProductWalk:
         return self.exchanged.get(value)
 
     def _are_products(self, readers: Sequence[Node]) -> bool:
-        """Whether readers of a value, of which there are some, are products, or reshapes of a batch for products."""
+        """Return True if there are readers, and all are matmuls or reshapes of a batch for matmuls."""
         waiting = list(readers)
         for reader in waiting:  # it becomes longer
             if isinstance(reader.op, MatMul | BatchMatMul):
@@ -146,7 +146,7 @@ class _ProductWalk:
         return len(self.read_by.get(value, ())) == 1
 
     def _transposed(self, node: Node) -> Value | None:
-        """A transpose of a transpose is one, and one of a product may be a product."""
+        """Return one transpose for two, or the matmul that makes its own transpose, or None."""
         (value,), op = node.inputs, node.op
         assert isinstance(op, Transpose)
         order = op.order(len(value.shape))
@@ -164,7 +164,8 @@ class _ProductWalk:
 
     @iterative
     def _other_way(self, value: Value) -> Generator[Any, Value | None, Value | None]:
-        """A product that nothing else reads, with the last two dimensions exchanged; through reshapes of the batch."""
+        """Return a matmul that nothing else reads with its last two dimensions exchanged, through reshapes of the
+        batch."""
         if not isinstance(value, Node) or not self._is_read_once(value):
             return None
         op = value.op
@@ -177,7 +178,8 @@ class _ProductWalk:
         return self._like(value, replace(op, **flags), value.inputs[::-1], _swapped(value.shape))
 
     def _sum(self, node: Node) -> Value | None:
-        """A product for the sum over the last dimensions of a batch, if the rows of each operand lie in one order."""
+        """Return one matmul for the sum over the last dimensions of a batch, if the rows of each operand are
+        contiguous."""
         remaining, product = left_of_batch(node), node.inputs[0]
         if remaining is None or not isinstance(product, Node) or not self._is_read_once(product):
             return None
@@ -190,8 +192,8 @@ class _ProductWalk:
         return self._shaped(made, node.shape, node)
 
     def _total(self, node: Node) -> Value | None:
-        """One product for those of a sum that are alike, over what all of them sum, where that is less than they make:
-        the gradient of a matrix that multiplies step after step."""
+        """Return a sum with one matmul for equal terms, over all their summed dimensions, if that makes less: the
+        gradient of a matrix used step after step."""
         alike: dict[Hashable, dict[Value, Node]] = {}
         for value in node.inputs:
             product, wide = self._term(value)
@@ -210,7 +212,7 @@ class _ProductWalk:
         return parts[0] if len(parts) == 1 else self._like(node, AddN(), parts, node.shape)
 
     def _term(self, value: Value) -> tuple[Node | None, bool]:
-        """The product that a term of a sum is, and whether it is one of halves that is widened for the sum."""
+        """Return the matmul that a term of a sum is, and whether it is one of halves, widened for the sum."""
         wide = isinstance(value, Node) and isinstance(value.op, Cast) and value.op.dst_type == FLOAT32
         product = value.inputs[0] if wide and isinstance(value, Node) else value
         if not isinstance(product, Node) or not isinstance(product.op, MatMul):
@@ -222,7 +224,6 @@ class _ProductWalk:
         return product, wide
 
     def _one_of(self, products: Sequence[Node], node: Node) -> Node:
-        """The sum of products, at the place of the sum."""
         op = products[0].op
         assert isinstance(op, MatMul)
         sides: list[Value] = []
@@ -243,7 +244,6 @@ class _ProductWalk:
     # How
 
     def _like(self, node: Node, op: Op, inputs: Sequence[Value], shape: Shape) -> Node:
-        """A node in the place of another, of its element type."""
         made = Node(op, inputs, node.tensor_type.with_shape(shape), node.name, node.instance, node.scope, node.frames,
                     node.phase)  # fmt: skip
         made.attrs = dict(node.attrs)
@@ -251,13 +251,12 @@ class _ProductWalk:
         return made
 
     def _ordered(self, node: Node, value: Value, order: Shape) -> Value:
-        """`value` with its dimensions in an order, in the place of a transpose."""
         if _is_still(order, value.shape):
             return self._shaped(value, node.shape, node)
         return self._like(node, Transpose(order), [value], node.shape)
 
     def _shaped(self, value: Value, shape: Shape, like: Node) -> Value:
-        """`value` in a shape, in which one -1 stands for what is left."""
+        """Return `value` in a shape; one -1 in it is inferred."""
         shape = Reshape(shape).resolved(value.shape)
         if value.shape == shape:
             return value
@@ -268,8 +267,7 @@ class _ProductWalk:
 
 
 def left_of_batch(node: Node) -> int | None:
-    """Of a sum of products of the rows of a batch, which one product of all these rows would be, how many dimensions of
-    the batch are left; None where it is no such sum."""
+    """Return how many batch dimensions are left by a sum that one matmul of all rows could do; None for other nodes."""
     op, product = node.op, node.inputs[0] if node.inputs else None
     if not isinstance(op, ReduceSum) or not isinstance(product, Node) or not isinstance(product.op, BatchMatMul):
         return None
@@ -289,11 +287,10 @@ def _swapped(shape: Shape) -> Shape:
 
 
 def _stays(source: Shape, target: Shape) -> bool:
-    """Whether a reshape leaves the matrices as they are."""
     return len(source) >= 2 and len(target) >= 2 and source[-2:] == target[-2:]
 
 
 def _is_still(order: Sequence[int], shape: Shape) -> bool:
-    """Whether elements stay where they are when the dimensions of a tensor get this order."""
+    """Return True if elements keep their positions in this order of dimensions."""
     moved = [d for d in order if shape[d] != 1]
     return moved == sorted(moved)

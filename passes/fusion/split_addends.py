@@ -1,13 +1,13 @@
-"""Hands what is added to attention's scores over as its parts, where their sum is larger than they are.
+"""Pass the terms added to attention's scores separately if their sum is larger than they are.
 
 Input:  `%1 = Add(%bias, %padding)` of (1, 12, 512, 512) and (16, 1, 1, 512),
         `%2 = FlashAttentionScore(%q, %k, %v, %1) {optional: ("real_shift")}`
 Output: `%2 = FlashAttentionScore(%q, %k, %v, %bias, %padding) {optional: ("real_shift", "key_shift")}`
 
 The sum would be a number for every query and key of every head and member of the batch, which each attention reads and
-its gradients read again. What is the same for all queries, as padding is, becomes the second addend; the rest stays
-the first one, with a shape of its own. Both are added, so that rows whose keys all get a number as -1e9 remain what
-the script says. Sums and casts between are gone through, and so is what repeats a mask for every query ahead of work
+its gradients read again. A term equal for all queries, as padding is, becomes the second addend; the rest stays
+the first one, with a shape of its own. Both are added, so that rows with all keys at a number as -1e9 remain as
+the script says. The pass looks through sums and casts, and through broadcasts of a mask over queries before work
 element by element (`narrow`). The gradient of the first addend keeps its shape: `sum_in_kernels` sums it.
 """
 
@@ -22,10 +22,11 @@ import numpy as np
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType
+from mspc.ops.bases import Elementwise
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.nn.attention import FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
@@ -33,7 +34,69 @@ from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.reshape import Cast, ExpandDims, Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.one_query import narrow
+
+# Finds the one row of a tensor whose rows are all alike: a mask that is the same for all queries, repeated for them.
+#
+# Input:  `%1 = BroadcastTo(%mask) {shape: (16, 1, 512, 512)}`, `%2 = Sub(1, %1)`, `%3 = Mul(%2, -1e9)`
+# Output: `%2 = Sub(1, %mask)`, `%3 = Mul(%2, -1e9)` of (16, 1, 1, 512)
+
+
+DEPTH = 8
+"""How many operators between what is repeated and its reader are looked at."""
+
+
+def narrow(b: Builder, value: Value, visited: list[Node]) -> Value | None:
+    """Return `value` with one element in its last dimension but one: itself or nodes that `b` emits, aligned right with
+    it.
+
+    None if rows may differ, or it has no dimensions. visited: receives the nodes in between.
+    """
+    begin, seen = len(b.nodes), len(visited)
+    found = _narrowed(b, value, visited, DEPTH) if value.shape else None
+    if found is None:
+        del b.nodes[begin:]
+        del visited[seen:]
+    return found
+
+
+def _narrowed(b: Builder, value: Value, visited: list[Node], depth: int) -> Value | None:
+    if not isinstance(value.type, TensorType):
+        return None
+    shape = value.shape
+    if len(shape) < 2 or shape[-2] == 1:
+        return value
+    if not isinstance(value, Node) or not depth:
+        return None
+    op = value.op
+    inputs: list[Value] = []
+    for operand in value.inputs:
+        inner = _narrowed(b, operand, visited, depth - 1)
+        if inner is None:
+            return None
+        inputs.append(inner)
+    visited.append(value)
+    if isinstance(op, BroadcastTo):
+        return inputs[0]
+    if isinstance(op, Reshape | ExpandDims):
+        moved = _with_ones(inputs[0], value.inputs[0].shape, shape)
+        return None if moved is None else b.emit(Reshape(moved), inputs[0])
+    if not isinstance(op, Elementwise) or not op.broadcasts or op.has_side_effect or isinstance(value, Constant):
+        return None
+    return b.emit(op, *inputs)
+
+
+def _with_ones(narrowed: Value, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the shape of a narrowed operand of a reshape that adds or removes ones before the last two dimensions;
+    None for other reshapes."""
+    if len(before) < 2 or before[-2:] != after[-2:]:
+        return None
+    own = (1,) * (len(before) - len(narrowed.shape)) + narrowed.shape
+    sizes = [(n, mine) for n, mine in zip(before[:-2], own[:-2], strict=True) if n != 1]
+    if [n for n, _ in sizes] != [n for n in after[:-2] if n != 1]:
+        return None
+    rest = iter(mine for _, mine in sizes)
+    return (*(1 if n == 1 else next(rest) for n in after[:-2]), *own[-2:])
+
 
 SHIFT = "real_shift"
 MOST_TERMS = 64
@@ -61,15 +124,17 @@ class SplitAddends(Pass):
 
 
 def _splits(node: Node) -> bool:
-    """Whether a node is an attention with one addend."""
     op = node.op
     return isinstance(op, AttentionOp) and SHIFT in op.optional and KEY_SHIFT not in op.optional and not op.packed
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """What an addend is made of. rest: what differs from query to query, or all of it; of_keys: what does not. read:
-    what both are made of; first: the number of the first node between these and the addend."""
+    """The parts of an addend.
+
+    rest: the part that differs between queries, or all of it. of_keys: the other part. read: the terms of both. first:
+    the number of the first node between these and the addend.
+    """
 
     rest: Value
     of_keys: Value | None
@@ -78,7 +143,7 @@ class _Parts:
 
 
 class _Splitter:
-    """Takes addends apart, each once, ahead of the first attention that reads it. nodes: the graph's so far."""
+    """Splits addends, each once, before the first attention that reads it. nodes: the new list so far."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes: list[Node] = []
@@ -88,7 +153,7 @@ class _Splitter:
         self._parts: dict[Value, _Parts | None] = {}
 
     def split(self, node: Node) -> bool:
-        """Give an attention its addend's parts; False where the addend stays."""
+        """Give an attention its addend's parts; return False if the addend stays."""
         op = node.op
         assert isinstance(op, AttentionOp)
         at = op.first_optional + op.optional.index(SHIFT)
@@ -138,7 +203,7 @@ class _Splitter:
         return _Parts(sums[0], sums[1] if len(sums) > 1 else None, tuple(dict.fromkeys(read)), first)
 
     def _sum(self, values: Sequence[Value]) -> Value:
-        """In the one type of the values, or in a wider one that holds the numbers of all."""
+        """Return the sum in the type of the values, or in one that holds the numbers of all."""
         types = {value.tensor_type.dtype for value in values}
         if len(types) > 1:
             wide = FLOAT64 if FLOAT64 in types else FLOAT32
@@ -151,7 +216,7 @@ class _Splitter:
 
 @iterative
 def _terms(value: Value, visited: list[Node]) -> Generator[Any, list[Value], list[Value]]:
-    """What a tensor is the sum of, each aligned with it at the right. visited: gets what is between."""
+    """Return the terms of a sum, each aligned right with it. visited: receives the nodes in between."""
     inputs: list[Value] = []
     if isinstance(value, Node) and _is_float(value):
         inputs = [operand for operand in value.inputs if _is_float(operand)]
@@ -178,12 +243,12 @@ def _is_float(value: Value) -> bool:
 
 
 def _stripped(shape: Shape) -> Shape:
-    """Without the ones in front."""
+    """Return the shape without leading ones."""
     return shape[next((d for d, n in enumerate(shape) if n != 1), len(shape)) :]
 
 
 def _bytes(values: Sequence[Value], shift: Value) -> int:
-    """Of the sum of values in the type of the addend."""
+    """Return the bytes of the sum of values in the type of the addend."""
     if not values:
         return 0
     return math.prod(np.broadcast_shapes(*(v.shape for v in values))) * shift.tensor_type.dtype.itemsize

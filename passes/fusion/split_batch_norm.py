@@ -4,8 +4,8 @@ Input:  `%1 = BatchNorm(%x, %gamma, %beta, %mean, %variance)`, `%2 = TupleGetIte
 Output: `%1 = BatchStatistics(%x, %mean, %variance)`, then x less the mean, times gamma / sqrt(variance + epsilon), plus
         beta, as Sub, Mul and Add: `fuse_elementwise` makes one kernel of these and of ReLU
 
-Where ranks share the statistics, the collectives stay between the sums, or between a rank's own statistics and those of
-all. The gradient becomes two sums and one product; what both read is computed twice, because to store it would take
+If ranks share the statistics, the collectives stay between the sums, or between a rank's own statistics and those of
+all. The gradient becomes two sums and one product; their operands are computed twice, because storing them would take
 memory.
 """
 
@@ -19,7 +19,7 @@ from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
 from mspc.ops.control.structural import TupleGetItem, items
-from mspc.ops.fused.batch_norm import BatchStatistics, JoinMovingStatistics, MovingStatistics
+from mspc.ops.fused.norms import BatchStatistics, JoinMovingStatistics, MovingStatistics
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Rsqrt
 from mspc.ops.nn.batch_norm import (
@@ -37,7 +37,7 @@ from mspc.ops.nn.norm import statistics_dtype
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Cast, Reshape, as_dtype
 from mspc.passes.base import Pass
-from mspc.passes.fusion.splitting import split
+from mspc.passes.fusion.rewriter import split
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _apply(b: Builder, op: BatchNormApply, node: Node) -> tuple[Value, ...]:
 
 
 def _gathered(mean: Value) -> Value | None:
-    """All ranks' statistics that a mean is of; None where it was added up."""
+    """Return all ranks' statistics that a mean comes from, or None if it was added up."""
     joined = mean.inputs[0] if isinstance(mean, Node) and isinstance(mean.op, TupleGetItem) else None
     return joined.inputs[0] if isinstance(joined, Node) and isinstance(joined.op, JoinStatistics) else None
 
@@ -85,7 +85,6 @@ def _own(b: Builder, op: ChannelStatistics, node: Node) -> tuple[Value, ...]:
 
 def _applied(b: Builder, node: Node, epsilon: float, x: Value, gamma: Value, beta: Value, mean: Value,
              variance: Value) -> Value:  # fmt: skip
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta in the element type of the statistics."""
     kind = mean.tensor_type.dtype
     scale = b.emit(Mul(), as_dtype(b, gamma, kind), _inverse(b, variance, epsilon))
     apart = _apart(b, x, mean)
@@ -125,7 +124,7 @@ def _gradient_input(b: Builder, op: BatchNormGradInput, node: Node) -> tuple[Val
 
 
 def _sums(b: Builder, epsilon: float, dout: Value, x: Value, mean: Value, variance: Value) -> tuple[Value, Value]:
-    """Sums of every channel: of the gradient times the normalised x, and of the gradient."""
+    """Return for every channel the sums of the gradient times the normalised x, and of the gradient."""
     rows = _wide(b, dout, mean.tensor_type.dtype)
     products = _summed(b, b.emit(Mul(), rows, _apart(b, x, mean)))
     return b.emit(Mul(), products, _inverse(b, variance, epsilon)), _summed(b, rows)
@@ -133,7 +132,7 @@ def _sums(b: Builder, epsilon: float, dout: Value, x: Value, mean: Value, varian
 
 def _input_gradient(b: Builder, epsilon: float, count: int, dtype: DType, dout: Value, x: Value, gamma: Value,
                     mean: Value, variance: Value, sums: tuple[Value, ...]) -> Value:  # fmt: skip
-    """The gradient of x; `sums` are those of all elements, none where the statistics were given."""
+    """Return the gradient of x. sums: those of all elements, none if the statistics were given."""
     kind = mean.tensor_type.dtype
     inverse = _inverse(b, variance, epsilon)
     factor = b.emit(Mul(), as_dtype(b, gamma, kind), inverse)
@@ -147,7 +146,7 @@ def _input_gradient(b: Builder, epsilon: float, count: int, dtype: DType, dout: 
 
 
 def _narrow(x: Value) -> Value:
-    """What a widening conversion reads: sums of it are wide by themselves."""
+    """Return the operand of a widening conversion: sums of it are wide by themselves."""
     if isinstance(x, Node) and isinstance(x.op, Cast):
         source = x.inputs[0].tensor_type.dtype
         if source.is_float and statistics_dtype(source) == x.tensor_type.dtype:
@@ -156,7 +155,7 @@ def _narrow(x: Value) -> Value:
 
 
 def _wide(b: Builder, x: Value, kind: DType) -> Value:
-    """x in the element type of the statistics, converted anew for every reader: to store it would take memory."""
+    """Return x in the element type of the statistics, converted anew for every reader to save memory."""
     source = _narrow(x)
     return source if source.tensor_type.dtype == kind else b.emit(Cast(kind), source)
 
@@ -174,7 +173,7 @@ def _share(b: Builder, value: Value, count: int) -> Value:
 
 
 def _row(b: Builder, value: Value, x: Value) -> Value:
-    """Numbers of channels against x, whose dimension 1 counts these."""
+    """Return per-channel numbers in a shape that broadcasts over x along dimension 1."""
     behind = len(x.shape) - 2
     return b.emit(Reshape((x.shape[1], *[1] * behind)), value) if behind else value
 

@@ -16,7 +16,7 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.random.dropout import Dropout
 from mspc.passes.base import Pass
-from mspc.passes.fusion.splitting import split
+from mspc.passes.fusion.rewriter import split
 
 
 @dataclass(frozen=True)

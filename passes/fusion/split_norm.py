@@ -1,11 +1,11 @@
 """Takes operators along rows on one rank apart into reductions of rows and work element by element: LayerNorm and
-RmsNorm, and LogSoftmax where gradients read its result.
+RmsNorm, and LogSoftmax if gradients read its result.
 
 Input:  `%1 = LayerNorm(%x, %gamma, %beta)`, a tuple of the result, mean and variance, and `%2 = Cast(TupleGetItem(%1))`
 Output: the mean as ReduceMean, x less the mean, the mean of its squares, and a product with gamma / sqrt(variance +
         epsilon), plus beta: `fuse_rows` makes one kernel of these, of the sum that is normalised and of the conversion
 
-An operator says itself what it is (`Op.as_rows`). What is a line of a fused kernel as it is (`Op.row_lines`) is taken
+An operator declares its parts (`Op.as_rows`). One that can be a line of a fused kernel (`Op.row_lines`) is taken
 apart for its gradient's sake: this computes it again from numbers of rows, and need not reduce the rows again.
 Operators of a few long rows stay, and gradients do (`fuse_norm`).
 """
@@ -19,16 +19,16 @@ from mspc.analysis.aliasing import Updates
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.fused.space import row_of
+from mspc.ops.fused.kernel import row_of
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.fusion.groups import enough_rows
-from mspc.passes.fusion.splitting import split
+from mspc.passes.fusion.rewriter import split
 
 
 @dataclass(frozen=True)
 class SplitNorm(Pass):
-    """Replace what is several operators along rows."""
+    """Replace operators along rows by several."""
 
     def run(self, graph: Graph) -> bool:
         waiting = {value for node in graph.nodes if node.phase == "backward" for value in node.inputs}
@@ -61,8 +61,8 @@ def _parts(b: Builder, node: Node) -> Sequence[Value] | None:
 
 
 def _make_again(graph: Graph, result: Value, nodes: Sequence[Node]) -> None:
-    """Let gradients compute a result, one of `nodes`, again from numbers of rows and from what the rows were made of,
-    right before the first of them."""
+    """Let gradients recompute a result, one of `nodes`, from numbers of rows and the operands, right before the first
+    of them."""
     position: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
     readers = [node for node in graph.nodes if node.phase == "backward" and result in node.inputs]
     if not readers:

@@ -1,12 +1,12 @@
-"""Sums a kernel's result where it is made, in place of the sum of what it and others wrote.
+"""Sum a kernel's result inside the kernel instead of afterwards.
 
 Input:  `%1 = FlashAttentionScoreShiftGrad(..)`, `%2 = FlashAttentionScoreShiftGrad(..)` of (16, 12, 512, 512),
         `%3 = AddN(%1, %2)`, `%4 = ReduceSum(%3) {axis: (0), keep_dims: false}`
 Output: `%1` and `%2` with `result_shape: (1, 12, 512, 512)`, `%3 = AddN(%1, %2)` of that shape, and `%4 = Reshape(%3)`
 
-An operator says itself that it can (`Op.summed_over`): the gradient of what is added to attention's scores, where the
+An operator declares that it can (`Op.summed_over`): the gradient of an addend of attention's scores, if the
 addend was repeated over the batch or over heads. Other terms of the sum are added and summed as they were. Nothing but
-the sum may read what is summed. A Cast between both is made behind the sum.
+the sum may read the terms. A Cast between both is made after the sum.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SumInKernels(Pass):
 
 
 def _sum(rewriter: Rewriter, node: Node) -> None:
-    """Take a sum apart into those of its terms, where one of them can be made so."""
+    """Split a sum into those of its terms, if a kernel can make one of them."""
     op = cast(ReduceSum, node.op)
     axes = op.axes(len(node.inputs[0].shape))
     if not axes:
@@ -88,7 +88,6 @@ def _sum(rewriter: Rewriter, node: Node) -> None:
 
 
 def _only_read(rewriter: Rewriter, value: Value, reader: Node) -> Node | None:
-    """A node that nothing but `reader` reads, and that no other sum has taken."""
     if not isinstance(value, Node) or rewriter.only_reader(value) is not reader or rewriter.taken(value):
         return None
     return value

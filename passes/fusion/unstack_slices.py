@@ -1,10 +1,10 @@
-"""Slices that each take one place of an axis are one operator where they are most of the axis.
+"""Make one operator of slices that each take one position of an axis, if they are most of it.
 
 Input:  `%1 = StridedSlice(%x) {begin: (0, 0), end: (8, 1), shrink_axis_mask: 2}`, the same of the other columns
 Output: `%1 = Unstack(%x) {axis: 1}` and what takes its result apart
 
-So columns of one tensor may name rows of several tables. On a GPU few kernels make all. A slice that a kernel reads
-where it lies is none of these (`fuse_moves`).
+So columns of one tensor may index rows of several tables. On a GPU few kernels make all. Slices that a kernel reads
+in place are none of these (`fuse_moves`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class UnstackSlices(Pass):
 
 
 def _places(type: TensorType, axis: int, nodes: Sequence[Node]) -> dict[Node, int]:
-    """The nodes that take one place of an axis, with that place."""
     size = type.shape[axis]
     if not 1 < size <= MOST or not 0 < type.nbytes <= HELD:
         return {}

@@ -1,10 +1,10 @@
-"""Updates the rows of a parameter that integers name, where its gradient is a sum of rows and an update changes nothing
-where the gradient is 0.
+"""Update only the indexed rows of a parameter if its gradient is a sum of rows and an update changes nothing
+for a gradient of 0.
 
 Input:  `%8 = GatherGrad(%5, %1) {size: 40}`, `%9 = FusedUpdate(%w, %8, %rate) {body: ("Mul(x1, x2)", "Sub(x0, t0)")}`
 Output: `%9 = GroupedRowUpdate(%w, %5, %1, %rate) {update: "FusedUpdate(...)", gradient: 1, sums: ("GatherGrad(...)")}`
 
-The gradient is never in memory, and of the table what is named is read and written. A sum that others read, as a
+The gradient is never in memory, and only indexed rows of the table are read and written. A sum that others read, as a
 collective does, stays. Members of groups are taken one by one.
 """
 
@@ -18,15 +18,12 @@ from mspc.ir.graph import Graph, Node, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.grouped_row_sums import GroupedRowSums
-from mspc.ops.fused.grouped_row_update import GroupedRowUpdate
-from mspc.ops.fused.grouped_update import GroupedUpdate, member_of
-from mspc.ops.fused.unchanged import unchanged_at_zero
-from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.fused.grouped_rows import GroupedRowSums, GroupedRowUpdate
+from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate, member_of, unchanged_at_zero
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowSums
 from mspc.passes.base import Pass
-from mspc.passes.fusion.kernel_lines import looked_at
+from mspc.passes.fusion.groups import looked_at
 from mspc.passes.fusion.rewriter import Rewriter, element
 
 
@@ -82,14 +79,13 @@ class _RowUpdates:
         return self.rewriter.apply()
 
     def _is_taken_apart(self, node: Node) -> bool:
-        """Whether a tuple of results is read element by element alone."""
         return isinstance(node.type, TensorType) or (
             node not in self.rewriter.results
             and all(isinstance(reader.op, TupleGetItem) for reader in self.rewriter.readers(node))
         )
 
     def _sum(self, node: Node, operands: Sequence[Value], gradient: int) -> _Sum | None:
-        """The sum of rows that only this update reads, as operand `gradient`."""
+        """Return the sum of rows that only this update reads, as operand `gradient`."""
         value = operands[gradient]
         if not isinstance(value, Node) or self.rewriter.only_reader(value) is not node:
             return None
@@ -136,7 +132,7 @@ class _RowUpdates:
         self.rewriter.put(node, [*nodes, *elements])
 
     def _made(self, node: Node, op: Op, inputs: list[Value], members: Sequence[int]) -> Node:
-        """The node of some of a node's members, with what it says of these."""
+        """Return a node for some of a node's members, with their attributes."""
         count = len(_members(node))
         made = Node(op, inputs, node.type, scope=node.scope, frames=node.frames, phase=node.phase)
         made.type = op.infer(*operand_types(made))
@@ -148,7 +144,7 @@ class _RowUpdates:
         return made
 
     def _results(self, node: Node, each: int) -> list[tuple[Node, int, int]]:
-        """What is read of a node's results: (node, member, output of it)."""
+        """Return (node, member, output) for each read of a node's results."""
         if isinstance(node.type, TensorType):
             return [(node, 0, 0)] if node in self.rewriter.results or self.rewriter.readers(node) else []
         found: list[tuple[Node, int, int]] = []
@@ -158,7 +154,6 @@ class _RowUpdates:
         return found
 
     def _without(self, node: Node, used: set[int]) -> None:
-        """Leave these sums away."""
         self.rewriter.gone.add(node)
         if not isinstance(node.op, GroupedRowSums):
             return
@@ -182,16 +177,14 @@ class _RowUpdates:
 
 
 def _some(facts: Any, indices: Sequence[int]) -> Any:
-    """Of facts of several sums those of some."""
     return tuple(facts[index] for index in indices) if isinstance(facts, tuple) and len(facts) > max(indices) else facts
 
 
 def _update_of(node: Node) -> FusedUpdate | None:
-    """The update that all members of a node do, where it consists of lines."""
+    """Return the update that all members of a node do, if it consists of lines."""
     op = member_of(node.op)
     return op if isinstance(op, FusedUpdate) else None
 
 
 def _members(node: Node) -> Sequence[Sequence[Value]]:
-    """The operands of every member."""
     return node.op.members(node.inputs) if isinstance(node.op, GroupedUpdate) else [node.inputs]

@@ -15,8 +15,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.fused.body import line_of, read_line
-from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index, member_of
-from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate, gradient_index, member_of
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import StatelessBody, Update
 from mspc.ops.tensor.reshape import Cast

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.cpu.blas import limit_blas
+from mspc.ops.cpu.gemm import limit_blas
 from mspc.runtime.comm.interface import BESIDE, GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
 from mspc.runtime.comm.mpi_library import MPI, end_mpi, start_mpi
 from mspc.runtime.comm.mpi_messages import MessagesUnderWay

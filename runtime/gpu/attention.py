@@ -1,4 +1,4 @@
-"""This module runs cuDNN's fused attention for Float16 and BFloat16, forward and backward, on arrays whose addresses do
+"""cuDNN's fused attention for Float16 and BFloat16, forward and backward, on arrays with addresses that do
 not change.
 
 A graph of cuDNN's is built for every distinct set of shapes, strides and settings and kept on the device, in its
@@ -64,7 +64,8 @@ class FusedAttention:
         self.refused: dict[Key, str] = {}
 
     def launch(self, operands: Operands, scale: float, causal: str) -> Launch | None:
-        """What runs an attention on these arrays, the backward one where "dO" is among them; None: cuDNN has none."""
+        """Return the launch of an attention on these arrays, the backward one if "dO" is among them, or None if cuDNN
+        has none."""
         layout = tuple((name, array.shape, _strides(array)) for name, array in operands.items())
         key = (layout, operands["q"].dtype.name, scale, causal, self._device.deterministic)
         if key not in self._plans:
@@ -88,7 +89,7 @@ class FusedAttention:
         return launch
 
     def _room(self, nbytes: int) -> Array:
-        """Workspace of at least so many bytes. Launches run one after the other and share it."""
+        """Return workspace of at least so many bytes. Launches run one after the other and share it."""
         held = self._workspace
         if held is None or held.nbytes < nbytes:
             if held is not None:
@@ -116,7 +117,7 @@ class FusedAttention:
 
 
 def _build(cudnn: Any, handle: Any, operands: Operands, scale: float, causal: str, deterministic: bool) -> _BuiltGraph:
-    """Build the graph. Raises cudnnGraphNotSupportedError and others where cuDNN cannot."""
+    """Build the graph. Raises cudnnGraphNotSupportedError and others if cuDNN cannot."""
     halves = cudnn.data_type.HALF if operands["q"].dtype.name == "float16" else cudnn.data_type.BFLOAT16
     types = {name: cudnn.data_type.FLOAT if name == "stats" else halves for name in operands}
     graph = cudnn.pygraph(
@@ -153,5 +154,4 @@ def _build(cudnn: Any, handle: Any, operands: Operands, scale: float, causal: st
 
 
 def _strides(array: Array) -> tuple[int, ...]:
-    """In elements."""
     return tuple(s // array.itemsize for s in array.strides)

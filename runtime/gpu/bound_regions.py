@@ -1,7 +1,7 @@
-"""A graph that a node of a GPU's step runs, and what it finds around it.
+"""Graphs that nodes of a GPU's step run, and their environment.
 
-A region's values have places as those of a step have; its parameters are what holds the operands, so that it is
-prepared for every node that runs it.
+A region's values have places as those of a step have; its parameters are the operands' memory, so that it is prepared
+for every node that runs it. Loops that take too long are ended here.
 """
 
 from __future__ import annotations
@@ -13,31 +13,147 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.cuda.random import RANDOM
-from mspc.ops.cuda.source import address
+from mspc.ops.cuda.text import RANDOM, address
 from mspc.ops.device import Array, Launch
-from mspc.runtime.gpu.ended_loops import EndedLoops
 from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, count_of, like
-from mspc.runtime.gpu.on_host import HostQuery
-from mspc.runtime.gpu.progress import communicates, wait_for
+from mspc.runtime.gpu.progress import HostQuery, communicates, wait_for
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.region_memory import device_bytes_inside
+from mspc.runtime.regions.ways import too_long
+
+# Loops of which the GPU decides that they end too early: after the time that they may take, or because the host waits
+# no longer. What they leave is no result, and the updates behind them change nothing.
+
+
+class EndedLoops:
+    """Of one step.
+
+    array: Int64 of two elements on the GPU: number of the loop that took too long, from 1, and how many turns it had;
+        0: none, -1: all loops are to end.
+    are_limited: whether a loop may take too long. slots: steps that are under way, see `executor`.
+
+    Args:
+        device: see `GpuDevice`. limit: seconds that a loop may take; 0: any time.
+    """
+
+    def __init__(self, device: Any, limit: float) -> None:
+        self.array = device.empty((2,), "int64")
+        self._device, self._limit = device, limit
+        self.slots: Sequence[Any] = ()
+        self._loops: list[tuple[Node, bool]] = []
+        self.are_limited = False
+        self._left: tuple[Any, Any] | None = None
+        """The number that the GPU was sent to leave all loops, and the event behind it."""
+        self._clear()
+        device.ended_loops.add(self)
+
+    def number_of(self, node: Node, has_condition: bool, limited: bool) -> int:
+        """The number of another loop that the GPU decides on."""
+        self._loops.append((node, has_condition))
+        self.are_limited = self.are_limited or limited
+        return len(self._loops)
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the GPU decides on a loop."""
+        return bool(self._loops)
+
+    def tell(self, told: Any) -> None:
+        """Return a launch that copies the array to the host, if a loop may take too long: else `told` is not
+        written."""
+        if self.are_limited:
+            self._device.receive(self.array, told)
+
+    def has_ended(self, told: Any) -> bool:
+        """Return True if a loop took too long in the step after which `tell` filled this array."""
+        return self.are_limited and bool(told[0])
+
+    def error(self, told: Any) -> tuple[ExecutionError, Node]:
+        """Return the error of a loop that took too long, and its node. told: the contents of the array."""
+        node, has_condition = self._loops[int(told[0]) - 1]
+        return too_long(self._limit, int(told[1]), has_condition), node
+
+    def cause(self, error: Exception, node: Node | None) -> tuple[Exception, Node | None]:
+        """Return an error of the host and its node, or instead those of a loop that the GPU ended before: the host's
+        error is then a consequence. Later steps run as if there had been none."""
+        if not self.are_limited:
+            return error, node
+        told, device = np.zeros(2, np.int64), self._device
+        with device.stream("compute"):
+            device.receive(self.array, told)
+        device.synchronize()
+        if told[0] <= 0:
+            return error, node
+        self._forget()
+        return self.error(told)
+
+    def fail(self, failure: Exception) -> None:
+        """Wait for steps under way: those with an ended loop have failed, later ones run as if there had been none."""
+        self._forget()
+        for slot in self.slots:
+            if slot.done is not None and self.has_ended(slot.ended):
+                slot.done, slot.failed = None, failure
+
+    def leave(self) -> None:
+        """End all loops that are under way on the GPU: nobody waits for its steps any more, of this graph and others,
+        as updates after an abandoned loop change nothing."""
+        deciding: list[EndedLoops] = [each for each in self._device.ended_loops if each.are_there]
+        if not deciding:
+            return
+        for each in self._device.ended_loops:
+            for slot in each.slots:
+                if slot.done is not None:
+                    slot.done, slot.failed = None, ExecutionError("the step was interrupted")
+        for each in deciding:
+            each._send_leave()
+
+    def _send_leave(self) -> None:
+        if self._left is not None:
+            return
+        # Of the host's pinned memory, which a copy beside the running graph takes.
+        number = self._device.pinned((2,), "int64")
+        number[:] = -1, 0
+        with self._device.stream("copy"):
+            self._device.send(number, self.array)
+            self._left = number, self._device.signal()
+
+    def forget_leaving(self) -> None:
+        """Wait for abandoned loops and the work after them; later loops run to their end."""
+        for each in list(self._device.ended_loops):
+            if each._left is not None:
+                wait_for(self._device, each._left[1])
+                with self._device.stream("compute"):
+                    wait_for(self._device, self._device.signal(), interruptible=True)
+                each._forget()
+
+    def _forget(self) -> None:
+        self._device.synchronize()
+        self._clear()
+        with self._device.stream("compute"):
+            self._device.send(np.zeros(1, np.int32), self._device.stop)
+        self._device.synchronize()
+        self._left = None
+
+    def _clear(self) -> None:
+        """Clear in the order of the steps."""
+        with self._device.stream("compute"):
+            self._device.send(np.zeros(2, np.int64), self.array)
 
 
 @dataclass(frozen=True)
 class RegionContext:
-    """What a node that runs graphs finds around it.
+    """The environment of a node that runs graphs.
 
-    device: see `GpuDevice`; its `step` is the number that tells apart what is drawn here. key: of which it is mixed, by
-    itself of the step and the turns of the `depth` loops around; without any it is the step's number. calls: numbers of
-    nodes around that share their graphs.
-    launches: makes the launch of a node that runs graphs, see `regions.region_launch`.
-    host: a communicator of arrays on the host. ended: of the loops that the GPU decides on. loop_limit: seconds that a
-    loop may take whose turns nobody has counted ahead; 0: any time. mark: makes of a collective's launch one that tells
-    that this rank has come there.
+    device: see `GpuDevice`; its `step` is the number that tells apart draws here. key: mixed of the step and the
+    iterations of the `depth` loops around; without any it is the step's number. calls: numbers of nodes around that
+    share their graphs. launches: makes the launch of a node that runs graphs, see `regions.region_launch`. host: a
+    communicator of arrays on the host. ended: of the loops that the GPU decides on. loop_limit: seconds that a loop
+    without a known number of iterations may take; 0: any time. mark: wraps a collective's launch to report that this
+    rank has reached it.
     """
 
     device: Any
@@ -56,8 +172,8 @@ class RegionContext:
     )
 
     def plan(self, graph: Graph, first: int = 0, carried: int = 0, outside: bool = False) -> MemoryPlan:
-        """The plan of a graph, whose first results take the places of so many parameters from `first` on; `outside`:
-        there are places for its results."""
+        """Return the plan of a graph, with its first results in the places of so many parameters from `first` on;
+        `outside`: there are places for its results."""
         key = graph, first, carried, outside
         if key not in self.plans:
             replaced = dict(zip(graph.parameters[first : first + carried], graph.results, strict=False))
@@ -65,12 +181,13 @@ class RegionContext:
         return self.plans[key]
 
     def in_turns(self, key: Array) -> tuple[RegionContext, list[Launch]]:
-        """What a loop's regions find, where the key is mixed of the one here and the number of the turn, and what has
-        to run behind that."""
+        """Return the environment of a loop's regions, with the key mixed of this one and the iteration, and the launch
+        to run after that."""
         return self._inside(key, self.depth + 1, self.calls)
 
     def in_call(self, number: int) -> tuple[RegionContext, list[Launch]]:
-        """What the regions of a node find that draws other numbers than others which run them; and what has to run."""
+        """Return the environment of a node's regions that draw other numbers than others which run them; and the launch
+        to run."""
         return self._inside(self.key, self.depth, (*self.calls, number))
 
     def in_micro_batch(self, number: int) -> tuple[RegionContext, list[Launch]]:
@@ -99,7 +216,7 @@ def _calls_source(calls: Sequence[int]) -> str:
 
 
 class _Drawing:
-    """A device where what is drawn depends on another number than that of the step."""
+    """A device with draws that depend on another number than that of the step."""
 
     def __init__(self, device: Any, step: Array) -> None:
         self._device = device
@@ -110,7 +227,7 @@ class _Drawing:
 
 
 class _Named:
-    """The launch of a node, of which what it raises bears the node, for the message."""
+    """The launch of a node; errors it raises carry the node, for the message."""
 
     def __init__(self, node: Node, launch: Launch) -> None:
         self._node, self._launch = node, launch
@@ -126,9 +243,9 @@ class _Named:
 
 
 class BoundRegion:
-    """A region whose parameters are held by `given`: its launches, and what holds its results behind them.
+    """A region with parameters in `given`: its launches, and the arrays of its results afterwards.
 
-    first, carried: see `Around.plan`. out: where results are wanted; those that a node makes lie there.
+    first, carried: see `Around.plan`. out: wanted places of results; those that a node makes are put there.
     """
 
     def __init__(
@@ -156,14 +273,14 @@ class BoundRegion:
 
 
 def _dense(device: Any, held: Held) -> Held:
-    """Memory for a result that is wanted in `held`: other memory where there are gaps between rows."""
+    """Return memory for a result wanted in `held`: other memory if there are gaps between rows."""
     if isinstance(held, list) or held.flags.c_contiguous:
         return held
     return device.empty(held.shape, held.dtype)
 
 
 class Told:
-    """A scalar of the GPU that the host reads: `fetch` is a launch, `wait` gives the number behind it."""
+    """A scalar of the GPU that the host reads: `fetch` is a launch, `wait` returns the number after it."""
 
     def __init__(self, device: Any, array: Array) -> None:
         self._device, self._array = device, array
@@ -180,8 +297,8 @@ class Told:
 def taken(
     device: Any, results: Sequence[Held], places: Sequence[Held], goes_on: bool = False
 ) -> list[Launch]:  # fmt: skip
-    """Launches that leave a region's results in these places, one of which a result may show. goes_on: what made them
-    runs again while they are needed, and fills its stacks anew."""
+    """Return launches that put a region's results in these places, one of which a result may show. goes_on: the region
+    runs again while they are needed, and refills its stacks."""
     first: list[Launch] = []
     then: list[Launch] = []
     for number, (result, place) in enumerate(zip(results, places, strict=True)):
@@ -204,7 +321,7 @@ def _refill(device: Any, place: list[Held], entries: list[Held], copies: bool) -
 
 
 def own_copy(device: Any, value: Held, spare: Held) -> Held:
-    """A copy of an array, in the array `spare` where that is one, or of all entries of a stack."""
+    """Return a copy of an array, in the array `spare` if that is one, or of all entries of a stack."""
     if isinstance(value, list):
         spares = spare if isinstance(spare, list) else []
         return [own_copy(device, entry, spares[i] if i < len(spares) else None) for i, entry in enumerate(value)]

@@ -1,27 +1,109 @@
-"""Of several ways to compute the same the fastest is found by timing them. All ranks take the same one, and what was
-found stays on disk for the next start.
+"""Find the fastest of several ways to compute the same by timing them. All ranks take the same one, and choices
+stay on disk for the next start.
 
-A GPU at work is at its limit of power, and what a product takes there depends on what it multiplies: with zeros, of
-which memory is full at a start, it takes a tenth less than with a network's numbers, and some algorithms gain more by
-them than others. So memory gets numbers before ways are timed. Of ways within `ALIKE` of the fastest the first is
-taken, which cuBLASLt expects to be the best: they change places from one start to the next, and what is faster for a
+A GPU at work is at its limit of power, and the time of a matmul there depends on its operands: with zeros, of which
+memory is full at a start, it takes a tenth less than with a network's numbers, and some algorithms gain more by them
+than others. So memory gets numbers before ways are timed. Of ways within `ALIKE` of the fastest the first is taken,
+which cuBLASLt expects to be the best: they change places from one start to the next, and one that is faster for a
 moment may take more power. On an H200 the twelve products of a transformer's layer took 515 us in all by the best of
-their algorithms where each ran for long, 527 to 539 by those that short runs on zeros had chosen, and 518 by these.
+their algorithms if each ran for long, 527 to 539 by those that short runs on zeros had chosen, and 518 by these.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import time
 import zlib
 from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mspc.ops.cuda.source import NANOSECONDS
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.atomic_writing import cache_folder, make_cache_folder, read_own, write_private
+from mspc.ops.cuda.text import NANOSECONDS
 from mspc.ops.device import Array, Launch
-from mspc.runtime.gpu.kept_choices import KeptChoices, Key
+
+# Choices between ways to compute the same, kept on disk for the next start on the same kind of machine.
+#
+# A file's name is made of the machine and of the libraries' versions. It is JSON: numbers of choices, and lists of
+# pairs of numbers, by digests of what they are for. What is damaged counts as empty, and what cannot be written is
+# not kept.
+
+
+Key = tuple[Any, ...]
+Pairs = tuple[tuple[int, int], ...]
+MOST = 20_000
+"""Entries of a file; of more the oldest go."""
+
+
+class KeptChoices:
+    """The contents of one file; path: None if nothing is stored."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._known = _read(path)
+        self._new: dict[str, Any] = {}
+
+    def get(self, key: Key, count: int) -> int | None:
+        """The choice among `count` that an earlier start has made."""
+        found = self._known.get(_digest(key))
+        return found if isinstance(found, int) and 0 <= found < count else None
+
+    def put(self, key: Key, choice: int) -> None:
+        self._new[_digest(key)] = choice
+
+    def pairs(self, key: Key) -> Pairs | None:
+        """Pairs of numbers, of 0 or more, that an earlier start has put under this key."""
+        found = self._known.get(_digest(key))
+        return tuple((first, second) for first, second in found) if _are_pairs(found) else None
+
+    def put_pairs(self, key: Key, pairs: Pairs) -> None:
+        self._new[_digest(key)] = [list(pair) for pair in pairs]
+
+    def save(self) -> None:
+        """Write new choices beside those others have written since."""
+        if self.path is None or not self._new:
+            return
+        whole = {**_read(self.path), **self._new}
+        self._known, self._new = whole, {}
+        kept = dict(list(whole.items())[-MOST:])
+        text = json.dumps(kept, separators=(",", ":")).encode()
+        try:
+            make_cache_folder(self.path.parent)
+            write_private(self.path, text)
+        except (OSError, MspcError):  # a folder that is full or read-only
+            return
+
+
+def file_of(machine: Sequence[str]) -> Path | None:
+    """Return the file of choices for a machine, which these words identify."""
+    folder = cache_folder("choices")
+    return None if folder is None else folder / f"{_digest(tuple(machine))}.json"
+
+
+def _digest(key: Key) -> str:
+    return hashlib.sha256(repr(key).encode()).hexdigest()[:32]
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        found = json.loads(read_own(path) or b"")
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _are_pairs(found: Any) -> bool:
+    return isinstance(found, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, int) and n >= 0 for n in pair) for pair in found
+    )
+
 
 _WARM, _TIMED = 2, 5
 _ENOUGH, _MOST = 0.0005, 40
@@ -75,7 +157,7 @@ extern "C" __global__ void free_holders(volatile unsigned int* held) {
 
 
 class Choices:
-    """Choices of one device by what they are made for. kept: those of earlier starts."""
+    """Choices of one device by kind of work. kept: those of earlier starts."""
 
     def __init__(self, device: Any, kept: KeptChoices) -> None:
         self._device = device
@@ -94,8 +176,8 @@ class Choices:
         return self._found[key]
 
     def choose(self, key: Key, count: int, seconds: Callable[[int], float]) -> None:
-        """Take one of `count` ways. seconds: the time of one, infinite where it cannot be gone; it is not asked of a
-        choice that an earlier start has made, nor where there is one way alone."""
+        """Take one of `count` ways. seconds: returns the time of one, infinite if it is impossible; it is not called
+        for a choice that an earlier start has made, nor if there is one way alone."""
         self._counts[key] = count
         known = 0 if count == 1 else self.kept.get(key, count)
         if known is None:
@@ -136,8 +218,7 @@ class Choices:
 
     @contextlib.contextmanager
     def within(self, memory: Array) -> Generator[None]:
-        """What is timed in this context works in `memory`, bytes whose contents nothing needs before the context
-        ends."""
+        """Time work in this context in `memory`, bytes that nothing needs before the context ends."""
         self._unset = memory
         try:
             yield
@@ -145,7 +226,6 @@ class Choices:
             self._unset = None
 
     def _set(self) -> None:
-        """Give memory numbers, unless it has some."""
         memory, self._unset = self._unset, None
         count = 0 if memory is None else memory.nbytes // _PACK
         if count:
@@ -154,7 +234,7 @@ class Choices:
 
     @contextlib.contextmanager
     def beside(self, blocks: int) -> Generator[None]:
-        """What is made in this context leaves so many multiprocessors to others."""
+        """Leave so many multiprocessors to others in this context."""
         before, self._taken = self._taken, blocks
         try:
             yield
@@ -167,11 +247,8 @@ class Choices:
         return max(1, self._device.multiprocessors - self._taken) if self._taken else 0
 
     def seconds(self, launch: Launch) -> float:
-        """What a launch takes, in the mean of a few.
-
-        The GPU is paused until all of them wait for it. Else it would wait for the host, which may take longer to
-        launch than the GPU to compute, and the time would be the host's.
-        """
+        """Return the mean time of a few launches. The GPU is paused until all of them wait for it: else it would wait
+        for the host, which may take longer to launch than the GPU to compute, and the time would be the host's."""
         for _ in range(_WARM):
             launch()
         if self._taken:
@@ -181,7 +258,6 @@ class Choices:
         return found if enough <= _TIMED else self._seconds_of(launch, enough)
 
     def _seconds_of(self, launch: Launch, count: int) -> float:
-        """The same of so many."""
         began = time.perf_counter()
         launch()
         pause = min(2 * count * (time.perf_counter() - began), _LONGEST_PAUSE)
@@ -194,7 +270,7 @@ class Choices:
         return self._device.milliseconds(begun, ended) / (1000 * count)
 
     def _seconds_beside(self, launch: Launch) -> float:
-        """The same while as many multiprocessors as a collective takes are held by a kernel that does nothing."""
+        """Return the same while an idle kernel occupies as many multiprocessors as a collective."""
         device = self._device
         if self._held is None:
             self._held = device.zeros((2,), "uint32")

@@ -1,5 +1,5 @@
-"""This module runs cuDNN's convolutions and their gradients on arrays whose addresses do not change, in any order of
-their dimensions; and, where channels are convolved by themselves, mspc's own.
+"""cuDNN's convolutions and their gradients on arrays with addresses that do not change, in any order of
+their dimensions; and, for depthwise convolutions, mspc's own.
 
 A graph of cuDNN's is built for every distinct set of shapes, strides and settings and kept by `Convolutions`; of the
 kernels that cuDNN proposes for it the fastest is taken, by one trial of each on a machine. A launch must have run once
@@ -16,9 +16,9 @@ from typing import Any
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.convolution.base import first_order, last_order
 from mspc.ops.cuda.depthwise import depthwise
-from mspc.ops.cuda.fold import fold, unfold
+from mspc.ops.cuda.windows import fold, unfold
 from mspc.ops.device import Array, Launch, Sliding, in_order
-from mspc.runtime.gpu.kept_choices import Key, Pairs
+from mspc.runtime.gpu.choices import Key, Pairs
 from mspc.runtime.workspaces import CONVOLUTION
 
 CANDIDATES = 6
@@ -64,8 +64,8 @@ class Convolutions:
         self.refused: dict[Key, str] = {}
 
     def launch(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Launch | None:
-        """The fastest that there is; see `Device.convolution`. A deterministic device takes mspc's own where there is
-        one, which adds up in Float32 and in one order."""
+        """Return the fastest launch; see `Device.convolution`. A deterministic device takes mspc's own if there is one,
+        which adds up in Float32 and in one order."""
         own = depthwise(self._device, kind, **operands, windows=windows)
         if own and (self._device.deterministic or not all(array.size for array in operands.values())):
             return own[0]
@@ -76,7 +76,7 @@ class Convolutions:
         return self._device.fastest((*self.key(kind, operands, windows), "depthwise", len(found)), found)
 
     def _by_library(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Launch | None:
-        """The fastest by cuDNN or by a product of cuBLASLt."""
+        """Return the fastest launch of cuDNN or of cuBLASLt."""
         image = operands["image"]
         uneven = kind == "weight" and any(window.before != window.after for window in windows)
         if not uneven and all(window.before >= 0 and window.after >= 0 for window in windows):
@@ -97,7 +97,7 @@ class Convolutions:
                         self._fastest(kind, operands | {"image": copy}, even, place))  # fmt: skip
 
     def _room(self, like: Array, shape: tuple[int, ...], place: int = 0) -> tuple[Array, int]:
-        """(an array in scratch memory, from `place` on, whose channels lie where those of `like` do, its end)."""
+        """Return (an array in scratch memory, from `place` on, with channels in the order of `like`, its end)."""
         last = _is_channels_last(like)
         order = last_order(len(shape)) if last else tuple(range(len(shape)))
         stored = tuple(shape[d] for d in order)
@@ -106,7 +106,7 @@ class Convolutions:
         return (found.transpose(first_order(len(shape))) if last else found), end
 
     def _fastest(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int = 0) -> Launch | None:
-        """The fastest of all that run a convolution; scratch memory is free from `place` on."""
+        """Return the fastest of all launches of a convolution; scratch memory is free from `place` on."""
         found = self._launches(kind, operands, windows, place)
         for other in (self._product(kind, operands, windows, place), self._folded(kind, operands, windows, place)):
             if other is not None:
@@ -116,8 +116,8 @@ class Convolutions:
         return self._device.fastest((*self.key(kind, operands, windows), len(found)), found)
 
     def _folded(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int) -> Launch | None:
-        """The same without stride, of an image of few channels whose places within a stride are channels, filled up
-        with zeros to packs; not where the gradient of the image is wanted."""
+        """Return the same without stride, for an image of few channels: places within a stride become channels, padded
+        to packs; not for the gradient of the image."""
         image, weight, result = (operands[name] for name in ("image", "weight", "result"))
         stride = windows[0].stride
         if kind == "image" or image.ndim != 4 or image.shape[1] != weight.shape[1] or image.dtype.name not in _TYPES:
@@ -145,8 +145,8 @@ class Convolutions:
         return in_order(filled, best, unfold(self._device, wide["weight"], weight, stride))
 
     def _product(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int) -> Launch | None:
-        """A convolution of single places whose channels come last is a product of two matrices; with a stride, of the
-        places that are looked at, one beside the other."""
+        """Return a convolution of window 1 with channels last as a matmul of two matrices; with a stride, of the places
+        that it reads, compacted."""
         image, weight, result = (operands[name] for name in ("image", "weight", "result"))
         if any(n != 1 for n in weight.shape[2:]) or any(window.before or window.after for window in windows):
             return None
@@ -171,7 +171,7 @@ class Convolutions:
         return in_order(_copying(places, seen), product)
 
     def _launches(self, kind: str, operands: Operands, windows: Sequence[Sliding], place: int) -> list[Launch]:
-        """What runs a convolution on these arrays, one launch for every kernel of cuDNN's."""
+        """Return launches of a convolution on these arrays, one for every kernel of cuDNN's."""
         name = operands["image"].dtype.name
         unaligned = any(array.data.ptr % _ALIGNMENT for array in operands.values())
         if name not in _TYPES or unaligned or any(0 in array.shape for array in operands.values()):
@@ -185,7 +185,7 @@ class Convolutions:
         return [self._bound(plans, index, place, room, operands) for index, room in plans.kernels]
 
     def key(self, kind: str, operands: Operands, windows: Sequence[Sliding]) -> Key:
-        """What distinguishes convolutions for cuDNN."""
+        """Return a key of convolutions that differ for cuDNN."""
         shapes = tuple((array.shape, _strides(array)) for array in operands.values())
         return kind, operands["image"].dtype.name, shapes, tuple(windows), self._device.deterministic, self._device.tf32
 
@@ -223,7 +223,7 @@ class Convolutions:
 
 
     def _with_kernels(self, cudnn: Any, key: Key, plans: _Plans) -> _Plans:
-        """The plans with their kernels, which are all built where no earlier start has found them."""
+        """Return the plans with their kernels, which are all built if no earlier start has found them."""
         kept = self._device.choices.kept
         known = kept.pairs(("kernels", *key))
         if known and all(index < plans.graph.get_execution_plan_count() for index, _ in known):
@@ -236,7 +236,7 @@ class Convolutions:
 
 
 def _build(cudnn: Any, handle: Any, kind: str, operands: Operands, windows: Sequence[Sliding], device: Any) -> _Plans:
-    """Build the graph, without kernels. Raises cudnnGraphNotSupportedError and others where cuDNN cannot."""
+    """Build the graph, without kernels. Raises cudnnGraphNotSupportedError and others if cuDNN cannot."""
     name = operands["image"].dtype.name
     type = getattr(cudnn.data_type, _TYPES[name])
     wide = type if name == "float64" else cudnn.data_type.FLOAT
@@ -263,7 +263,6 @@ def _build(cudnn: Any, handle: Any, kind: str, operands: Operands, windows: Sequ
 
 
 def _kernels(cudnn: Any, graph: Any, most: int) -> Pairs:
-    """The first of the proposed kernels that can be built."""
     found: list[tuple[int, int]] = []
     for index in range(graph.get_execution_plan_count()):
         if len(found) == most:
@@ -277,7 +276,7 @@ def _kernels(cudnn: Any, graph: Any, most: int) -> Pairs:
 
 
 def _unwanted(cudnn: Any, name: str, device: Any) -> list[Any]:
-    """What a kernel may not do."""
+    """Return properties that a kernel must not have."""
     names = ["DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "FFT", "WINOGRAD"]
     if name == "float32" and not device.tf32:
         names.append("TENSOR_CORE")
@@ -301,7 +300,6 @@ _MAKERS: dict[str, Callable[[Any, dict[str, Any], dict[str, Any]], Any]] = {
 
 
 def _strides(array: Array) -> tuple[int, ...]:
-    """In elements."""
     return tuple(s // array.itemsize for s in array.strides)
 
 
@@ -310,7 +308,6 @@ def _is_channels_last(array: Array) -> bool:
 
 
 def _inside(length: int, window: Sliding) -> slice:
-    """The places of an image that windows may look at."""
     return slice(max(-window.before, 0), length - max(-window.after, 0))
 
 

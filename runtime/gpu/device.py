@@ -17,16 +17,12 @@ import numpy as np
 from mspc.ir.graph import FROM_HOST, TO_HOST
 from mspc.ops.device import Array, Kernel, Launch, Sliding
 from mspc.runtime.comm.interface import OneRank
-from mspc.runtime.gpu.captured import FILL, Captured, Fills
-from mspc.runtime.gpu.choices import Choices
-from mspc.runtime.gpu.conditional import conditional_nodes
-from mspc.runtime.gpu.host_reads import Asking
-from mspc.runtime.gpu.kept_choices import KeptChoices, file_of
+from mspc.runtime.gpu.choices import Choices, KeptChoices, file_of
+from mspc.runtime.gpu.graph_nodes import FILL, Captured, Fills, Writers, conditional_nodes
 from mspc.runtime.gpu.kernels import KernelCache
-from mspc.runtime.gpu.mappings import Mapping, Mappings
-from mspc.runtime.gpu.matmul import Products, Unsupported
-from mspc.runtime.gpu.row_products import RowProducts
-from mspc.runtime.gpu.writers import Writers
+from mspc.runtime.gpu.launches import Asking
+from mspc.runtime.gpu.matmul import Products, RowProducts, Unsupported
+from mspc.runtime.gpu.peers import Mapping, Mappings
 
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 """CUDA's numbers for the directions of a copy."""
@@ -48,12 +44,10 @@ class GpuDevice:
         tf32: products of Float32 may round their operands to TF32.
 
     compute, communication, reduction: the streams of a step, the last for sums of gradients; copying: that of its
-        inputs. pool: everything that lives on the GPU for a graph is in it.
-    stop: Int32 array of one element on the GPU; parameters are not updated while it is not 0.
-    writers: who wrote last to the arrays of parameters.
-    ended_loops: of every step, see `EndedLoops`. rejoined: how often `rejoin` was called.
-    capturing: whether what the streams are given becomes a CUDA graph. conditional: makes nodes of one in which the GPU
-    decides; None where the driver has no such nodes.
+    inputs. pool: holds all memory of a graph on the GPU. stop: Int32 array of one element on the GPU; parameters are
+    not updated while it is not 0. writers: the last writers of the arrays of parameters. ended_loops: of every step,
+    see `EndedLoops`. rejoined: how often `rejoin` was called. capturing: launches become part of a CUDA graph.
+    conditional: makes nodes of one in which the GPU decides; None if the driver has no such nodes.
     """
 
     def __init__(self, index: int = 0, comm: Any = None, deterministic: bool = False, tf32: bool = False) -> None:
@@ -152,8 +146,8 @@ class GpuDevice:
         cupy.cuda.runtime.memcpyAsync(place, array.data.ptr, array.nbytes, _ANY_DIRECTION, stream)
 
     def exported(self, array: Array) -> tuple[bytes, int]:
-        """A handle by which other processes of this host reach the allocation that `array` lies in, and the bytes from
-        its begin to the array's. Raises an error of CUDA's or OSError where there is none."""
+        """Return a handle by which other processes of this host reach the allocation that contains `array`, and the
+        offset of the array in bytes. Raises an error of CUDA's or OSError if there is none."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
         driver = ctypes.CDLL("libcuda.so.1")
         status = driver.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(array.data.ptr))
@@ -215,7 +209,7 @@ class GpuDevice:
         self.rejoined += 1
 
     def signal(self, timed: bool = False) -> Any:
-        """An event at the end of what the current stream has been given."""
+        """Return an event after the current stream's work."""
         event = cupy.cuda.Event(disable_timing=not timed)
         event.record()
         return event
@@ -235,10 +229,8 @@ class GpuDevice:
         return None
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """What `work` puts on the current stream, and on streams that it makes wait for it, as one CUDA graph.
-
-        Memory that CuPy takes meanwhile is reserved for the replays.
-        """
+        """Return the launches of `work` on the current stream, and on streams that it makes wait for it, as one CUDA
+        graph. Memory that CuPy takes meanwhile is reserved for the replays."""
         fills = self._fills
         self.load_kernels()
         stream = cupy.cuda.get_current_stream()
@@ -264,16 +256,16 @@ class GpuDevice:
     # Work
 
     def kernel(self, source: str, name: str) -> Kernel:
-        """See `Device.kernel`; it is compiled beside what the host does until the first launch."""
+        """See `Device.kernel`; it is compiled in parallel until the first launch."""
         return self.kernels.kernel(source, name)
 
     def making(self, node: Any) -> None:
-        """Launches of a node are made from now on: it is named where a kernel of theirs cannot be compiled."""
+        """Name this node if a kernel of its launches cannot be compiled."""
         self.kernels.node = node
 
     def load_kernels(self) -> None:
-        """Return when all kernels that were asked for are loaded. A load may wait until the GPU is idle: it must not
-        come behind a kernel that waits for what is launched later, here or on another rank."""
+        """Return when all requested kernels are loaded. A load may wait until the GPU is idle: it must not follow a
+        kernel that waits for later launches, here or on another rank."""
         self.kernels.wait()
 
     def matmul(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, *,
@@ -321,7 +313,7 @@ class GpuDevice:
         return self.choices.fastest(kind, launches)
 
     def synchronize(self) -> None:
-        """Wait for the streams of a step, and for what was set before one of them was chosen."""
+        """Wait for the streams of a step, and for work set before one of them was chosen."""
         cupy.cuda.Stream.null.synchronize()
         for name in (TO_HOST, FROM_HOST):
             self._streams[name].synchronize()
@@ -331,7 +323,7 @@ class GpuDevice:
 
 
 def _machine(name: str) -> list[str]:
-    """What the fastest ways to compute depend on."""
+    """Return the properties that the fastest ways to compute depend on."""
     versions = [_WAYS, str(cupy.cuda.runtime.driverGetVersion()), cupy.__version__]
     for package in ("nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

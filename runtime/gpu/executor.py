@@ -6,6 +6,7 @@ and from there to the GPU on a stream of their own. Results come back into pinne
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -17,14 +18,13 @@ from mspc.analysis.aliasing import source, updated_parameters
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.device import Array
 from mspc.runtime.executor import checked
 from mspc.runtime.faults.failure import NodeFailure
-from mspc.runtime.faults.finite import Origin, explained
-from mspc.runtime.gpu.failures import failure_of
+from mspc.runtime.faults.finite import NOWHERE, Origin, explained
 from mspc.runtime.gpu.host_arrays import PinnedArray, fetched, put
-from mspc.runtime.gpu.launches import Constants, copied
-from mspc.runtime.gpu.non_finite import search
-from mspc.runtime.gpu.progress import wait_for
+from mspc.runtime.gpu.launches import Constants, arrays_of, copied
+from mspc.runtime.gpu.progress import out_of_memory, wait_for
 from mspc.runtime.gpu.step import GpuStep
 from mspc.runtime.gradient_slices import gradient_slices
 from mspc.runtime.memory_plan import plan_memory
@@ -33,7 +33,98 @@ from mspc.runtime.profile import NodeTiming
 from mspc.runtime.region_memory import device_bytes_inside
 from mspc.runtime.workspaces import reserve_scratch
 
-Array = Any
+# What is said of a node that fails on a GPU.
+
+
+def failure_of(
+    error: Exception, node: Node | None, what: str, graph: Graph, place: tuple[int, int], peak: int,
+    memory: Mapping[str, int],
+) -> NodeFailure:  # fmt: skip
+    """Return the error of a rank.
+
+    Args:
+        node: that raised `error`; None: the graph itself. what: the verb: "failed". place: the rank, and the index of
+        its
+            GPU. peak, memory: see `out_of_memory`.
+    """
+    rank, gpu = place
+    message = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
+    notes = list(error.notes) if isinstance(error, MspcError) else []
+    label = "the graph" if node is None else node.label
+    index, region = _place_of(node, graph)
+    frames = node.frames if node is not None else ()
+    if type(error).__name__ == "OutOfMemoryError":
+        found = out_of_memory(node, _asked_bytes(error), peak, memory, rank, gpu)
+        return NodeFailure(*found, frames, index, region)
+    if node is not None:
+        operands = ", ".join(str(value.type) for value in node.inputs)
+        notes.append(f"its operands are ({operands}), its result {node.type}")
+    return NodeFailure(f"{label} {what} on rank {rank} (GPU {gpu}): {message}", notes, frames, index, region)
+
+
+def _place_of(node: Node | None, graph: Graph) -> tuple[int, str]:
+    """Return the position of a node in its graph, and that graph's name if it is a region; -1 for none."""
+    for each in graph.graphs():
+        if node in each.nodes:
+            return each.nodes.index(node), "" if each is graph else each.name
+    return -1, ""
+
+
+def _asked_bytes(error: Exception) -> int:
+    asked = re.search(r"[\d,]+", str(error))
+    return int(asked[0].replace(",", "")) if asked else 0
+
+
+# The nodes of a step whose loss is not finite run again on a GPU, one by one, until one makes such a value.
+
+
+def search(step: GpuStep, fed: Sequence[tuple[Parameter, Any, Any]], stored: Mapping[Value, Array]) -> Origin:
+    """See `finite.NonFiniteSearch`.
+
+    Args:
+        fed: the step's inputs, pinned memory for each, and its values if that memory does not hold them.
+        stored: arrays of parameters.
+    """
+    device, graph, held, first = step.device, step.graph, "", NOWHERE
+    # A later step that is under way may have other inputs.
+    for parameter, pinned, array in fed:
+        if array is not None:
+            np.copyto(pinned, array)
+        device.send(pinned, stored[parameter])
+    device.synchronize()
+    for parameter in graph.parameters:
+        if not held and not _is_finite(step, parameter):
+            kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
+            held = f"{kind} {parameter.name!r} held such a value before the step"
+    for work in sorted((*step.anew, *step.work), key=lambda work: work.index):
+        # Messages of other stages come anew: other values may lie in their places since they were read.
+        if not (work.ahead or 0 <= work.index < step.boundary):
+            continue
+        with device.stream(work.stream):
+            work.launch()
+            over = device.signal()
+        with device.stream("compute"):
+            device.wait(over)
+        device.synchronize()
+        if work.index >= 0 and first == NOWHERE and not _is_finite(step, graph.nodes[work.index]):
+            first = work.index
+    return Origin(held, int(first))
+
+
+def _is_finite(step: GpuStep, value: Value) -> bool:
+    device = step.device
+    for array in arrays_of(step.arrays(value)):
+        if array.dtype.kind not in "fV":
+            continue
+        found = np.empty(array.shape, array.dtype)
+        with device.stream("compute"):
+            device.receive(device.xp.ascontiguousarray(array), found)
+        device.synchronize()
+        if not np.isfinite(found).all():
+            return False
+    return True
+
+
 DEPTH = 2
 """Steps under way."""
 SMALL = 1 << 16
@@ -42,12 +133,12 @@ SMALL = 1 << 16
 
 @dataclass
 class _Slot:
-    """What one step under way has on the host.
+    """One step under way on the host.
 
-    inputs, results, stop, ended: pinned arrays, the last two of what the GPU said behind the step. given: inputs that
-    were on the GPU already, as the script has them, None for those that were copied. staged: large inputs on the GPU,
-    from the second that arrives on. done: the event behind the step. failed: what is raised where a result
-    is read. pending: results that somebody may still read.
+    inputs, results, stop, ended: pinned arrays, the last two of the GPU's state after the step. given: inputs that were
+    on the GPU already, from the script, None for those that were copied. staged: large inputs on the GPU, from the
+    second that arrives on. done: the event after the step. failed: raised when a result is read. pending: results still
+    referenced.
     """
 
     inputs: list[Array]
@@ -63,7 +154,7 @@ class _Slot:
 
 
 def _refuse_complex(graph: Graph) -> None:
-    """Raises MspcError for a graph with complex numbers: kernels and NCCL have no element type for them."""
+    """Raise MspcError for a graph with complex numbers: kernels and NCCL have no element type for them."""
     for value in (value for each in graph.graphs() for value in (*each.parameters, *each.nodes)):
         if any(t.dtype.is_complex for t in element_types(value.type)):
             label = value.label if isinstance(value, Node) else value.name
@@ -74,15 +165,15 @@ class GpuExecutor:
     """A rank's flat graph on its GPU, prepared once and run many times.
 
     Args:
-        graph: the rank's graph with local types. device: see `GpuDevice`; its communicator joins the ranks.
-        values: arrays of the parameters of kind "parameter" and "constant" by name; those of the device itself are
-            used, others are copied to it.
-        cursor: as in Executor. host: a communicator of arrays on the host, for what ranks agree on. loop_limit: see
-            `bound_regions.Around`.
+        graph: the rank's graph with local types. device: see `GpuDevice`; its communicator joins the ranks. values:
+        arrays of the parameters of kind "parameter" and "constant" by name; those of the device itself are used,
+            others are copied to it.
+        cursor: as in Executor. host: a communicator of arrays on the host, for agreements of ranks.
+        loop_limit: see `bound_regions.Around`.
 
     Raises:
-        MspcError: a value is missing or does not fit. ExecutionError: the GPU's memory does not suffice, or an
-        operator cannot be run there.
+        MspcError: a value is missing or does not fit.
+        ExecutionError: the GPU's memory does not suffice, or an operator cannot be run there.
     """
 
     def __init__(self, graph: Graph, device: Any, values: Mapping[str, Array], cursor: Any = None, host: Any = None,
@@ -131,7 +222,7 @@ class GpuExecutor:
 
     @property
     def waited(self) -> float:
-        """Seconds in which the GPU waited for what other stages of a pipeline sent, in all steps so far."""
+        """Seconds that the GPU waited for other stages of a pipeline, in all steps so far."""
         messages = self._step.messages
         return 0.0 if messages is None else messages.waited
 
@@ -178,16 +269,17 @@ class GpuExecutor:
     # Steps
 
     def run(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> list[Pending]:
-        """One step: the inputs in the order of `self.inputs`, the results in the order of the graph's; a result is
+        """Run one step: the inputs in the order of `self.inputs`, the results in the order of the graph's; a result is
         waited for when it is read.
 
         Args:
-            origins: for every input None, or an object that stands for its values: an input whose origin is the one
-                of the step before is on the GPU already.
+            origins: for every input None, or an object that stands for its values: an input with the same origin as in
+            the step
+                before is on the GPU already.
 
         Raises:
-            MspcError: an input does not fit. ExecutionError: an operator failed, or the loss of an earlier step was
-            not finite.
+            MspcError: an input does not fit.
+            ExecutionError: an operator failed, or the loss of an earlier step was not finite.
         """
         return self._collect(self._begin(inputs, origins, self._step.run))
 
@@ -277,7 +369,7 @@ class GpuExecutor:
         return found
 
     def _settle(self, slot: _Slot) -> None:
-        """Wait for the step that used a slot before, and let go of it."""
+        """Wait for the step that used a slot before, and release it."""
         if slot.done is None:
             return
         self.wait(slot)
@@ -304,7 +396,7 @@ class GpuExecutor:
             self._stopped(slot)
 
     def finish(self) -> None:
-        """Wait for all steps under way; raises what they raise."""
+        """Wait for all steps under way; raise their errors."""
         for slot in sorted(self._slots, key=lambda s: s.step):
             self._settle(slot)
         self._step.ended.forget_leaving()
@@ -312,7 +404,7 @@ class GpuExecutor:
     # What goes wrong
 
     def _ended(self, slot: _Slot) -> NodeFailure:
-        """The error of a step of which the GPU ended a loop. The steps behind it have changed nothing."""
+        """Return the error of a step with a loop that the GPU ended. The steps after it have changed nothing."""
         failure = self._failure(*self._step.ended.error(slot.ended), "failed")
         self._step.ended.fail(failure)
         return failure
@@ -332,7 +424,7 @@ class GpuExecutor:
                 raise explained(self, loss, value, updated=False)
 
     def search(self) -> Origin:
-        """Run the bad step's nodes again, one by one, and look at what they make; see `finite.NonFiniteSearch`."""
+        """Run the bad step's nodes again, one by one, and check their results; see `finite.NonFiniteSearch`."""
         fed = list(zip(self.inputs, self._again.inputs, self._again.given, strict=True))
         self._origins = [None] * len(fed)
         return search(self._step, fed, self._stored)
@@ -341,7 +433,7 @@ class GpuExecutor:
         return failure_of(error, node, what, self.graph, (self.rank, self.device.index), self.plan.peak, self.memory())
 
     def memory(self) -> dict[str, int]:
-        """Bytes by what they are for: what was planned, and the runtime's own."""
+        """Return bytes by purpose: planned ones, and the runtime's own."""
         return {
             "parameters and optimizer states": self.plan.weights + self.plan.states,
             "inputs and constants": self.plan.inputs + self.plan.constants,

@@ -14,7 +14,7 @@ class PinnedArray(np.ndarray):
 
 
 def pinned_copy(device: Any, values: Any, shape: tuple[int, ...], dtype: Any) -> PinnedArray:
-    """Values in pinned memory; a number stands for as many of it."""
+    """Return values in pinned memory; a number is repeated."""
     found = device.pinned(shape, dtype).view(PinnedArray)
     found[...] = values
     return found

@@ -36,7 +36,7 @@ class KernelCache:
         self._pool = ThreadPoolExecutor(self.threads, "kernels", initializer=lambda: xp.cuda.Device(index).use())
 
     def kernel(self, source: str, name: str) -> LateKernel:
-        """See `Device.kernel`. What its compiler says against a source is raised when it is loaded."""
+        """See `Device.kernel`. The compiler's errors are raised when the kernel is loaded."""
         kernel = self._kernels.get((source, name))
         if kernel is None:
             module = self._modules.get(source)
@@ -46,7 +46,6 @@ class KernelCache:
         return kernel
 
     def _compiled(self, source: str, name: str) -> Any:
-        """The loaded module of a source with a kernel of this name."""
         options = _OPTIONS if "wgmma" not in source else (*_OPTIONS, _WARP_GROUPS)
         module = self._xp.RawModule(code=PRELUDE + source, options=options)
         module.get_function(name)  # CuPy compiles when it is asked for one

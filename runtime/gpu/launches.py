@@ -1,4 +1,4 @@
-"""Where the values of a graph lie on a GPU, and what launches its nodes."""
+"""Places of a graph's values on a GPU, and the launches of its nodes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,79 @@ from mspc.ops.control.structural import TupleGetItem, TupleGetItems
 from mspc.ops.device import Array, Copy, Launch, in_order, nothing
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.op import Op
-from mspc.runtime.gpu.host_reads import Asking, HostRead, makers
-from mspc.runtime.gpu.on_host import HostQuery, like
 from mspc.runtime.gpu.peers import Between
-from mspc.runtime.gpu.progress import wait_for
+from mspc.runtime.gpu.progress import HostQuery, like, wait_for
 from mspc.runtime.memory import Allocation, MemoryPlan
+
+# What the host has to know of arrays on the GPU to launch what reads them: it is copied once, behind the launch that
+# makes it, so that the host finds it there when the first of its readers is to be launched.
+
+
+class HostRead:
+    """An array's elements on the host. `begin` puts the copy on the current stream, `values` waits for the last one."""
+
+    def __init__(self, device: Any, array: Array) -> None:
+        self._device, self._array = device, array
+        self._held = device.pinned(array.shape, array.dtype)
+        self._copied: Any = None
+
+    def begin(self) -> None:
+        self._device.receive(self._array, self._held)
+        self._copied = self._device.signal()
+
+    def values(self) -> Any:
+        """The elements, which the next copy overwrites."""
+        wait_for(self._device, self._copied)
+        return self._held
+
+
+class Asking(HostQuery):
+    """A launch that calls `run` with the elements of arrays as NumPy's; it copies them itself, unless `share` names
+    other copies. ahead: launches that make some of them."""
+
+    def __init__(
+        self, device: Any, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(self._ask)
+        self._ahead = ahead
+        self.arrays = arrays
+        self._device, self._with = device, run
+        self._reads: list[HostRead] | None = None
+        self._shared: Mapping[int, HostRead] = {}
+
+    def share(self, reads: Mapping[int, HostRead]) -> None:
+        """reads: by the number of the array, the copy made elsewhere before this launch."""
+        self._shared = reads
+
+    def _ask(self) -> None:
+        if self._reads is None:
+            made = (self._shared.get(i) or HostRead(self._device, array) for i, array in enumerate(self.arrays))
+            self._reads = list(made)
+        if self._ahead is not None:
+            self._ahead()
+        for i, read in enumerate(self._reads):
+            if i not in self._shared:
+                read.begin()
+        self._with(*[read.values() for read in self._reads])
+
+
+def makers(graph: Graph, plan: MemoryPlan) -> dict[Value, Node]:
+    """Return the nodes that make values of this graph that hosts read. Others are copied on demand: parameters, and
+    values that other ranks or graphs within this one take part in."""
+    asked = (node.inputs[i] for node in graph.nodes for i in node.op.host_reads)
+    found = {value: _maker(value, plan) for value in dict.fromkeys(asked)}
+    return {value: maker for value, maker in found.items() if maker is not None}
+
+
+def _maker(value: Value, plan: MemoryPlan) -> Node | None:
+    while isinstance(value, Node) and value.op.is_view:
+        if value in plan.copied or not (len(value.inputs) == 1 or isinstance(value.op, TupleGetItem)):
+            return None
+        value = value.inputs[0]
+    if not isinstance(value, Node) or value.regions or value.op.is_collective:
+        return None
+    return value
+
 
 Held = Any
 """What holds a value: an array on the GPU, or of a stack a list of what holds its entries."""
@@ -39,8 +107,8 @@ def arrays_of(held: Sequence[Held]) -> Iterator[Array]:
 
 @dataclass
 class Backend:
-    """What kernels that run through CuPy use: array module, communicator, number of the step, and what else numbers
-    are drawn by, see `NumPyBackend`."""
+    """The backend of kernels that run through CuPy: array module, communicator, number of the step, and other sources
+    of draws, see `NumPyBackend`."""
 
     comm: Any
     xp: Any
@@ -50,7 +118,7 @@ class Backend:
 
 
 class _OnNumpy:
-    """A backend whose arrays are NumPy's."""
+    """A backend with NumPy arrays."""
 
     xp: Any = np
 
@@ -62,8 +130,7 @@ class _OnNumpy:
 
 
 class Several:
-    """Launches in order, none of which asks the host: those of `ahead`, then all others so many times. count: how many
-    that are."""
+    """Launches in order, none of which asks the host: those of `ahead`, then all others `count` times."""
 
     def __init__(self, launches: Sequence[Launch], times: int = 1, ahead: Sequence[Launch] = ()) -> None:
         self._ahead, self._launches, self._times = ahead, launches, times
@@ -87,7 +154,7 @@ def count_of(launches: Sequence[Launch]) -> int:
 
 
 def _fed(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> HostQuery:
-    """A launch that waits for arrays, and calls `run` with their elements as arrays of NumPy's."""
+    """Return a launch that waits for arrays, and calls `run` with their elements as arrays of NumPy's."""
 
     def launch() -> None:
         given = [np.empty(array.shape, array.dtype) for array in arrays]
@@ -101,7 +168,7 @@ def _fed(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> Host
 
 
 def asks(launch: Launch) -> bool:
-    """Whether a launch asks the host even where it could be captured."""
+    """Return True if a launch asks the host even if it could be captured."""
     return isinstance(launch, HostQuery) and not launch.decided
 
 
@@ -129,12 +196,13 @@ def copied(device: Any, value: Any) -> Array:
 
 
 class Launches:
-    """The launches of a graph's nodes, which lie where the plan says.
+    """The launches of a graph's nodes at the places of the plan.
 
     Args:
-        device: see `GpuDevice`. arena: the bytes that the plan shares out. stored: what holds the graph's parameters
-        and constants. regions: makes the launch of a node that runs graphs, of the node, what holds its operands, what
-        holds its results, and bytes for what lives while it runs.
+        device: see `GpuDevice`. arena: the bytes that the plan divides. stored: the graph's parameters and constants.
+        regions: makes the launch of a node that runs graphs from the node, its operands, its results, and bytes for
+        values
+            that live while it runs.
     """
 
     def __init__(
@@ -156,7 +224,7 @@ class Launches:
         """Those that are, and their places in the graph."""
 
     def arrays(self, value: Value) -> tuple[Held, ...]:
-        """What holds a value, for each tensor of it."""
+        """Return the arrays of a value, one for each of its tensors."""
         found = self._held.get(value)
         if found is None:
             found = self._held[value] = self._found(value)
@@ -209,10 +277,10 @@ class Launches:
         return self._device.view(self._arena, place.offset, (place.nbytes,), np.uint8)
 
     def of(self, node: Node, copies: Mapping[int, Copy] | None = None) -> tuple[Launch, bool]:
-        """The launch of a node, and whether it runs through CuPy. copies: where else it writes what it updates.
+        """Return the launch of a node, and whether it runs through CuPy. copies: further places for its updates.
 
         Raises:
-            Exception: whatever was raised when it was made, with the node as `.node`.
+            Exception: the error of making it, with the node as `.node`.
         """
         copied = self._plan.copied.get(node)
         if copied is None:
@@ -235,7 +303,7 @@ class Launches:
         return node in self._left
 
     def _leave(self, node: Node) -> bool:
-        """Leave a reduction to its reader, where that can have it."""
+        """Leave a reduction to its reader, if that can do it."""
         if not is_summed_by_reader(node) or not isinstance(node.op, AllReduce) or node.op.op != "sum":
             return False
         if not self._device.same(*map(self._operand, (node.inputs[0], node))):
@@ -247,7 +315,7 @@ class Launches:
         return True
 
     def _summing(self, node: Node, inputs: Sequence[Any], out: Any) -> Launch | None:
-        """The launch of a node that reads reductions that were left to it: of one, it adds up the ranks' parts."""
+        """Return the launch of a node that reads reductions left to it: it adds up the ranks' parts of one."""
         op, comm, left = node.op, self._device.comm, [i for i, value in enumerate(node.inputs) if value in self._left]
         assert isinstance(op, FusedElementwise)
         made = list(dict.fromkeys(node.inputs[i] for i in left))
@@ -263,7 +331,7 @@ class Launches:
         return in_order(*ahead, own or self._plain(op, inputs, out if isinstance(out, tuple) else (out,)))
 
     def _marked(self, node: Node, launch: Launch, joined: bool) -> Launch:
-        """The launch of a collective that was left, see `GpuProgress.before`."""
+        """Return the launch of a collective that was left, see `GpuProgress.before`."""
         progress = self._device.progress
         return launch if progress is None else progress.before(self._left[node], launch, joined)
 
@@ -303,7 +371,7 @@ class Launches:
             raise
 
     def _read_behind(self, node: Node, launch: Launch) -> Launch:
-        """The launch of a node, and behind it that of copies to the host of what others ask of it there."""
+        """Return the launch of a node, followed by copies to the host for others."""
         asked = [value for value, maker in self._makers.items() if maker is node]
         if not asked or (isinstance(launch, HostQuery) and launch.decided):
             return launch
@@ -314,7 +382,7 @@ class Launches:
         return HostQuery(both)
 
     def _shared(self, node: Node, inputs: Sequence[Any], asked: Sequence[Array]) -> dict[int, HostRead]:
-        """Of the arrays for which a node's launch asks, by their numbers, what copies them ahead of it."""
+        """Return copies made before for arrays that a node's launch asks for, by their numbers."""
         known = [(array, self._reads[value]) for value, array in zip(node.inputs, inputs, strict=True)
                  if value in self._reads]  # fmt: skip
         return {i: read for i, wanted in enumerate(asked) for array, read in known if array is wanted}
@@ -324,7 +392,7 @@ class Launches:
         return arrays if isinstance(value.type, TupleType) else arrays[0]
 
     def _on_host(self, op: Op, inputs: Sequence[Any], out: Sequence[Array]) -> Launch:
-        """The operator's kernel on arrays of NumPy; what it returns is copied to the GPU."""
+        """Run the operator's kernel on arrays of NumPy; its results are copied to the GPU."""
         kernel, device = op.kernel(_OnNumpy(self._backend)), self._device
 
         def run(*given: Any) -> None:
@@ -336,7 +404,7 @@ class Launches:
         return _fed(device, inputs, run)
 
     def _plain(self, op: Op, inputs: Sequence[Any], out: Sequence[Array]) -> Launch:
-        """The operator's kernel on CuPy's arrays; what it returns is copied to its place."""
+        """Run the operator's kernel on CuPy's arrays; its results are copied to their places."""
         kernel, device = op.kernel(self._backend), self._device
 
         def launch() -> None:

@@ -7,7 +7,7 @@ x @ y is computed as (y^T @ x^T)^T with the operands swapped and nothing moved.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from nvmath.bindings.cublas import ComputeType
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.device import Array, Launch, nothing
-from mspc.runtime.gpu.choices import Choices
-from mspc.runtime.gpu.kept_choices import Key
+from mspc.runtime.gpu.choices import Choices, Key
+from mspc.runtime.gpu.row_runs import Run, between, foreseen, lanes_of, runs_of, without
 from mspc.runtime.workspaces import PRODUCTS
 
 CANDIDATES = 12
@@ -58,7 +58,7 @@ class _Matrix:
 
 
 class Unsupported(Exception):
-    """cuBLASLt has no algorithm for what was asked."""
+    """cuBLASLt has no such algorithm."""
 
 
 class Products:
@@ -77,7 +77,7 @@ class Products:
         """See `Device.matmul`.
 
         Raises:
-            Unsupported: cuBLASLt does not know the element type or cannot join what follows the product.
+            Unsupported: cuBLASLt does not know the element type or cannot join the epilogue.
         """
         if out.dtype.name not in _TYPES or x.dtype != y.dtype:
             raise Unsupported(f"{x.dtype} @ {y.dtype}")
@@ -104,7 +104,7 @@ class Products:
 
     def _one_by_one(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None,
                     bias: Array | None, activation: str, before: Array | None) -> Launch:  # fmt: skip
-        """Operands that are repeated along some leading dimensions only: a product for each place of them."""
+        """Return a matmul for each place of the leading dimensions, for operands repeated along some of them only."""
         launches: list[Launch] = []
         for place in np.ndindex(*out.shape[:-3]):
             parts = [None if a is None else _at(a, place, out.ndim) for a in (x, y, out, addend, before)]
@@ -143,7 +143,7 @@ class Products:
         return self.workspace_of(0)
 
     def workspace_of(self, lane: int) -> Array:
-        """What products share that run one after the other; those of different lanes run at once."""
+        """Return the workspace of matmuls that run one after the other; those of different lanes run at once."""
         while len(self._workspaces) <= lane:
             self._workspaces.append(self.device.empty((PRODUCTS,), "uint8"))
             self.device.workspaces["matrix products"] = PRODUCTS * len(self._workspaces)
@@ -158,12 +158,12 @@ class Products:
         return found
 
     def algorithm(self, key: Key) -> int:
-        """The address of what was chosen for products like `key`."""
+        """Return the address of the algorithm chosen for matmuls like `key`."""
         return _address(self.candidates[key], self.choices[key])
 
     def choose(self, key: Key, product: BoundProduct, seconds: Callable[[int], float]) -> None:
-        """Find algorithms for a product unless one like it has been there, and take the fastest. seconds: of what is
-        done by the algorithm at an address.
+        """Find algorithms for a matmul unless an equal one has been seen, and take the fastest. seconds: time of the
+        algorithm at an address.
 
         Raises:
             Unsupported: there is none.
@@ -186,7 +186,7 @@ class Products:
 
 
 class BoundProduct:
-    """One product of arrays that stay where they are."""
+    """One matmul of arrays with fixed addresses."""
 
     def __init__(self, products: Products, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool,
                  addend: Array | None, bias: Array | None, activation: str, before: Array | None,
@@ -244,7 +244,7 @@ class BoundProduct:
 
     @property
     def algorithm(self) -> int:
-        """The address of what was chosen."""
+        """Return the address of the chosen algorithm."""
         return self._products.algorithm(self.key)
 
     def own_layouts(self) -> tuple[int, int, int]:
@@ -253,11 +253,11 @@ class BoundProduct:
         return first, second, target
 
     def factors(self) -> tuple[Any, tuple[Any, Any]]:
-        """What the product is multiplied by, and what before is, where nothing is added and where something is."""
+        """Return the factors of the matmul and of the addend, or 0."""
         return self._alpha, (np.zeros_like(self._alpha), np.ones_like(self._alpha))
 
     def candidates(self, count: int) -> Any:
-        """The algorithms that cuBLASLt expects to be the fastest, best first; where some multiprocessors are taken,
+        """Return the algorithms that cuBLASLt expects to be the fastest, best first; if some multiprocessors are taken,
         those for all of them follow."""
         found = self.expected(count, self._layouts)
         if not self._products.choices.multiprocessors or count == 1:
@@ -336,7 +336,7 @@ def _attribute_type(attribute: lt.MatmulDescAttribute) -> Any:
 
 
 def _folded(x: Array, y: Array, out: Array, transpose_a: bool, addend: Array | None, before: Array | None) -> Any:
-    """The same product with the batch among the rows, where the second operand is one matrix for all of it."""
+    """Return the same matmul with the batch among the rows, if the second operand is one matrix for all of it."""
     if out.ndim == 2 or transpose_a or y.size != y.shape[-1] * y.shape[-2] or x.shape[:-2] != out.shape[:-2]:
         return x, y, out, addend, before
     rows = [None if a is None else a.reshape(-1, a.shape[-1]) for a in (x, out, addend, before)]
@@ -344,13 +344,11 @@ def _folded(x: Array, y: Array, out: Array, transpose_a: bool, addend: Array | N
 
 
 def _uneven(operand: Array, out: Array) -> bool:
-    """Whether an operand is neither one matrix nor one for each of the batch."""
     own = operand.size // max(1, operand.shape[-1] * operand.shape[-2])
     return own not in (1, int(np.prod(out.shape[:-2], dtype=np.int64)))
 
 
 def _at(array: Array, place: tuple[int, ...], rank: int) -> Array:
-    """The part of an operand that belongs to a place of the leading dimensions but one."""
     missing = rank - array.ndim
     own = place[missing:] if missing < len(place) else ()
     return array[tuple(0 if n == 1 else i for i, n in zip(own, array.shape, strict=False))]
@@ -361,16 +359,129 @@ def _is_packed(array: Array | None) -> bool:
 
 
 def _turned(array: Array) -> Array:
-    """An operand of products over two leading dimensions with these in the other order."""
+    """Return an operand of matmuls over two leading dimensions with these in the other order."""
     return array.reshape((1,) * (4 - array.ndim) + array.shape).swapaxes(0, 1)
 
 
 def _address(found: Any, index: int) -> int:
-    """Of an entry's algorithm, its first field."""
     return found.ctypes.data + index * found.itemsize
 
 
 def _alignment(array: Array) -> int:
-    """The largest power of two up to 16 bytes at which the array begins; algorithms depend on it."""
+    """Return the largest power of two up to 16 bytes that the array's address is a multiple of; algorithms depend on
+    it."""
     address = array.data.ptr
     return min(16, address & -address) if address else 16
+
+
+# Products of runs of rows through cuBLASLt: the host says at every step where the runs lie.
+#
+# What cuBLASLt is told of a product is made once, with an algorithm for runs as `foreseen`; at a step only the
+# number of rows in it changes, and where the operands begin.
+
+
+_EVEN = 128
+"""Lengths of runs for which cuBLASLt is asked are multiples of it."""
+_ALIGNED = 16
+"""Bytes at whose multiples rows have to begin, wherever a run does."""
+_TIMED = 4
+"""Runs by which algorithms are timed, at most."""
+_LANES = (2, 1)
+"""Numbers of lanes; the first where nothing is timed."""
+
+
+class RowProducts:
+    """See `Device.products_of_rows`.
+
+    Raises:
+        Unsupported: cuBLASLt does not know the element type, or rows are not aligned for it.
+    """
+
+    def __init__(self, products: Products, x: Array, y: Array, out: Array, transpose_b: bool, outer: bool) -> None:
+        self._products, self._arrays, self._outer = products, (x, y, out), outer
+        rows, matrices = x.shape[0], (out if outer else y).shape[0]
+        if any(each.shape[-1] * each.itemsize % _ALIGNED or each.data.ptr % _ALIGNED for each in self._arrays):
+            raise Unsupported("rows that begin anywhere")
+        if not all(each.size for each in self._arrays):
+            raise Unsupported("no elements")
+        even = min(rows, -(-rows // matrices // _EVEN) * _EVEN)
+        one = (x[:even], y[:even], out[0]) if outer else (x[:even], y[0], out[:even])
+        self._bound = products.bound(*one, outer, transpose_b)
+        self._layouts = self._bound.own_layouts()
+        self._alpha, self._betas = self._bound.factors()
+        self._choose(foreseen(rows, matrices, _TIMED))
+
+    def _choose(self, runs: Sequence[Run]) -> None:
+        """Find the algorithm that is fastest for such runs in lanes, and then the number of lanes."""
+        products, choices = self._products, self._products.choices
+        self._key = "rows", self._bound.key, tuple(runs)
+        products.choose(self._key, self._bound, lambda algorithm: self._seconds(runs, algorithm, _LANES[0]))
+        self._of_lanes = "lanes", *self._key
+        if self._of_lanes not in choices:
+            ways = _LANES[:1] if products.deterministic else _LANES
+            chosen = products.algorithm(self._key)
+            choices.choose(self._of_lanes, len(ways), lambda i: self._seconds(runs, chosen, ways[i]))
+
+    def _seconds(self, runs: Sequence[Run], algorithm: int, lanes: int) -> float:
+        try:
+            return self._products.choices.seconds(lambda: self._all(runs, algorithm, lanes, strict=True))
+        except lt.cuBLASLtError:
+            return float("inf")
+
+    def __call__(self, given: Iterable[tuple[int, slice]]) -> None:
+        """Put the products on the current stream."""
+        x, _, out = self._arrays
+        runs = runs_of(given, x.shape[0], summed=self._outer)
+        for matrix in without(runs, out.shape[0]) if self._outer else ():
+            self._zero(slice(matrix, matrix + 1))
+        for rows in () if self._outer else between(runs, x.shape[0]):
+            self._zero(rows)
+        chosen = self._products.choices[self._of_lanes]
+        self._all(runs, self._products.algorithm(self._key), _LANES[chosen])
+
+    def _zero(self, place: slice) -> None:
+        part = self._arrays[2][place]
+        part.data.memset_async(0, part.nbytes, self._products.current())
+
+    def _all(self, runs: Sequence[Run], algorithm: int, lanes: int, strict: bool = False) -> None:
+        """Launch the matmuls of runs. strict: raise cuBLASLt's error if the algorithm does not take one of them."""
+        first, *others = lanes_of(runs, lanes)
+        device = self._products.device
+        begun = device.signal() if any(others) else None
+        for own in filter(None, others):
+            with device.stream("products"):
+                device.wait(begun)
+                self._lane(own, algorithm, 1, strict)
+        self._lane(first, algorithm, 0, strict)
+        if begun is not None:
+            with device.stream("products"):
+                ended = device.signal()
+            device.wait(ended)
+
+    def _lane(self, runs: Sequence[Run], algorithm: int, number: int, strict: bool) -> None:
+        room = self._products.workspace_of(number).data.ptr, PRODUCTS, self._products.stream()
+        for run in runs:
+            self._run(run, algorithm, room, strict)
+
+    def _run(self, run: Run, algorithm: int, room: tuple[int, int, int], strict: bool) -> None:
+        x, y, out = self._arrays
+        first, second, target = self._layouts
+        count = np.array([run.end - run.begin], np.uint64)
+        for layout in (first, second) if self._outer else (second, target):
+            lt.matrix_layout_set_attribute(layout, lt.MatrixLayoutAttribute.COLS, count.ctypes.data, count.nbytes)
+        right, result = (run.begin, run.matrix) if self._outer else (run.matrix, run.begin)
+        place = _entry(out, result)
+        beta = self._betas[run.adds].ctypes.data
+        operands = (self._products.handle, self._bound.description, self._alpha.ctypes.data, _entry(y, right), first,
+                    _entry(x, run.begin), second, beta, place, target, place, target)  # fmt: skip
+        try:
+            lt.matmul(*operands, algorithm, *room)
+        except lt.cuBLASLtError:  # the algorithm does not take so few or so many rows
+            found = () if strict else self._bound.expected(1, self._layouts)
+            if not len(found):
+                raise
+            lt.matmul(*operands, found.ctypes.data, *room)
+
+
+def _entry(array: Any, place: int) -> int:
+    return array.data.ptr + place * array.strides[0]

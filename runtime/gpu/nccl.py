@@ -7,6 +7,7 @@ write into arrays allocate nothing. Groups have a communicator each, made once, 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -16,24 +17,114 @@ import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
+from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import WORDS, is_small
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.device import Launch, RankSum
 from mspc.runtime.comm.interface import Array, Ranks
-from mspc.runtime.gpu.mailbox import Mailboxes
-from mspc.runtime.gpu.nccl_groups import GroupCommunicator, Key, groups_of
-from mspc.runtime.gpu.nccl_library import (
-    BYTE,
-    IN_PROGRESS,
-    OPS,
-    TYPES,
-    Calls,
-    combining,
-    load_nccl,
-    shown,
-    status_of,
-    text_of,
-)
-from mspc.runtime.gpu.peers import PeerCollectives, PeerMemory
+from mspc.runtime.gpu.peers import Mailboxes, PeerCollectives, PeerMemory
+
+# This module wraps CuPy's bindings of NCCL: its numbers, calls that belong together, and errors in words.
+
+
+TYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
+          "float64": 8, "bfloat16": 9}  # fmt: skip
+"""NCCL's numbers of the element types that it combines."""
+OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3}
+_BOOL_OPS = {"sum": "max", "max": "max", "prod": "min", "min": "min"}
+"""Booleans are bytes 0 and 1: their sum is "or", their product "and"."""
+BYTE = 1
+IN_PROGRESS, _ERRORS = 7, {6: "another rank has gone, or the way to it is broken"}
+"""States that CuPy has no name for."""
+
+
+class Calls:
+    """NCCL calls that belong together, with errors that name the group."""
+
+    def __init__(self, library: Any, ranks: Ranks) -> None:
+        self._nccl = library
+        self._ranks = ranks
+
+    def __enter__(self) -> None:
+        if self._nccl is not None:
+            self._nccl.groupStart()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            if self._nccl is not None:
+                self._nccl.groupEnd()
+        except Exception as ended:
+            error = error or ended
+        if isinstance(error, Exception) and not isinstance(error, ExecutionError):
+            raise ExecutionError(f"NCCL fails between {shown(self._ranks)}: {text_of(error)}") from error
+
+
+def load_nccl(xp: Any) -> Any:
+    """CuPy's module for NCCL.
+
+    Raises:
+        ExecutionError: this CuPy has none, or finds no library.
+    """
+    try:
+        found = importlib.import_module(f"{xp.__name__}.cuda.nccl")
+    except ImportError as error:
+        raise ExecutionError(f"CuPy cannot load NCCL: {error}") from error
+    if not getattr(found, "available", True):
+        raise ExecutionError("CuPy finds no NCCL library")
+    return found
+
+
+def combining(dtype: Any, op: str) -> tuple[int, int]:
+    """NCCL's numbers for an element type and how it is combined."""
+    dtype = np.dtype(dtype)
+    if dtype == np.bool_:
+        return BYTE, OPS[_BOOL_OPS[op]]
+    return TYPES[dtype.name], OPS[op]
+
+
+def status_of(error: Exception) -> int:
+    """NCCL's number for an error; for those that CuPy has no name for it raises a KeyError with the number."""
+    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], int):
+        return error.args[0]
+    return int(getattr(error, "status", -1))
+
+
+def text_of(error: Exception) -> str:
+    status = status_of(error)
+    if isinstance(error, KeyError):
+        return _ERRORS.get(status, f"error {status}")
+    return str(error) or type(error).__name__
+
+
+def shown(ranks: Ranks) -> str:
+    listed = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {listed}"
+
+
+# The groups of ranks in which a graph communicates, each with a communicator of its own.
+
+
+Key = tuple[Ranks, int]
+"""A group: its ranks in their order, and -1, or the tag of what two ranks send each other by hand."""
+
+
+class GroupCommunicator:
+    """A group's communicator; `of` gives a rank's number in it."""
+
+    def __init__(self, ranks: Ranks, comm: Any) -> None:
+        self.ranks = ranks
+        self.comm = comm
+        self.of = {rank: number for number, rank in enumerate(ranks)}
+
+
+def groups_of(graph: Graph, rank: int) -> list[Key]:
+    """Return the groups in which the graph of `rank` communicates, ascending; messages between stages create their own
+    when needed (`stage_messages`)."""
+    nodes = (node for each in graph.graphs() for node in each.nodes)
+    collectives = (node for node in nodes if isinstance(node.op, Collective))
+    found = {n.op.channel(rank) for n in collectives if not isinstance(n.op, SendToStage | ReceiveFromStage)}
+    return sorted(key for key in found if len(set(key[0])) > 1)
+
 
 _ON_DEVICE = 3
 """CUDA's number for a copy on the GPU."""
@@ -93,7 +184,6 @@ class NcclComm:
         self.prepare(groups_of(graph, self.rank), together)
 
     def _union(self, mine: set[Key]) -> set[Key]:
-        """The groups that any rank names."""
         text = ";".join(f"{tag}:{','.join(map(str, ranks))}" for ranks, tag in sorted(mine)).encode()
         everyone = tuple(range(self.size))
         length = int(self.host.all_reduce(np.array([len(text)], np.int64), "max", everyone)[0])
@@ -128,8 +218,8 @@ class NcclComm:
         return found
 
     def _introduce(self, pair: GroupCommunicator) -> None:
-        """One byte from the first rank to the second: at their first message both wait on the host for each other, and
-        two that send before they receive would wait for ever."""
+        """Send one byte from the first rank to the second: at their first message both wait on the host for each other,
+        and two that send before they receive would wait for ever."""
         first = self.rank == pair.ranks[0]
         with self._calls(pair, 1):
             (pair.comm.send if first else pair.comm.recv)(self._a_byte().data.ptr, 1, BYTE, int(first), self._stream())
@@ -276,8 +366,8 @@ class NcclComm:
                 group.comm.broadcast(array.data.ptr, out.data.ptr, out.nbytes, BYTE, place, stream)
 
     def send(self, array: Array, rank: int, tag: int = 0) -> None:
-        """What a rank sends another one by hand has a communicator for every tag, so that the order of tags is free,
-        and another one for the way back: NCCL runs what a communicator does one after the other."""
+        """Send with a communicator for every tag, so that the order of tags is free, and another one for the way back:
+        NCCL runs the calls of a communicator one after the other."""
         array = self.xp.ascontiguousarray(array)
         group = self._pair(self.rank, rank, tag)
         with self._calls(group, 1):
@@ -350,7 +440,6 @@ class NcclComm:
     # Parts
 
     def _calls(self, group: GroupCommunicator, count: int) -> Calls:
-        """A context for so many calls."""
         return Calls(self._library() if count > 1 else None, group.ranks)
 
     def _pair(self, source: int, target: int, tag: int) -> GroupCommunicator:
@@ -371,13 +460,12 @@ class NcclComm:
         return self.xp.ascontiguousarray(array).reshape(array.shape)
 
     def _parts(self, array: Array, count: int, axis: int) -> Array:
-        """Shape (count, *part): `array` split along `axis`."""
         if array.shape[axis] % count:
             raise ValueError(f"dimension {axis} of shape {array.shape} does not divide by {count} ranks")
         return self.xp.stack(self.xp.split(array, count, axis))
 
     def _combined(self, parts: Array, op: str) -> Array:
-        """For element types that NCCL does not combine: in the order of the ranks."""
+        """Combine element types that NCCL does not, in the order of the ranks."""
         function = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}[op]
         total = parts[0].copy()
         for part in parts[1:]:

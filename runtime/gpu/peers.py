@@ -11,22 +11,81 @@ may be written, at its end both are free again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import socket
+import weakref
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
-from mspc.ops.cuda.rank_sums import FROM_PEER
-from mspc.ops.cuda.source import address
+from mspc.ops.collective.collectives import COMBINED, WORDS, takes
+from mspc.ops.cuda.row_chains import FROM_PEER
+from mspc.ops.cuda.text import address
 from mspc.ops.device import Array, Launch, RankSum, c_type, computing_type
 from mspc.runtime.faults.stalled import STEP_SHIFT
-from mspc.runtime.gpu.mappings import Mapping
+
+# Memory of other processes that this one has mapped, each allocation once, and as long as something holds its mapping.
+#
+# What CUDA frees in one process stays where it is until the others have unmapped it: mappings of arrays that are gone
+# would add up from compile to compile.
+
+
+class Mapping:
+    """An allocation of another process. address: of its begin here."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+
+class Mappings:
+    """The mappings of a device.
+
+    Args:
+        unmap: ends the mapping at an address. A mapping that nobody holds any more ends at the next `end_unheld`, when
+            nothing on the GPU can still use it, not when Python releases it.
+    """
+
+    def __init__(self, unmap: Callable[[int], None]) -> None:
+        self._unmap = unmap
+        self._held: weakref.WeakValueDictionary[bytes, Mapping] = weakref.WeakValueDictionary()
+        self._addresses: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    @property
+    def has_unheld(self) -> bool:
+        """Whether there is a mapping that nobody holds."""
+        return len(self._held) < len(self._addresses)
+
+    def mapping(self, handle: bytes, map: Callable[[bytes], int]) -> Mapping:
+        """Return the mapping of an allocation, made by `map` if there is none; it may be an unheld one."""
+        found = self._held.get(handle)
+        if found is None:
+            if handle not in self._addresses:
+                self._addresses[handle] = map(handle)
+            found = self._held[handle] = Mapping(self._addresses[handle])
+        return found
+
+    def end_unheld(self) -> None:
+        """Unmap unheld mappings; nothing on the GPU may use them."""
+        self._end([handle for handle in self._addresses if handle not in self._held])
+
+    def end_all(self) -> None:
+        """Unmap everything: the device is gone."""
+        self._end(list(self._addresses))
+
+    def _end(self, handles: list[bytes]) -> None:
+        for handle in handles:
+            with contextlib.suppress(Exception):  # the process that had the memory may have ended
+                self._unmap(self._addresses.pop(handle))
+
 
 HANDLE = 64
 """Bytes of CUDA's handle for memory of another process."""
@@ -133,9 +192,11 @@ class PeerMemory:
         self._place = zlib.crc32(socket.gethostname().encode())
 
     def addresses(self, arrays: Sequence[Array], ranks: tuple[int, ...], good: bool = True) -> Reached | None:
-        """For each array the addresses at which this rank finds it on every rank, in the order of `ranks`, as long as
-        the result is held. The ranks call this together. None, on all of them, where one cannot reach another's memory
-        or is not `good`."""
+        """Return for each array its addresses here on every rank, in the order of `ranks`, valid as long as the result
+        is held.
+
+        The ranks call this together. None, on all of them, if one cannot reach another's memory or is not `good`.
+        """
         self._device.end_mappings()
         everyone = tuple(sorted(ranks))
         handles = np.zeros((len(arrays), HANDLE + 8), np.uint8)
@@ -181,8 +242,9 @@ class PeerCollectives:
         self._signs: dict[tuple[tuple[int, ...], str, int], tuple[Reached, Array, Array] | None] = {}
 
     def launch(self, name: str, array: Array, out: Array, op: str, ranks: tuple[int, ...], own: int) -> Between | None:
-        """The collective `name` ("AllReduce", "AllGather" or "ReduceScatter") of arrays that lie one part after the
-        other. The ranks call this together, in one order. None, on all of them, where there is no such way.
+        """Return the collective `name` ("AllReduce", "AllGather" or "ReduceScatter") of arrays of adjacent parts.
+
+        The ranks call this together, in one order. None, on all of them, if it is not possible.
 
         Args:
             ranks: in the order of parts and of additions. own: this rank's place among them.
@@ -231,8 +293,8 @@ class PeerCollectives:
     def _signs_of(
         self, ranks: tuple[int, ...], each: int = _BLOCKS, own: int = _BLOCKS
     ) -> tuple[Reached, Array, Array] | None:
-        """Where the ranks leave their signs for each other in what runs on the current stream, `own` words of this rank
-        alone, and the memory of the signs. each: how many words a rank hears from every other one."""
+        """Return the addresses of the ranks' signs for each other on the current stream, `own` words of this rank
+        alone, and the memory of the signs. each: how many words a rank receives from every other one."""
         device = self._device
         key = (ranks, device.current_stream(), each)
         if key not in self._signs:
@@ -246,8 +308,7 @@ class PeerCollectives:
 
 @dataclass(frozen=True)
 class Ends:
-    """The addresses from which a collective reads, to which it writes, and where ranks leave their signs. held: what
-    keeps these in place."""
+    """The addresses that a collective reads, writes, and leaves signs at. held: keeps these in place."""
 
     sources: list[int]
     targets: list[int]
@@ -283,8 +344,8 @@ class Between:
         self._kernel(self.blocks, _THREADS, (*self._before, self._resident, *self._behind, *here))
 
     def awaited(self) -> Launch:
-        """A launch for another stream that lets what follows there begin once this one, put on its stream before, has
-        its multiprocessors: it would else wait for those of a product to be free, and the product's end for it."""
+        """Return a launch for another stream that lets later work there begin once this one, put on its stream before,
+        has its multiprocessors: it would else wait until those of a matmul are free, and the matmul's end for it."""
         device, blocks = self._device, np.uint32(self.blocks)
         resident = self._resident = device.zeros((1,), "uint32")
         self._kernel = device.kernel(self._text(True), "between_peers")
@@ -308,3 +369,165 @@ def source_of(sources: int, targets: int, ranks: int, own: int, dtype: str, op: 
         f"constexpr int SOURCES = {sources}, TARGETS = {targets}, RANKS = {ranks}, OWN = {own}, THREADS = {_THREADS};\n"
         f"constexpr int FLIGHT = {flight}, STEP_SHIFT = {STEP_SHIFT};\n{FROM_PEER}{text}"
     )
+
+
+# Collectives of small arrays run in one kernel: every rank writes to its peers' memory over NVLink and waits for
+# theirs.
+#
+# A collective of NCCL takes about 10 us however small it is. Here several arrays go in one call, and each 32-bit word
+# travels in one 64-bit store together with the number of the call, so that its arrival needs no other signal (as in the
+# protocol that NCCL calls LL). A box has two sides that take turns: a rank begins call n + 2 once it has heard in call
+# n + 1 from all its peers, which then have read what was sent in call n. The order of additions is that of the group's
+# ranks.
+
+
+_MAIL_THREADS = 1024
+
+_MAIL_SOURCE = r"""
+typedef unsigned int word;
+__device__ __forceinline__ word await(volatile u64* place, word call) {
+    u64 found;
+    do { found = *place; } while ((word)(found >> 32) != call);
+    return (word)found;
+}
+__device__ __forceinline__ word combined(word a, word b) {
+    T x = *(T*)&a, y = *(T*)&b, z = HOW;
+    return *(word*)&z;
+}
+__device__ __forceinline__ void send(
+    const word* given, int count, int apart, size_t begin, word call, const u64* boxes
+) {
+    for (int i = threadIdx.x; i < count; i += THREADS)
+        for (int peer = 0; peer < RANKS; ++peer)
+            if (peer != OWN)
+                *((volatile u64*)boxes[peer] + begin + OWN * WORDS + i) = (u64)call << 32 | given[peer * apart + i];
+}
+__device__ __forceinline__ void receive(
+    const word* given, word* out, int count, int apart, size_t begin, word call, const u64* boxes
+) {
+    volatile u64* mine = (volatile u64*)boxes[OWN] + begin;
+    for (int i = threadIdx.x; i < count; i += THREADS) {
+        word total = 0, own = given[OWN * apart + i];
+        for (int peer = 0; peer < RANKS; ++peer) {
+            word part = peer == OWN ? own : await(mine + peer * WORDS + i, call);
+            if (COMBINES) total = peer ? combined(total, part) : part;
+            else out[peer * count + i] = part;
+        }
+        if (COMBINES) out[i] = total;
+    }
+}
+extern "C" __global__ void __launch_bounds__(THREADS) exchange_words(
+    ARRAYS, u64* calls, const u64* boxes, int apart, volatile long long* place, const long long* step, long long mark
+) {
+    const word* const given[] = {GIVEN};
+    word* const out[] = {OUT};
+    const int counts[] = {COUNTS};
+    int words = 0;
+    #pragma unroll
+    for (int k = 0; k < PIECES; ++k) words += counts[k];
+    word call = (word)calls[0] + 1;
+    size_t begin = (size_t)(call & 1) * RANKS * WORDS;
+    if (threadIdx.x == 0 && place) *place = mark | step[0] << STEP_SHIFT;
+    #pragma unroll
+    for (int k = 0, here = begin; k < PIECES; here += counts[k++]) send(given[k], counts[k], apart, here, call, boxes);
+    #pragma unroll
+    for (int k = 0, here = begin; k < PIECES; here += counts[k++])
+        receive(given[k], out[k], counts[k], apart, here, call, boxes);
+    __syncthreads();
+    // Without words nobody is heard: the turns of the sides would say nothing of what peers have read.
+    if (threadIdx.x == 0 && words) calls[0] = call;
+}
+"""
+_MAIL_HOW = {"sum": "x + y", "prod": "x * y", "max": "x < y || y != y ? y : x", "min": "y < x || y != y ? y : x"}
+
+
+class Mailbox:
+    """The boxes of one group, of this rank and its peers. Only `open_mailbox` makes it.
+
+    Args:
+        device: see `GpuDevice`. box: this rank's. reached: the ranks' boxes in the group's order. own: this rank's
+        place.
+    """
+
+    def __init__(self, device: Any, box: Array, reached: Reached, own: int) -> None:
+        self._device, self._box, self._reached = device, box, reached
+        (boxes,) = reached
+        self._ranks, self._own = len(boxes), own
+        with device.stream("compute"):
+            self._calls = device.zeros((1,), "uint64")
+            self._boxes = device.empty((len(boxes),), "uint64")
+            device.send(np.array(boxes, np.uint64), self._boxes)
+        device.synchronize()
+
+    def exchange(self, given: Sequence[Array], out: Sequence[Array], words: Sequence[int], apart: bool, op: str,
+                 mark: tuple[int, int]) -> None:  # fmt: skip
+        """Put one collective of several arrays on the current stream.
+
+        Args:
+            words: of each array for each peer, together at most `WORDS`. apart: every peer gets a part of its own of
+            the only
+                array, else all get the same. op: combines the arrivals; "" concatenates the parts of the only array.
+            mark: address of the host's and value to be written there, or zeros.
+        """
+        pieces = range(len(given))
+        source = (
+            f"typedef {COMBINED.get(given[0].dtype.name, 'int')} T;\n#define HOW {_MAIL_HOW.get(op, 'x')}\n"
+            f"constexpr int RANKS = {self._ranks}, OWN = {self._own}, WORDS = {WORDS}, THREADS = {_MAIL_THREADS};\n"
+            f"constexpr int STEP_SHIFT = {STEP_SHIFT}, PIECES = {len(given)};\n"
+            f"constexpr bool COMBINES = {str(bool(op)).lower()};\n"
+            f"#define ARRAYS {', '.join(f'const word* given{k}, word* out{k}, int count{k}' for k in pieces)}\n"
+            f"#define GIVEN {', '.join(f'given{k}' for k in pieces)}\n"
+            f"#define OUT {', '.join(f'out{k}' for k in pieces)}\n"
+            f"#define COUNTS {', '.join(f'count{k}' for k in pieces)}\n"
+        )
+        kernel = self._device.kernel(source + _MAIL_SOURCE, "exchange_words")
+        place, value = mark
+        arrays = [each for x, y, n in zip(given, out, words, strict=True) for each in (x, y, np.int32(n))]
+        kernel(1, _MAIL_THREADS, (
+            *arrays, self._calls, self._boxes, np.int32(words[0] if apart else 0), np.uint64(place),
+            self._device.step, np.int64(value),
+        ))  # fmt: skip
+
+
+class Mailboxes:
+    """Of every group one mailbox for the main stream and one for others: calls of one must not overtake another's."""
+
+    def __init__(self) -> None:
+        self._device: Any = None
+        self._boxes: dict[tuple[tuple[int, ...], bool], Mailbox | None] = {}
+
+    def open(self, device: Any, memory: PeerMemory, ranks: tuple[int, ...], own: int) -> None:
+        """Those of a group; its members call this together. ranks: in the order of slices. own: this rank's place."""
+        self._device = device
+        for main in (True, False):
+            self._boxes[ranks, main] = open_mailbox(device, memory, ranks, own)
+
+    def has(self, ranks: tuple[int, ...]) -> bool:
+        """Whether the members of a group reach each other's memory."""
+        return self._boxes.get((ranks, True)) is not None
+
+    def exchange(self, given: Sequence[Array], out: Sequence[Array], ranks: tuple[int, ...], nbytes: Sequence[int],
+                 apart: bool, op: str, mark: tuple[int, int]) -> bool:  # fmt: skip
+        """See `Mailbox.exchange`, of so many bytes of each array; False if no mailbox takes them."""
+        if not self.has(ranks) or not takes(sum(nbytes), given[0].dtype, op):
+            return False
+        box = self._boxes[ranks, self._device.current_stream() == "compute"]
+        assert box is not None, "both were opened together"
+        box.exchange(given, out, [size // 4 for size in nbytes], apart, op, mark)
+        return True
+
+
+def open_mailbox(device: Any, memory: PeerMemory, ranks: tuple[int, ...], own: int) -> Mailbox | None:
+    """Return the mailbox of a group; its members call this together. None if a rank cannot reach another's memory.
+
+    Args:
+        ranks: in the order of slices. own: this rank's place among them.
+    """
+    box = device.zeros((2 * len(ranks) * WORDS,), "uint64")
+    device.synchronize()
+    found = memory.addresses((box,), ranks)
+    if found is None:
+        return None
+    known = device.workspaces
+    known["mailboxes of small collectives"] = known.get("mailboxes of small collectives", 0) + box.nbytes
+    return Mailbox(device, box, found, own)

@@ -16,7 +16,26 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.device import Launch, nothing
 from mspc.runtime.available_memory import REMEDY, shown_bytes
 from mspc.runtime.faults.stalled import END, STEP_SHIFT, packed
-from mspc.runtime.gpu.on_host import like
+
+# Launches that ask the host while they run.
+
+
+class HostQuery:
+    """A launch that asks the host while it runs. run: waits for the host's data. decided: captured with others it does
+    not, as the GPU decides then; else it is not part of a capture."""
+
+    def __init__(self, run: Launch, decided: bool = False) -> None:
+        self._run = run
+        self.decided = decided
+
+    def __call__(self) -> None:
+        self._run()
+
+
+def like(launch: Launch, run: Launch) -> Launch:
+    """Return the run of a launch among other work that asks the host as the launch does."""
+    return HostQuery(run, launch.decided) if isinstance(launch, HostQuery) else run
+
 
 _MARK = f"""
 extern "C" __global__ void put_mark(u64 place, const long long* step, long long where) {{
@@ -31,11 +50,11 @@ _CHECK = 0.25
 
 
 class GpuProgress:
-    """Of the GPU of one rank.
+    """The progress of the GPU of one rank.
 
     Args:
         device: see `GpuDevice`. watch: of this job, or None on one rank: then nothing is marked.
-        graph: number of the graph whose launches are made now; set before each.
+        graph: number of the graph with the launches made now; set before each.
     """
 
     def __init__(self, device: Any, watch: Any) -> None:
@@ -93,7 +112,6 @@ class GpuProgress:
 
 
 def _poll(event: Any, check: Callable[[], None]) -> None:
-    """Return once the event has come; `check` is called now and then."""
     begun = checked = time.monotonic()
     while not event.done:
         now = time.monotonic()
@@ -123,11 +141,11 @@ def communicates(node: Any) -> bool:
 def out_of_memory(
     node: Any, nbytes: int, peak: int, held: Mapping[str, int], rank: int, index: int
 ) -> tuple[str, list[str]]:
-    """Message and notes for a GPU whose memory does not suffice.
+    """Return message and notes for a GPU without enough memory.
 
     Args:
-        node: that was to get memory, or None for the entire step. nbytes: that it needed. peak: planned
-        bytes. held: bytes by what they are for. index: of the GPU.
+        node: that was to get memory, or None for the entire step. nbytes: that it needed. peak: planned bytes.
+        held: bytes by purpose. index: of the GPU.
     """
     what = f"{node.label} ({node.type})" if node is not None else "the step"
     message = (

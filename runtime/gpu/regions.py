@@ -1,35 +1,481 @@
 """Launches of nodes that run graphs.
 
-What decides on the way that is gone, a condition or a number of turns that nobody knows ahead, the GPU looks at itself
-where it is captured (`decided`). Else the host reads it from the GPU: only there a step is no single CUDA graph.
+The GPU evaluates a condition or an unknown number of iterations itself if it is captured. Else the host reads it from
+the GPU: only then a step is not a single CUDA graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
 
 from mspc.ir.graph import MICRO_BATCH, Node
-from mspc.ops.control.regions import If, Loop, spread
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import StackType
+from mspc.ops.control.regions import If, Loop, While, spread
 from mspc.ops.control.structural import CALL
-from mspc.ops.device import Array, Launch
-from mspc.runtime.comm.control_flow import same_way
-from mspc.runtime.gpu.bound_regions import BoundRegion, RegionContext, Told, taken
-from mspc.runtime.gpu.decided import choice_by_gpu, decided
-from mspc.runtime.gpu.launches import Held, like, run_each
-from mspc.runtime.gpu.loops import loop_launch
-from mspc.runtime.gpu.on_host import HostQuery
-from mspc.runtime.gpu.replayed import in_parts, one_launch
-from mspc.runtime.regions.ways import went
+from mspc.ops.cuda.text import NANOSECONDS, RANDOM, WORDS, address
+from mspc.ops.device import Array, Launch, nothing
+from mspc.runtime.comm.control_flow import collectives_of, same_way
+from mspc.runtime.gpu.bound_regions import BoundRegion, RegionContext, Told, own_copy, taken
+from mspc.runtime.gpu.launches import Held, Several, asks, like, run_each
+from mspc.runtime.gpu.progress import HostQuery
+from mspc.runtime.region_memory import DEVICE_ALIGNMENT, device_bytes_of_entries
+from mspc.runtime.regions.ways import check_lengths, too_long, went
+
+# What the GPU itself decides within a CUDA graph: how often a loop turns, and which way a branch goes.
+#
+# Elsewhere, in a step that runs node by node, the host decides the same (`loops`, `regions`).
+
+
+_DECIDE = (
+    NANOSECONDS
+    + r"""
+extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);
+__device__ __forceinline__ void go_on(u64 handle, bool goes, long long done, const long long* begun, long long limit,
+                                      long long number, volatile long long* ended, int* stop) {
+    if (goes && !ended[0] && limit && nanoseconds() - begun[0] > limit) { ended[0] = number; ended[1] = done; }
+    if (goes && ended[0]) { stop[0] = 1; goes = false; }
+    cudaGraphSetConditional(handle, goes);
+}
+extern "C" __global__ void choose(u64 handle, const bool* condition) { cudaGraphSetConditional(handle, condition[0]); }
+/* begun: the time, and the number of turns, which `told` has unless it is known. */
+extern "C" __global__ void begin_turns(const long long* told, long long known, int reverse, long long* turn,
+                                       long long* begun) {
+    const long long turns = known >= 0 ? known : told[0] > 0 ? told[0] : 0;
+    begun[0] = nanoseconds();
+    begun[1] = turns;
+    turn[0] = reverse ? turns : -1;
+}
+extern "C" __global__ void go_on_while(u64 handle, const bool* condition, const long long* turn, const long long* begun,
+                                       long long limit, long long number, volatile long long* ended, int* stop) {
+    go_on(handle, condition[0], turn[0], begun, limit, number, ended, stop);
+}
+extern "C" __global__ void go_on_for(u64 handle, int reverse, const long long* turn, const long long* begun,
+                                     long long limit, long long number, volatile long long* ended, int* stop) {
+    const long long done = reverse ? begun[1] - turn[0] : turn[0] + 1;
+    go_on(handle, done < begun[1], done, begun, limit, number, ended, stop);
+}
+"""
+)
+
+
+def decided(device: Any, node: Node, by_host: Launch, by_gpu: Launch) -> HostQuery:
+    """A launch of a node that the GPU decides on within a captured graph, and the host elsewhere."""
+
+    def run() -> None:
+        if device.capturing:
+            by_gpu()
+            return
+        try:
+            by_host()
+        except Exception as error:
+            if not hasattr(error, "node"):
+                error.node = node  # type: ignore[attr-defined]  # for the message
+            raise
+
+    return HostQuery(run, decided=True)
+
+
+def may_decide(around: RegionContext, node: Node, launches: Iterable[Launch]) -> bool:
+    """Whether the GPU may decide on a node that makes these launches: it has such nodes, none of the launches asks the
+    host, and no other rank is met inside, as ranks compare there which way they go."""
+    if around.device.conditional is None or any(map(asks, launches)):
+        return False
+    return next(collectives_of([node]), None) is None
+
+
+def choice_by_gpu(
+    around: RegionContext, node: Node, condition: Array, ways: Sequence[Sequence[Launch]]
+) -> Launch | None:
+    """Return the launch of the first way if the condition, a Bool on the GPU, holds, else of the second; None: the host
+    has to decide."""
+    device = around.device
+    if not may_decide(around, node, [launch for way in ways for launch in way]) or not device.conditional.has_choices:
+        return None
+    choose = device.kernel(_DECIDE, "choose")
+    runs = [Several(way) for way in ways]
+    return lambda: device.conditional.choice(lambda handle: choose(1, 1, (handle, condition)), runs)
+
+
+@dataclass(frozen=True)
+class LoopLaunches:
+    """The launches of a loop's iterations.
+
+    ahead: before the first iteration, once the count is set. each: an iteration, and the work of `ahead` for the next
+    one. behind: after all iterations. turn: Int64 array of one element: the number of the iteration. condition: a Bool
+    on the GPU that `ahead` sets; None if iterations are counted: `known` times or, if that is -1, as `told` says, an
+    Int64 on the GPU.
+    """
+
+    ahead: Sequence[Launch]
+    each: Sequence[Launch]
+    behind: Sequence[Launch]
+    turn: Array
+    condition: Array = None
+    told: Array = None
+    known: int = -1
+    reverse: bool = False
+
+
+def loop_by_gpu(around: RegionContext, node: Node, begin: Sequence[Launch], turns: LoopLaunches) -> Launch | None:
+    """Return the launch of all iterations of a loop; None: the host has to decide. begin: launches before
+    everything."""
+    device, limit = around.device, around.loop_limit if turns.known < 0 else 0.0
+    if not may_decide(around, node, (*begin, *turns.ahead, *turns.each, *turns.behind)):
+        return None
+    if limit and around.host.size > 1:
+        return None  # other ranks would go on with what a loop has left that was stopped
+    has_condition = turns.condition is not None
+    begun, nothing = device.zeros((2,), "int64"), np.uint64(0)
+    number = around.ended.number_of(node, has_condition, limited=limit > 0)
+    told = nothing if turns.told is None else turns.told
+    known = 0 if has_condition else turns.known
+    start = device.kernel(_DECIDE, "begin_turns")
+    started = partial(start, 1, 1, (told, np.int64(known), np.int32(turns.reverse), turns.turn, begun))
+    go_on = device.kernel(_DECIDE, "go_on_while" if has_condition else "go_on_for")
+    first = turns.condition if has_condition else np.int32(turns.reverse)
+    behind = (turns.turn, begun, np.int64(limit * 1e9), np.int64(number), around.ended.array, device.stop)
+    each = Several(turns.each)
+
+    def run() -> None:
+        started()  # ahead of what may lie where the number of turns lay
+        run_each([*begin, *turns.ahead])
+        device.conditional.loop(lambda handle: go_on(1, 1, (handle, first, *behind)), each)
+        run_each(turns.behind)
+
+    return run
+
+
+# Launches of which those between questions to the host become CUDA graphs.
+
+
+FEWEST = 3
+"""Launches from which on one CUDA graph takes less time than they do."""
+
+
+class Replayed:
+    """Launches in order that need not ask the host if captured.
+
+    The first run makes them one by one, which loads and prepares everything, the second one captures them, and the
+    others replay that. If they cannot be captured, the host decides instead of the GPU, and those in between are
+    captured; if there is nothing to decide, they are always made one by one. loaded: they have run before.
+    """
+
+    def __init__(self, device: Any, launches: Sequence[Launch], loaded: bool = False) -> None:
+        self._device, self._launches = device, launches
+        self._loaded = loaded
+        self._replay: Launch | None = None
+        self._decides = any(isinstance(launch, HostQuery) for launch in launches)
+        self._eager = len(launches) < FEWEST and not self._decides
+
+    def __call__(self) -> None:
+        if self._replay is None and self._loaded and not self._eager:
+            self._capture()
+        if self._replay is not None:
+            self._replay()
+            return
+        self._each()
+        self._loaded = True
+
+    def _capture(self) -> None:
+        try:
+            self._replay = self._device.capture(self._each)
+        except Exception as error:
+            if self._decides:
+                parts = in_parts(self._device, self._launches, loaded=True, by_host=True)
+                self._replay = partial(run_each, parts)
+                return
+            self._eager = True
+            node = getattr(error, "node", None)
+            what = "a part of a step" if node is None else node.label
+            warn_uncaptured(self._device, "makes launches one by one", what, error)
+
+    def _each(self) -> None:
+        run_each(self._launches)
+        self._device.rejoin()
+
+
+def warn_uncaptured(device: Any, does: str, what: str, error: Exception) -> None:
+    """Report that something is no CUDA graph, and the rank's alternative."""
+    told = f"{what} cannot be captured ({type(error).__name__}: {error})"
+    print(f"warning: rank {device.comm.rank} {does}: {told}", file=sys.stderr, flush=True)
+
+
+def in_parts(
+    device: Any, launches: Sequence[Launch], loaded: bool = False, by_host: bool = False
+) -> list[Launch]:  # fmt: skip
+    """Return the launches, with runs between those that ask the host captured. by_host: it decides instead of the GPU,
+    too."""
+    found: list[Launch] = []
+    between: list[Launch] = []
+    for launch in launches:
+        if asks(launch) or (by_host and isinstance(launch, HostQuery)):
+            found += [Replayed(device, between, loaded)] if between else []
+            found.append(launch)
+            between = []
+        else:
+            between.append(launch)
+    return found + ([Replayed(device, between, loaded)] if between else [])
+
+
+def one_launch(device: Any, launches: Sequence[Launch]) -> Launch:
+    """Return one launch of them all, to be captured with others if none of them asks the host then."""
+    together = Several(launches)
+    if not any(isinstance(launch, HostQuery) for launch in launches):
+        return together
+    parts = in_parts(device, launches)
+    if any(map(asks, launches)):
+        return HostQuery(partial(run_each, parts))
+    return HostQuery(lambda: together() if device.capturing else run_each(parts), decided=True)
+
+
+# The launch of a loop on a GPU.
+#
+# What is carried lies in the places of the node's results: a turn reads it there, and leaves there what the next one
+# reads. The GPU counts the turns itself, so that one captured turn serves for all; entries of what is scanned are
+# copied to places of their own, as those of every turn would have others.
+
+
+MOST_UNROLLED = 2048
+"""Launches of all turns up to which a loop whose turns are counted is part of the step's own CUDA graph."""
+_THREADS, _MOST_BLOCKS = 256, 1024
+_TURN = f"""{RANDOM}
+extern "C" __global__ void set_turn(long long* turn, long long value) {{ turn[0] = value; }}
+extern "C" __global__ void next_turn(long long* turn, long long by, const long long* outer, int inside,
+                                     long long* own) {{
+    const long long at = turn[0] + by;
+    turn[0] = at;
+    const u64 key = inside ? (u64)outer[0] : mixed((u64)outer[0] + GOLDEN);
+    own[0] = (long long)mixed(key + (u64)at + GOLDEN);
+}}
+"""
+_ENTRY = """
+struct alignas(16) Sixteen {{ u64 at[2]; }};
+extern "C" __global__ void copy_entry(const {word}* from, {word}* to, const long long* turn, long long count) {{
+    const {word}* source = from + {read} * turn[0] * count;
+    {word}* target = to + {written} * turn[0] * count;
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count;
+         i += (long long)gridDim.x * blockDim.x) target[i] = source[i];
+}}
+"""
+
+
+def loop_launch(
+    around: RegionContext, node: Node, op: Loop, operands: Sequence[Held], out: Sequence[Held], memory: Array
+) -> Launch:  # fmt: skip
+    """See `regions.region_launch`."""
+    made = _LoopOnGpu(around, node, op, operands, out, memory)
+    if made.is_captured:
+        return made.whole
+    by_host = made.run_while if isinstance(op, While) else made.run_for
+    return HostQuery(by_host) if made.by_gpu is None else decided(around.device, node, by_host, made.by_gpu)
+
+
+class _LoopOnGpu:
+    """The run of a loop. whole: all iterations. is_captured: that may be captured with other launches. by_gpu:
+    iterations as long as the GPU finds that there are more; None: the host has to look."""
+
+    def __init__(
+        self, around: RegionContext, node: Node, op: Loop, operands: Sequence[Held], out: Sequence[Held], memory: Array
+    ) -> None:  # fmt: skip
+        self._label, self._op, self._out = node.label, op, out
+        self._backend, self._limit = around.backend, around.loop_limit
+        device = self._device = around.device
+        self._turn, key = device.zeros((1,), "int64"), device.zeros((1,), "int64")
+        self._at = 0
+        """The number of the turn, for what is done by the host."""
+        self._asks_apart = False
+        """Whether a condition is no part of the turn ahead of it: it has to know its own turn."""
+        self._known = op.known_turns([value.type for value in node.inputs])
+        behind = op.first + op.carried + op.scanned
+        self._scanned = operands[op.first + op.carried : behind]
+        kernel = device.kernel(_TURN, "next_turn")
+        by = np.int64(-1 if op.reverse else 1)
+        arguments = self._turn, by, around.key, np.int32(around.depth > 0), key
+        inside, mixes = around.in_turns(key)
+        begins: list[Launch] = [partial(kernel, 1, 1, arguments), *mixes]
+        self._begin = taken(device, operands[op.first : op.first + op.carried], out[: op.carried])
+        self._told = Told(device, operands[0]) if op.first else None
+        self._check = same_way(node, around.host, partial(went, node)) if self._known < 0 else None
+        body = node.regions[-1]
+        entries = self._places([body.parameters[op.leading + op.carried + i].type for i in range(op.scanned)], memory)
+        given = [*out[: op.carried], *entries, *operands[behind:]]
+        own = memory[device_bytes_of_entries(node) :]
+        made = BoundRegion(inside, body, [self._turn.reshape(())] * op.leading + given, own, op.leading, op.carried)
+        results = made.results
+        turn = [
+            *map(self._read, self._scanned, entries),
+            *made.launches,
+            *(
+                self._write(entry, target)
+                for i, (entry, target) in enumerate(zip(entries, self._scanned, strict=True))
+                if op.first + op.carried + i in op.mutates
+            ),
+            *(self._keep(result, place) for result, place in zip(results[op.carried :], self._stacks, strict=True)),
+            *taken(device, results[: op.carried], out[: op.carried], goes_on=True),
+        ]
+        if isinstance(op, While):
+            condition = BoundRegion(inside, node.regions[0], given, own)
+            self._holds = Told(device, condition.results[0])
+            ask: list[Launch] = [*begins, *condition.launches]
+            tell = [partial(device.copy, self._turn, out[op.carried].reshape((1,)))] if op.tells_turns else []
+            turns = LoopLaunches(ask, [*turn, *ask], tell, self._turn, condition=condition.results[0])
+            ask = [*ask, self._holds.fetch]
+            self._ask = in_parts(device, ask)
+            self._asks_apart = any(isinstance(launch, HostQuery) for launch in ask)
+            if not self._asks_apart:
+                turn += ask
+        else:
+            turn[:0] = begins
+            turns = LoopLaunches(
+                [], turn, [], self._turn, None, operands[0] if op.first else None, self._known, op.reverse
+            )
+        asks = any(isinstance(launch, HostQuery) for launch in (*turn, *self._begin))
+        self.whole = Several(turn, max(0, self._known), [*self._begin, partial(self._start, self._known)])
+        self.is_captured = self._known >= 0 and not asks and self.whole.count <= MOST_UNROLLED
+        self._parts = in_parts(device, turn)
+        # Whether there is an entry for every turn, the host looks at.
+        looks = self._known < 0 and op.scanned and not isinstance(op, While)
+        self.by_gpu = None if self.is_captured or looks else loop_by_gpu(around, node, self._begin, turns)
+
+    @property
+    def _stacks(self) -> Sequence[Held]:
+        """Return the arrays with an entry for every iteration."""
+        return self._out[len(self._out) - self._op.stacked :]
+
+    def _places(self, types: Sequence[Any], memory: Array) -> list[Held]:
+        """Return the places of the entries of an iteration."""
+        found: list[Held] = []
+        offset = 0
+        for type in types:
+            if isinstance(type, StackType):
+                found.append([])
+                continue
+            found.append(self._device.view(memory, offset, type.shape, type.dtype.numpy))
+            offset += -(-type.nbytes // DEVICE_ALIGNMENT) * DEVICE_ALIGNMENT
+        return found
+
+    # Entries
+
+    def _read(self, stack: Held, place: Held) -> Launch:
+        if not isinstance(stack, list):
+            return self._copied(stack, place, read=True)
+
+        def read() -> None:
+            entry = stack[self._at]
+            if isinstance(place, list):
+                place[:] = entry
+            else:
+                self._device.copy(entry, place)
+
+        return HostQuery(read)
+
+    def _write(self, place: Held, stack: Held) -> Launch:
+        """Return the launch that restores values that the iteration has overwritten to the entry's source."""
+        if not isinstance(stack, list):
+            return self._copied(place, stack, read=False)
+        return HostQuery(lambda: None if isinstance(place, list) else self._device.copy(place, stack[self._at]))
+
+    def _keep(self, result: Held, stack: Held) -> Launch:
+        """Return the launch that stores a result of an iteration."""
+        if not isinstance(stack, list):
+            return self._copied(result, stack, read=False)
+        spare: list[Held] = []
+
+        def keep() -> None:
+            while len(spare) <= self._at:
+                spare.append(None)
+            while len(stack) <= self._at:
+                stack.append(None)
+            stack[self._at] = spare[self._at] = own_copy(self._device, result, spare[self._at])
+
+        return HostQuery(keep)
+
+    def _copied(self, source: Array, target: Array, read: bool) -> Launch:
+        """Return the launch that copies the iteration's entry of `source` if it is read there, else to the iteration's
+        entry of `target`."""
+        entry = target if read else source
+        if not entry.nbytes:
+            return nothing
+        size = next(s for s in (16, 8, 4, 2, 1) if not (entry.nbytes | address(source) | address(target)) % s)
+        text = _ENTRY.format(word=WORDS[size], read=int(read), written=int(not read))
+        kernel = self._device.kernel(text, "copy_entry")
+        many = entry.nbytes // size
+        blocks = min(_MOST_BLOCKS, -(-many // _THREADS))
+        return partial(kernel, blocks, _THREADS, (source, target, self._turn, np.int64(many)))
+
+    # Turns
+
+    def _set(self, array: Array, value: int) -> None:
+        self._device.kernel(_TURN, "set_turn")(1, 1, (array, np.int64(value)))
+
+    def _start(self, turns: int) -> None:
+        """Run before the first of so many iterations."""
+        self._set(self._turn, turns if self._op.reverse else -1)
+
+    def run_for(self) -> None:
+        """Run all iterations of a loop with a known count."""
+        turns = self._known
+        if self._told is not None:
+            self._told.fetch()
+            turns = max(0, int(self._told.wait()))
+            if self._check is not None:
+                self._check(turns)
+        check_lengths(self._label, turns, self._scanned)
+        run_each(self._begin)
+        self._start(turns)
+        for stack in self._stacks:
+            if isinstance(stack, list):
+                stack[:] = [None] * turns
+        self._turns(range(turns - 1, -1, -1) if self._op.reverse else range(turns))
+
+    def run_while(self) -> None:
+        """Turns while the condition holds."""
+        run_each(self._begin)
+        self._start(0)
+        for stack in self._stacks:
+            if isinstance(stack, list):
+                stack.clear()
+        turns = self._turns(count())
+        if self._check is not None:
+            self._check(turns)
+        if isinstance(self._op, While) and self._op.tells_turns:
+            self._set(self._out[self._op.carried].reshape((1,)), turns)
+
+    def _turns(self, numbers: Iterable[int]) -> int:
+        """Run the iterations of these numbers, and return how many there were."""
+        around, begun, done = self._backend.turns, time.monotonic(), 0
+        asks = isinstance(self._op, While)
+        try:
+            for done, number in enumerate(numbers):
+                self._at = number
+                self._backend.turns = (*around, number)
+                if asks and (self._asks_apart or not number):
+                    run_each(self._ask)
+                if asks and not self._holds.wait():
+                    return done
+                if self._limit and self._known < 0 and time.monotonic() - begun > self._limit:
+                    raise too_long(self._limit, done, asks)
+                run_each(self._parts)
+        finally:
+            self._backend.turns = around
+        return done
 
 
 def region_launch(
     around: RegionContext, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array
 ) -> Launch:  # fmt: skip
-    """The launch of a node that runs graphs.
+    """Return the launch of a node that runs graphs.
 
     Args:
-        operands, out: what holds its operands and its results. memory: bytes for what lives while it runs.
+        operands, out: arrays of its operands and results. memory: bytes for values that live while it runs.
     """
     backend = around.backend
     if MICRO_BATCH in node.attrs:

@@ -1,4 +1,4 @@
-"""Runs of rows that are multiplied, each by a matrix: what belongs to none of them, and lanes in which they go.
+"""Runs of rows that are multiplied, each by a matrix: the rows outside of them, and their lanes.
 
 A product of few tiles leaves multiprocessors idle at its end. In two lanes, each a stream, the next one begins there.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Run(NamedTuple):
-    """Rows from `begin` to `end` with the matrix of a number. adds: to what earlier runs of its matrix have made."""
+    """Rows from `begin` to `end` with the matrix of a number. adds: to the result of earlier runs of its matrix."""
 
     matrix: int
     begin: int
@@ -20,8 +20,8 @@ class Run(NamedTuple):
 
 
 def runs_of(given: Iterable[tuple[int, slice]], rows: int, summed: bool = False) -> list[Run]:
-    """The runs within so many rows that have any, as they follow each other. summed: what the runs of one matrix make
-    is added up, instead of lying where each run does."""
+    """Return the nonempty runs within so many rows, in order. summed: the results of one matrix are added up, instead
+    of stored per run."""
     found: list[Run] = []
     seen: set[int] = set()
     for matrix, place in given:
@@ -50,8 +50,8 @@ def without(runs: Sequence[Run], matrices: int) -> Iterator[int]:
 
 
 def lanes_of(runs: Sequence[Run], count: int) -> list[list[Run]]:
-    """The runs of every lane, with about as many rows in each; those of one matrix stay in one lane and in order where
-    some of them add to others."""
+    """Return the runs of every lane, with about as many rows in each; those of one matrix stay in one lane and in order
+    if some of them add to others."""
     lanes: list[list[Run]] = [[] for _ in range(count)]
     rows = [0] * count
     bound = any(run.adds for run in runs)
@@ -66,8 +66,8 @@ def lanes_of(runs: Sequence[Run], count: int) -> list[list[Run]]:
 
 
 def foreseen(rows: int, matrices: int, most: int) -> list[Run]:
-    """Runs by which ways to multiply are timed: one for each matrix, for `most` of them at most. As with data,
-    neighbours are not equally long: they differ by a sixteenth of what even ones have."""
+    """Return runs to time ways to multiply with: one for each matrix, for `most` of them at most. As with data,
+    neighbours are not equally long: they differ by a sixteenth of even ones."""
     even = rows / matrices
     borders = [round(even * (i + i % 2 / 32)) for i in range(min(matrices, most))]
     borders.append(rows if matrices <= most else round(even * most))

@@ -1,9 +1,9 @@
-"""What a stage of a pipeline sends to another goes straight to where the other reads it, between GPUs of one host.
+"""Messages between pipeline stages, written straight to the receiver's memory, between GPUs of one host.
 
 The place of every tensor that is received is held from the begin of a step, so that messages may come in any order
 and no rank waits to send: a rank says at its begin of a step that its places are free; a sender waits for that alone,
 copies by a copy engine, which takes no multiprocessor from the work beside it, and leaves a sign. A receiver waits for
-the sign where the tensor is needed. Numbers of steps are the signs, so that nothing is ever cleared.
+the sign when the tensor is needed. Numbers of steps are the signs, so that nothing is ever cleared.
 
 Messages that a communicator carries would wait in kernels for the other rank, each on several multiprocessors, and many
 of them in one step could stop each other.
@@ -19,7 +19,7 @@ import numpy as np
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
-from mspc.ops.cuda.source import NANOSECONDS, address
+from mspc.ops.cuda.text import NANOSECONDS, address
 from mspc.ops.device import Array, Launch
 from mspc.runtime.gpu.peers import PeerMemory, Reached
 
@@ -61,7 +61,7 @@ class _Message:
 
 class StageMessages:
     """The messages of a rank's graph that go straight from GPU to GPU; made by `stage_messages`. A step holds them by
-    their begin, and they what they reach of other ranks."""
+    their begin, and they hold the mapped memory of other ranks."""
 
     def __init__(
         self, device: Any, signs: Array, steps: Array, free: Sequence[int], reached: Sequence[Reached]
@@ -83,8 +83,8 @@ class StageMessages:
 
     @property
     def waited(self) -> float:
-        """Seconds for which this rank had to wait for what others sent, with nothing else to do, in all steps so far.
-        It waits for the steps under way."""
+        """Return the seconds that this rank waited idle for others' messages in all steps so far. It waits for the
+        steps under way."""
         found = np.zeros(2, np.uint64)
         with self._device.stream("compute"):
             self._device.receive(self._waited, found)
@@ -95,12 +95,12 @@ class StageMessages:
         return node in self._launches
 
     def launch(self, node: Node) -> Launch:
-        """The launch of a message: of one that is sent on a side stream, of one that is received where it is read."""
+        """Return the launch of a message: a sent one on a side stream, a received one at its reader."""
         return self._launches[node]
 
     def due(self, graph: Graph, read: Mapping[int, Sequence[Value]]) -> dict[int, list[int]]:
-        """The indices of messages that must have come for the node of an index, which is the first to read them, at the
-        latest for the last node. read: what is looked at ahead of the node of an index, too."""
+        """Return the indices of messages that must have come for the node of an index, the first to read them, at the
+        latest the last node. read: values read before the node of an index, too."""
         left = {node: len(graph.nodes) - 1 for node in self._launches if isinstance(node.op, ReceiveFromStage)}
         for index, node in reversed([*enumerate(graph.nodes)]):
             values = [*(() if node.op.is_view else node.inputs), *read.get(index, ())]
@@ -117,12 +117,12 @@ class StageMessages:
         return found
 
     def add_received(self, node: Node, sign: int) -> None:
-        """A message whose arrival is told in sign number `sign`."""
+        """Add a message with arrival in sign number `sign`."""
         self._launches[node] = self._awaited(sign, 0)
 
     def add_sent(self, message: _Message, free: int, place: int, sign: int) -> None:
-        """A message that may be sent when sign number `free` is there, to the address `place`; what tells that it has
-        arrived is at the address `sign`."""
+        """Add a message that may be sent when sign number `free` is there, to the address `place`; its arrival sign is
+        at the address `sign`."""
         device, steps = self._device, self._steps
         ready, left = self._awaited(free, 1), device.kernel(_SIGNS, "leave_sign")
 
@@ -140,11 +140,12 @@ class StageMessages:
 
 
 def stage_messages(graph: Graph, device: Any, arena: Array, array_of: Callable[[Node], Array]) -> StageMessages | None:
-    """The messages between stages in a rank's graph, where the GPUs reach each other's memory. The ranks of a pipeline
-    call this together. What goes another way is made ready.
+    """Return the messages between stages in a rank's graph, if the GPUs reach each other's memory.
+
+    The ranks of a pipeline call this together. Other messages are prepared for communicators.
 
     Args:
-        arena: the memory in which all that is received lies. array_of: of a node's result.
+        arena: the memory of all received tensors. array_of: of a node's result.
     """
     comm = device.comm
     memory: PeerMemory | None = getattr(comm, "peer_memory", None)
@@ -189,7 +190,7 @@ def stage_messages(graph: Graph, device: Any, arena: Array, array_of: Callable[[
 
 
 def _messages(graph: Graph, rank: int, array_of: Callable[[Node], Array]) -> tuple[list[_Message], list[_Message]]:
-    """What a rank sends and receives, in the order of the graph."""
+    """Return the messages of a rank, in the order of the graph."""
     sent: list[_Message] = []
     received: list[_Message] = []
     for node in graph.nodes:

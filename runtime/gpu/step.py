@@ -1,11 +1,11 @@
-"""One step of a rank's graph runs on a GPU: every value has its planned place, every node is a launch, and all of it is
+"""One step of a rank's graph on a GPU: every value has its planned place, every node is a launch, and all of it is
 captured into one CUDA graph that later steps replay.
 
-Nodes run on the compute stream, those with an attribute `stream` on the side stream that it names: they wait for what
-was launched before them, and the first node that reads their result waits for them (see `memory_plan` for what this
-means for memory).
+Nodes run on the compute stream, those with an attribute `stream` on the side stream that it names: they wait for work
+launched before them, and the first node that reads their result waits for them (see `memory_plan` for the effect
+on memory).
 
-Copies of parameters that the updates keep up to date are made by nodes that run ahead of a step, where something else
+Copies of parameters that the updates keep up to date are made by nodes that run before a step if something else
 wrote to a parameter since the step before, and only there.
 """
 
@@ -19,23 +19,113 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.aliasing import updated_parameters
+from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import ROUNDS
+from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ops.cuda.source import address
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.cuda.text import address
 from mspc.ops.device import Array, Copy, Launch, c_type, nothing
-from mspc.runtime.gpu.bound_regions import RegionContext
-from mspc.runtime.gpu.ended_loops import EndedLoops
+from mspc.runtime.gpu.bound_regions import EndedLoops, RegionContext
 from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, asks
-from mspc.runtime.gpu.on_host import HostQuery
-from mspc.runtime.gpu.overlap import Overlap
 from mspc.runtime.gpu.peers import Between
-from mspc.runtime.gpu.progress import communicates
-from mspc.runtime.gpu.regions import region_launch
-from mspc.runtime.gpu.replayed import in_parts, warn_uncaptured
+from mspc.runtime.gpu.progress import HostQuery, communicates
+from mspc.runtime.gpu.regions import in_parts, region_launch, warn_uncaptured
 from mspc.runtime.gpu.stage_messages import StageMessages, stage_messages
-from mspc.runtime.gpu.step_work import StepWork, copying_in_between, stream_of
-from mspc.runtime.memory import COMMUNICATION, MemoryPlan, side_stream
+from mspc.runtime.memory import COMMUNICATION, MESSAGES, MemoryPlan, side_stream
 from mspc.runtime.plan import loss_values
-from mspc.runtime.profile import NodeTiming
+from mspc.runtime.profile import HOST_STREAMS, NodeTiming
+
+# What a step puts on the streams of a GPU, and on which.
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """A node's place in a step.
+
+    index: in the graph; -1 for the runtime's own work. waits: work on the other stream that must be over. signals:
+    others wait for this. plain: it runs through CuPy, not by a launch of its own. awaits: it ends once this work has
+    its multiprocessors; -1: it does not. ahead: nodes that run again, on all ranks, need it before them.
+    """
+
+    index: int
+    stream: str
+    launch: Launch
+    waits: tuple[int, ...] = ()
+    signals: bool = False
+    plain: bool = False
+    awaits: int = -1
+    ahead: bool = False
+
+
+def stream_of(node: Node, one_stream: bool) -> str:
+    """The stream of a node; one_stream: only copies to the host and back have others than the main one."""
+    stream = side_stream(node) or "compute"
+    return "compute" if stream == MESSAGES or (one_stream and stream not in HOST_STREAMS) else stream
+
+
+def copying_in_between(works: list[StepWork]) -> list[StepWork]:
+    """Return work with copies to the host and back on the compute stream, if it asks the host: a partial capture has no
+    other streams."""
+    found = any(asks(work.launch) for work in works)
+    moved = {place for place, work in enumerate(works) if found and work.stream in HOST_STREAMS}
+    return [
+        replace(work, stream="compute" if place in moved else work.stream, signals=work.signals and place not in moved,
+                waits=tuple(other for other in work.waits if other not in moved)) for place, work in enumerate(works)
+    ]  # fmt: skip
+
+
+# This module finds which collectives run beside a node of the compute stream, and how many multiprocessors they take
+# from it.
+#
+# A product fills all multiprocessors at once. Beside a collective that holds a few of them, its last blocks wait for
+# the first to end, and it takes twice its time; one that is told how many are left is divided to fit.
+#
+# All ranks come to the same answer, since it depends on the graph and on fixed rates alone: what they compute alike
+# they compute in the same way.
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A collective under way: its place in the step, multiprocessors that it holds, when it ends."""
+
+    place: int
+    blocks: int
+    end: float
+
+
+class Overlap:
+    """The collectives of the stream "communication" that run while others compute, as a step's nodes are gone through
+    in their order. rounds: products of Float32 are rounded to TF32."""
+
+    def __init__(self, rounds: bool = False) -> None:
+        self._machine = H200.under({ROUNDS: rounds})
+        self._clock = 0.0
+        self._flights: list[_Flight] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether a collective that is launched now begins at once, as none is before it."""
+        return all(flight.end <= self._clock for flight in self._flights)
+
+    def begins(self, place: int, node: Node, blocks: int) -> None:
+        """A collective is launched as work `place` of the step, on so many multiprocessors (0: not known)."""
+        start = max([self._clock, *(flight.end for flight in self._flights)])
+        self._flights.append(_Flight(place, blocks, start + seconds(node, self._machine)))
+
+    def ends(self, place: int) -> None:
+        """The compute stream has waited for the collective at `place`, and for those before it."""
+        self._flights = [flight for flight in self._flights if flight.place > place]
+
+    def taken(self, node: Node) -> int:
+        """Multiprocessors that collectives hold during half of the time or more of a node that is launched now."""
+        if not self._flights:  # whatever begins later begins behind this node, however long it takes
+            return 0
+        begun, length = self._clock, seconds(node, self._machine)
+        self._clock += length
+        beside = [flight.blocks for flight in self._flights if flight.end - begun >= length / 2]
+        return max(beside, default=0)
+
 
 _COUNT = """
 extern "C" __global__ void count_step(long long* own, long long* step) { step[0] = ++own[0]; }
@@ -57,11 +147,11 @@ class GpuStep:
     """The launches of a graph.
 
     Args:
-        device: see `GpuDevice`. plan: where every value lives. stored: arrays of parameters. constants: of the program.
-        host, loop_limit: see `bound_regions.Around`.
+        device: see `GpuDevice`. plan: the place of every value. stored: arrays of parameters. constants: of the
+        program. host, loop_limit: see `bound_regions.Around`.
 
     Raises:
-        Exception: whatever a launch raised when it was made, with the node as `.node`.
+        Exception: an error from making a launch, with the node as `.node`.
     """
 
     def __init__(
@@ -179,19 +269,18 @@ class GpuStep:
         self.current = -1
 
     def _waits(self, node: Node, placed: Mapping[Node, int]) -> tuple[int, ...]:
-        """The work on side streams that a node waits for."""
         found = (placed[other] for other in self.plan.waits.get(node, ()))
         return tuple(place for place in found if self.work[place].stream != "compute")
 
     def _receive(self, index: int, messages: StageMessages) -> None:
-        """Let the compute stream wait until the message of another stage that a node stands for is there."""
+        """Let the compute stream wait until the message from another stage that a node stands for is there."""
         launch = messages.launch(self.graph.nodes[index])
         if self.device.progress is not None:
             launch = self.device.progress.before(index, launch)
         self.work.append(StepWork(index, "compute", launch))
 
     def _needed_next(self, index: int) -> bool:
-        """Whether the next work of the compute stream waits for the collective at `index`."""
+        """Return True if the next work of the compute stream waits for the collective at `index`."""
         for node in self.graph.nodes[index + 1 :]:
             if side_stream(node) or self.plan.shows(node):
                 continue
@@ -203,7 +292,8 @@ class GpuStep:
         return bool(nodes) and look is not None and look(nodes)
 
     def _check_losses(self, before: Sequence[Node], placed: Mapping[Node, int]) -> None:
-        """Ahead of the first update: a loss that is not finite sets `device.stop`, and the updates change nothing."""
+        """Check losses before the first update: one that is not finite sets `device.stop`, and the updates change
+        nothing."""
         known = set(before)
         for loss in self.losses:
             if isinstance(loss, Node) and loss not in known:
@@ -221,7 +311,7 @@ class GpuStep:
             self.work.append(StepWork(-1, "compute", partial(kernel, 1, 1, (array, self.device.stop)), waits))
 
     def _shadow_weights(self) -> dict[Node, dict[int, Copy]]:
-        """For every update the copies that it writes, by the operand that they are of."""
+        """Return for every update the copies that it writes, by their operand."""
         found: dict[Node, dict[int, Copy]] = {}
         for node, pieces in self.plan.shadow_weights.copies.items():
             (place,), dtype = self.plan.places[node], node.tensor_type.dtype.numpy
@@ -248,7 +338,7 @@ class GpuStep:
                 self.enqueue()
 
     def _renew(self) -> None:
-        """Make the copies of parameters that the step reads, unless they are what the step before left."""
+        """Make the copies of parameters that the step reads, unless they are those of the step before."""
         if self._written and self.device.writers.begin(self._token, self._written, self._copied):
             self._fresh = False
         if not self._fresh:
@@ -302,7 +392,7 @@ class GpuStep:
         return self._replay is not None
 
     def _in_one(self) -> Launch:
-        """A step that is one CUDA graph. Where that cannot be captured with what the GPU decides, the host decides in
+        """Return a step that is one CUDA graph. If the GPU's decisions cannot be captured, the host decides in
         between."""
         try:
             return self.device.capture(self.enqueue)
@@ -312,7 +402,7 @@ class GpuStep:
             return self._in_parts(by_host=True)
 
     def _in_parts(self, by_host: bool = False) -> Launch:
-        """A step that asks the host in between. by_host: also where the GPU could decide."""
+        """Return a step that asks the host in between. by_host: also if the GPU could decide."""
         launches = [work.launch for work in self.work]
         launches += [] if self._end is None else [self._end]
         parts = in_parts(self.device, launches, loaded=True, by_host=by_host)

@@ -19,9 +19,8 @@ from mspc.ir.varying import Looks, RankField, Varying
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.fused.grouped_lookups import GroupedLookups
-from mspc.ops.fused.grouped_row_update import GroupedRowUpdate
-from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.fused.grouped_rows import GroupedLookups, GroupedRowUpdate
+from mspc.ops.fused.updates import FusedUpdate
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.special import Erf

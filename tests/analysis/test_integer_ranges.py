@@ -15,7 +15,7 @@ from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import BOOL, INT8, INT32, INT64, TensorType
 from mspc.ops.control.regions import For, While, emit_regions
 from mspc.ops.op import REGISTRY
-from mspc.passes.fusion.masked_rows import every_row_holds
+from mspc.passes.fusion.attention_masks import every_row_holds
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 

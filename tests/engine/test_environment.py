@@ -7,7 +7,7 @@ import os
 import pytest
 
 from mspc.engine.ranks import environment
-from mspc.ops.cpu.threads import thread_count
+from mspc.ops.cpu.blocks import thread_count
 
 
 @pytest.mark.parametrize(("ranks", "count"), [(2, 4), (4, 2), (16, 1)])

@@ -18,10 +18,9 @@ import numpy as np
 from mspc.ops.convolution.convolve import convolve, input_gradient, weight_gradient
 from mspc.ops.convolution.window import Window
 from mspc.runtime.comm.interface import OneRank
-from mspc.runtime.gpu.choices import Choices
-from mspc.runtime.gpu.host_reads import Asking
-from mspc.runtime.gpu.kept_choices import KeptChoices
-from mspc.runtime.gpu.writers import Writers
+from mspc.runtime.gpu.choices import Choices, KeptChoices
+from mspc.runtime.gpu.graph_nodes import Writers
+from mspc.runtime.gpu.launches import Asking
 from tests.ops.cuda.cuda_emulator import Emulator, aligned
 
 
@@ -41,7 +40,7 @@ class Event:
 
 
 class PlayedNodes:
-    """See `mspc.runtime.gpu.conditional.ConditionalNodes`. count: how often one was met in a graph."""
+    """See `mspc.runtime.gpu.graph_nodes.ConditionalNodes`. count: how often one was met in a graph."""
 
     has_choices = True
 

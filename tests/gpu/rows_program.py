@@ -16,7 +16,7 @@ import numpy as np
 from mspc.engine.job import join_job
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.ops.cuda import row_exchange
+from mspc.ops.cuda import expert_rows
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.device_choice import Wishes
 from tests.gpu.nccl_program import Bench, Steps
@@ -28,18 +28,18 @@ DTYPES: list[Any] = [np.float32, ml_dtypes.bfloat16, np.float64, np.int32, np.fl
 
 def check(bench: Bench) -> None:
     job, tried = bench.job, 0
-    rounds = row_exchange.ROUND_BYTES
+    rounds = expert_rows.ROUND_BYTES
     for number, (group, table, places) in enumerate(drawn(job.size, 3)):
-        row_exchange.ROUND_BYTES = rounds if number % 2 else 100
+        expert_rows.ROUND_BYTES = rounds if number % 2 else 100
         if job.rank in group and number % 3 == 0:
             _check_one(bench, group, table, places[group.index(job.rank)], DTYPES[number % len(DTYPES)])
             tried += 1
-    row_exchange.ROUND_BYTES = rounds
+    expert_rows.ROUND_BYTES = rounds
     rng = np.random.default_rng(job.rank)
     everyone, table = tuple(range(job.size)), np.random.default_rng(9).normal(size=(4096 * job.size, 512))
     skewed = (rng.random(9000) ** 3 * len(table)).astype(np.int32)
     for limit in (rounds, 1 << 20):
-        row_exchange.ROUND_BYTES = limit
+        expert_rows.ROUND_BYTES = limit
         _check_one(bench, everyone, table, skewed, np.float32)
         _check_one(bench, everyone, table, skewed, ml_dtypes.bfloat16)
     bench.comm.check()

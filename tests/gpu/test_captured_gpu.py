@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.runtime.gpu.captured import Fills
+from mspc.runtime.gpu.graph_nodes import Fills
 from tests.gpu.arrays import fetched, opened
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.runtime.gpu.conditional import ConditionalNodes, conditional_nodes
+from mspc.runtime.gpu.graph_nodes import ConditionalNodes, conditional_nodes
 
 CONTEXT, STEP = 77, 1000
 """The address of the context, and that of the stream that a step is captured on."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.optim.optimizer import ApplyMomentum
 from tests.gpu.arrays import fetched, opened, put
 from tests.ops.cuda.cuda_chains import (

@@ -20,10 +20,9 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.gpu.on_host import HostQuery
+from mspc.runtime.gpu.progress import HostQuery
 from tests.gpu.emulated import EmulatedGpu
-from tests.gpu.test_gpu_executor import device
-from tests.gpu.test_profile_gpu import TimedGpu
+from tests.gpu.test_gpu_executor import TimedGpu, device
 from tests.gpu.test_regions_gpu import STEPS, programs
 from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.runtime.region_graphs import COUNT, SCALAR, run_graphs

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mspc.commands.report.profile import show_profile
+from mspc.engine.job import Job
+from mspc.engine.profile import StepProfiler
+from mspc.engine.profile_options import ProfileOptions
+from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Graph, Parameter
 from mspc.ir.text.parser import parse
+from mspc.ir.types import FLOAT32, INT32, INT64, TensorType
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.nn.experts import ExpertPlaces, ExpertProduct
 from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
-from tests.gpu.emulated import EmulatedGpu
+from mspc.runtime.gpu.launches import HostRead
+from tests.gpu.emulated import EmulatedGpu, Event
 from tests.gpu.programs import SCRIPTS, compiled
 from tests.ops.cuda.cuda_emulator import NEEDED
 
@@ -159,3 +173,118 @@ def test_out_of_memory_names_node_bytes_and_peak(tmp_path: Path) -> None:
     assert failure.message.startswith(f"out of memory on GPU 0 (rank 0): {node.label} ({node.type}) needs 2.0 GiB")
     assert "the plan's peak is " in failure.message
     assert failure.index == 0
+
+
+# What the host has to know to launch products of groups of rows is copied once in a step, and early.
+
+
+STEPS = 4
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[HostRead]:
+    """Whatever begins to copy, as often as it does."""
+    found: list[HostRead] = []
+    begin = HostRead.begin
+    monkeypatch.setattr(HostRead, "begin", lambda read: (found.append(read), begin(read)))
+    return found
+
+
+def test_ends_of_groups_are_copied_once_for_all_products(tmp_path: Path, begun: list[HostRead]) -> None:
+    graph, values, feeds = compiled("experts", "GPU")
+    gpu = GpuExecutor(graph, device(tmp_path), {key: np.array(value) for key, value in values.items()})
+    cpu = Executor(graph, NumPyBackend(OneRank()), {key: np.array(value) for key, value in values.items()})
+    for step in range(STEPS):
+        fed = [feed + np.float32(0.1 * step) for feed in feeds]
+        np.testing.assert_allclose(np.asarray(gpu.run(fed)[0]), cpu.run(fed)[0], rtol=2e-5)
+    assert gpu.captured
+    assert len(begun) == STEPS
+    assert len(set(begun)) == 1
+
+
+def test_ends_in_blocks_are_copied_once_behind_what_makes_them(tmp_path: Path, begun: list[HostRead]) -> None:
+    load_operators()
+    graph = Graph("blocks")
+    graph.attrs |= {"mode": "stand_alone", "ranks": 1}
+    b = Builder(graph)
+    types = {
+        "ends": TensorType(INT64, (4,)), "source": TensorType(INT32, (16,)), "x": TensorType(FLOAT32, (32, 4)),
+        "w": TensorType(FLOAT32, (4, 4, 4)),
+    }  # fmt: skip
+    ends, source, x, w = graph.parameters = [Parameter(name, type, kind="input") for name, type in types.items()]
+    in_blocks = b.emit(TupleGetItem(3), b.emit(ExpertPlaces(parts=2), ends, source))
+    once = b.emit(ExpertProduct(), x, w, in_blocks)
+    graph.results = [b.emit(ExpertProduct(transpose_b=True), once, w, in_blocks)]
+    draw = np.random.default_rng(1)
+    feeds = [
+        np.array([3, 9, 9, 16]), np.arange(16, dtype=np.int32), draw.standard_normal((32, 4), np.float32),
+        draw.standard_normal((4, 4, 4), np.float32),
+    ]  # fmt: skip
+    gpu, cpu = GpuExecutor(graph, device(tmp_path), {}), Executor(graph, NumPyBackend(OneRank()), {})
+    for _ in range(STEPS):
+        np.testing.assert_allclose(np.asarray(gpu.run(feeds)[0]), cpu.run(feeds)[0], rtol=1e-5)
+    assert len(begun) == 3 * STEPS  # what `ExpertPlaces` checks are two arrays
+
+
+def test_ends_of_groups_are_made_ahead_of_what_does_not_need_them() -> None:
+    graph = compiled("experts", "GPU")[0]
+    names = [node.op.name for node in graph.nodes]
+    assert names.index("CumSum") < names.index("Sort") < names.index("GroupedProduct")
+
+
+# A profile of steps on a GPU: the same numbers, times of all launches, memory beside the plan.
+
+
+class TimedGpu(EmulatedGpu):
+    """An emulated GPU with a clock, which is a microsecond further at every look, and a pool that counts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.used = 0
+        self.looks = 0
+        self.pool = SimpleNamespace(used_bytes=lambda: self.used)
+        super().__init__(folder)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        array = super().empty(shape, dtype)
+        self.used += array.nbytes
+        return array
+
+    def signal(self, timed: bool = False) -> Any:
+        event: Any = Event()
+        self.looks += 1
+        event.time = self.looks * 1e-6
+        return event
+
+    def milliseconds(self, first: Any, second: Any) -> float:
+        return 1000 * (second.time - first.time)
+
+    def kernel(self, source: str, name: str) -> Any:
+        return (lambda *_: None) if name == "delay" else super().kernel(source, name)
+
+
+def test_timed_steps_equal_numpys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tests.gpu.test_gpu_executor.EmulatedGpu", TimedGpu)
+    cpu, gpu, feeds = both("feed_forward", tmp_path)
+    job = Job(OneRank(), OneRank())
+    job.profile = StepProfiler(ProfileOptions(tmp_path / "trace.json", 3), sys.stdout, show_profile)
+    for _ in range(8):
+        (loss,) = job.run(gpu, feeds)
+        job.step_done()
+        np.testing.assert_allclose(np.asarray(loss), cpu.run(feeds)[0], rtol=2e-5)
+    assert gpu.captured
+    spans = [e for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {e["args"]["step"] for e in spans} == {3, 4, 5}
+    assert all(0 <= e["dur"] < 1e5 for e in spans)
+    out = capsys.readouterr().out
+    assert "rank 0, median of steps 3 to 5\n" in out
+    planned, used = (_bytes_of(name, out) for name in ("planned together", "in use on GPU"))
+    assert planned <= used < planned + (64 << 20)
+
+
+def _bytes_of(name: str, out: str) -> float:
+    """Return the size in the row of a table that begins with `name`, in bytes."""
+    found = re.search(rf"{name}.*?  ([\d.,]+) ([KMG]iB|B)\n", out)
+    assert found is not None, out
+    return float(found[1].replace(",", "")) * 1024 ** ("B", "KiB", "MiB", "GiB").index(found[2])

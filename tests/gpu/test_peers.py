@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import multiprocessing
 from collections.abc import Callable
@@ -13,10 +14,20 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mspc.ops.collective.collectives import WORDS
 from mspc.ops.device import in_order
 from mspc.runtime.comm.local import World
-from mspc.runtime.gpu.mappings import Mapping
-from mspc.runtime.gpu.peers import HANDLE, Between, PeerCollectives, PeerMemory, Reached
+from mspc.runtime.gpu.peers import (
+    HANDLE,
+    Between,
+    Mailbox,
+    Mapping,
+    Mappings,
+    PeerCollectives,
+    PeerMemory,
+    Reached,
+    open_mailbox,
+)
 from tests.conftest import HANG
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED
@@ -188,3 +199,122 @@ def test_what_has_no_direct_way() -> None:
     assert collectives.launch("AllReduce", x, x, "sum", (0, 1), 0) is None, "an element type that is not added up"
     assert collectives.launch("AllReduce", x, x, "sum", tuple(range(9)), 0) is None, "a group of nine"
     assert collectives.launch("AllGather", x, np.zeros(20, np.int16), "", (0, 1), 0) is None, "parts of 20 bytes"
+
+
+# A rank's mailbox, whose peer is played: what it wrote is there before it is asked for.
+
+
+@pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
+def test_a_call_without_words_takes_no_turn(tmp_path: Path) -> None:
+    """Nobody is heard in it, so that the peer may not have read what was sent in the call before."""
+    device = EmulatedGpu(tmp_path)
+    own, theirs = (device.zeros((2, 2, WORDS), "uint64") for _ in range(2))
+    mailbox = Mailbox(device, own, Reached([[own.ctypes.data, theirs.ctypes.data]]), 0)
+
+    def exchanged(numbers: list[int], heard: list[int]) -> list[int]:
+        """The sums with what the peer wrote, whatever the number of the call is."""
+        for side in range(2):
+            mine = own[side, 1, : len(heard)]
+            mine[...] = np.array(heard, np.uint64) | np.uint64(np.uint64(turn + (side - turn) % 2) << np.uint64(32))
+        given, out = np.array(numbers, np.int32), np.zeros(len(numbers), np.int32)
+        mailbox.exchange([given], [out], [len(numbers)], False, "sum", (0, 0))
+        return out.tolist()
+
+    turn = 1
+    assert exchanged([1, 2, 3], [10, 20, 30]) == [11, 22, 33]
+    sent: Any = theirs.copy()
+    assert (sent[1, 0, :3] & np.uint64(0xFFFFFFFF)).tolist() == [1, 2, 3]
+    turn = 2
+    assert exchanged([], []) == []
+    assert exchanged([4, 5, 6], [40, 50, 60]) == [44, 55, 66]
+    assert theirs[1].tolist() == sent[1].tolist(), "what the peer may not have read stays"
+    assert (theirs[0, 0, :3] & np.uint64(0xFFFFFFFF)).tolist() == [4, 5, 6]
+
+
+# Memory of other processes is mapped as long as something reads or writes it, and no longer.
+
+
+class MappingGpu(EmulatedGpu):
+    """A GPU whose every array is an allocation of its own. open: addresses that are mapped; waits: how often all work
+    was waited for."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        super().__init__(folder)
+        self.rank, self.exports, self.waits = rank, 0, 0
+        self.open: list[int] = []
+        self._mappings = Mappings(self.open.remove)
+
+    def exported(self, array: Any) -> tuple[bytes, int]:
+        self.exports += 1
+        return np.array([self.rank, self.exports], np.int64).tobytes().ljust(HANDLE, b"\0"), 0
+
+    def imported(self, handle: bytes) -> Mapping:
+        return self._mappings.mapping(handle, self._open)
+
+    def _open(self, handle: bytes) -> int:
+        rank, number = np.frombuffer(handle[:16], np.int64)
+        self.open.append(int((rank + 1) << 40 | number << 20))
+        return self.open[-1]
+
+    def synchronize(self) -> None:
+        self.waits += 1
+
+    def end_mappings(self) -> None:
+        if self._mappings.has_unheld:
+            self.synchronize()
+            self._mappings.end_unheld()
+
+
+def test_an_allocation_is_mapped_once() -> None:
+    opened, closed = list[bytes](), list[int]()
+
+    def map(handle: bytes) -> int:
+        opened.append(handle)
+        return 100 * len(opened)
+
+    mappings = Mappings(closed.append)
+    first, again, other = (mappings.mapping(handle, map) for handle in (b"a", b"a", b"b"))
+    assert (first.address, again.address, other.address, opened) == (100, 100, 200, [b"a", b"b"])
+    del first, other
+    mappings.end_unheld()
+    assert (closed, len(mappings)) == ([200], 1)
+    del again
+    assert mappings.has_unheld
+    assert mappings.mapping(b"a", map).address == 100, "what is still mapped is not mapped again"
+    mappings.end_unheld()
+    held = mappings.mapping(b"a", map)
+    assert (held.address, closed) == (300, [200, 100])
+    mappings.end_all()
+    assert (closed, len(mappings)) == ([200, 100, 300], 0)
+
+
+@pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
+def test_mappings_go_with_the_collectives_that_use_them(tmp_path: Path) -> None:
+    """Graphs that are compiled one after the other: those of the last one, and of the signs, stay mapped."""
+    gc.freeze()  # both ranks look for garbage, among what is made from now on
+
+    def body(comm: Any) -> list[int]:
+        folder = tmp_path / str(comm.rank)
+        folder.mkdir()
+        device = MappingGpu(folder, comm.rank)
+        collectives = PeerCollectives(device, PeerMemory(device, comm), SimpleNamespace(mark=(0, 0)))  # type: ignore[arg-type]  # has what is read
+        device.current_stream = lambda: "compute"  # type: ignore[attr-defined]  # of a real device
+        mailbox = open_mailbox(device, collectives._memory, (0, 1), comm.rank)
+        assert mailbox is not None
+        sizes = [len(device.open)]
+        for _ in range(4):
+            arrays = [device.zeros((4096,), "float32") for _ in range(4)]
+            launches = [collectives.launch("AllReduce", a, a, "sum", (0, 1), comm.rank) for a in arrays]
+            assert None not in launches
+            gc.collect()
+            sizes.append(len(device.open))
+            del launches
+        waits = device.waits
+        device.end_mappings()
+        assert device.waits == waits + 1, "nothing may still use what is unmapped"
+        return [*sizes, len(device.open)]
+
+    for sizes in World(2).run(body):
+        assert sizes[0] == 1, "the mailbox"
+        assert sizes[1:5] == [sizes[1]] * 4, "those of the graph before are gone"
+        assert sizes[5] == 2, "the mailbox, and the signs"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.gpu.arrays import fetched, opened, put
 from tests.gpu.test_elementwise_gpu import check
-from tests.ops.cuda.test_cuda_products import activated_cases
+from tests.ops.cuda.test_cuda_elementwise import activated_cases
 
 TOLERANCE = {"float16": 3e-3, "bfloat16": 2e-2, "float32": 3e-6, "float64": 1e-13}
 SHAPES = [((24, 40), (40, 56)), ((3, 24, 40), (3, 40, 56)), ((3, 24, 40), (40, 56)), ((2, 1, 24, 40), (2, 3, 40, 56))]

@@ -30,8 +30,8 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.gpu.loops import MOST_UNROLLED
-from mspc.runtime.gpu.on_host import HostQuery
+from mspc.runtime.gpu.progress import HostQuery
+from mspc.runtime.gpu.regions import MOST_UNROLLED
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import device
 from tests.ops.cuda.cuda_emulator import NEEDED

@@ -1,9 +1,12 @@
 """Stages on several emulated GPUs beside NumPy: planned memory, real kernels, messages that go straight from one to the
-other, or through a communicator."""
+other, or through a communicator.
+"""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import time
 import weakref
 from collections import defaultdict
@@ -26,18 +29,22 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import WORK, Graph
+from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
+from mspc.ops.math.matmul import MatMul
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.device_choice import Probe
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.gpu.mappings import Mapping
-from mspc.runtime.gpu.peers import Reached
+from mspc.runtime.gpu.peers import Mapping, Reached
+from mspc.runtime.gpu.step import Overlap
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.region_memory import device_bytes_inside
 from tests.conftest import HANG
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED
+from tests.runtime.graphs import GraphMaker
 
 pytestmark = pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
 
@@ -348,3 +355,82 @@ def test_sums_over_micro_batches_are_made_in_place() -> None:
         given = {p.offset for value in node.inputs for p in plan.places.get(value, ()) if p.kind == "arena"}
         again.append(sum(place.offset in given for place in plan.places[node]))
     assert again == [2, 2, 2, 2]  # the weights of two layers
+
+
+# Stages of a pipeline on real GPUs give the losses of the CPU by every schedule; skipped with fewer than two.
+
+
+COUNT, WHY = Probe().gpus()
+if COUNT < 2:
+    pytest.skip(f"needs two GPUs: {WHY or 'there is one'}", allow_module_level=True)
+RANKS = 4 if COUNT >= 4 else 2
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tests" / "gpu" / "stages_program.py"
+
+
+def losses(schedule: str, device: str, *options: str) -> list[float]:
+    command = [sys.executable, "-m", "mspc", "run", str(PROGRAM), "--ranks", str(RANKS), "--device", device, *options]
+    done = subprocess.run([*command, "--", schedule], capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("loss ")]
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble_h1", "zero_bubble_v"])
+def test_losses_are_those_of_the_cpu(schedule: str) -> None:
+    found, wanted = losses(schedule, "gpu"), losses(schedule, "cpu", "--simulate")
+    assert len(found) == 6
+    assert found == pytest.approx(wanted, rel=2e-5)
+
+
+# Which products are told that a collective holds multiprocessors beside them.
+
+
+PAIR = (0, 1)
+
+
+def test_products_count_until_the_collective_is_over() -> None:
+    make = GraphMaker()
+    x, w = make.parameter("x", (4096, 4096)), make.parameter("w", (4096, 4096))
+    # 67 MB at 340 GB/s and 12 us: 209 us. A product of 103 GFLOP takes 345 us, a third of its rows 116 us.
+    reduced = make.node(AllReduce(rank_list=PAIR), x, shape=(4096, 4096))
+    large = make.node(MatMul(), make.parameter("z", (3072, 4096)), w, shape=(3072, 4096))
+    small = make.node(MatMul(), make.parameter("y", (1024, 4096)), w, shape=(1024, 4096))
+    overlap = Overlap(rounds=True)
+    assert overlap.taken(small) == 0
+    assert overlap.idle
+    overlap.begins(3, reduced, 8)
+    assert not overlap.idle
+    assert overlap.taken(small) == 8
+    assert overlap.taken(small) == 8
+    assert overlap.taken(small) == 0, "it is over"
+    overlap.ends(3)
+    overlap.begins(7, reduced, 8)
+    assert overlap.taken(large) == 8, "half of the time"
+    assert overlap.taken(large) == 0
+    overlap.ends(7)
+    overlap.begins(9, reduced, 8)
+    overlap.ends(9)
+    assert overlap.taken(small) == 0, "it was waited for"
+
+
+def test_collectives_of_one_stream_follow_each_other() -> None:
+    make = GraphMaker()
+    x, w = make.parameter("x", (4096, 4096)), make.parameter("w", (4096, 4096))
+    reduced = make.node(AllReduce(rank_list=PAIR), x, shape=(4096, 4096))
+    small = make.node(MatMul(), make.parameter("y", (1024, 4096)), w, shape=(1024, 4096))
+    overlap = Overlap(rounds=True)
+    overlap.begins(1, reduced, 0)  # NCCL does not say what it takes
+    overlap.begins(2, reduced, 8)
+    assert not overlap.idle
+    assert [overlap.taken(small) for _ in range(5)] == [8, 8, 8, 0, 0]
+
+
+def test_products_that_are_not_rounded_take_longer_than_the_collective() -> None:
+    make = GraphMaker()
+    x, w = make.parameter("x", (4096, 4096)), make.parameter("w", (4096, 4096))
+    reduced = make.node(AllReduce(rank_list=PAIR), x, shape=(4096, 4096))
+    small = make.node(MatMul(), make.parameter("y", (1024, 4096)), w, shape=(1024, 4096))
+    for rounds, blocks in ((True, 8), (False, 0)):
+        overlap = Overlap(rounds)
+        overlap.begins(1, reduced, 8)
+        assert overlap.taken(small) == blocks, "687 us in the place of 116"

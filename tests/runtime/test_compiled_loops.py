@@ -13,7 +13,7 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.control.regions import Scan
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.cpu import pool
+from mspc.ops.cpu import thread_pool
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.elementwise import Square
@@ -126,6 +126,6 @@ def test_what_programs_share_is_compiled_beside_the_passes(monkeypatch: pytest.M
     made = list((tmp_path / "mspc" / "loops").glob("*.so"))
     assert len(made) == 1
     monkeypatch.setattr(library, "_made", lambda *_: pytest.fail("it is compiled again"))
-    pool.library.cache_clear()
-    assert pool.library() is not None
-    pool.put_on_disk()
+    thread_pool.library.cache_clear()
+    assert thread_pool.library() is not None
+    thread_pool.put_on_disk()

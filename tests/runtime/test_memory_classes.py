@@ -10,7 +10,7 @@ from mspc.api.state import Session
 from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
 from mspc.ir.graph import Graph, Value
-from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.updates import GroupedUpdate
 from mspc.output.programs import config_of
 from mspc.runtime import memory_classes
 from mspc.runtime.memory import MemoryPlan

@@ -27,8 +27,8 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.reduce import ReduceMean

@@ -24,8 +24,7 @@ from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.control.regions import Call, If, Loop, MakeStack, RegionOp
 from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem, TupleGetItems
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
-from mspc.ops.fused.grouped_update import GroupedUpdate
-from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
 from mspc.ops.nn.experts import AddRows, TakeRows
 from mspc.ops.op import Op
 from mspc.verify.finite_differences import wide_type

@@ -20,9 +20,8 @@ from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.convolution.convolve import Conv2D, Conv3D
 from mspc.ops.convolution.pooling import AvgPool, AvgPool3D, MaxPool, MaxPool3D, MaxPool3DGrad, MaxPoolGrad
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
-from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.matmul import FusedMatMul
-from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
 from mspc.ops.loss.loss import SoftmaxCrossEntropyWithLogits
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BatchMatMul, MatMul

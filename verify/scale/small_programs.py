@@ -24,9 +24,8 @@ from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.control.regions import While
 from mspc.ops.fused.body import BodyLine, line_of
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
-from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.matmul import FusedMatMul
-from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.verify.finite_differences import wide_op, wide_type

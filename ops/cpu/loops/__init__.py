@@ -1,1 +1,1 @@
-"""Loops over elements and rows are written in C++ here, compiled where there is a compiler, and kept on disk."""
+"""Loops over elements and rows are generated in C++ here, compiled if there is a compiler, and stored on disk."""

@@ -2,18 +2,94 @@
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from mspc.ir.types import TensorType
-from mspc.ops.cpu.loops.addresses import Addresses, Settled, address
+from mspc.ops.cpu.blocks import scratch
 from mspc.ops.cpu.loops.chain import Chain
-from mspc.ops.cpu.pool import on_all_threads
-from mspc.ops.cpu.scratch import scratch
+from mspc.ops.cpu.thread_pool import on_all_threads
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.random.words import number_of_run
+
+# Where arrays lie, as compiled functions take it: a table of addresses that is filled again only where arrays change.
+#
+# A program's buffers are mostly the same at every step, and to ask NumPy for an address takes longer than a small loop.
+
+
+class Addresses:
+    """A table of addresses. `table` is the functions' argument."""
+
+    def __init__(self, count: int) -> None:
+        self.table = (ctypes.c_void_p * max(1, count))()
+        self._known: list[Any] = [_nothing] * count
+        self.copies: list[Any] = []
+        self._held: list[Any] = []
+
+    def put(self, place: int, array: Any) -> None:
+        """An array that is contiguous, which may be written to; nothing here makes it stay alive."""
+        if self._known[place]() is not array:
+            self.table[place] = address(array)
+            self._known[place] = weakref.ref(array)
+
+    def hold(self, place: int, array: Any) -> None:
+        """An array that stays alive as long as the table."""
+        self.put(place, array)
+        self._held.append(array)
+
+    def read(self, place: int, array: Any, dtype: Any) -> None:
+        """Add an array to read: contiguous in the table; a copy of it until `release` if it is not, has another element
+        type, or is a number."""
+        if self._known[place]() is array:
+            return
+        if isinstance(array, np.ndarray) and array.dtype == dtype and array.flags.c_contiguous:
+            self.put(place, array)
+        else:
+            self.copied(place, np.ascontiguousarray(array, dtype))
+
+    def copied(self, place: int, array: Any) -> None:
+        """An array that stays alive until `release`."""
+        self.table[place] = address(array)
+        self._known[place] = _nothing
+        self.copies.append(array)
+
+    def release(self) -> None:
+        """Let go of copies."""
+        if self.copies:
+            self.copies.clear()
+
+
+class Settled:
+    """The arrays of a call after which a table holds all that the next one needs, if that has the same ones."""
+
+    def __init__(self) -> None:
+        self._operands: list[Any] = []
+        self._out: Any = None
+
+    def note(self, operands: Sequence[Any], out: Any) -> None:
+        """Return arrays of NumPy's, and a place for results that stays; None if the next call must check again."""
+        self._out = out
+        self._operands = [weakref.ref(array) for array in operands] if out is not None else []
+
+    def has(self, operands: Sequence[Any], out: Any) -> bool:
+        """Whether these are the arrays of the call that was noted."""
+        if out is None or out is not self._out:
+            return False
+        return all(known() is array for known, array in zip(self._operands, operands, strict=True))
+
+
+def address(array: Any) -> int:
+    """Return the address of an array of NumPy's."""
+    return array.__array_interface__["data"][0]
+
+
+def _nothing() -> None:
+    """Return None for a place with no known array."""
+
 
 SHARED = 1 << 16
 """Operations from which a second thread is worth its share: some 10 us."""
@@ -24,8 +100,8 @@ Function = Callable[..., None]
 
 def chain_kernel(be: Any, chain: Chain, function: Function, end: Function, types: Sequence[TensorType],
                  numbers: Sequence[Any] = ()) -> Kernel:  # fmt: skip
-    """The kernel `function(*operands, out=None)` of a chain whose results have these types. numbers: arrays that are
-    operands of the chain behind the kernel's own."""
+    """Return the kernel `function(*operands, out=None)` of a chain with results of these types. numbers: arrays that
+    are operands of the chain after the kernel's own."""
     arrays = _Arrays(be, chain, numbers)
     run = shared(function, chain.nest.parts, chain.nest.operations)
     settled, table, has_sums = Settled(), arrays.addresses.table, bool(chain.nest.sums)
@@ -68,7 +144,7 @@ def checking(kernel: Kernel, lines: Sequence[BodyLine]) -> Kernel:
 
 
 class _Arrays:
-    """What a chain's function reads and writes: operands, results, totals of parts, seeds and the step."""
+    """Arrays of a chain's function: operands, results, totals of parts, seeds and the step."""
 
     def __init__(self, be: Any, chain: Chain, numbers: Sequence[Any]) -> None:
         nest = chain.nest
@@ -100,7 +176,7 @@ class _Arrays:
                 self.addresses.read(place, array, dtype)
 
     def refresh(self) -> Any:
-        """Put what is another at every call; memory that must stay alive until its end."""
+        """Write the arguments that change with every call; return memory that must stay alive until its end."""
         if len(self._seeds):
             self._step[0] = number_of_run(self._backend)
         if not self._size:

@@ -1,7 +1,7 @@
-"""C++ functions are compiled into shared libraries, which stay on disk for the next start.
+"""Compile C++ functions into shared libraries, which stay on disk for the next start.
 
 A library's name is made of everything that it depends on: the source, the compiler's version, its flags and the
-processor. Behind the library's own bytes the file has their checksum, as the system would load a damaged one.
+processor. After the library's own bytes the file has their checksum, as the system would load a damaged one.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ Function = Callable[..., None]
 
 
 class CompilerFailed(Exception):
-    """The compiler did not make a library; the text is what it said."""
+    """The compiler made no library; the text is its message."""
 
 
 def compiler() -> tuple[str, ...]:
-    """The command of the C++ compiler, () where there is none or nothing is to be compiled."""
+    """Return the command of the C++ compiler, () if there is none or nothing is to be compiled."""
     if os.environ.get(SWITCH, "1") == "0":
         return ()
     for text in (os.environ.get("CXX", ""), *_NAMES):
@@ -66,10 +66,10 @@ def compiler() -> tuple[str, ...]:
 
 
 def functions_of(sources: Mapping[str, str], prelude: str, alone: Collection[str] = ()) -> dict[str, Function]:
-    """The compiled functions of a program.
+    """Return the compiled functions of a program.
 
     Args:
-        sources: by a function's name the C++ that defines it, and perhaps one of this name with `_end` behind it.
+        sources: by a function's name the C++ that defines it, and perhaps one of this name with `_end` appended.
         alone: names of those that get libraries of their own, which other programs then find on disk.
 
     Raises:
@@ -99,7 +99,6 @@ def functions_of(sources: Mapping[str, str], prelude: str, alone: Collection[str
 
 
 def _declared(library: ctypes.CDLL, name: str, count: int) -> Function:
-    """A function that takes a pointer and, of three, two numbers."""
     function = getattr(library, name)
     function.argtypes = [ctypes.c_void_p, *[ctypes.c_longlong] * (count - 1)]
     function.restype = None
@@ -124,8 +123,8 @@ def library_of(command: tuple[str, ...], source: str, names: Sequence[str]) -> c
 
 
 def _waited(stack: contextlib.ExitStack, path: Path) -> bool:
-    """Be the only one that compiles this until the stack is left, as ranks of a job ask for the same at once; False
-    where the folder takes no file."""
+    """Be the only one that compiles this until the stack is left, as ranks of a job ask for the same at once; False if
+    the folder is not writable."""
     try:
         make_cache_folder(path.parent)
         file = stack.enter_context(open(path, "wb"))
@@ -204,7 +203,7 @@ def _flags() -> tuple[str, ...]:
 
 @functools.cache
 def _version(command: tuple[str, ...]) -> str:
-    """What the compiler says of itself. Raises CompilerFailed."""
+    """Return the compiler's description of itself. Raises CompilerFailed."""
     try:
         done = subprocess.run(
             [*command, "--version"], capture_output=True, text=True, errors="replace", timeout=_LIMIT_S, check=False,
@@ -217,7 +216,7 @@ def _version(command: tuple[str, ...]) -> str:
 
 @functools.cache
 def _processor() -> str:
-    """What tells this processor from others: `native` means its instructions."""
+    """Return a description of this processor: `native` means its instructions."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

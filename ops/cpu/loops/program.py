@@ -6,26 +6,83 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import numpy as np
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.convolution.base import Convolution
-from mspc.ops.cpu.loops.attention.kernel import attention_kernel, compiled_attention
-from mspc.ops.cpu.loops.chain import chain_of
-from mspc.ops.cpu.loops.convolve.kernel import compiled_convolution, convolution_kernel
-from mspc.ops.cpu.loops.forms import form_of_op
+from mspc.ops.cpu.loops.attention import attention_kernel, compiled_attention
+from mspc.ops.cpu.loops.chain import chain_of, functions
+from mspc.ops.cpu.loops.convolution import compiled_convolution, convolution_kernel
 from mspc.ops.cpu.loops.kernel import Function, Kernel, chain_kernel, checking
 from mspc.ops.cpu.loops.library import CompilerFailed, compiler, functions_of, warn_once
-from mspc.ops.cpu.loops.row_updates import row_update_functions, row_update_kernel
-from mspc.ops.cpu.loops.rows import row_sums_function, row_sums_kernel
 from mspc.ops.cpu.loops.source import prelude
-from mspc.ops.cpu.loops.update import members_of, update_functions, update_kernel
-from mspc.ops.cpu.loops.writer import functions
-from mspc.ops.cpu.pool import library
-from mspc.ops.fused.grouped_row_update import GroupedRowUpdate
+from mspc.ops.cpu.loops.updates import (
+    members_of,
+    row_sums_function,
+    row_sums_kernel,
+    row_update_functions,
+    row_update_kernel,
+    update_functions,
+    update_kernel,
+)
+from mspc.ops.cpu.thread_pool import library
+from mspc.ops.fused.body import BodyLine, along_rows, by_element, closes
+from mspc.ops.fused.elementwise import FusedElementwise, steps_of
+from mspc.ops.fused.grouped_rows import GroupedRowUpdate
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowSums
+
+# Operators as lines that a compiled loop can have.
+
+
+class Form(NamedTuple):
+    """An operator as lines: `returns` are its results, `numbers` are operands after its own."""
+
+    steps: Sequence[BodyLine]
+    returns: Sequence[int]
+    numbers: Sequence[Any] = ()
+
+
+def form_of_op(op: Op, types: Sequence[TensorType]) -> Form | None:
+    """Return the operator on operands of these types as lines, or None."""
+    if isinstance(op, FusedElementwise):
+        return Form(steps_of(op), op.returns)
+    if op.mutates:
+        return None
+    if by_element(op) or along_rows(op) or closes(op):
+        return Form([BodyLine(op, tuple(("x", i) for i in range(len(types))))], [0])
+    return _emitted(op, types)
+
+
+def _emitted(op: Op, types: Sequence[TensorType]) -> Form | None:
+    """Return the operators that an operator emits for itself."""
+    graph = Graph("lines")
+    inputs = [Parameter(f"x{i}", type, "input") for i, type in enumerate(types)]
+    builder = Builder(graph)
+    made = op.as_lines(builder, *inputs)
+    if made is None and type(op).as_rows is not Op.as_rows:
+        made = op.as_rows(builder, *inputs)
+    if made is None:
+        return None
+    places: dict[Value, tuple[str, int]] = {value: ("x", i) for i, value in enumerate(inputs)}
+    numbers: list[Any] = []
+    steps: list[BodyLine] = []
+    for node in graph.nodes:
+        for value in node.inputs:
+            if isinstance(value, Constant) and value not in places:
+                places[value] = ("x", len(inputs) + len(numbers))
+                numbers.append(np.asarray(value.value, value.tensor_type.dtype.numpy))
+        steps.append(BodyLine(cast(Op, node.op), tuple(places[value] for value in node.inputs)))
+        places[node] = ("t", len(steps) - 1)
+    if not all(isinstance(value, Node) for value in made):
+        return None
+    return Form(steps, [places[value][1] for value in made], numbers)
+
 
 Call = tuple[Op, Sequence[TensorType], Sequence[TensorType]]
 """An operator with the types of its operands and of its results."""
@@ -64,7 +121,8 @@ class _Sources:
 
 
 def kernels(be: Any, calls: Mapping[int, Call]) -> LoopKernels:
-    """A kernel for each call that is a compiled loop. Where the compiler fails there are none, which is said once."""
+    """Return a kernel for each call that is a compiled loop. If the compiler fails there are none; this is reported
+    once."""
     command = compiler()
     sources = _Sources()
     made: dict[int, _Bind] = {}
@@ -93,13 +151,14 @@ def kernels(be: Any, calls: Mapping[int, Call]) -> LoopKernels:
 
 
 def has_loop(be: Any, call: Call) -> tuple[bool, bool]:
-    """Whether a call becomes a compiled loop, and whether one that changes its operands, where there is a compiler."""
+    """Return whether a call becomes a compiled loop, and whether one that changes its operands, if there is a
+    compiler."""
     update, other = _written(be, call, _Sources())
     return update is None and other is not None, update is not None
 
 
 def _written(be: Any, call: Call, sources: _Sources) -> tuple[_Bind | None, _Bind | None]:
-    """What makes the kernel of an update, or another kernel, of compiled functions."""
+    """Return the function that makes the kernel of an update, or another kernel, from compiled functions."""
     update = _update(be, call, sources)
     if update is not None:
         return update, None

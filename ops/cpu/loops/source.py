@@ -1,16 +1,64 @@
-"""The C++ that stands before every compiled loop: element types, and functions of Float32 that a compiler vectorises.
+"""C++ common to compiled loops: element types, and functions of Float32 that a compiler vectorises.
 
-Operators say in `cuda` what an element of their result is. The same text is compiled for the CPU; here is what CUDA has
-and C++ lacks. Functions of Float32 choose by selections and never by branches, so that loops over them are vectorised;
-they are right to about two units in the last place, and NaN, infinities and denormal numbers come out as in NumPy.
-Their polynomials are least maximum fits on the intervals named. Functions of Float64 are those of the C library.
+Operators define an element of their result in `cuda`. The same text is compiled for the CPU, with the functions that
+CUDA has and C++ lacks. Functions of Float32 choose by selections and never by branches, so that loops over them are
+vectorised; they are right to about two units in the last place, and NaN, infinities and denormal numbers come out as in
+NumPy. Their polynomials are least maximum fits on the intervals named. Functions of Float64 are those of the C library.
 """
 
 from __future__ import annotations
 
-from mspc.ops.cpu.loops.transpose_source import TRANSPOSE
-from mspc.ops.cuda.math import FORMULAS, TYPES
-from mspc.ops.cuda.random import RANDOM
+from mspc.ops.cuda.text import FORMULAS, RANDOM, TYPES
+
+# The C++ that turns 16 lines of 16 Float32, with which operands of products are packed.
+
+
+TRANSPOSE = r"""
+namespace {
+
+// to[k * width + j] = from[j * step + k] for j < 16 and k < 16.
+#ifdef __AVX512F__
+
+typedef float Sixteen __attribute__((vector_size(64), aligned(4), may_alias));
+
+#ifdef __clang__
+#define MIXED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int Places __attribute__((vector_size(64)));
+#define MIXED(a, b, ...) __builtin_shuffle(a, b, Places{__VA_ARGS__})
+#endif
+
+// Lines are mixed with those half of all further on, four times.
+inline void turned(const float* from, long long step, float* to, long long width) {
+    Sixteen a[16], b[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) a[i] = *(const Sixteen*)(from + i * step);
+#pragma GCC unroll 4
+    for (int stage = 0; stage < 4; ++stage) {
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; ++i) {
+            b[2 * i] = MIXED(a[i], a[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            b[2 * i + 1] = MIXED(a[i], a[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) a[i] = b[i];
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) *(Sixteen*)(to + i * width) = a[i];
+}
+
+#else
+
+inline void turned(const float* from, long long step, float* to, long long width) {
+    for (int k = 0; k < 16; ++k)
+        for (int j = 0; j < 16; ++j) to[k * width + j] = from[j * step + k];
+}
+
+#endif
+
+}  // namespace
+"""
+
 
 _TYPES = r"""
 #define __device__
@@ -164,6 +212,6 @@ static void finished(const V* parts, long long count, long long width, double di
 
 
 def prelude(has_halves: bool) -> str:
-    """What stands before functions; Float16 is left out where none has it, as older compilers lack it."""
+    """Return the source before functions; Float16 is left out if none has it, as older compilers lack it."""
     halves = _HALVES if has_halves else ""
     return _TYPES + halves + TYPES + _LIBRARY + _FLOAT32 + FORMULAS + _LOOPS + TRANSPOSE + RANDOM

@@ -13,7 +13,7 @@ import pytest
 
 from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.cpu import pool
+from mspc.ops.cpu import thread_pool
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
@@ -260,7 +260,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
     calls = [call for name in names for call in calls_of(NAMED[name])]
     found: list[list[Any]] = []
     for threads in (1, 2, 5):
-        monkeypatch.setattr(pool, "thread_count", lambda count=threads: count)
+        monkeypatch.setattr(thread_pool, "thread_count", lambda count=threads: count)
         made = loops(calls)
         found.append([array for i, (_, inputs) in enumerate(calls) for array in arrays_of(made[i](*inputs))])
     for one in found[1:]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.cpu import gemm
+from mspc.ops.cpu.special_functions import erf
+from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad
 from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum, Update
 from mspc.ops.random.dropout import Dropout
@@ -138,3 +142,64 @@ def test_updates_in_blocks_are_those_of_the_whole(op: Update, momentum: float, m
     assert len(results) == op.outputs
     for result, wanted in zip(results, expected if op.outputs > 1 else (expected,), strict=True):
         np.testing.assert_array_equal(result, wanted)
+
+
+# The OpenBLAS of NumPy's wheels: its threads and its products as C++ calls them.
+
+
+_BY_ROWS, _AS_IT_IS, _TURNED = 101, 111, 112
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, [2]), (2, []), (1, [])])
+def test_ranks_limit_blas(before: int, after: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(gemm, "thread_count", lambda: 2)
+    monkeypatch.setattr(gemm, "blas_threads", lambda: (lambda: before, seen.append))
+    gemm.limit_blas()
+    assert seen == after
+
+
+@pytest.mark.parametrize(("dtype", "number"), [(np.float32, ctypes.c_float), (np.float64, ctypes.c_double)])
+def test_a_product_by_its_address(dtype: type, number: type) -> None:
+    address = gemm.gemm_address(np.dtype(dtype))
+    if address is None:
+        pytest.skip("NumPy has another BLAS")
+    size, pointer, kind = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int
+    product = ctypes.CFUNCTYPE(
+        None, kind, kind, kind, size, size, size, number, pointer, size, pointer, size, number, pointer, size
+    )(address)
+    rng = np.random.default_rng(0)
+    x, y, out = rng.random((3, 4)).astype(dtype), rng.random((5, 4)).astype(dtype), np.ones((3, 5), dtype)
+    places = (array.ctypes.data for array in (x, y, out))
+    product(_BY_ROWS, _AS_IT_IS, _TURNED, 3, 5, 4, 1, next(places), 4, next(places), 4, 1, next(places), 5)
+    np.testing.assert_allclose(out, x @ y.T + 1, rtol=1e-6)
+
+
+def test_other_element_types_have_no_product() -> None:
+    assert gemm.gemm_address(np.dtype(np.float16)) is None
+
+
+# The error function, against the C library's.
+
+
+GENERATOR = np.random.default_rng(3)
+
+
+@pytest.mark.parametrize("x", [
+    GENERATOR.uniform(-7, 7, 20000), GENERATOR.uniform(-1, 1, 20000), GENERATOR.uniform(-1e-2, 1e-2, 20000),
+    10.0 ** GENERATOR.uniform(-300, 1, 20000), (np.arange(-400, 400) + 0.5) / 64,
+])  # fmt: skip
+def test_three_units_in_the_last_place(x: Any) -> None:
+    expected = np.array([math.erf(value) for value in x])
+    apart = np.abs(erf(np, x) - expected) / np.spacing(np.abs(expected))
+    assert apart.max() <= 3
+    assert apart.mean() <= 0.6
+
+
+def test_what_is_no_ordinary_number() -> None:
+    with np.errstate(all="raise"):
+        found = erf(np, np.array([[np.nan, np.inf], [-np.inf, 0.0]]))
+    np.testing.assert_array_equal(found, [[np.nan, 1.0], [-1.0, 0.0]])
+    assert erf(np, np.zeros((0, 3), np.float32)).shape == (0, 3)
+    assert erf(np, np.asarray(0.5)).shape == ()
+    assert erf(np, np.ones(3, np.float16)).dtype == np.float16

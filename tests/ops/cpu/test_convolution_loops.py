@@ -19,11 +19,11 @@ from mspc.ops.convolution.convolve import (
     Conv3DBackpropFilter,
     Conv3DBackpropInput,
 )
-from mspc.ops.cpu import pool
+from mspc.ops.cpu import thread_pool
+from mspc.ops.cpu.loops import convolution as convolution_kernel
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
-from mspc.ops.cpu.loops.addresses import Addresses
-from mspc.ops.cpu.loops.convolve import kernel as convolution_kernel
+from mspc.ops.cpu.loops.kernel import Addresses
 from tests.ops.cuda.cuda_chains import NumPy
 
 pytestmark = pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler")
@@ -159,7 +159,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
     cases = [case for name in ("several chunks of rows", "images together", "depthwise") for case in NAMED[name]]
     found: list[list[Any]] = []
     for threads in (1, 2, 5):
-        monkeypatch.setattr(pool, "thread_count", lambda count=threads: count)
+        monkeypatch.setattr(thread_pool, "thread_count", lambda count=threads: count)
         made = loops(cases)
         found.append([made[i](*case.inputs()) for i, case in enumerate(cases)])
     for one in found[1:]:

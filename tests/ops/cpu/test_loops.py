@@ -14,10 +14,10 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.cpu import pool
+from mspc.ops.cpu import thread_pool
+from mspc.ops.cpu.blocks import in_parallel
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
-from mspc.ops.cpu.threads import in_parallel
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.math.elementwise import Exp, Expm1, Log, Log1p
 from mspc.ops.math.reduce import ReduceSum
@@ -179,7 +179,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
     inputs = case.inputs()
     found: list[Any] = []
     for threads in (1, 2, 5):
-        monkeypatch.setattr(pool, "thread_count", lambda count=threads: count)
+        monkeypatch.setattr(thread_pool, "thread_count", lambda count=threads: count)
         found.append(compiled([case]).loops[0](*inputs))
     for one in found[1:]:
         for array, other in zip(one, found[0], strict=True):

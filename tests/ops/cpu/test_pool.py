@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.cpu import pool
+from mspc.ops.cpu import thread_pool
 from mspc.ops.cpu.loops.library import compiler, library_of
 from tests.conftest import HANG
 
@@ -36,7 +36,7 @@ Counted = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def counting() -> Any:
-    if pool.pool() is None:
+    if thread_pool.pool() is None:
         pytest.skip("no C++ compiler")
     count = library_of(compiler(), COUNTS, ["count"]).count
     count.argtypes = [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong]
@@ -45,14 +45,14 @@ def counting() -> Any:
 
 @pytest.fixture
 def three_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "thread_count", lambda: 3)
+    monkeypatch.setattr(thread_pool, "thread_count", lambda: 3)
 
 
 def counted(function: Any, parts: int, calls: int = 1, length: int = 0, first: int = 0) -> Any:
     """How often parts were done in so many calls."""
     counts, long = np.zeros(first + parts, np.int64), np.full(1, length, np.int64)
     table = (ctypes.c_void_p * 2)(counts.ctypes.data, long.ctypes.data)
-    run = pool.on_all_threads(function, first, first + parts)
+    run = thread_pool.on_all_threads(function, first, first + parts)
     for _ in range(calls):
         run(table)
     return counts
@@ -64,7 +64,7 @@ def counted(function: Any, parts: int, calls: int = 1, length: int = 0, first: i
 def test_every_part_is_done_once(
     parts: int, length: int, threads: int, counting: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "thread_count", lambda: threads)
+    monkeypatch.setattr(thread_pool, "thread_count", lambda: threads)
     np.testing.assert_array_equal(counted(counting, parts, 20, length), 20)
 
 
@@ -155,8 +155,8 @@ products.multiplied(x, x)
 
 
 def test_without_a_compiler_threads_are_python_s(counting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "pool", lambda: None)
-    monkeypatch.setattr(pool, "thread_count", lambda: 3)
+    monkeypatch.setattr(thread_pool, "pool", lambda: None)
+    monkeypatch.setattr(thread_pool, "thread_count", lambda: 3)
     seen: list[tuple[int, int]] = []
-    pool.on_all_threads(lambda table, first, last: seen.append((first, last)), 2, 12)(None)
+    thread_pool.on_all_threads(lambda table, first, last: seen.append((first, last)), 2, 12)(None)
     assert sorted(seen) == list(itertools.pairwise([2, 5, 8, 12]))

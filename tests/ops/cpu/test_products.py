@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.cpu import blas, gemm, products
-from mspc.ops.cpu.few_rows_source import FEW_ROWS
+from mspc.ops.cpu import gemm, products
+from mspc.ops.cpu.gemm_source import FEW_ROWS
 
 SHAPES = [
     ((40, 7), (7, 9)),
@@ -38,8 +38,8 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     monkeypatch.setattr(products, "thread_count", lambda: 2)
     monkeypatch.setattr(products, "multiplied_in_parts", lambda *_: False)
-    monkeypatch.setattr(blas, "is_loaded", lambda: False)
-    for module in (blas, products):
+    monkeypatch.setattr(gemm, "is_loaded", lambda: False)
+    for module in (gemm, products):
         monkeypatch.setattr(module, "blas_threads", lambda: (lambda: 7, seen.append))
     return seen
 
@@ -212,7 +212,7 @@ def test_what_blas_does_not_take(x: Any, y: Any, out: Any) -> None:
 
 
 def test_blas_has_its_threads_again_after_a_product() -> None:
-    found = blas.blas_threads()
+    found = gemm.blas_threads()
     if found is None:
         pytest.skip("NumPy has another BLAS")
     get, set_to = found
@@ -221,7 +221,7 @@ def test_blas_has_its_threads_again_after_a_product() -> None:
     try:
         products.multiplied(np.ones((64, 64)), np.ones((64, 64)))
         assert get() == 2
-        with blas.one_blas_thread():
+        with gemm.one_blas_thread():
             products.multiplied(np.ones((64, 64)), np.ones((64, 64)))
             assert get() == 1
         assert get() == 2

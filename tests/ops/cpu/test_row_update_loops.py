@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mspc.ir.graph import element_types
-from mspc.ops.cpu import pool
+from mspc.ops.cpu import thread_pool
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
 from tests.ops.cuda.cuda_chains import NumPy
@@ -69,7 +69,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(loop_kernels, "SHARED", 1)
     found: list[list[bytes]] = []
     for threads in (1, 2, 5):
-        monkeypatch.setattr(pool, "thread_count", lambda count=threads: count)
+        monkeypatch.setattr(thread_pool, "thread_count", lambda count=threads: count)
         operands = [np.array(x) for x in CASES["wide rows"].operands]
         by_rows(CASES["wide rows"])(*operands)
         found.append(bits(operands))

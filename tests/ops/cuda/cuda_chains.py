@@ -14,8 +14,7 @@ from mspc.ir.graph import element_types
 from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.fused.grouped_update import GroupedUpdate
-from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.host_memory import AssignOnHost

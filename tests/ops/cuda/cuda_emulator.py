@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.cuda.norm_kernels import INSTRUCTIONS
+from mspc.ops.cuda.norms import INSTRUCTIONS
 from mspc.ops.device import PRELUDE
 from mspc.ops.math.matmul import BatchMatMul
 from tests.ops.cuda.cuda_stand_ins import without_tensor_cores

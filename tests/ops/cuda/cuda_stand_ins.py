@@ -1,5 +1,5 @@
-"""Tensor cores and copies without a GPU: C++ in place of the PTX of `mspc.ops.cuda.flash_fragments` and
-`mspc.ops.cuda.flash_products`.
+"""Tensor cores and copies without a GPU: C++ in place of the PTX of `mspc.ops.cuda.flash_parts` and
+`mspc.ops.cuda.flash_parts`.
 
 Fragments are those of the PTX ISA's section on mma.m16n8k8 with .tf32, where groupID is a lane's number / 4 and
 threadID_in_group its rest: A's a0 to a3 lie in row groupID (a0, a2) or groupID + 8 (a1, a3) and in column
@@ -16,9 +16,7 @@ a matrix of halves the elements in rows 2 c and 2 c + 1.
 
 from __future__ import annotations
 
-from mspc.ops.cuda.flash_fragments import INSTRUCTIONS
-from mspc.ops.cuda.flash_groups import GROUP_INSTRUCTIONS
-from mspc.ops.cuda.flash_products import HALF_INSTRUCTIONS, ROUNDED, TF32_INSTRUCTIONS
+from mspc.ops.cuda.flash_parts import GROUP_INSTRUCTIONS, HALF_INSTRUCTIONS, INSTRUCTIONS, ROUNDED, TF32_INSTRUCTIONS
 
 _COMMON = r"""
 typedef unsigned int u32;

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.cuda.flash_fragments import INSTRUCTIONS
+from mspc.ops.cuda.flash_parts import INSTRUCTIONS
 from tests.ops.cuda.cuda_emulator import Emulator
 from tests.ops.cuda.cuda_stand_ins import GUARD, without_tensor_cores
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.fused.grouped_row_update import GroupedRowUpdate
-from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.fused.grouped_rows import GroupedRowUpdate
+from mspc.ops.fused.updates import FusedUpdate
 from mspc.ops.tensor.embedding import GatherGrad, RowSums, UnsortedSegmentSum
 
 PLAIN = FusedUpdate(("Mul(x1, x2)", "Sub(x0, t0)"), (1,), (2,))

@@ -97,11 +97,19 @@ LARGE = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("cases", [WINDOWS, SLIDES, SIZES, LARGE], ids=["windows", "slides", "sizes", "large"])
+@pytest.mark.parametrize("cases", [WINDOWS, SLIDES, SIZES], ids=["windows", "slides", "sizes"])
 def test_convolutions_equal_sums(tmp_path: Path, cases: Sequence[Case], kind: str) -> None:
     device: Any = EmulatedGpu(tmp_path)
     cases = [case for case in cases if kind != "image" or case.multiplier == 1]
     check([run for case in cases for run in runs(device, kind, case, FLOAT32)], FLOAT32)
+
+
+def test_large_windows_have_gradients_of_weights_alone(tmp_path: Path) -> None:
+    device: Any = EmulatedGpu(tmp_path)
+    check([run for case in LARGE for run in runs(device, "weight", case, FLOAT32)], FLOAT32)
+    for kind in ("forward", "image"):
+        case = LARGE[0]
+        assert not depthwise(device, kind, *seen(arrays_of(device, case, FLOAT32, 1)), (case.rows, case.columns))
 
 
 EVERY = [

@@ -15,7 +15,7 @@ from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, dtype_of
 from mspc.ops.convolution import pooling
 from mspc.ops.convolution.base import ImageOperator, last_order
 from mspc.ops.convolution.pooling import Pooling
-from mspc.ops.fused.batch_norm import BatchStatistics, JoinMovingStatistics, MovingStatistics
+from mspc.ops.fused.norms import BatchStatistics, JoinMovingStatistics, MovingStatistics
 from mspc.ops.nn.batch_norm import ChannelStatistics
 from mspc.ops.op import REGISTRY, load_operators
 from tests.gpu.emulated import EmulatedGpu

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, dtype_of
-from mspc.ops.cuda.norm import fits
-from mspc.ops.fused.norm import FusedLayerNorm, FusedLayerNormGrad
+from mspc.ops.cuda.norms import fits
+from mspc.ops.fused.norms import FusedLayerNorm, FusedLayerNormGrad
 from mspc.ops.nn.norm import LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED, placed

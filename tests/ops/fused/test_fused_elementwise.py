@@ -21,8 +21,8 @@ from mspc.ir.types import FLOAT16, FLOAT32, TensorType, TupleType, dtype_of
 from mspc.ops.fused import kernel as fused_kernel
 from mspc.ops.fused.body import line_of, read_line
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
-from mspc.ops.fused.grouped_update import GroupedUpdate
-from mspc.ops.fused.space import space_of
+from mspc.ops.fused.kernel import space_of
+from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.op import REGISTRY, load_operators
 from tests.shares import share_of
 

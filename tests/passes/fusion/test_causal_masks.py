@@ -14,7 +14,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, TensorType
 from mspc.ops.op import REGISTRY, load_operators
-from mspc.passes.fusion.causal_masks import CAUSAL_MASK, causal_mode, note_causal_masks
+from mspc.passes.fusion.attention_masks import CAUSAL_MASK, causal_mode, note_causal_masks
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from tests.interpret import random_feeds, run_global, same
 from tests.passes.fusion.written_attention import HEADS, Written, fused

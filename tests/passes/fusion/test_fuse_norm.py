@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mspc.ir.builder import Builder
@@ -11,13 +12,15 @@ from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.text.parser import parse
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.norm import FusedLayerNormGrad
+from mspc.ops.fused.norms import FusedLayerNormGrad
 from mspc.ops.math.arithmetic import Add, AddN, Mul
+from mspc.ops.nn.batch_norm import BatchNorm, BatchNormGrad
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
-from mspc.ops.op import REGISTRY, load_operators
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.fusion.fuse_norm import FuseNorm
+from mspc.passes.fusion.split_batch_norm import SplitBatchNorm
 from tests.interpret import random_feeds, run_global, same
 
 SHAPES = ((4, 32), (32,), (32,))
@@ -127,3 +130,29 @@ def test_a_gradient_that_is_a_sum_of_two_is_read_as_two(narrow: bool, read_again
     if not read_again:
         assert made.inputs[-1] is second
     same(run_global(graph, feeds), expected)
+
+
+# split_batch_norm: batches of any number of values of a channel, also of one.
+
+
+load_operators()
+IMAGE_SHAPES = ((1, 3), (1, 3, 1, 1), (2, 3), (1, 3, 2, 1), (4, 3, 2, 2))
+
+
+@pytest.mark.parametrize("shape", IMAGE_SHAPES, ids=str)
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("kind", [BatchNorm, BatchNormGrad])
+def test_the_parts_compute_what_the_operator_does(kind: type[Op], trains: bool, shape: tuple[int, ...]) -> None:
+    op = kind(is_training=trains)
+    images = 1 if kind is BatchNorm else 2
+    b = Builder(Graph("norm"))
+    for number in range(5):
+        own = shape if number < images else shape[1:2]
+        b.graph.parameters.append(Parameter(f"x{number}", TensorType(FLOAT32, own)))
+    b.graph.results = [b.emit(op, *b.graph.parameters)]
+    feeds = {name: np.abs(value) + 0.5 for name, value in random_feeds(b.graph).items()}
+    expected = run_global(b.graph, feeds)
+    assert SplitBatchNorm().run(b.graph)
+    b.graph.verify()
+    assert not any(isinstance(node.op, kind) for node in b.graph.nodes)
+    same(run_global(b.graph, feeds), expected)

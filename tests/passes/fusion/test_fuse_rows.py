@@ -10,11 +10,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.types import BFLOAT16, FLOAT32
-from mspc.ops.fused.space import ALONE
+from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
+from mspc.ops.control.regions import Scan
+from mspc.ops.fused.elementwise import FusedElementwise
+from mspc.ops.fused.kernel import ALONE
+from mspc.ops.math.arithmetic import Mul
+from mspc.ops.nn.softmax import Softmax
+from mspc.passes.base import find_pass
 from mspc.passes.fusion.groups import LEAST_ROWS, LITTLE
 from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, run
+from tests.runtime.region_graphs import graph, run_graphs
 
 PASSES = "split_norm,split_dropout,fuse_rows,fuse_elementwise,recompute_elementwise"
 ROWS, LENGTH = 4, 6
@@ -218,3 +225,26 @@ def test_gradients_of_log_softmax_reduce_no_rows_again(updated: bool) -> None:
     assert any(line.startswith("Sub(x0, x1)") for line in lines) is not updated
     for a, b_ in zip(expected, run(done), strict=True):
         np.testing.assert_allclose(a, b_, rtol=1e-6, atol=1e-6)
+
+
+# On CPUs operators along rows are fused where a step has many elements, those of loops' turns counted; else not.
+
+
+def rows(b: Builder, x: Value) -> list[Value]:
+    """Three nodes as large as x."""
+    return [b.emit(Mul(), b.emit(Softmax(-1), b.emit(Mul(), x, x)), x)]
+
+
+def network(size: int, turns: int) -> Graph:
+    """A loop of so many turns, of three nodes of `size` elements each."""
+    type = TensorType(FLOAT32, (size // 256, 256))
+    body = graph("scan_1_body", [type], rows)
+    return graph("net", [type], lambda b, x: run_graphs(b, Scan(turns=turns, carried=1), [x], body))
+
+
+@pytest.mark.parametrize(("size", "turns", "fused"), [(1 << 20, 2, False), (1 << 20, 6, True), (1 << 23, 1, True)])
+def test_a_step_of_many_elements_is_fused(size: int, turns: int, fused: bool) -> None:
+    found = network(size, turns)
+    assert find_pass("fuse_large_rows").run(found) is fused
+    nodes = [node for each in found.graphs() for node in each.nodes]
+    assert any(isinstance(node.op, FusedElementwise) for node in nodes) is fused

@@ -8,14 +8,13 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.types import BFLOAT16, FLOAT32, INT32, INT64, DType, TensorType
-from mspc.ops.fused.grouped_lookups import GroupedLookups
-from mspc.ops.fused.grouped_row_sums import GroupedRowSums
+from mspc.ops.fused.grouped_rows import GroupedLookups, GroupedRowSums
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.ops.tensor.embedding import Gather, GatherGrad
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import parse_passes, run_passes
-from mspc.passes.fusion import alike_nodes
+from mspc.passes.fusion import rewriter
 
 
 class Tables:
@@ -106,7 +105,7 @@ def test_integers_that_change_are_read_before() -> None:
 
 
 def test_not_much_waits_for_the_last_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alike_nodes, "HELD", 2 * 6 * 4 * 4)
+    monkeypatch.setattr(rewriter, "HELD", 2 * 6 * 4 * 4)
     make = Tables()
     rows = make.given(FLOAT32, 6, 4)
     found = [make.sum(make.builder.emit(Neg(), rows)) for _ in range(5)]

@@ -16,9 +16,8 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64
 from mspc.ops.op import REGISTRY
-from mspc.passes.fusion.causal_masks import CAUSAL_MASK
+from mspc.passes.fusion.attention_masks import CAUSAL_MASK, ROWS_HOLD, note_rows
 from mspc.passes.fusion.fuse_attention import FuseAttention
-from mspc.passes.fusion.masked_rows import ROWS_HOLD, note_rows
 from tests.interpret import run_global, same
 from tests.passes.fusion.masked_attention import KEYS, LOWEST, QUERIES, Masked, with_whole_rows
 

@@ -12,9 +12,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.fused.grouped_row_update import GroupedRowUpdate
-from mspc.ops.fused.unchanged import unchanged_at_zero
-from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.fused.grouped_rows import GroupedRowUpdate
+from mspc.ops.fused.updates import FusedUpdate, unchanged_at_zero
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.optim.optimizer import SGD, AssignAdd, Update
 from mspc.ops.tensor.embedding import GatherGrad, UnsortedSegmentSum

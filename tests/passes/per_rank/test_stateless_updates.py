@@ -10,7 +10,7 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
-from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.updates import GroupedUpdate
 from mspc.ops.optim.optimizer import SGD, ApplyMomentum
 from mspc.passes.lib.unused_states import drop_unused_parameters, stateless_nodes
 from mspc.runtime.backend import NumPyBackend

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from mspc.runtime.gpu import choices as choices_module
-from mspc.runtime.gpu.choices import ALIKE, Choices
-from mspc.runtime.gpu.kept_choices import KeptChoices
+from mspc.runtime.gpu.choices import ALIKE, Choices, KeptChoices
 from tests.gpu.emulated import EmulatedGpu
 
 

@@ -12,9 +12,8 @@ import pytest
 
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.gpu import kept_choices
-from mspc.runtime.gpu.choices import Choices
-from mspc.runtime.gpu.kept_choices import KeptChoices, file_of
+from mspc.runtime.gpu import choices as choices_module
+from mspc.runtime.gpu.choices import Choices, KeptChoices, file_of
 
 KEY = ("product", 8, (16, 32), True)
 
@@ -101,7 +100,7 @@ def test_what_others_have_written_stays_and_the_oldest_go(tmp_path: Path, monkey
     other.put(("other",), 2)
     other.save()
     assert [KeptChoices(path).get((name,), 9) for name in ("one", "other")] == [1, 2]
-    monkeypatch.setattr(kept_choices, "MOST", 2)
+    monkeypatch.setattr(choices_module, "MOST", 2)
     other.put(("third",), 3)
     other.save()
     assert [KeptChoices(path).get((name,), 9) for name in ("one", "other", "third")] == [None, 2, 3]

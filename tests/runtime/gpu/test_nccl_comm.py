@@ -29,9 +29,7 @@ from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.op import Op
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.gpu.nccl import NcclComm
-from mspc.runtime.gpu.nccl_groups import groups_of
-from mspc.runtime.gpu.nccl_library import load_nccl
+from mspc.runtime.gpu.nccl import NcclComm, groups_of, load_nccl
 from tests.runtime.comm.collectives import digest, results
 from tests.runtime.gpu.fake_gpu import FakeDevice, FakeNccl, fake, fake_move, fake_xp
 from tests.runtime.graphs import GraphMaker

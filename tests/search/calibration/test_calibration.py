@@ -28,7 +28,7 @@ from mspc.search.calibration.measured import calibrate
 from mspc.search.calibration.timed_operators import TimingSizes, collectives, products
 from mspc.search.calibration.timer import Timer, rates_of
 from tests.gpu import test_gpu_executor
-from tests.gpu.test_profile_gpu import TimedGpu
+from tests.gpu.test_gpu_executor import TimedGpu
 
 SMALL = TimingSizes((8, 32), (((1, 4, 8),),), (), (1 << 8, 1 << 12), (1 << 8, 1 << 12, 1 << 14), (FLOAT32,),
               (FLOAT32,))  # fmt: skip

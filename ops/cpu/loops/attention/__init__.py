@@ -1,1 +1,0 @@
-"""Attention and its gradients are compiled here: scores are made block by block, never all at once."""

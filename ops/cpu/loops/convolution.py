@@ -1,0 +1,759 @@
+"""C++ of convolutions and of their gradients.
+
+All of them are sums y[row, lane] = sum over k of x[rows[row] + columns[k]] * b[k, lane]: an element of the image is
+found by two tables of offsets, so that no column is ever written out, whatever strides and dilations are. Lanes are
+neighbouring in memory, which makes them vectors: output channels, for which an element of the image is the same
+(`spread` is false), or groups, which have an element each (`spread` is true).
+
+Of the result and of the image's gradient a row is a position, k an input channel with a place of the window, and b the
+weights. Of the weights' gradient a row is an input channel with a place of the window, k a position, and b the
+gradient of the result. Both come in two stages, whose parts are numbered one behind the other: first b is packed, so
+that the lanes of every k lie side by side, then the sums are made. A part copies what it reads of the image to a slab,
+padded, unless the windows never leave the image.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mspc.ir.types import TensorType
+from mspc.ops.convolution.base import Convolution, first_order
+from mspc.ops.convolution.convolve import InputGradient, WeightGradient
+from mspc.ops.convolution.window import Window
+from mspc.ops.cpu.blocks import scratch
+from mspc.ops.cpu.loops.kernel import Addresses, Function, Kernel, shared
+
+LANES = 16
+"""Neighbouring elements of packed operands, whatever the length of a processor's vectors."""
+TERMS = 256
+"""Terms of a sum that are added up in registers: their packed operands stay in the cache that is next to a core."""
+
+COMMON = (
+    "x_outer", "x_lane", "x_channel", "x_image", "x_0", "x_1", "x_2", "length_0", "length_1", "length_2", "slab_0",
+    "slab_1", "slab_2", "start_0", "start_1", "start_2", "b_outer", "b_inner", "b_lane", "y_outer", "y_inner", "y_lane",
+    "prepared", "spread", "direct", "outers", "inners", "lanes", "channels", "batch", "most_rows",
+    "pieces", "images",
+)  # fmt: skip
+IMAGES = (
+    *COMMON, "chunks", "move_0", "move_1", "y_image", "y_move", "shares", "first_share",
+)  # fmt: skip
+SHARE = ("terms", "columns", "rows", "made", "factors", "packed", "positions", "last_positions")
+WEIGHTS = (
+    *COMMON, "all_channels", "blocks", "window", "positions", "b_image", "columns", "rows", "made", "factors",
+)  # fmt: skip
+"""The numbers that a function is given, in their order; tables lie behind them, at the places that some of them say.
+
+Strides are in elements. An image has an outer index (a group, or LANES groups), lanes where it is spread, channels and
+three dimensions, of which the first has one place in an image of two. b and y have an outer and an inner index (LANES
+output channels of a group, or one output channel of every group) and lanes."""
+
+
+def _struct(name: str, fields: tuple[str, ...]) -> str:
+    return f"struct {name} {{ i64 {', '.join(fields)}; }};\n"
+
+
+_PRODUCTS = (
+    f"enum {{ LANES = {LANES}, TERMS = {TERMS}, TOGETHER = 64 }};"
+    + r"""
+#if defined(__AVX512F__)
+enum { LONG = 16, ROWS = 8, PAIRED = 2 };
+#elif defined(__AVX__)
+enum { LONG = 8, ROWS = 6, PAIRED = 1 };
+#elif defined(__aarch64__)
+enum { LONG = 4, ROWS = 6, PAIRED = 1 };
+#else
+enum { LONG = 4, ROWS = 3, PAIRED = 1 };
+#endif
+enum { PIECES = LANES / LONG };
+typedef float V __attribute__((vector_size(4 * LONG), aligned(4), may_alias));
+
+// ROWS rows of sums over some terms, which lie in registers meanwhile, for COUNT inner indices, whose packed operands
+// are `b_apart` apart, their sums `apart`.
+template <bool SPREAD, int COUNT> static inline void tile(
+    const float* const x, const i64* const rows, const i64* const columns, const i64 terms, const float* b,
+    const i64 b_apart, float* const sums, const i64 apart, const bool begins
+) {
+    enum { APART = SPREAD ? LANES : 1, ALL = COUNT * PIECES };
+    const float* p[ROWS];
+    V s[ROWS][ALL];
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r) {
+        p[r] = x + rows[r] * APART;
+#pragma GCC unroll 16
+        for (int i = 0; i < ALL; ++i)
+            s[r][i] = begins ? V{} : ((const V*)(sums + i / PIECES * apart))[r * PIECES + i % PIECES];
+    }
+    for (i64 k = 0; k < terms; ++k, b += LANES) {
+        const i64 place = columns[k] * APART;
+        V w[ALL];
+#pragma GCC unroll 16
+        for (int i = 0; i < ALL; ++i) w[i] = ((const V*)(b + i / PIECES * b_apart))[i % PIECES];
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 16
+            for (int i = 0; i < ALL; ++i) {
+                if (SPREAD) s[r][i] += *(const V*)(p[r] + place + i % PIECES * LONG) * w[i];
+                else s[r][i] += p[r][place] * w[i];
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 16
+        for (int i = 0; i < ALL; ++i) ((V*)(sums + i / PIECES * apart))[r * PIECES + i % PIECES] = s[r][i];
+    }
+}
+
+// Some terms of all rows for one inner index, or for PAIRED ones where an element of the image serves all lanes. The
+// last rows are made again where they fill no tile.
+static void added(
+    const bool spread, const float* const x, const i64* const rows, const i64 count, const i64* const columns,
+    const i64 terms, const float* const b, const i64 b_apart, float* const sums, const i64 apart, const i64 inners,
+    const bool begins
+) {
+    for (i64 row = 0; row < count; row += ROWS) {
+        i64 some[ROWS];
+        for (int r = 0; r < ROWS; ++r) some[r] = rows[row + r < count ? row + r : count - 1];
+        float* const to = sums + row * LANES;
+        if (spread) tile<true, 1>(x, some, columns, terms, b, 0, to, 0, begins);
+        else if (inners > 1) tile<false, PAIRED>(x, some, columns, terms, b, b_apart, to, apart, begins);
+        else tile<false, 1>(x, some, columns, terms, b, 0, to, 0, begins);
+    }
+}
+
+// Lanes that are there, of LANES at an index.
+static inline i64 present(const i64 lanes, const i64 index) {
+    return lanes - index * LANES < LANES ? lanes - index * LANES : LANES;
+}
+
+// Whether sixteen places follow one another.
+static inline bool neighbours(const i64* const places) {
+    bool found = true;
+    for (int k = 1; k < 16; ++k) found &= places[k] == places[0] + k;
+    return found;
+}
+
+// The lanes of every term side by side, zeros where there are none. True where an element is not finite.
+static bool packed(
+    float* const to, const float* const from, const i64* const places, const i64 terms, const i64 lanes,
+    const i64 stride
+) {
+    float odd = 0;
+    for (i64 begin = 0; begin < terms; begin += TOGETHER) {
+        const i64 count = terms - begin < TOGETHER ? terms - begin : TOGETHER;
+        float* const some = to + begin * LANES;
+        if (lanes < LANES) filled<float>(some, count * LANES, 0.0f);
+        i64 done = 0;
+        for (; lanes == LANES && done + 16 <= count && neighbours(places + begin + done); done += 16)
+            turned(from + places[begin + done], stride, some + done * LANES, LANES);
+        for (i64 lane = 0; lane < lanes; ++lane) {
+            const float* const line = from + lane * stride;
+            for (i64 k = done; k < count; ++k) some[k * LANES + lane] = line[places[begin + k]];
+        }
+        _Pragma("omp simd reduction(+:odd)")
+        for (i64 k = 0; k < count * LANES; ++k) odd += some[k] * 0.0f;
+    }
+    return odd != odd;
+}
+
+// Sums to where their rows and lanes lie in the result.
+static void stored(
+    float* const y, const float* const sums, const i64* const made, const i64 count, const i64 lanes, const i64 stride
+) {
+    for (i64 begin = 0; begin < count; begin += 16) {
+        const i64 length = count - begin < 16 ? count - begin : 16;
+        const float* const some = sums + begin * LANES;
+        const bool together = length == 16 && neighbours(made + begin);
+        if (together && lanes == LANES) {
+            turned(some, LANES, y + made[begin], stride);
+            continue;
+        }
+        for (i64 lane = 0; lane < lanes; ++lane) {
+            float* const to = y + lane * stride;
+            if (together)
+                for (int r = 0; r < 16; ++r) to[made[begin] + r] = some[r * LANES + lane];
+            else
+                for (i64 r = 0; r < length; ++r) to[made[begin + r]] = some[r * LANES + lane];
+        }
+    }
+}
+
+// What windows look at of an image, from the place `start` on, zeros where it is padding.
+template <class N> static void copied(
+    float* to, const float* const from, const N& n, const i64 channels, const i64* const start, const i64 lanes
+) {
+    const i64 apart = n.spread ? LANES : 1;
+    const i64 low = start[2] < 0 ? -start[2] : 0;
+    const i64 high = n.length_2 - start[2] < n.slab_2 ? n.length_2 - start[2] : n.slab_2;
+    for (i64 c = 0; c < channels; ++c)
+        for (i64 z = start[0]; z < start[0] + n.slab_0; ++z)
+            for (i64 y = start[1]; y < start[1] + n.slab_1; ++y, to += n.slab_2 * apart) {
+                const bool there = z >= 0 && z < n.length_0 && y >= 0 && y < n.length_1 && low < high;
+                if (!there || n.spread) {
+                    filled<float>(to, n.slab_2 * apart, 0.0f);
+                    if (!there) continue;
+                }
+                const float* const row = from + c * n.x_channel + z * n.x_0 + y * n.x_1 + start[2] * n.x_2;
+                if (n.spread) {
+                    for (i64 lane = 0; lane < lanes; ++lane)
+                        for (i64 k = low; k < high; ++k) to[k * LANES + lane] = row[lane * n.x_lane + k * n.x_2];
+                    continue;
+                }
+                filled<float>(to, low, 0.0f);
+                if (n.x_2 == 1) for (i64 k = low; k < high; ++k) to[k] = row[k];
+                else for (i64 k = low; k < high; ++k) to[k] = row[k * n.x_2];
+                filled<float>(to + high, n.slab_2 - high, 0.0f);
+            }
+}
+
+// Memory of a call: sums, and behind them a slab.
+static float* fresh(const i64 sums, const i64 slab, void** const raw) {
+    *raw = __builtin_malloc((sums + slab) * sizeof(float) + 64);
+    return (float*)(((unsigned long long)*raw + 63) / 64 * 64);
+}
+"""
+)
+_OPENING = r"""
+}
+extern "C" void NAME(void* const* const a, const i64 first, const i64 last) {
+    using namespace n_NAME;
+    const float* const x = (const float*)a[0];
+    const float* const b = (const float*)a[1];
+    float* const y = (float*)a[2];
+    float* const ready = (float*)a[3];
+    const i64* const t = (const i64*)a[4];
+    const Numbers& n = *(const Numbers*)t;
+"""
+
+OF_IMAGES = (
+    "namespace n_NAME {\n" + _struct("Numbers", IMAGES) + _struct("Share", SHARE) + _PRODUCTS + _OPENING
+    + r"""
+    const i64 plane = n.slab_0 * n.slab_1 * n.slab_2 * (n.spread ? LANES : 1);
+    const i64 size = (n.most_rows + ROWS) * LANES;
+    void* raw;
+    float* const sums = fresh(PAIRED * size, n.direct ? 0 : n.images * n.channels * plane, &raw);
+    float* const slab = sums + PAIRED * size;
+    const Share* const shares = (const Share*)(t + n.first_share);
+    for (i64 part = first; part < last; ++part) {
+        if (part < n.prepared) {
+            const Share& s = shares[part % n.shares];
+            const i64 inner = part / n.shares % n.inners, outer = part / n.shares / n.inners;
+            float* const to = ready + s.packed + (outer * n.inners + inner) * s.terms * LANES;
+            const i64 lanes = present(n.lanes, n.spread ? outer : inner);
+            if (packed(to, b + outer * n.b_outer + inner * n.b_inner, t + s.factors, s.terms, lanes, n.b_lane))
+                *(i64*)a[5] = 1;
+            continue;
+        }
+        const i64 piece = (part - n.prepared) % n.pieces, outer = (part - n.prepared) / n.pieces % n.outers;
+        const i64 begin = n.inners * piece / n.pieces, end = n.inners * (piece + 1) / n.pieces;
+        const i64 number = (part - n.prepared) / n.pieces / n.outers;
+        const i64 chunk = number % n.chunks, image = number / n.chunks * n.images;
+        const i64 images = n.batch - image < n.images ? n.batch - image : n.images;
+        const i64 start[3] = {n.start_0 + chunk * n.move_0, n.start_1 + chunk * n.move_1, n.start_2};
+        const float* const from = x + image * n.x_image + outer * n.x_outer;
+        const float* looked = slab;
+        if (n.direct) looked = from + start[0] * n.x_0 + start[1] * n.x_1 + start[2] * n.x_2;
+        else
+            for (i64 i = 0; i < images; ++i)
+                copied(slab + i * n.channels * plane, from + i * n.x_image, n, n.channels, start,
+                       present(n.lanes, outer));
+        for (i64 each = 0; each < n.shares; ++each) {
+            const Share& s = shares[each];
+            const i64 count = images * (chunk == n.chunks - 1 ? s.last_positions : s.positions);
+            if (!count) continue;
+            for (i64 inner = begin, some; inner < end; inner += some) {
+                some = n.spread || end - inner < PAIRED ? 1 : PAIRED;
+                const float* const w = ready + s.packed + (outer * n.inners + inner) * s.terms * LANES;
+                i64 k = 0;
+                do {
+                    const i64 terms = s.terms - k < TERMS ? s.terms - k : TERMS;
+                    added(n.spread, looked, t + s.rows, count, t + s.columns + k, terms, w + k * LANES, s.terms * LANES,
+                          sums, size, some, !k);
+                    k += TERMS;
+                } while (k < s.terms);
+                float* const to = y + image * n.y_image + chunk * n.y_move + outer * n.y_outer;
+                for (i64 i = 0; i < some; ++i)
+                    stored(to + (inner + i) * n.y_inner, sums + i * size, t + s.made, count,
+                           present(n.lanes, n.spread ? outer : inner + i), n.y_lane);
+            }
+        }
+    }
+    __builtin_free(raw);
+}
+"""
+)
+"""The function of results and of images' gradients. a: image, weights, result, memory of packed weights, numbers, and
+an Int64 that is set to 1 where a weight is not finite."""
+
+OF_WEIGHTS = (
+    "namespace n_NAME {\n" + _struct("Numbers", WEIGHTS) + _PRODUCTS + _OPENING
+    + r"""
+    const i64 size = (n.most_rows + ROWS) * LANES, width = (n.inners + n.pieces - 1) / n.pieces;
+    const i64 plane = n.slab_0 * n.slab_1 * n.slab_2 * (n.spread ? LANES : 1);
+    void* raw;
+    float* const sums = fresh(size * width, n.direct ? 0 : n.images * n.channels * plane, &raw);
+    float* const slab = sums + size * width;
+    const i64 start[3] = {n.start_0, n.start_1, n.start_2};
+    for (i64 part = first; part < last; ++part) {
+        if (part < n.prepared) {
+            const i64 image = part % n.batch, inner = part / n.batch % n.inners, outer = part / n.batch / n.inners;
+            const float* const from = b + image * n.b_image + outer * n.b_outer + inner * n.b_inner;
+            const i64 lanes = present(n.lanes, n.spread ? outer : inner);
+            packed(ready + part * n.positions * LANES, from, t + n.factors, n.positions, lanes, n.b_lane);
+            continue;
+        }
+        const i64 number = part - n.prepared;
+        const i64 piece = number % n.pieces, block = number / n.pieces % n.blocks, outer = number / n.pieces / n.blocks;
+        const i64 begin = n.inners * piece / n.pieces, end = n.inners * (piece + 1) / n.pieces;
+        const i64 channel = block * n.channels;
+        const i64 channels = n.all_channels - channel < n.channels ? n.all_channels - channel : n.channels;
+        const i64 count = channels * n.window;
+        for (i64 image = 0; image < n.batch; image += n.images) {
+            const i64 images = n.batch - image < n.images ? n.batch - image : n.images;
+            const float* const from = x + image * n.x_image + outer * n.x_outer + channel * n.x_channel;
+            const float* looked = slab;
+            if (n.direct) looked = from + start[0] * n.x_0 + start[1] * n.x_1 + start[2] * n.x_2;
+            else
+                for (i64 i = 0; i < images; ++i)
+                    copied(slab + i * n.channels * plane, from + i * n.x_image, n, channels, start,
+                           present(n.lanes, outer));
+            for (i64 k = 0; k < images * n.positions; k += TERMS) {
+                const i64 terms = images * n.positions - k < TERMS ? images * n.positions - k : TERMS;
+                for (i64 inner = begin, some; inner < end; inner += some) {
+                    some = n.spread || end - inner < PAIRED ? 1 : PAIRED;
+                    const i64 place = ((outer * n.inners + inner) * n.batch + image) * n.positions + k;
+                    added(n.spread, looked, t + n.rows, count, t + n.columns + k, terms, ready + place * LANES,
+                          n.batch * n.positions * LANES, sums + (inner - begin) * size, size, some, !image && !k);
+                }
+            }
+        }
+        for (i64 inner = begin; inner < end; ++inner) {
+            float* const to = y + outer * n.y_outer + inner * n.y_inner + t[n.made + channel * n.window];
+            stored(to, sums + (inner - begin) * size, t + n.made, count, present(n.lanes, n.spread ? outer : inner),
+                   n.y_lane);
+        }
+    }
+    __builtin_free(raw);
+}
+"""
+)
+"""The function of weights' gradients. a: image, gradient of the result, result, memory of the packed gradient, and
+numbers."""
+
+
+# Along each dimension, positions that windows of an image take are told with the places that they look at.
+#
+# Positions of a convolution look at places of the image: one share. The gradient of an image is a convolution, too,
+# of the result's gradient: places of the image take the positions that looked at them. With a stride these are other
+# places of the window for every remainder that a place has: one share each. Dumoulin and Visin, arXiv 1603.07285,
+# chapter 4.
+
+
+class Share(NamedTuple):
+    """Positions that meet the same places of the window. looked: the offset that each reads with tap 0, counted from
+    the start of the line's slab. made: the offsets in the result. taps: the offset and number of every place of the
+    window that they meet."""
+
+    looked: range
+    made: range
+    taps: Sequence[tuple[int, int]]
+
+
+class AxisPositions(NamedTuple):
+    """All positions along one dimension. start: the first place of the image in the slab. Positions may be worked in
+    chunks of a multiple of `step`, with slabs that begin `move` places later for each `step`."""
+
+    start: int
+    step: int
+    move: int
+    shares: Sequence[Share]
+
+    @property
+    def extent(self) -> int:
+        """Places of the slab."""
+        return 1 + max(
+            (share.looked[-1] + tap for share in self.shares for tap, _ in share.taps if share.looked), default=0
+        )
+
+    def within(self, length: int) -> bool:
+        """Whether the slab has no place outside of an image of this length."""
+        return self.start >= 0 and self.start + self.extent <= length
+
+
+def of_result(window: Window, count: int) -> AxisPositions:
+    """The first `count` positions of a convolution's result."""
+    looked = range(0, count * window.stride, window.stride)
+    taps = [(t * window.dilation, t) for t in range(window.size)]
+    return AxisPositions(-window.before, 1, window.stride, [Share(looked, range(count), taps)])
+
+
+def of_image(window: Window, count: int) -> AxisPositions:
+    """Return the first `count` places of an image's gradient, each the sum over the positions that read it."""
+    stride = window.stride
+    met = [
+        [
+            ((first + window.before - t * window.dilation) // stride, t)
+            for t in reversed(range(window.size))
+            if (first + window.before - t * window.dilation) % stride == 0
+        ]
+        for first in range(stride)
+    ]
+    start = min((offset for taps in met for offset, _ in taps), default=0)
+    shares: list[Share] = []
+    for first, taps in enumerate(met):
+        made = range(first, count, stride)
+        shares.append(Share(range(len(made)), made, [(offset - start, t) for offset, t in taps]))
+    return AxisPositions(start, stride, 1, shares)
+
+
+# The numbers and tables of offsets with which the C++ of `source.py` works one convolution.
+
+
+SLAB = 3 << 14
+"""Elements of a slab that stay in the second cache of a core, with packed operands beside them: 192 KiB."""
+POSITIONS = 1 << 11
+"""Positions whose sums stay there."""
+FEWEST = 96
+"""Positions from which tiles are full enough: of smaller images several are worked together."""
+ROWS = 48
+"""Rows of the weights' gradient that a part has: they read the same packed operands."""
+PARTS = 16
+"""Parts that threads can share out evenly."""
+
+_PLACES = ("columns", "rows", "made", "factors")
+"""Numbers that are places of tables."""
+
+Offsets = Any
+"""Offsets, an Int64 array."""
+
+
+class ConvolutionTables(NamedTuple):
+    """numbers: Int64 arguments of the function. prepared, parts: parts of its two stages. ready: elements of packed
+    operands. multiplications: of all sums."""
+
+    numbers: Any
+    prepared: int
+    parts: int
+    ready: int
+    multiplications: int
+
+
+class StridedOperand(NamedTuple):
+    """An operand or the result: its sizes [batch or out channels, channels, 3 places], and its strides in elements."""
+
+    sizes: Sequence[int]
+    strides: Sequence[int]
+
+
+def strided(shape: Sequence[int], channels_last: bool) -> StridedOperand:
+    """A contiguous array of this shape, of images or weights with two or three dimensions beside channels."""
+    order = first_order(len(shape)) if channels_last else tuple(range(len(shape)))
+    strides = [math.prod(shape[d + 1 :]) for d in order]
+    sizes = [shape[d] for d in order]
+    missing = 5 - len(shape)
+    return StridedOperand([*sizes[:2], *[1] * missing, *sizes[2:]], [*strides[:2], *[0] * missing, *strides[2:]])
+
+
+class _Lanes(NamedTuple):
+    """How groups and channels are outer and inner indices and lanes. spread: lanes are groups."""
+
+    spread: bool
+    groups: int
+    made: int
+
+    @property
+    def outers(self) -> int:
+        return -(-self.groups // LANES) if self.spread else self.groups
+
+    @property
+    def inners(self) -> int:
+        return self.made if self.spread else -(-self.made // LANES)
+
+    @property
+    def apart(self) -> int:
+        """Elements of a slab from one place to the next."""
+        return LANES if self.spread else 1
+
+    @property
+    def count(self) -> int:
+        return self.groups if self.spread else self.made
+
+    def numbers(self, letter: str, group: int, made: int) -> dict[str, int]:
+        """Strides of an operand, from those of a group and of a group's channel of the result."""
+        if self.spread:
+            return {f"{letter}_outer": LANES * group, f"{letter}_inner": made, f"{letter}_lane": group}
+        return {f"{letter}_outer": group, f"{letter}_inner": LANES * made, f"{letter}_lane": made}
+
+
+def _lanes(groups: int, made: int) -> _Lanes:
+    """Choose lanes that are filled better: the groups, or the channels that a group makes."""
+    filled = [count / (-(-count // LANES) * LANES) for count in (groups, made)]
+    return _Lanes(filled[0] > filled[1], groups, made)
+
+
+class _Slab(NamedTuple):
+    """The memory that windows read, with its strides: a copy of these lengths, or the image (`direct`)."""
+
+    direct: bool
+    lengths: Sequence[int]
+    image: int
+    channel: int
+    places: Sequence[int]
+
+
+def _slab(
+    x: StridedOperand, channels: int, total: Sequence[AxisPositions], some: Sequence[AxisPositions], lanes: _Lanes
+) -> _Slab:
+    lengths = [each.extent for each in some]
+    if not lanes.spread and all(each.within(n) for each, n in zip(total, x.sizes[2:], strict=True)):
+        return _Slab(True, lengths, x.strides[0], x.strides[1], x.strides[2:])
+    plane = math.prod(lengths)
+    return _Slab(False, lengths, channels * plane, plane, [lengths[1] * lengths[2], lengths[2], 1])
+
+
+class _Chunks(NamedTuple):
+    """Which positions a part has: `rows` along the dimension `along` of one image, or all of several images."""
+
+    along: int
+    rows: int
+    count: int
+    images: int
+    total: Sequence[AxisPositions]
+    some: Sequence[AxisPositions]
+    behind: int
+
+
+def _chunks(line: Callable[[Window, int], AxisPositions], windows: Sequence[Window], y: StridedOperand, dims: int,
+            channels: int, lanes: _Lanes) -> _Chunks:  # fmt: skip
+    along, counts, batch = 3 - dims, y.sizes[2:], y.sizes[0]
+    total = [line(window, count) for window, count in zip(windows, counts, strict=True)]
+    length, step, row = counts[along], total[along].step, math.prod(counts) // counts[along]
+
+    def some(rows: int) -> list[AxisPositions]:
+        return [line(window, min(rows, length)) if d == along else total[d] for d, window in enumerate(windows)]
+
+    def size(rows: int) -> int:
+        return channels * math.prod(each.extent for each in some(rows)) * lanes.apart
+
+    rows = -(-length // (step * -(-PARTS // (batch * lanes.outers)))) * step
+    while rows > step and (size(rows) > SLAB or rows * row > POSITIONS):
+        rows = max(step, rows // step // 2 * step)
+    count = -(-length // rows)
+    images = 1 if count > 1 else max(1, min(-(-FEWEST // (length * row)), SLAB // size(rows), batch))
+    return _Chunks(along, rows, count, images, total, some(rows), length - (count - 1) * rows)
+
+
+def of_images(
+    x: StridedOperand, weight: StridedOperand, y: StridedOperand, along: Sequence[Window], groups: int, gradient: bool
+) -> ConvolutionTables:
+    """Of a convolution's result y from images x, or, as a gradient, of the images' gradient y from the result's, x."""
+    channels, made = x.sizes[1] // groups, y.sizes[1] // groups
+    lanes = _lanes(groups, made)
+    chunks = _chunks(of_image if gradient else of_result, _three(along), y, len(along), channels, lanes)
+    slab = _slab(x, channels, chunks.total, chunks.some, lanes)
+    terms_of, lanes_of = weight.strides[:2] if gradient else weight.strides[1::-1]
+    tables = _Tables()
+    shares: list[list[int]] = []
+    ready = 0
+    for met in itertools.product(*(each.shares for each in chunks.some)):
+        taps = [[offset for offset, _ in part.taps] for part in met]
+        numbers = [[number for _, number in part.taps] for part in met]
+        columns = _grid([range(channels), *taps], [slab.channel, *slab.places])
+        of_chunk = [len(part.made) for part in met]
+        of_last = [*of_chunk]
+        of_last[chunks.along] = sum(place < chunks.behind for place in met[chunks.along].made)
+        shares.append(
+            [
+                len(columns),
+                tables.add(columns),
+                tables.add(_grid([range(chunks.images), *(part.looked for part in met)], [slab.image, *slab.places])),
+                tables.add(_grid([range(chunks.images), *(part.made for part in met)], [y.strides[0], *y.strides[2:]])),
+                tables.add(_grid([range(channels), *numbers], [terms_of, *weight.strides[2:]])),
+                ready,
+                math.prod(of_chunk),
+                math.prod(of_last),
+            ]
+        )
+        ready += lanes.outers * lanes.inners * len(columns) * LANES
+    parts = -(-x.sizes[0] // chunks.images) * chunks.count * lanes.outers
+    pieces = min(lanes.inners, -(-PARTS // parts))
+    prepared = len(shares) * lanes.outers * lanes.inners
+    chunked = chunks.total[chunks.along]
+    found = {
+        **_common(x, groups, lanes, slab, chunks.total), "channels": channels, "images": chunks.images,
+        "most_rows": chunks.images * max(share[6] for share in shares), "prepared": prepared, "pieces": pieces,
+        **lanes.numbers("b", weight.sizes[0] // groups * weight.strides[0], lanes_of),
+        **lanes.numbers("y", made * y.strides[1], y.strides[1]), "chunks": chunks.count, "move_0": 0, "move_1": 0,
+        f"move_{chunks.along}": chunks.rows // chunked.step * chunked.move, "y_image": y.strides[0],
+        "y_move": chunks.rows * y.strides[2 + chunks.along], "shares": len(shares), "first_share": len(IMAGES),
+    }  # fmt: skip
+    multiplications = ready // (lanes.outers * lanes.inners * LANES) * math.prod(y.sizes) // len(shares)
+    return ConvolutionTables(tables.with_shares(found, shares), prepared, parts * pieces, ready, multiplications)
+
+
+def of_weights(
+    x: StridedOperand, dout: StridedOperand, y: StridedOperand, along: Sequence[Window], groups: int
+) -> ConvolutionTables:
+    """Of the weights' gradient y from images x and the result's gradient."""
+    all_channels, made = x.sizes[1] // groups, dout.sizes[1] // groups
+    lanes, windows = _lanes(groups, made), _three(along)
+    lines = [of_result(window, count) for window, count in zip(windows, dout.sizes[2:], strict=True)]
+    places, positions = [each.shares[0] for each in lines], math.prod(dout.sizes[2:])
+    window = math.prod(w.size for w in along)
+    blocks = -(-all_channels // -(-ROWS // window))
+    channels = -(-all_channels // blocks)
+    slab = _slab(x, channels, lines, lines, lanes)
+    size = channels * math.prod(slab.lengths) * lanes.apart
+    images = max(1, min(-(-TERMS // positions), SLAB // size, x.sizes[0]))
+    pieces = min(lanes.inners, -(-PARTS // (lanes.outers * blocks)))
+    prepared = dout.sizes[0] * lanes.outers * lanes.inners
+    taps = [[offset for offset, _ in part.taps] for part in places]
+    tables = _Tables()
+    found = {
+        **_common(x, groups, lanes, slab, lines), "channels": channels, "images": images,
+        "most_rows": channels * window, "prepared": prepared, "pieces": pieces,
+        **lanes.numbers("b", made * dout.strides[1], dout.strides[1]),
+        **lanes.numbers("y", made * y.strides[0], y.strides[0]), "all_channels": all_channels, "blocks": blocks,
+        "window": window, "positions": positions, "b_image": dout.strides[0],
+        "columns": tables.add(_grid([range(images), *(part.looked for part in places)], [slab.image, *slab.places])),
+        "rows": tables.add(_grid([range(channels), *taps], [slab.channel, *slab.places])),
+        "made": tables.add(_grid([range(n) for n in (all_channels, *(w.size for w in windows))], y.strides[1:])),
+        "factors": tables.add(_grid([range(n) for n in dout.sizes[2:]], dout.strides[2:])),
+    }  # fmt: skip
+    multiplications = math.prod(dout.sizes) * all_channels * window
+    parts = lanes.outers * blocks * pieces
+    return ConvolutionTables(tables.with_weights(found), prepared, parts, prepared * positions * LANES, multiplications)
+
+
+def _three(along: Sequence[Window]) -> list[Window]:
+    """Return windows along three dimensions; an image of two has one place along the first."""
+    return [Window(1)] * (3 - len(along)) + list(along)
+
+
+def _common(
+    x: StridedOperand, groups: int, lanes: _Lanes, slab: _Slab, lines: Sequence[AxisPositions]
+) -> dict[str, int]:
+    group = x.sizes[1] // groups * x.strides[1]
+    found = {
+        "x_outer": group * lanes.apart, "x_lane": group, "x_channel": x.strides[1], "x_image": x.strides[0],
+        "batch": x.sizes[0], "outers": lanes.outers, "inners": lanes.inners, "lanes": lanes.count,
+        "spread": int(lanes.spread), "direct": int(slab.direct),
+    }  # fmt: skip
+    for d, each in enumerate(lines):
+        found |= {f"x_{d}": x.strides[2 + d], f"length_{d}": x.sizes[2 + d]}
+        found |= {f"slab_{d}": slab.lengths[d], f"start_{d}": each.start}
+    return found
+
+
+def _grid(offsets: Sequence[Sequence[int]], strides: Sequence[int]) -> Offsets:
+    found = np.zeros(1, np.int64)
+    for each, stride in zip(offsets, strides, strict=True):
+        found = (found[:, None] + np.array(each, np.int64) * stride).reshape(-1)
+    return found
+
+
+class _Tables:
+    """Concatenated tables. Offsets count from the first table."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Any] = []
+        self.size = 0
+
+    def add(self, table: Offsets) -> int:
+        self.arrays.append(table)
+        self.size += len(table)
+        return self.size - len(table)
+
+    def with_shares(self, numbers: dict[str, int], shares: Sequence[Sequence[int]]) -> Any:
+        head = len(IMAGES) + len(SHARE) * len(shares)
+        flat = [
+            number + head if name in _PLACES else number
+            for share in shares
+            for name, number in zip(SHARE, share, strict=True)
+        ]
+        return np.concatenate([np.array([*(numbers[name] for name in IMAGES), *flat], np.int64), *self.arrays])
+
+    def with_weights(self, numbers: dict[str, int]) -> Any:
+        numbers |= {name: numbers[name] + len(WEIGHTS) for name in _PLACES}
+        return np.concatenate([np.array([numbers[name] for name in WEIGHTS], np.int64), *self.arrays])
+
+
+# Convolutions and their gradients get kernels of compiled functions.
+
+
+_FASTER = 8
+"""Multiplications of a convolution that take the time of one operation of a loop over elements."""
+PACKED_FOR = 1 << 8
+"""Positions of all images that do not make up for packing the weights, which are more than the images then."""
+
+
+class ConvolutionSource(NamedTuple):
+    """text: C++ of a function, called NAME. order: the operator's operands as the function takes them."""
+
+    text: str
+    tables: ConvolutionTables
+    order: tuple[int, int]
+    only_finite: bool
+
+
+def compiled_convolution(op: Convolution, types: Sequence[TensorType], result: TensorType) -> ConvolutionSource | None:
+    """Return the compiled form of an operator on these types; None for other element types than Float32, no elements,
+    or if NumPy is faster."""
+    if any(type.dtype.name != "Float32" or not type.size for type in (*types, result)):
+        return None
+    first, second = (strided(type.shape, op.channels_last) for type in types)
+    made = strided(result.shape, op.channels_last)
+    groups = op.group
+    if isinstance(op, WeightGradient):
+        along = op.along(second.sizes[5 - op.dims :])
+        return ConvolutionSource(OF_WEIGHTS, of_weights(second, first, made, along, groups), (1, 0), False)
+    gradient = isinstance(op, InputGradient)
+    along = op.along((made if gradient else first).sizes[5 - op.dims :])
+    if groups == 1 and better_in_blas(along, first if gradient else made):
+        return None
+    return ConvolutionSource(OF_IMAGES, of_images(first, second, made, along, groups, gradient), (0, 1), gradient)
+
+
+def better_in_blas(along: Sequence[Window], result: StridedOperand) -> bool:
+    """Whether a convolution with this result, or the gradient of its image, is faster as NumPy makes it."""
+    positions = math.prod(result.sizes) // result.sizes[1]
+    return all(window.size == 1 for window in along) or positions <= PACKED_FOR
+
+
+def convolution_kernel(made: ConvolutionSource, result: TensorType, function: Function, plain: Kernel) -> Kernel:
+    """Return the kernel `function(*operands, out=None)`. plain: NumPy's, which leaves padding out of the images'
+    gradient: factors that are not finite would make NaN of it."""
+    tables = made.tables
+    addresses = Addresses(6)
+    flag = np.zeros(1, np.int64)
+    addresses.hold(4, tables.numbers)
+    addresses.hold(5, flag)
+
+    prepare = shared(function, tables.prepared, tables.ready)
+    run = shared(function, tables.parts, tables.multiplications // _FASTER, tables.prepared)
+
+    def kernel(*operands: Any, out: Any = None) -> Any:
+        found = np.empty(result.shape, result.dtype.numpy) if out is None else out
+        target = found if found.flags.c_contiguous else np.empty(result.shape, result.dtype.numpy)
+        for place, operand in enumerate(made.order):
+            addresses.read(place, operands[operand], result.dtype.numpy)
+        addresses.put(2, target)
+        ready = scratch("packed", (tables.ready,), np.float32)  # a name, as nothing else holds a large one
+        addresses.put(3, ready)
+        flag[0] = 0
+        prepare(addresses.table)
+        if made.only_finite and flag[0]:
+            target[...] = plain(*operands)
+        else:
+            run(addresses.table)
+        addresses.release()
+        if target is not found:
+            np.copyto(found, target)
+        return found
+
+    return kernel

@@ -1,0 +1,406 @@
+"""Update indexed rows of tables in one loop: their positions are sorted, and the gradient of a row is
+added up, in the order of its terms, right before its update.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.types import DType, TensorType
+from mspc.ops.cpu.blocks import scratch
+from mspc.ops.cpu.loops.kernel import Addresses, Function, Kernel, shared
+from mspc.ops.cuda.moves import RowLookup
+from mspc.ops.cuda.text import one_word
+from mspc.ops.cuda.update import element_function
+from mspc.ops.device import C_TYPES, c_type, computing_type
+from mspc.ops.fused.grouped_rows import GroupedRowUpdate
+from mspc.ops.fused.updates import GroupedUpdate
+from mspc.ops.op import Op
+from mspc.ops.optim.optimizer import Update
+
+_PARTS = 16
+_COLUMNS = 16
+"""Elements of a row that are worth a part of their own."""
+_NAMES, _SIZES, _MEMORY = 1, 2, 3
+"""Places of a function's arguments behind the operands' addresses."""
+
+Kind = tuple[DType, ...]
+
+
+def row_update_functions(op: GroupedRowUpdate, types: Sequence[TensorType]) -> dict[Kind, str] | None:
+    """Return C++ of a member's function, called NAME, by the element types of its operands; None if one has none."""
+    found: dict[Kind, str] = {}
+    for kind in _kinds(op, types):
+        if kind in found:
+            continue
+        rows = kind[op.gradient]
+        if any(dtype.name not in C_TYPES for dtype in kind) or c_type(rows) != computing_type(rows):
+            return None
+        given = (*kind[: op.gradient + 1], *kind[op.gradient + 2 :])
+        if not rows.is_float or not op.member.statements(given):
+            return None
+        found[kind] = _function(op, kind, given)
+    return found
+
+
+def _kinds(op: GroupedRowUpdate, types: Sequence[TensorType]) -> list[Kind]:
+    dtypes = tuple(type.dtype for type in types)
+    return [dtypes[begin : begin + op.width] for begin in range(0, len(dtypes), op.width)]
+
+
+def _function(op: GroupedRowUpdate, kind: Kind, dtypes: Sequence[DType]) -> str:
+    """Return the function that works off parts [first, last).
+
+    a[0] has the addresses of all members' operands; a[1] a member, a first and a last element of its rows and a place
+    in memory for every part; a[2] for every member its rows, their elements, the integers, and `RowLookup`'s offset and
+    total; a[3] is memory for names and their copies.
+    """
+    update, gradient = op.member, op.gradient
+    names, computed = update.operands, computing_type(dtypes[0])
+    tensors = [i for i in range(len(names)) if i not in update.numbers and i != gradient]
+    rows, ids = c_type(kind[gradient]), c_type(kind[gradient + 1])
+    place = [i if i < gradient else i + 1 for i in range(len(names))]
+    scalars = [
+        f"const {computed} {names[i]} = ({computed})wide(*(const {c_type(dtypes[i])}*)row[{place[i]}]);"
+        for i in update.numbers
+    ]
+    pointers = [f"{c_type(dtypes[i])}* const p{i} = ({c_type(dtypes[i])}*)row[{place[i]}] + at;" for i in tensors]
+    element = [f"{computed} v{i} = ({computed})wide(p{i}[j]);" for i in tensors]
+    given = [f"v{i}" if i in tensors else f"({computed})sum[j]" if i == gradient else n for i, n in enumerate(names)]
+    element.append(f"update_element({', '.join(given)});")
+    element += [f"p{i}[j] = narrow<{c_type(dtypes[i])}>(v{i});" for i in update.mutates]
+    text = _FUNCTION.replace("@ROWS@", rows).replace("@IDS@", ids).replace("@WIDTH@", str(op.width))
+    text = text.replace("@GRADIENT@", str(gradient)).replace("@SCALARS@", "\n        ".join(scalars))
+    text = text.replace("@POINTERS@", "\n                ".join(pointers))
+    text = text.replace("@ELEMENT@", "\n                    ".join(element))
+    head = element_function(update, one_word(computed), update.statements(dtypes))
+    return "\n".join(["namespace n_NAME {", *head, "}", text])
+
+
+_FUNCTION = r"""
+extern "C" void NAME(void* const* const a, const i64 first, const i64 last) {
+    using namespace n_NAME;
+    for (i64 number = first; number < last; ++number) {
+        const i64* const part = (const i64*)a[1] + 4 * number;
+        const i64* const sizes = (const i64*)a[2] + 5 * part[0];
+        void* const* const row = (void* const*)a[0] + part[0] * @WIDTH@;
+        const i64 size = sizes[0], inner = sizes[1], count = sizes[2], offset = sizes[3], total = sizes[4];
+        const @ROWS@* const rows = (const @ROWS@*)row[@GRADIENT@];
+        const @IDS@* const ids = (const @IDS@*)row[@GRADIENT@ + 1];
+        u64* names = (u64*)a[3] + part[3];
+        u64* other = names + count;
+        i64 found = 0;
+        for (i64 i = 0; i < count; ++i) {
+            const i64 id = (i64)ids[i], place = (total && id < 0 ? id + total : id) - offset;
+            if (place >= 0 && place < size) names[found++] = (u64)place << 32 | (u64)i;
+        }
+        for (int shift = 32; (u64)(size - 1) >> (shift - 32); shift += 8) {
+            i64 begins[257] = {0};
+            for (i64 n = 0; n < found; ++n) ++begins[(names[n] >> shift & 255) + 1];
+            for (int digit = 0; digit < 256; ++digit) begins[digit + 1] += begins[digit];
+            for (i64 n = 0; n < found; ++n) other[begins[names[n] >> shift & 255]++] = names[n];
+            u64* const sorted = other;
+            other = names, names = sorted;
+        }
+        @SCALARS@
+        for (i64 n = 0, end; n < found; n = end) {
+            const i64 place = (i64)(names[n] >> 32);
+            for (end = n + 1; end < found && (i64)(names[end] >> 32) == place; ++end) {}
+            for (i64 k = part[1]; k < part[2]; k += 64) {
+                const i64 length = part[2] - k < 64 ? part[2] - k : 64, at = place * inner + k;
+                @ROWS@ sum[64];
+                for (i64 j = 0; j < length; ++j) sum[j] = 0;
+                for (i64 m = n; m < end; ++m) {
+                    const @ROWS@* const given = rows + (i64)(unsigned int)names[m] * inner + k;
+                    _Pragma("omp simd") for (i64 j = 0; j < length; ++j) sum[j] += given[j];
+                }
+                @POINTERS@
+                _Pragma("omp simd") for (i64 j = 0; j < length; ++j) {
+                    @ELEMENT@
+                }
+            }
+        }
+    }
+}
+"""
+
+
+def row_update_kernel(
+    op: GroupedRowUpdate, types: Sequence[TensorType], functions: Sequence[Function], plain: Kernel
+) -> Kernel:
+    """The kernel of an operator.
+
+    Args:
+        functions: of the members, in the order in which their element types come first. plain: NumPy's kernel, for
+        parameters that are not contiguous and integers that name no row at all.
+    """
+    kinds, lookups = _kinds(op, types), [sum_.lookup(*[t.shape for t in own]) for sum_, _, own in op.members(types)]
+    sizes = np.array([(one.size, one.inner, one.count, one.offset, one.total) for one in lookups], np.int64)
+    addresses = Addresses(len(types))
+    writes, reads = set(op.mutates), [i for i in range(len(types)) if i not in op.mutates]
+    limits = [(m * op.width + op.gradient + 1, one.total) for m, one in enumerate(lookups) if one.total and one.count]
+    runs: list[tuple[Callable[[Any], None], Addresses, int]] = []
+    for kind, function in zip(dict.fromkeys(kinds), functions, strict=True):
+        parts = _parts_of([m for m, own in enumerate(kinds) if own == kind], sizes)
+        if not len(parts):
+            continue
+        table = Addresses(4)
+        table.table[0] = ctypes.addressof(addresses.table)
+        table.hold(_NAMES, parts)
+        table.hold(_SIZES, sizes)
+        work = int((sizes[parts[:, 0], 2] * (parts[:, 2] - parts[:, 1] + _PARTS)).sum()) * 4
+        runs.append((shared(function, len(parts), work), table, int(parts[-1, 3] + 2 * sizes[parts[-1, 0], 2])))
+
+    def kernel(*operands: Any) -> Any:
+        apart = not all(operands[place].flags.c_contiguous for place in writes)
+        if apart or any(_is_outside(operands[place], total) for place, total in limits):
+            return plain(*operands)
+        for place in writes:
+            addresses.put(place, operands[place])
+        for place in reads:
+            addresses.read(place, operands[place], types[place].dtype.numpy)
+        for run, table, names in runs:
+            memory = scratch("row names", (names,), np.uint64)
+            table.put(_MEMORY, memory)
+            run(table.table)
+        addresses.release()
+        return tuple(operands[place] for place in op.mutates)
+
+    return kernel
+
+
+def _is_outside(ids: Any, total: int) -> bool:
+    """Return True if an integer names no row of the global table."""
+    return bool(ids.min() < -total or ids.max() >= total)
+
+
+def _parts_of(members: Sequence[int], sizes: Any) -> Any:
+    """Return (member, first element of rows, last element, place of its names) of all parts, an Int64 array."""
+    found: list[tuple[int, int, int, int]] = []
+    place = 0
+    for member in members:
+        size, inner, count = (int(n) for n in sizes[member, :3])
+        if not size or not count:
+            continue
+        split = max(1, min(_PARTS // len(members), inner // _COLUMNS))
+        bounds = [inner * i // split for i in range(split + 1)]
+        for first, last in itertools.pairwise(bounds):
+            found.append((member, first, last, place))
+            place += 2 * count
+    return np.array(found, np.int64).reshape(-1, 4)
+
+
+# Updates of many parameters are one loop over elements, in chunks that threads share out.
+
+
+_CHUNK = 1 << 14
+"""Elements of a chunk: few enough that threads end together."""
+
+Members = Sequence[Sequence[TensorType]]
+
+
+def members_of(op: Op, types: Sequence[TensorType]) -> tuple[Update, Members] | None:
+    """(the update, the types of the operands of all its members) of an operator that is one; else None."""
+    if isinstance(op, GroupedUpdate):
+        return op.member, op.members(types)
+    return (op, [types]) if isinstance(op, Update) else None
+
+
+def update_functions(op: Update, members: Members) -> dict[tuple[DType, ...], str] | None:
+    """Return C++ of a member's function, called NAME, by the element types of its operands; None if one has none."""
+    found: dict[tuple[DType, ...], str] = {}
+    for types in members:
+        dtypes = tuple(type.dtype for type in types)
+        if dtypes not in found:
+            if any(dtype.name not in C_TYPES for dtype in dtypes) or not op.statements(dtypes):
+                return None
+            found[dtypes] = _update_function(op, dtypes)
+    return found
+
+
+def _update_function(op: Update, dtypes: Sequence[DType]) -> str:
+    """Return the function that updates chunks [first, last). a[0] has the addresses of all members' operands, a[1] a
+    member, a first and a last element for every chunk."""
+    names = op.operands
+    tensors = [i for i in range(len(names)) if i not in op.scalars]
+    computed = computing_type(dtypes[0])
+    body = [
+        "const i64* const chunk = (const i64*)a[1] + 3 * number;",
+        f"void* const* const row = (void* const*)a[0] + chunk[0] * {len(names)};",
+        "const i64 begin = chunk[1], length = chunk[2] - chunk[1];",
+    ]
+    for i, name in enumerate(names):
+        kind = c_type(dtypes[i])
+        if i in tensors:
+            body.append(f"{kind}* const p{i} = ({kind}*)row[{i}] + begin;")
+        else:
+            body.append(f"const {computed} {name} = ({computed})wide(*(const {kind}*)row[{i}]);")
+    element = [f"{computed} v{i} = ({computed})wide(p{i}[j]);" for i in tensors]
+    element.append(f"update_element({', '.join(f'v{i}' if i in tensors else n for i, n in enumerate(names))});")
+    element += [f"p{i}[j] = narrow<{c_type(dtypes[i])}>(v{i});" for i in op.mutates]
+    body.append('_Pragma("omp simd") for (i64 j = 0; j < length; ++j) {')
+    body += [f"    {text}" for text in element]
+    body.append("}")
+    return "\n".join(
+        [
+            "namespace n_NAME {",
+            *element_function(op, one_word(computed), op.statements(dtypes)),
+            "}",
+            'extern "C" void NAME(void* const* const a, const i64 first, const i64 last) {',
+            "    using namespace n_NAME;",
+            "    for (i64 number = first; number < last; ++number) {",
+            *(f"        {text}" for text in body),
+            "    }",
+            "}",
+            "",
+        ]
+    )
+
+
+def update_kernel(op: Op, update: Update, members: Members, functions: Sequence[Function], plain: Kernel) -> Kernel:
+    """The kernel of an update's operator.
+
+    Args:
+        functions: of the members, in the order in which their element types come first. plain: NumPy's kernel, for
+        parameters that are not contiguous.
+    """
+    width = len(update.operands)
+    kinds = list(dict.fromkeys(tuple(type.dtype for type in types) for types in members))
+    addresses = Addresses(width * len(members))
+    reads = [
+        (place, type.dtype.numpy)
+        for place, type in enumerate(type for types in members for type in types)
+        if place % width not in update.mutates
+    ]
+    writes = [place for place in range(width * len(members)) if place % width in update.mutates]
+    results = [place for place in range(width * len(members)) if place % width in update.mutates[: update.outputs]]
+    runs: list[tuple[Callable[[Any], None], Addresses]] = []
+    for kind, function in zip(kinds, functions, strict=True):
+        chunks = _chunks(members, kind)
+        if len(chunks):
+            table = Addresses(2)
+            table.table[0] = ctypes.addressof(addresses.table)
+            table.hold(1, chunks)
+            runs.append((shared(function, len(chunks), len(chunks) * _CHUNK * width), table))
+
+    def kernel(*operands: Any) -> Any:
+        if not all(operands[place].flags.c_contiguous for place in writes):
+            return plain(*operands)
+        for place in writes:
+            addresses.put(place, operands[place])
+        for place, dtype in reads:
+            addresses.read(place, operands[place], dtype)
+        for run, table in runs:
+            run(table.table)
+        addresses.release()
+        made = tuple(operands[place] for place in results)
+        return made if len(made) > 1 or isinstance(op, GroupedUpdate) else made[0]
+
+    return kernel
+
+
+def _chunks(members: Members, kind: tuple[DType, ...]) -> Any:
+    """Return (member, first element, last element) of all chunks of the members of one kind, an Int64 array."""
+    found: list[tuple[int, int, int]] = []
+    for number, types in enumerate(members):
+        if tuple(type.dtype for type in types) == kind:
+            size = types[0].size
+            found += [(number, begin, min(begin + _CHUNK, size)) for begin in range(0, size, _CHUNK)]
+    return np.array(found, np.int64).reshape(-1, 3)
+
+
+# Rows are added up by integers in one loop, which needs no order of them: every part owns groups, columns or rows.
+
+
+def row_sums_function(lookup: RowLookup, types: Sequence[TensorType]) -> str | None:
+    """Return C++ of a function, called NAME, that sums rows by ids; None if their type is too narrow to add up in.
+
+    a[0] are the rows, a[1] the ids, a[2] the result, a[3] an Int64 that is set to 1 for an id that names no row at all.
+    """
+    rows, ids = types
+    if rows.dtype.name not in C_TYPES or c_type(rows.dtype) != computing_type(rows.dtype) or rows.dtype.kind == "b":
+        return None
+    kind, place = c_type(rows.dtype), "id"
+    check = ""
+    if lookup.total:
+        check = f"if (id < -{lookup.total}ll || id >= {lookup.total}ll) {{ *(i64*)a[3] = 1; continue; }}"
+        place = f"(id < 0 ? id + {lookup.total}ll : id)"
+    groups = lookup.batch * lookup.middle
+    split = _split(lookup)
+    shares = {name: ("0", str(size)) for name, size in _sizes(lookup).items()}
+    shares[split] = ("from", "to")
+    (group_0, group_1), (column_0, column_1), (row_0, row_1) = (shares[n] for n in ("groups", "columns", "rows"))
+    return f"""
+extern "C" void NAME(void* const* const a, const i64 first, const i64 last) {{
+    const {kind}* const rows = (const {kind}*)a[0];
+    const {c_type(ids.dtype)}* const ids = (const {c_type(ids.dtype)}*)a[1];
+    {kind}* const out = ({kind}*)a[2];
+    for (i64 part = first; part < last; ++part) {{
+        const i64 from = part * {_sizes(lookup)[split]}ll / {parts_of(lookup)};
+        const i64 to = (part + 1) * {_sizes(lookup)[split]}ll / {parts_of(lookup)};
+        (void)from, (void)to;
+        for (i64 group = {group_0}; group < {group_1}; ++group) {{
+            {kind}* const table = out + group * {lookup.size * lookup.inner};
+            for (i64 row = {row_0}; row < {row_1}; ++row)
+                for (i64 k = {column_0}; k < {column_1}; ++k) table[row * {lookup.inner} + k] = 0;
+            for (i64 i = 0; i < {lookup.count}; ++i) {{
+                const i64 id = (i64)ids[group / {lookup.middle} * {lookup.count} + i];
+                {check}
+                const i64 row = {place} - {lookup.offset};
+                if (row < {row_0} || row >= {row_1}) continue;
+                const {kind}* const given = rows + (group * {lookup.count} + i) * {lookup.inner};
+                {kind}* const total = table + row * {lookup.inner};
+                _Pragma("omp simd") for (i64 k = {column_0}; k < {column_1}; ++k) total[k] += given[k];
+            }}
+        }}
+    }}
+}}
+""" if groups else None
+
+
+def row_sums_kernel(
+    lookup: RowLookup, types: Sequence[TensorType], result: TensorType, function: Function, plain: Kernel
+) -> Kernel:
+    """Return the kernel `function(rows, ids, out=None)`. plain: NumPy's, which reports wrong ids."""
+    addresses = Addresses(4)
+    flag = np.zeros(1, np.int64)
+    addresses.hold(3, flag)
+    run = shared(function, parts_of(lookup), 4 * types[0].size + result.size)
+
+    def kernel(rows: Any, ids: Any, out: Any = None) -> Any:
+        made = np.empty(result.shape, result.dtype.numpy) if out is None else out
+        addresses.read(0, rows, types[0].dtype.numpy)
+        addresses.read(1, ids, types[1].dtype.numpy)
+        addresses.put(2, made)
+        flag[0] = 0
+        run(addresses.table)
+        addresses.release()
+        if flag[0]:
+            made[...] = plain(rows, ids)
+        return made
+
+    return kernel
+
+
+def parts_of(lookup: RowLookup) -> int:
+    """Parts that may be worked off at the same time."""
+    split = _split(lookup)
+    return max(1, min(_PARTS, _sizes(lookup)[split] // (_COLUMNS if split == "columns" else 1)))
+
+
+def _sizes(lookup: RowLookup) -> dict[str, int]:
+    return {"groups": lookup.batch * lookup.middle, "columns": lookup.inner, "rows": lookup.size}
+
+
+def _split(lookup: RowLookup) -> str:
+    """Return the dimension divided into parts: columns rather than rows, as some rows have most of the ids."""
+    sizes = _sizes(lookup)
+    if sizes["groups"] >= _PARTS:
+        return "groups"
+    return "columns" if sizes["columns"] >= math.isqrt(_PARTS) * _COLUMNS else "rows"

@@ -1,0 +1,671 @@
+"""Chains of elementwise operators along rows that read reductions of a row: the computation, the positions of
+operands along a row, and the CUDA kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import dtype_of
+from mspc.ops.cuda.elementwise import HELPERS, ColumnTotals, KernelOperand, LoopLine, LoopReduction, coordinate
+from mspc.ops.cuda.text import (
+    COMMON,
+    MATH,
+    RANDOM,
+    accumulating_type,
+    address,
+    constants,
+    grid_of,
+    index_type,
+    neutral,
+    threads_of_row,
+    with_arguments,
+)
+from mspc.ops.device import Array, Device, Launch, RankSum, all_of, c_type, computing_type
+
+
+@dataclass(slots=True)
+class RowChain:
+    """The computation on every row.
+
+    dims: of the space; the last `columns` of them are a row. writes, row_writes: (name of a value, array that receives
+    it), with one element for each of the space, or for each row. totals: of columns over all rows. Arrays with an
+    element for each of the space may have a gap after every row (`row_pitch`), which a kernel may overwrite. merged: a
+    row's largest element and the sum of exponentials of differences from it come from one pass, which scales the sum so
+    far on a larger element. summed: the name of an operand of which every rank holds a part, and the addresses of
+    these.
+    """
+
+    dims: tuple[int, ...]
+    columns: int
+    reads: Sequence[KernelOperand]
+    lines: Sequence[LoopLine]
+    writes: Sequence[tuple[str, Array]]
+    row_writes: Sequence[tuple[str, Array]]
+    totals: Sequence[LoopReduction] = ()
+    merged: bool = False
+    summed: tuple[str, RankSum] | None = None
+
+    @property
+    def length(self) -> int:
+        """Elements of a row."""
+        return math.prod(self.dims[len(self.dims) - self.columns :])
+
+    def held_columns(self, read: KernelOperand) -> str:
+        """all: the operand has an element for every column. none: one for a row. some: it is broadcast along a part."""
+        if read.moved is not None:
+            return "all"
+        behind = [(n, size) for n, size in zip(read.shape, self.dims, strict=True)][len(self.dims) - self.columns :]
+        if all(n == size for n, size in behind):
+            return "all"
+        return "none" if all(n == 1 for n, _ in behind) else "some"
+
+    def lanes(self) -> int:
+        """Neighbouring elements that a thread loads at once."""
+        arrays = [read.array for read in self.reads if self.is_packed(read)] + [array for _, array in self.writes]
+        lanes = 16 // max((array.dtype.itemsize for array in arrays), default=4)
+        steps = [self.row_step(array) for array in arrays] or [self.length]
+        while lanes > 1 and (
+            any(step % lanes for step in steps) or any(address(a) % (lanes * a.dtype.itemsize) for a in arrays)
+        ):
+            lanes //= 2
+        return lanes
+
+    def row_step(self, array: Array) -> int:
+        """Elements from the begin of a row to that of the next, of an array with an element for each of the space or
+        for each column."""
+        is_full = array.ndim > 1 and array.size == math.prod(self.dims) and self.length == array.shape[-1]
+        return array.strides[-2] // array.itemsize if is_full and array.shape[-2] > 1 else self.length
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether an array has gaps between its rows."""
+        arrays = [read.array for read in self.reads if read.moved is None] + [array for _, array in self.writes]
+        return any(self.row_step(array) != self.length for array in arrays)
+
+    def is_packed(self, read: KernelOperand) -> bool:
+        """Return True if an operand is loaded in packs: a row that does not fill its last one needs a gap to read."""
+        if read.moved is not None:
+            return False
+        is_full = read.array.size == math.prod(self.dims)
+        return self.held_columns(read) == "all" and (is_full or not self.has_gaps)
+
+    def coordinates(self, element: str) -> list[str]:
+        """C++ of the coordinates of the element of this number in its row."""
+        kept = len(self.dims) - self.columns
+        return [f"r{d}" for d in range(kept)] + [coordinate(element, self.dims[kept:], d) for d in range(self.columns)]
+
+    def merges(self) -> dict[str, LoopLine]:
+        """Return the line of the largest element by the name of such a sum; none if the chain is not `merged`."""
+        found: dict[str, LoopLine] = {}
+        lines = {line.name: line for line in self.lines}
+        for line in self.lines if self.merged else ():
+            if line.total is None or line.total.how != "Sum" or line.total.count > 1:
+                continue
+            power = lines.get(line.reads[0])
+            below = lines.get(power.reads[0]) if power is not None and len(power.reads) == 1 else None
+            most = lines.get(below.reads[-1]) if below is not None and len(below.reads) == 2 else None
+            if power is None or below is None or most is None or most.total is None or most.total.how != "Largest":
+                continue
+            is_power = power.text == f"exp({below.name})" and below.text == f"{most.reads[0]} - {most.name}"
+            same = len({line.total.type, most.total.type}) == 1 and line.total.type in ("float", "double")
+            if is_power and same and most not in found.values():
+                found[line.name] = most
+        return found
+
+    def stages(self) -> tuple[dict[str, int], int]:
+        """(the pass in which a value can be computed, how many passes there are). Of a row's value it is the first pass
+        that can read it."""
+        ready: dict[str, int] = {read.name: 0 for read in self.reads}
+        merges = self.merges()
+        for line in self.lines:
+            after = max((ready[name] for name in line.reads if name in ready), default=0)
+            if line.name in merges:
+                after = ready[merges[line.name].name] - 1
+            ready[line.name] = after + (line.total is not None)
+        last = max([ready[name] for name, _ in self.writes], default=0)
+        last = max([last, *(ready[line.name] - 1 for line in self.lines if line.total is not None)])
+        last = max([last, *(ready[total.value] for total in self.totals)])
+        return ready, last + 1
+
+
+# What is added up along a row, in C++: how it begins, takes an element and ends on all threads of the row.
+
+
+def kind_of(line: LoopLine) -> str:
+    """The C++ type of a line's total."""
+    assert line.total is not None
+    return accumulating_type(line.total.accumulates)
+
+
+def neutral_of(line: LoopLine) -> str:
+    """Return C++ of the initial value of a line's total."""
+    assert line.total is not None
+    return f"({kind_of(line)})({neutral(line.total.how, line.total.accumulates)})"
+
+
+def merged_update(line: LoopLine, most: LoopLine) -> str:
+    """C++ by which a sum of exponentials, and the largest element of the row, take an element."""
+    kind, name, top, value = kind_of(line), f"r_{line.name}", f"r_{most.name}", f"({kind_of(most)}){most.reads[0]}"
+    return (
+        f"const {kind} top_{line.name} = Largest::of({top}, {value}); "
+        f"if (top_{line.name} != {top}) {{ {name} *= exp({top} - top_{line.name}); {top} = top_{line.name}; }} "
+        f"{name} += exp({value} - ({top} == {neutral_of(most)} ? 0 : {top}));"
+    )
+
+
+def end_of_total(line: LoopLine, group: int, most: LoopLine | None) -> str:
+    """Return C++ of a line's end result from every thread's own total. most: the largest element of a row, to which a
+    thread's sum of exponentials is scaled."""
+    assert line.total is not None
+    how, kind = line.total.how, kind_of(line)
+    own = f"r_{line.name}" if most is None else f"r_{line.name} * exp(r_{most.name} - {most.name})"
+    if group <= 32:
+        value = f"over_group<{how}, GROUP>({own})"
+    else:
+        value = f"over_block<{how}, {kind}>({own}, shared_{kind.replace(' ', '_')}, {neutral_of(line)})"
+    if line.total.count > 1:
+        value = f"{value} / ({kind}){line.total.count}"
+    return f"({computing_type(line.dtype)})({value})"
+
+
+# An operand of a kernel that is the sum of what several ranks hold, each in its own memory: the kernel loads it from
+# all of them, and adds up.
+#
+# The first block tells the peers that this rank's part is ready, and every block waits for theirs. The last block to
+# end tells them that all is read, and waits until they have read this rank's, so that whatever follows may overwrite
+# it. The order of additions is that of the group's ranks, halves are added in Float32 and rounded, so that all ranks
+# get the same bits, those that a reduction of its own would give.
+
+
+FROM_PEER = r"""
+template <class P> __device__ __forceinline__ P from_peer(const P* from) {
+#ifdef __CUDA_ARCH__
+    // The memory of another GPU must not come from a cache of this one.
+    union { unsigned int words[sizeof(P) > 4 ? sizeof(P) / 4 : 1]; unsigned short half; P pack; } v;
+    if constexpr (sizeof(P) == 16)
+        asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+            : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3]) : "l"(from) : "memory");
+    else if constexpr (sizeof(P) == 8)
+        asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];"
+            : "=r"(v.words[0]), "=r"(v.words[1]) : "l"(from) : "memory");
+    else if constexpr (sizeof(P) == 4)
+        asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v.words[0]) : "l"(from) : "memory");
+    else
+        asm volatile("ld.relaxed.sys.global.u16 %0, [%1];" : "=h"(v.half) : "l"(from) : "memory");
+    return v.pack;
+#else
+    return *from;
+#endif
+}
+"""
+"""A load from the memory of another GPU, of 16, 8, 4 or 2 bytes."""
+RANK_SUMS = r"""
+// A pack of the sum: the parts of all ranks, in their order, from element `at` of each on.
+template <class T, int V, class C> __device__ __forceinline__ Pack<T, V> summed_pack(const u64* parts, long long at) {
+    Pack<T, V> found[RANKS];
+    #pragma unroll
+    for (int rank = 0; rank < RANKS; ++rank) {
+        const Pack<T, V>* from = (const Pack<T, V>*)((const T*)parts[rank] + at);
+        found[rank] = rank == OWN ? *from : from_peer(from);
+    }
+    #pragma unroll
+    for (int lane = 0; lane < V; ++lane) {
+        C sum = wide(found[0].at[lane]);
+        #pragma unroll
+        for (int rank = 1; rank < RANKS; ++rank) sum = Sum::of(sum, (C)wide(found[rank].at[lane]));
+        found[0].at[lane] = narrow<T>(sum);
+    }
+    return found[0];
+}
+__device__ __forceinline__ void tell_ranks(const u64* signs, int number, unsigned int call) {
+    __threadfence_system();
+    #pragma unroll
+    for (int rank = 0; rank < RANKS; ++rank)
+        if (rank != OWN) ((volatile unsigned int*)signs[rank])[number * RANKS + OWN] = call;
+}
+// A fence of a thread in every block would take as long as the loads.
+__device__ __forceinline__ unsigned int heard_at(const unsigned int* sign) {
+#ifdef __CUDA_ARCH__
+    unsigned int found;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(found) : "l"(sign) : "memory");
+    return found;
+#else
+    return *(const volatile unsigned int*)sign;
+#endif
+}
+__device__ __forceinline__ void hear_ranks(const u64* signs, int number, unsigned int call) {
+    const unsigned int* heard = (const unsigned int*)signs[OWN] + number * RANKS;
+    #pragma unroll
+    for (int rank = 0; rank < RANKS; ++rank)
+        if (rank != OWN) while ((int)(heard_at(heard + rank) - call) < 0) {}
+}
+"""
+
+_BEGIN = r"""
+const u64 parts[RANKS] = {PARTS}, signs[RANKS] = {SIGNS};
+const unsigned int call = ((volatile unsigned int*)sum_state)[0] + 1;
+if (threadIdx.x == 0) {
+    if (blockIdx.x == 0) {
+        if (sum_place) *sum_place = sum_mark | sum_step[0] << STEP_SHIFT;
+        tell_ranks(signs, 0, call);
+    }
+    hear_ranks(signs, 0, call);
+}
+__syncthreads();
+"""
+
+_END = r"""
+__syncthreads();
+if (threadIdx.x == 0 && atomicAdd(sum_state + 1, 1u) == gridDim.x - 1) {
+    tell_ranks(signs, 1, call);
+    hear_ranks(signs, 1, call);
+    sum_state[1] = 0;
+    __threadfence_system();
+    ((volatile unsigned int*)sum_state)[0] = call;
+}
+"""
+
+
+PLACE = "volatile long long* sum_place, const long long sum_mark"
+"""The kernel's last parameters."""
+
+
+def sum_definitions(summed: RankSum) -> str:
+    """Return C++ before the kernel."""
+    sizes = constants(RANKS=len(summed.addresses), OWN=summed.own, STEP_SHIFT=summed.shift)
+    return sizes + FROM_PEER + RANK_SUMS
+
+
+def sum_parameters(summed: RankSum) -> list[tuple[str, Any]]:
+    """Return the kernel's parameters before PLACE, and the arguments."""
+    numbers = [(f"s{i}", address) for i, address in enumerate(summed.addresses)]
+    numbers += [(f"g{i}", address) for i, address in enumerate(summed.signs)]
+    found: list[tuple[str, Any]] = [(f"const u64 {name}", np.uint64(number)) for name, number in numbers]
+    return [*found, ("unsigned int* sum_state", summed.state), ("const long long* sum_step", summed.step)]
+
+
+def sum_place(summed: RankSum) -> list[Any]:
+    """The arguments for PLACE, of the launch that is being made."""
+    where, mark = summed.mark()
+    return [np.uint64(where), np.int64(mark)]
+
+
+def sum_begin(summed: RankSum) -> list[str]:
+    """The kernel's first statements."""
+    names = {letter: ", ".join(f"{letter}{i}" for i in range(len(summed.addresses))) for letter in "sg"}
+    return _BEGIN.replace("PARTS", names["s"]).replace("SIGNS", names["g"]).split("\n")[1:-1]
+
+
+def sum_end() -> list[str]:
+    """The kernel's last statements."""
+    return list[str](_END.split("\n")[1:-1])
+
+
+# A chain along rows (see `row_chain`) is one CUDA kernel.
+#
+# A row belongs to some lanes of a warp, or to a block, by its length. The kernel passes over a row once for every
+# reduction that others wait for. What later passes need stays in registers where it fits there; longer rows are
+# read, and computed, again for every pass, from shared memory where that has room for them, else from cache; of
+# those a softmax's largest element and sum take one pass together (`RowChain.merged`). Results are stored in the
+# last pass, so that they may lie in the memory of operands. The order of additions never changes.
+
+
+_BLOCK = 128
+_LONG_BLOCK = 512
+_HELD_WORDS = 48
+"""Registers of a thread of a small block that may hold a row's values; half of it in blocks above 256 threads."""
+_RESIDENT = 1024
+"""Threads of a multiprocessor where blocks add up totals of columns, each of as many rows as the others."""
+_FETCHING = 512
+"""Threads of a multiprocessor where operands come from other ranks: as many bytes are under way as NVLink needs, and
+some rows are stored while others come."""
+_RESERVED = 2 << 10
+"""Bytes of shared memory of a block that are not for rows."""
+_MEMORY = "alignas(16) extern __shared__ unsigned char memory[];\n"
+
+
+@dataclass(frozen=True)
+class Division:
+    """How rows are divided.
+
+    group: threads of a row. held: values for later passes stay in registers. places: the offsets in bytes of operands
+    in shared memory, filled when first read, in the types that they have in memory. shared: bytes of it.
+    """
+
+    group: int
+    held: bool
+    places: Mapping[str, int]
+    shared: int = 0
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.group if self.group > 32 else _BLOCK
+
+
+def launch_rows(device: Device, chain: RowChain) -> Launch | None:
+    """Return the kernel of a chain; None if it would read other ranks' memory again."""
+    plan = _PassPlan(chain)
+    lanes = chain.lanes()
+    division = _divided(device, chain, plan, lanes)
+    if not division.held:
+        chain.merged = True
+        plan = _PassPlan(chain)
+        division = _divided(device, chain, plan, lanes)
+    name, summed = chain.summed or ("", None)
+    if summed is not None and not (division.held or name in division.places or plan.reading(name) == 1):
+        return None
+    group, threads = division.group, division.threads
+    rows = math.prod(chain.dims) // chain.length
+    packs, blocks = -(-chain.length // (lanes * group)), -(-rows // (threads // group))
+    totals = None
+    if summed is not None:
+        blocks = min(blocks, device.multiprocessors * max(1, _FETCHING // threads))
+    if chain.totals:
+        blocks = min(blocks, device.multiprocessors * (_RESIDENT // threads))
+        totals = ColumnTotals(device, chain.totals, blocks * (threads // group), chain.length)
+    body, seeds = with_arguments(plan.body(division, min(packs, packs if division.held else 4), totals))
+    given: list[tuple[str, Any]] = [
+        (f"const {_c(read.array)}* p_{read.name}", read.array) for read in chain.reads if read.array is not None
+    ]
+    given += [(f"{_c(array)}* y{i}", array) for i, (_, array) in enumerate(chain.writes)]
+    given += [(f"{_c(array)}* z{i}", array) for i, (_, array) in enumerate(chain.row_writes)]
+    given += totals.parameters() if totals else []
+    draws = any("running" in line.reads for line in chain.lines)
+    if draws:
+        given.append(("const long long* running_at", device.step))
+    given += [(f"const u64 seed{i}", np.uint64(seed)) for i, seed in enumerate(seeds)]
+    head = f"typedef {index_type(math.prod(chain.dims))} I, Index;\n" + constants(
+        ROWS=rows, COLUMNS=chain.length, GROUP=group, THREADS=threads, V=lanes, PACKS=packs, BLOCKS=blocks,
+        EXACT=packs * lanes * group == chain.length, RAGGED=chain.length % lanes != 0,
+    )  # fmt: skip
+    begin = ["const u64 running = (u64)*running_at;"] if draws else []
+    given += sum_parameters(summed) if summed else []
+    parameters = ", ".join([*(declaration for declaration, _ in given), *([PLACE] if summed else [])])
+    if summed is not None:
+        begin, body = [*sum_begin(summed), *begin], [*body, *sum_end()]
+    lines = "".join(f"    {line}\n" for line in [*begin, *body])
+    text = f'extern "C" __global__ void __launch_bounds__(THREADS) row_chain({parameters}) {{\n{lines}}}\n'
+    parts = (MATH, HELPERS, COMMON, RANDOM if draws else "", head, sum_definitions(summed) if summed else "",
+             _MEMORY if division.shared else "", text)  # fmt: skip
+    kernel = device.kernel("".join(parts), "row_chain")
+    grid, arguments, shared = grid_of(blocks), [value for _, value in given], division.shared
+
+    def along_rows() -> None:
+        kernel(grid, threads, arguments + (sum_place(summed) if summed else []), shared)
+
+    return all_of([along_rows, *totals.launches(device)]) if totals else along_rows
+
+
+def takes_totals(device: Device, chain: RowChain, totals: Sequence[LoopReduction]) -> bool:
+    """Return True if the kernel of a chain also adds up totals of columns: if rows stay in registers beside these."""
+    return _group(device, chain, _PassPlan(chain), chain.lanes(), len(totals)) is not None
+
+
+def _group(device: Device, chain: RowChain, plan: _PassPlan, lanes: int, totals: int) -> int | None:
+    """Return the threads of a row that stays in registers beside so many totals of columns, or None."""
+    packs, rows = -(-chain.length // lanes), math.prod(chain.dims) // chain.length
+    words = lanes * (plan.words() + totals)
+    return threads_of_row(packs, rows, device.multiprocessors, words, _HELD_WORDS)
+
+
+def _divided(device: Device, chain: RowChain, plan: _PassPlan, lanes: int) -> Division:
+    packs = -(-chain.length // lanes)
+    group = _group(device, chain, plan, lanes, len(chain.totals))
+    return _in_shared(device, chain, plan, packs * lanes) if group is None else Division(group, True, {})
+
+
+def _in_shared(device: Device, chain: RowChain, plan: _PassPlan, elements: int) -> Division:
+    """Put operands that are read again in shared memory as far as there is room, the narrowest first, for rows that do
+    not fit into registers."""
+    again = [read for read in chain.reads if chain.is_packed(read) and plan.reading(read.name) > 1]
+    places, shared = dict[str, int](), 0
+    for read in sorted(again, key=lambda read: read.array.itemsize):
+        nbytes = -(-elements * read.array.itemsize // 16) * 16
+        if shared + nbytes > device.block_memory - _RESERVED:
+            break
+        places[read.name] = shared
+        shared += nbytes
+    # Where few blocks share a multiprocessor they are large ones.
+    few = shared > 0 and device.block_memory // (shared + _RESERVED) < 3
+    return Division(2 * _LONG_BLOCK if few else _LONG_BLOCK, False, places, shared)
+
+
+class _PassPlan:
+    """Which values every pass computes, loads and holds."""
+
+    def __init__(self, chain: RowChain) -> None:
+        self.chain = chain
+        self.ready, self.passes = chain.stages()
+        self.merges = chain.merges()
+        self.lines = {line.name: line for line in chain.lines}
+        self.reads = {read.name: read for read in chain.reads}
+        self.made: list[list[str]] = []
+        """By pass, what it makes of an element: operands' elements and lines, in their order."""
+        self.first: dict[str, int] = {}
+        self.again: dict[str, None] = {}
+        """What a later pass needs of an earlier one."""
+        for number in range(self.passes):
+            seen = self._needed(number, held=True)
+            self.made.append([name for name in seen if name not in self.first])
+            self.again.update(dict.fromkeys(name for name in seen if name in self.first))
+            self.first.update(dict.fromkeys(self.made[-1], number))
+
+    def _wanted(self, number: int) -> list[str]:
+        """Return the values that pass `number` reduces and, if it is the last, stores."""
+        found = [
+            self.merges.get(line.name, line).reads[0]
+            for line in self.chain.lines
+            if line.total is not None and self.ready[line.name] - 1 == number
+        ]
+        found += [total.value for total in self.chain.totals if self.ready[total.value] == number]
+        return found + [name for name, _ in self.chain.writes] * (number == self.passes - 1)
+
+    def _needed(self, number: int, held: bool) -> list[str]:
+        """Return the elements' values that a pass needs, in the order of their computation; held: without operands of
+        values that an earlier pass has made."""
+        found: dict[str, None] = {}
+        known = {name for name, made in self.first.items() if held and made < number}
+
+        def visit(name: str) -> None:
+            line = self.lines.get(name)
+            if name in found or (line is None and name not in self.reads) or (line is not None and line.by_row):
+                return
+            if line is None and self.chain.held_columns(self.reads[name]) == "none":
+                return
+            if line is not None and name not in known:
+                for other in line.reads:
+                    visit(other)
+            found[name] = None
+
+        for name in self._wanted(number):
+            visit(name)
+        return list(found)
+
+    def reading(self, name: str) -> int:
+        """Return how many passes read an operand's elements if none stays in registers."""
+        return sum(name in self._needed(number, held=False) for number in range(self.passes))
+
+    def words(self) -> int:
+        """Return the registers for an element's values that wait for later passes, without those that a pass works
+        on."""
+        most = 0
+        for number in range(1, self.passes):
+            later = [name for at in range(number, self.passes) for name in self._needed(at, held=True)]
+            alive = {name for name in later if self.first[name] < number}
+            most = max(most, sum(2 if self._type(n) in ("double", "long long", "u64") else 1 for n in alive))
+        return max(1, most)
+
+    def _type(self, name: str) -> str:
+        line = self.lines.get(name)
+        return computing_type(line.dtype if line is not None else self.reads[name].dtype)
+
+    # C++
+
+    def body(self, division: Division, unroll: int, sums: ColumnTotals | None) -> list[str]:
+        """Return the kernel's statements. sums: totals of columns. A block works at one row after the other for these,
+        and if other ranks hold parts of an operand."""
+        lane = "const int lane = threadIdx.x % GROUP;"
+        rows = self._rows(division, unroll, sums)
+        if sums is None and self.chain.summed is None:
+            return [lane, "const I base = (I)blockIdx.x * (THREADS / GROUP);", *rows]
+        loop = "for (I base = (I)blockIdx.x * (THREADS / GROUP); base < ROWS; base += (I)BLOCKS * (THREADS / GROUP)) {"
+        rows = [loop, *(f"    {line}" for line in rows), "}"]
+        return [lane, *(sums.accumulators() if sums else []), *rows, *(sums.stores() if sums else [])]
+
+    def _rows(self, division: Division, unroll: int, sums: ColumnTotals | None) -> list[str]:
+        chain, group, held = self.chain, division.group, division.held
+        lines = [
+            "const I wanted = base + threadIdx.x / GROUP;",
+            "const bool mine = wanted < ROWS;",
+            "const I row = mine ? wanted : ROWS - 1;",  # all lanes take part in shuffles
+            "const I first = row * COLUMNS;",
+            "const I at = row; (void)at;",  # of rows' values, which have an element for each
+        ]
+        totals = [line for line in chain.lines if line.total is not None]
+        if group > 32:
+            kinds = dict.fromkeys(line.total.type for line in totals if line.total is not None)
+            lines += [f"__shared__ {kind} shared_{kind.replace(' ', '_')}[32];" for kind in kinds]
+        if any(read.moved is not None for read in chain.reads):
+            kept = chain.dims[: len(chain.dims) - chain.columns]
+            lines += [f"const I r{d} = {coordinate('row', kept, d)};" for d in range(len(kept))]
+        for read in chain.reads:
+            if read.moved is not None:
+                continue
+            lines.append(f"const I b_{read.name} = {self._offset(read, rows=True)};")
+            if chain.held_columns(read) == "none":
+                lines.append(f"const {self._type(read.name)} {read.name} = wide(p_{read.name}[b_{read.name}]);")
+        if held:
+            lines += [f"{self._type(name)} h_{name}[PACKS][V];" for name in self.again]
+        lines += self._rows_at(0)
+        for number in range(self.passes):
+            own = [line for line in totals if self.ready[line.name] - 1 == number]
+            lines += [f"{kind_of(line)} r_{line.name} = {neutral_of(line)};" for line in own]
+            lines += self._pass(number, division, unroll, own, sums)
+            for line in own:
+                end = end_of_total(line, group, self.merges.get(line.name))
+                lines.append(f"const {computing_type(line.dtype)} {line.name} = {end};")
+            lines += self._rows_at(number + 1)
+        stores = [
+            f"z{i}[row] = narrow<{_c(array)}>({name});" for i, (name, array) in enumerate(chain.row_writes)
+        ]
+        if stores:
+            lines.append(f"if (mine && lane == 0) {{ {' '.join(stores)} }}")
+        return lines
+
+    def _rows_at(self, number: int) -> list[str]:
+        """Return the values of the row that can be computed before pass `number`."""
+        return [
+            f"const {computing_type(line.dtype)} {line.name} = ({computing_type(line.dtype)})({line.text});"
+            for line in self.chain.lines
+            if line.by_row and line.total is None and self.ready[line.name] == number
+        ]
+
+    def _pass(self, number: int, division: Division, unroll: int, totals: Sequence[LoopLine],
+              sums: ColumnTotals | None) -> list[str]:  # fmt: skip
+        chain, held = self.chain, division.held
+        last = number == self.passes - 1
+        loads: list[str] = []
+        element = ["const int column = start + j; (void)column;", "const I at = first + column; (void)at;"]
+        element.append("if (RAGGED && column >= COLUMNS) continue;")
+        for name in self._needed(number, held):
+            kind, line = self._type(name), self.lines.get(name)
+            if held and self.first[name] < number:
+                element.append(f"const {kind} {name} = h_{name}[k][j];")
+                continue
+            if line is not None:
+                text = line.text.replace(f"(at % {chain.length})", "column")  # without a division
+                element.append(f"const {kind} {name} = ({kind})({text});")
+            else:
+                read = self.reads[name]
+                place = f"b_{name} + {self._offset(read, rows=False)}" if read.moved is None else ""
+                if read.moved is not None:
+                    element.append(f"const {kind} {name} = wide({self._moved(read, loads)});")
+                elif chain.is_packed(read):
+                    loads += self._load(name, number, division)
+                    element.append(f"const {kind} {name} = wide(a_{name}.at[j]);")
+                else:
+                    element.append(f"const {kind} {name} = wide(p_{name}[{place}]);")
+            if held and name in self.again:
+                element.append(f"h_{name}[k][j] = {name};")
+        for line in totals:
+            assert line.total is not None
+            if line.name in self.merges:
+                element.append(merged_update(line, self.merges[line.name]))
+            if line.name in self.merges or line in self.merges.values():
+                continue
+            how, kind = line.total.how, kind_of(line)
+            element.append(f"r_{line.name} = {how}::of(r_{line.name}, ({kind}){line.total.value});")
+        if sums is not None:
+            element += [sums.update(i) for i, each in enumerate(chain.totals) if self.ready[each.value] == number]
+        stores: list[str] = []
+        for i, (name, array) in enumerate(chain.writes if last else ()):
+            loads.append(f"Pack<{_c(array)}, V> m{i};")
+            element.append(f"m{i}.at[j] = narrow<{_c(array)}>({name});")
+            stores.append(f"put_pack<{_c(array)}, V>(y{i} + row * {chain.row_step(array)} + start, m{i});")
+        return [
+            f"#pragma unroll {unroll}",
+            "for (int k = 0; k < PACKS; ++k) {",
+            "    const int start = (k * GROUP + lane) * V;",
+            "    if (EXACT || start < COLUMNS) {",
+            *(f"        {load}" for load in loads),
+            "        #pragma unroll",
+            "        for (int j = 0; j < V; ++j) {",
+            *(f"            {text}" for text in element),
+            "        }",
+            *([f"        if (mine) {{ {' '.join(stores)} }}"] if stores else []),
+            "    }",
+            "}",
+        ]
+
+    def _load(self, name: str, number: int, division: Division) -> list[str]:
+        kind = _c(self.reads[name].array)
+        ahead = f"const auto a_{name} = pack_at<{kind}, V>"
+        first = f"{ahead}(p_{name} + b_{name} + start);"
+        if self.chain.summed is not None and name == self.chain.summed[0]:
+            computing = computing_type(self.reads[name].dtype)
+            first = f"const auto a_{name} = summed_pack<{kind}, V, {computing}>(parts, b_{name} + start);"
+        if name not in division.places:
+            return [first]
+        place = f"({kind}*)(memory + {division.places[name]}) + start"
+        if any(name in self._needed(earlier, held=False) for earlier in range(number)):
+            return [f"{ahead}({place});"]
+        return [first, f"put_pack<{kind}, V>({place}, a_{name});"]
+
+    def _moved(self, read: KernelOperand, loads: list[str]) -> str:
+        """Return C++ of the element of a read at other positions; loads of whole packs go to `loads`."""
+        chain, moved, lanes = self.chain, read.moved, self.chain.lanes()
+        assert moved is not None
+        if chain.dims[-1] % lanes or not (moved.is_packed(lanes) or moved.is_held(lanes)):
+            return moved.element(f"p_{read.name}", chain.coordinates("column"))
+        loads.append(f"{moved.register(lanes)} a_{read.name};")
+        loads += moved.load(f"a_{read.name}", f"p_{read.name}", lanes, lambda e: chain.coordinates(f"(start + {e})"))
+        return f"a_{read.name}" if moved.is_held(lanes) else f"a_{read.name}.at[j]"
+
+    def _offset(self, read: KernelOperand, rows: bool) -> str:
+        """Return C++ of the part of an operand's position that depends on the row, or on the column."""
+        dims, kept = self.chain.dims, len(self.chain.dims) - self.chain.columns
+        step = self.chain.row_step(read.array)
+        if rows and step != self.chain.length:
+            return f"row * {step}"
+        terms: list[str] = []
+        stride = math.prod(read.shape[kept:]) if rows else 1
+        behind = 1
+        for d in reversed(range(kept) if rows else range(kept, len(dims))):
+            if read.shape[d] != 1:
+                whole = d == 0 if rows else d == kept
+                place = f"{'row' if rows else 'column'} / {behind}" + ("" if whole else f" % {dims[d]}")
+                terms.append(f"(I)({place}) * {stride}")
+                stride *= read.shape[d]
+            behind *= dims[d]
+        return " + ".join(terms) or "0"
+
+
+def _c(array: Array) -> str:
+    return c_type(dtype_of(array.dtype))

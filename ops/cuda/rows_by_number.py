@@ -1,0 +1,840 @@
+"""CUDA kernels that look up, add up and update rows by their numbers, for several lookups in one launch.
+
+A name is the place that an integer names and the number of its row: equal places stay in the order of their rows. A
+chunk is sorted by counting, for each of its names, those that come before it; a name's place among all of them is the
+sum of its places in the chunks.
+
+A table on the GPU has a row for every lookup: the addresses of its arrays, and the fields that differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import DType, dtype_of
+from mspc.ops.cuda.moves import MOVE, WORDS, RowLookup, add_along, gather
+from mspc.ops.cuda.text import (
+    COMMON,
+    MATH,
+    accumulating_type,
+    address,
+    constants,
+    grid_of,
+    index_type,
+    lanes_of,
+    one_word,
+)
+from mspc.ops.cuda.update import element_function
+from mspc.ops.device import Array, Copy, Device, Launch, c_type, computing_type, in_order
+
+BLOCK = 256
+_CHUNK = 512
+"""Names that are sorted by counting, at least; a multiple of the block, and a power of two."""
+_SEARCH = 18
+"""Times the number of names at most the square of a chunk. A name is compared with all of its own chunk and searched
+for in all others: about there both together are least, a step of a search counted as four comparisons."""
+ABREAST = 8
+"""Chunks in which a thread searches at once."""
+_ALIGNMENT = 256
+
+SORTED = r"""
+// Whether a key is below another one, or `also` equal to it.
+template <typename Key> __device__ __forceinline__ bool comes_before(Key key, Key other, bool also) {
+    return key < other || (also && key == other);
+}
+// How many of `count` sorted keys come before this one.
+template <typename Key> __device__ __forceinline__ int keys_before(const Key* sorted, int count, Key key, bool also) {
+    int low = 0;
+    while (count > 0) {
+        const int half = count / 2;
+        if (comes_before(sorted[low + half], key, also)) { low += half + 1; count -= half + 1; }
+        else count = half;
+    }
+    return low;
+}
+"""
+MERGED = r"""
+// The place in its line of the key at `at`, of COUNT keys in sorted chunks; equal ones of chunks ahead come before it.
+template <typename Key> __device__ __forceinline__ int place_of_key(const Key* keys, int at) {
+    const int own = at / CHUNK * CHUNK;
+    const Key mine = keys[at];
+    int place = at - own;
+    // Searches in chunks that are full go abreast, as each step waits for memory.
+    for (int first = 0; first < COUNT / CHUNK; first += ABREAST) {
+        int low[ABREAST];
+#pragma unroll
+        for (int n = 0; n < ABREAST; ++n) low[n] = 0;
+        for (int step = CHUNK / 2; step; step >>= 1)
+#pragma unroll
+            for (int n = 0; n < ABREAST; ++n)
+                if (first + n < COUNT / CHUNK) {
+                    const int begin = (first + n) * CHUNK;
+                    if (comes_before(keys[begin + low[n] + step - 1], mine, begin < own)) low[n] += step;
+                }
+#pragma unroll
+        for (int n = 0; n < ABREAST; ++n) {
+            const int begin = (first + n) * CHUNK;
+            if (first + n < COUNT / CHUNK && begin != own)
+                place += low[n] + comes_before(keys[begin + low[n]], mine, begin < own);
+        }
+    }
+    const int rest = COUNT / CHUNK * CHUNK;
+    if (rest < COUNT && rest != own) place += keys_before(keys + rest, COUNT - rest, mine, rest < own);
+    return place;
+}
+"""
+NAMES = r"""
+// A row of the table. Places of parts that are laid end to end begin at `begins`, those of blocks at `block`.
+struct Lookup { u64 ids, rows, base, out, size, offset, total, begins, begins_block, block; };
+__device__ __forceinline__ long long size_of(const Lookup& lookup) { return ALIKE ? SIZE : (long long)lookup.size; }
+constexpr int NONE = 0x7ffffffe;
+// The row of this part that an id names, NONE for none.
+__device__ __forceinline__ int place_of(I id, const Lookup& lookup) {
+    const long long total = ALIKE ? TOTAL : (long long)lookup.total;
+    long long place = (long long)id;
+    if (total && place < 0) place += total;
+    place -= ALIKE ? OFFSET : (long long)lookup.offset;
+    return place >= 0 && place < size_of(lookup) ? (int)place : NONE;
+}
+// A name: its place in the upper half, and its row in the lower one.
+__device__ __forceinline__ u64 name_of(int place, int row) { return (u64)place << 32 | row; }
+__device__ __forceinline__ int place_of_name(u64 name) { return (int)(name >> 32); }
+
+// How many of `count` sorted names come before this one.
+__device__ __forceinline__ int names_before(const u64* sorted, int count, u64 name) {
+    return keys_before(sorted, count, name, false);
+}
+// The lookup whose share of the blocks this one is of: the last that begins at it or before.
+template <u64 Lookup::*BEGIN> __device__ __forceinline__ int lookup_of_block(const Lookup* table) {
+    int low = 0;
+    for (int count = LOOKUPS; count > 1;) {
+        const int half = count / 2;
+        if (table[low + half].*BEGIN <= blockIdx.x) { low += half; count -= half; }
+        else count = half;
+    }
+    return low;
+}
+"""
+_SORT = r"""
+extern "C" __global__ void __launch_bounds__(BLOCK) sort_chunks(const Lookup* table, u64* sorted) {
+    __shared__ int places[BLOCK];
+    const int blocks = (COUNT + BLOCK - 1) / BLOCK, block = blockIdx.x % blocks, group = blockIdx.x / blocks;
+    const int begin = block * BLOCK / CHUNK * CHUNK, end = begin + CHUNK < COUNT ? begin + CHUNK : COUNT;
+    const int at = block * BLOCK + threadIdx.x;
+    const Lookup& lookup = table[group / BATCH];
+    const I* const ids = (const I*)lookup.ids + (u64)(group % BATCH) * COUNT;
+    sorted += (u64)group * COUNT;
+    const int mine = at < end ? place_of(ids[at], lookup) : NONE;
+    int ahead = 0;
+    for (int start = begin; start < end; start += BLOCK) {
+        const int other = start + threadIdx.x < end ? place_of(ids[start + threadIdx.x], lookup) : -1;
+        __syncthreads();
+        // What is behind the end comes behind every name.
+        places[threadIdx.x] = other < 0 ? NONE + 1 : other;
+        __syncthreads();
+        if (start == block * BLOCK) {
+            for (int i = 0; i < BLOCK; ++i) ahead += places[i] < mine + (i < (int)threadIdx.x);
+        } else {
+            const int bound = mine + (start < at);
+#pragma unroll 8
+            for (int i = 0; i < BLOCK; ++i) ahead += places[i] < bound;
+        }
+    }
+    if (at < end) sorted[begin + ahead] = name_of(mine, at);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK) merge_chunks(const u64* chunks, u64* sorted) {
+    const u64 thread = (u64)blockIdx.x * BLOCK + threadIdx.x;
+    if (thread >= (u64)LOOKUPS * BATCH * COUNT) return;
+    const int at = (int)(thread % COUNT);
+    chunks += thread - at;
+    sorted[thread - at + place_of_key(chunks, at)] = chunks[at];
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRows:
+    """Rows named by ids, as `lookup` says: `rows` are added up to the rows of a table `out`, on those of `base` or on
+    zeros; or they are the table, and `out` receives the looked-up rows."""
+
+    lookup: RowLookup
+    rows: Array
+    ids: Array
+    out: Array
+    base: Array | None = None
+
+
+def chunk_of(count: int) -> int:
+    """Return how many names are sorted by counting in a lookup of `count`."""
+    chunk = _CHUNK
+    while chunk * chunk < _SEARCH * count:
+        chunk *= 2
+    return chunk
+
+
+def head(sums: Sequence[NamedRows]) -> str:
+    """Return the beginning of kernels that read a table of these, which differ only in their addresses."""
+    first = sums[0].lookup
+    alike = all(_places(one.lookup) == _places(first) for one in sums)
+    size, offset, total = _places(first) if alike else (0, 0, 0)
+    return f"typedef {c_type(dtype_of(sums[0].ids.dtype))} I;\n" + constants(
+        LOOKUPS=len(sums), BATCH=first.batch, COUNT=first.count, ALIKE=alike, SIZE=size, OFFSET=offset, TOTAL=total,
+        BLOCK=BLOCK,
+    ) + SORTED + NAMES  # fmt: skip
+
+
+def table_of(
+    device: Device, sums: Sequence[NamedRows], begins_blocks: Sequence[int], blocks: Sequence[int],
+) -> Array:  # fmt: skip
+    """The table of these, with how many blocks each has in kernels over their places."""
+    table: list[list[int]] = []
+    begins, begins_block, block = 0, 0, 0
+    for one, of_begins, own in zip(sums, begins_blocks, blocks, strict=True):
+        arrays = [address(array) for array in (one.ids, one.rows, one.out if one.base is None else one.base, one.out)]
+        table.append([*arrays, *_places(one.lookup), begins, begins_block, block])
+        begins += one.lookup.batch * (one.lookup.size + 1)
+        begins_block += of_begins
+        block += own
+    return device.xp.asarray(np.array(table, np.int64))
+
+
+def sorting(device: Device, sums: Sequence[NamedRows], table: Array, chunks: Array, names: Array) -> Launch:
+    """Launches that sort the names of these: UInt64 [len(sums), batch, count]. chunks: as much memory."""
+    lookup = sums[0].lookup
+    chunk = chunk_of(lookup.count)
+    groups = len(sums) * lookup.batch
+    source = head(sums) + constants(CHUNK=chunk, ABREAST=ABREAST) + MERGED + _SORT
+    sort = device.kernel(source, "sort_chunks")
+    merge = device.kernel(source, "merge_chunks") if lookup.count > chunk else None
+
+    def launch() -> None:
+        if lookup.count:
+            sort(grid_of(groups * -(-lookup.count // BLOCK)), BLOCK, [table, chunks if merge else names])
+        if merge is not None:
+            merge(grid_of(-(-groups * lookup.count // BLOCK)), BLOCK, [chunks, names])
+
+    return launch
+
+
+def divided(device: Device, held: int, sizes: Sequence[int]) -> list[Array]:
+    """Return scratch memory of so many bytes each, after `held` ones."""
+    begins = [-(-held // _ALIGNMENT) * _ALIGNMENT]
+    for size in sizes:
+        begins.append(begins[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
+    memory = device.scratch(begins[-1])
+    return [memory[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
+
+
+def _places(lookup: RowLookup) -> tuple[int, int, int]:
+    """Return the fields that differ between lookups of one launch."""
+    return lookup.size, lookup.offset, lookup.total
+
+
+# These CUDA kernels add up the rows that name the same place: the transpose of a lookup, or of several.
+#
+# The names are sorted first, equal ones in the order of their rows, so that every sum has one owner and the same
+# bits each time. A place that many rows name is not left to one thread: rows that fill a tile of the sorted ones are
+# added up ahead, by threads of their own, and where places have many rows on average, several lanes share one.
+
+
+_TILE = 16
+"""Sorted rows that are added up ahead, at least."""
+_ABREAST = 8
+"""Packs of a row that neighbouring threads should have."""
+
+_BEGINS = r"""
+extern "C" __global__ void __launch_bounds__(BLOCK) find_begins(const Lookup* table, const u64* sorted, int* begins) {
+    const int number = lookup_of_block<&Lookup::begins_block>(table);
+    const Lookup& lookup = table[number];
+    const long long at = (blockIdx.x - (long long)lookup.begins_block) * BLOCK + threadIdx.x;
+    const long long places = size_of(lookup) + 1;
+    if (at >= BATCH * places) return;
+    sorted += (number * BATCH + at / places) * COUNT;
+    begins[lookup.begins + at] = names_before(sorted, COUNT, name_of((int)(at % places), 0));
+}
+"""
+SUM = r"""
+// The rows are (LOOKUPS, batch, MIDDLE, COUNT, INNER) packs: a group is what has its own sums.
+constexpr int GROUPS = BATCH * MIDDLE;
+__device__ __forceinline__ void add(A (&total)[V], const T* row) {
+    const Pack<T, V> given = pack_at<T, V>(row);
+    for (int j = 0; j < V; ++j) total[j] += (A)wide(given.at[j]);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK) add_tiles(const Lookup* table, const u64* sorted, A* sums) {
+    const Index at = (Index)blockIdx.x * BLOCK + threadIdx.x;
+    if (at >= (Index)LOOKUPS * GROUPS * TILES * INNER) return;
+    const Index i = at % INNER, tile = at / INNER % TILES, group = at / INNER / TILES;
+    const u64* mine = sorted + group / MIDDLE * COUNT + tile * TILE;
+    const int place = place_of_name(mine[0]);
+    if (place == NONE || place != place_of_name(mine[TILE - 1])) return;
+    const T* const rows = (const T*)table[group / GROUPS].rows;
+    A total[V];
+    for (int j = 0; j < V; ++j) total[j] = 0;
+#pragma unroll 4
+    for (int n = 0; n < TILE; ++n)
+        add(total, rows + ((group % GROUPS * COUNT + (unsigned int)mine[n]) * INNER + i) * V);
+    for (int j = 0; j < V; ++j) sums[at * V + j] = total[j];
+}
+
+// Adds the sorted rows from `begin` to `end` of a group up: their packs i, i + APART and so on, EACH of them. The lane
+// `share` of SHARE has its part: from the begin to the first tile, the tiles that are full, and what remains.
+__device__ __forceinline__ void add_sorted(A (&total)[EACH][V], const T* rows, const u64* sorted, const A* sums,
+                                           int begin, int end, Index i, int share) {
+    auto add_row = [&](unsigned int row) {
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) add(total[e], rows + ((Index)row * INNER + i + e * APART) * V);
+    };
+    int first = (begin + TILE - 1) / TILE * TILE, last = end / TILE * TILE;
+    if (first >= last) first = last = end;
+#pragma unroll 4
+    for (int n = begin + share; n < first; n += SHARE) add_row((unsigned int)sorted[n]);
+    for (int n = first / TILE + share; n < last / TILE; n += SHARE)
+        for (int e = 0; e < EACH; ++e)
+            for (int j = 0; j < V; ++j) total[e][j] += sums[((Index)n * INNER + i + e * APART) * V + j];
+#pragma unroll 4
+    for (int n = last + share; n < end; n += SHARE) add_row((unsigned int)sorted[n]);
+}
+// What the lanes of one place have, put together.
+__device__ __forceinline__ void join_shares(A (&total)[EACH][V]) {
+    for (int offset = SHARE / 2; offset; offset >>= 1)
+        for (int e = 0; e < EACH; ++e)
+            for (int j = 0; j < V; ++j) total[e][j] += __shfl_xor_sync(0xffffffffu, total[e][j], offset);
+}
+"""
+_PLACES = r"""
+// A thread has EACH packs of a row, every APART-th of them.
+extern "C" __global__ void __launch_bounds__(BLOCK) @NAME@(
+    const Lookup* table, const u64* sorted, const int* begins, const A* sums) {
+    const int number = lookup_of_block<&Lookup::block>(table), share = threadIdx.x % SHARE;
+    const Lookup& lookup = table[number];
+    const Index size = (Index)size_of(lookup);
+    const Index at = ((blockIdx.x - (Index)lookup.block) * BLOCK + threadIdx.x) / SHARE;
+    const bool there = at < GROUPS * size * APART;
+    const Index i = at % APART, place = at / APART % size, group = at / APART / size;
+    A total[EACH][V];
+    for (int e = 0; e < EACH; ++e)
+        for (int j = 0; j < V; ++j) total[e][j] = 0;
+    if (there) {
+        begins += lookup.begins + group / MIDDLE * (size + 1) + place;
+        const Index batch = number * BATCH + group / MIDDLE;
+        add_sorted(total, (const T*)lookup.rows + group * COUNT * INNER * V, sorted + batch * COUNT,
+                   sums + ((Index)number * GROUPS + group) * TILES * INNER * V, begins[0], begins[1], i, share);
+    }
+    join_shares(total);
+    if (!there || share) return;
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+        const Index to = ((group * size + place) * INNER + i + e * APART) * V;
+        Pack<T, V> made;
+        for (int j = 0; j < V; ++j)
+            made.at[j] = narrow<T>((BASED ? (A)wide(((const T*)lookup.base)[to + j]) : (A)0) + total[e][j]);
+        put_pack<T, V>((T*)lookup.out + to, made);
+    }
+}
+"""
+
+
+def add_rows(device: Device, name: str, lookup: RowLookup, rows: Array, ids: Array, out: Array,
+             base: Array | None = None, held: int = 0) -> Launch | None:  # fmt: skip
+    """Launch that sums the rows of each id: the transpose of `gather`. They are added to the rows of `base`, or to
+    zeros. held: bytes at the begin of the scratch memory that are taken.
+    """
+    return add_rows_of_several(device, name, [NamedRows(lookup, rows, ids, out, base)], held)
+
+
+def add_rows_of_several(device: Device, name: str, several: Sequence[NamedRows], held: int = 0) -> Launch | None:
+    """The same for several, in one set of launches for all that `alike` says to be alike; all or none have a base."""
+    kinds: dict[Hashable, list[NamedRows]] = {}
+    for one in several:
+        if math.prod(one.out.shape):
+            kinds.setdefault(alike(one), []).append(one)
+    return in_order(*[_launch(device, name, own, held) for own in kinds.values()]) if kinds else None
+
+
+def alike(one: NamedRows) -> Hashable:
+    """Return a key equal for sums that one set of launches does."""
+    lookup = one.lookup
+    dtypes = dtype_of(one.rows.dtype), dtype_of(one.ids.dtype)
+    return dtypes, lookup.batch, lookup.middle, lookup.inner, lookup.count, share_of(lookup)
+
+
+def share_of(lookup: RowLookup) -> int:
+    """Lanes that share a place."""
+    share = 1
+    while share < 32 and share * 8 <= lookup.count // lookup.size:
+        share *= 2
+    return share
+
+
+def tile_of(count: int) -> int:
+    """Return how many sorted rows are added up first in a lookup of `count`."""
+    tile = _TILE
+    while tile * tile * 32 < count:
+        tile *= 2
+    return tile
+
+
+def sum_source(sums: Sequence[NamedRows], lanes: int, each: int) -> str:
+    """Return `SUM` and its constants, for rows in packs of `lanes` elements, of which a thread has `each`."""
+    lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
+    most = max(lookup.count, *(one.lookup.size for one in sums))
+    elements = max(len(sums) * lookup.count, most) * lookup.batch * lookup.middle * lookup.inner
+    packs, tile = lookup.inner // lanes, tile_of(lookup.count)
+    source = COMMON + f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n"
+    source += f"typedef {index_type(elements)} Index;\n" + head(sums)
+    return source + constants(
+        MIDDLE=lookup.middle, INNER=packs, V=lanes, TILE=tile, TILES=max(1, lookup.count // tile),
+        SHARE=share_of(lookup), EACH=each, APART=packs // each,
+    ) + SUM  # fmt: skip
+
+
+def bytes_of_tiles(sums: Sequence[NamedRows]) -> int:
+    """Bytes of the sums that `add_tiles` makes."""
+    lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
+    groups = len(sums) * lookup.batch * lookup.middle
+    return groups * (lookup.count // tile_of(lookup.count)) * lookup.inner * max(4, dtype.itemsize)
+
+
+def adding_tiles(device: Device, source: str, sums: Sequence[NamedRows], packs: int, arrays: list[Array]) -> Launch:
+    """Return the launch of `add_tiles` if there are any. arrays: table, sorted names, and the sums of tiles."""
+    lookup = sums[0].lookup
+    tiles = len(sums) * lookup.batch * lookup.middle * (lookup.count // tile_of(lookup.count))
+    if not tiles:
+        return lambda: None
+    ahead = device.kernel(source, "add_tiles")
+    return lambda: ahead(grid_of(-(-tiles * packs // BLOCK)), BLOCK, arrays)
+
+
+def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int) -> Launch:
+    lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
+    based = sums[0].base is not None
+    arrays = [a for one in sums for a in (one.rows, one.out, *([] if one.base is None else [one.base]))]
+    lanes = lanes_of(dtype.itemsize, lookup.inner, *arrays)
+    packs, groups, share = lookup.inner // lanes, lookup.batch * lookup.middle, share_of(lookup)
+    each = max(n for n in (1, 2, 4, 8) if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
+    source = sum_source(sums, lanes, each) + constants(BASED=based) + _PLACES.replace("@NAME@", name)
+    begins_of = [lookup.batch * (one.lookup.size + 1) for one in sums]
+    names = len(sums) * lookup.batch * lookup.count
+    parts = (8 * names, 8 * names, 4 * sum(begins_of), bytes_of_tiles(sums))
+    chunks, sorted_names, begins, tiles = divided(device, held, parts)
+    begins_blocks = [-(-n // BLOCK) for n in begins_of]
+    blocks = [-(-groups * one.lookup.size * (packs // each) * share // BLOCK) for one in sums]
+    table = table_of(device, sums, begins_blocks, blocks)
+    sort = sorting(device, sums, table, chunks, sorted_names)
+    # Sorting does not depend on the rows: lookups in tables of one size share its kernels.
+    find = device.kernel(head(sums) + _BEGINS, "find_begins")
+    ahead = adding_tiles(device, source, sums, packs, [table, sorted_names, tiles])
+    add = device.kernel(source, name)
+
+    def launch() -> None:
+        sort()
+        find(grid_of(sum(begins_blocks)), BLOCK, [table, sorted_names, begins])
+        ahead()
+        add(grid_of(sum(blocks)), BLOCK, [table, sorted_names, begins, tiles])
+
+    return launch
+
+
+# These CUDA kernels update the rows of tables that integers name, and leave all others as they are.
+#
+# The integers are sorted as for sums of rows (`row_sums`), so that the gradient of a row is added up in the same order,
+# by the threads that update the row: it is never in memory. What a launch costs depends on the integers, not on the
+# tables.
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatedRows:
+    """A table with updated rows. sums: the rows of its gradient. operands: those of the update, None for the gradient.
+    copy: another array for the new values of operand 0."""
+
+    sums: NamedRows
+    operands: Sequence[Array | None]
+    copy: Copy | None = None
+
+
+def update_rows(device: Device, op: Any, gradient: int, several: Sequence[UpdatedRows]) -> Launch | None:
+    """Return the launch of the update `op` of every table, with the sums of rows as operand `gradient`, in one set for
+    equal ones.
+
+    Args:
+        op: an `Update` that changes nothing for a gradient of 0; None is returned if it has no `statements`.
+    """
+    kinds: dict[Hashable, list[UpdatedRows]] = {}
+    for one in several:
+        if math.prod(one.sums.out.shape) and math.prod(one.sums.rows.shape):
+            copied = None if one.copy is None else dtype_of(one.copy.array.dtype)
+            kinds.setdefault((alike(one.sums), _dtypes(one), copied), []).append(one)
+    if not all(op.statements(_dtypes(one)) for one in several):
+        return None
+    return in_order(*[_update(device, op, gradient, own) for own in kinds.values()]) if kinds else _nothing
+
+
+def _nothing() -> None: ...
+
+
+def _dtypes(one: UpdatedRows) -> tuple[DType, ...]:
+    return tuple(dtype_of((one.sums.rows if array is None else array).dtype) for array in one.operands)
+
+
+def _update(device: Device, op: Any, gradient: int, tables: Sequence[UpdatedRows]) -> Launch:
+    sums = [one.sums for one in tables]
+    lookup, dtypes = sums[0].lookup, _dtypes(tables[0])
+    tensors = [i for i in range(len(dtypes)) if i not in op.scalars and i != gradient]
+    widest = max(dtypes[i].itemsize for i in (*tensors, gradient))
+    arrays = [array for one in tables for i, array in enumerate(one.operands) if i in tensors]
+    lanes = lanes_of(widest, lookup.inner, *arrays, *[one.rows for one in sums])
+    while not all(_takes_packs(one, lanes) for one in tables):
+        lanes //= 2
+    packs, share = lookup.inner // lanes, share_of(lookup)
+    each = max(n for n in (1, 2, 4) if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
+    source = MATH + sum_source(sums, lanes, each) + _source(op, dtypes, tensors, gradient, tables[0].copy)
+    names = len(sums) * lookup.count
+    chunks, sorted_names, tiles = divided(device, 0, (8 * names, 8 * names, bytes_of_tiles(sums)))
+    table = table_of(device, sums, [0] * len(sums), [0] * len(sums))
+    operands = device.xp.asarray(np.array([_row(one) for one in tables], np.int64))
+    sort = sorting(device, sums, table, chunks, sorted_names)
+    ahead = adding_tiles(device, source, sums, packs, [table, sorted_names, tiles])
+    kernel = device.kernel(source, "update_rows")
+    blocks = -(-names * (packs // each) * share // BLOCK)
+
+    def launch() -> None:
+        sort()
+        ahead()
+        kernel(grid_of(blocks), BLOCK, [table, operands, sorted_names, tiles, device.stop])
+
+    return launch
+
+
+def _row(one: UpdatedRows) -> list[int]:
+    """Return a table's row: addresses of operands, and of a copy."""
+    row = [0 if array is None else address(array) for array in one.operands]
+    return row if one.copy is None else [*row, address(one.copy.array), one.copy.columns, one.copy.pitch]
+
+
+def _takes_packs(one: UpdatedRows, lanes: int) -> bool:
+    copy = one.copy
+    if copy is None:
+        return True
+    return not (address(copy.array) % (lanes * copy.array.dtype.itemsize) or copy.columns % lanes or copy.pitch % lanes)
+
+
+def _source(op: Any, dtypes: Sequence[DType], tensors: Sequence[int], gradient: int, copy: Copy | None) -> str:
+    type, names = computing_type(dtypes[0]), op.operands
+    given = [f"v{i}" if i in (*tensors, gradient) else name for i, name in enumerate(names)]
+    width = len(names) + (0 if copy is None else 3)
+    scalars = [
+        f"const {one_word(type)} {name} = ({one_word(type)})wide(*(const {c_type(dtypes[i])}*)row[{i}]);"
+        for i, name in enumerate(names)
+        if i not in (*tensors, gradient)
+    ]
+    lines = [f"Pack<{c_type(dtypes[i])}, V> a{i} = *(const Pack<{c_type(dtypes[i])}, V>*)"
+             f"(({c_type(dtypes[i])}*)row[{i}] + to);" for i in tensors]  # fmt: skip
+    lines += ["for (int j = 0; j < V; ++j) {"]
+    lines += [f"    {type} v{i} = ({type})wide(a{i}.at[j]);" for i in tensors]
+    lines += [f"    const {type} v{gradient} = ({type})wide(narrow<T>(total[e][j]));"]
+    lines += [f"    update_element({', '.join(given)});"]
+    lines += [f"    a{i}.at[j] = narrow<{c_type(dtypes[i])}>(v{i});" for i in op.mutates]
+    lines += ["}"]
+    lines += [f"*(Pack<{c_type(dtypes[i])}, V>*)(({c_type(dtypes[i])}*)row[{i}] + to) = a{i};" for i in op.mutates]
+    if copy is not None:
+        kind, place = c_type(dtype_of(copy.array.dtype)), len(names)
+        lines += [f"Pack<{kind}, V> c;", f"for (int j = 0; j < V; ++j) c.at[j] = narrow<{kind}>(wide(a0.at[j]));"]
+        lines += [f"*(Pack<{kind}, V>*)(({kind}*)row[{place}] + to / row[{place + 1}] * row[{place + 2}]"
+                  f" + to % row[{place + 1}]) = c;"]  # fmt: skip
+    element = "\n".join(element_function(op, one_word(type), op.statements(dtypes)))
+    body = _UPDATE.replace("@WIDTH@", str(width)).replace("@SCALARS@", "\n    ".join(scalars))
+    return element + body.replace("@ROW@", "\n        ".join(lines))
+
+
+_UPDATE = r"""
+// How many sorted names are of one place, which begins at `begin`, and all those ahead of it.
+__device__ __forceinline__ int end_of_place(const u64* sorted, int begin) {
+    const int place = place_of_name(sorted[begin]);
+    int low = begin + 1, step = 1;
+    while (low < COUNT && place_of_name(sorted[low]) == place) { low += step; step *= 2; }
+    const int first = step == 1 ? low : low - step / 2 + 1;
+    const int count = (low < COUNT ? low : COUNT) - first;
+    return first + names_before(sorted + first, count, name_of(place + 1, 0));
+}
+
+// A place is of the threads of its first name, which have EACH packs of the row, every APART-th of them.
+extern "C" __global__ void __launch_bounds__(BLOCK) update_rows(
+    const Lookup* table, const u64* operands, const u64* sorted, const A* sums, const int* stop) {
+    if (stop[0]) return;
+    const u64 at = ((u64)blockIdx.x * BLOCK + threadIdx.x) / SHARE;
+    const int share = threadIdx.x % SHARE;
+    const Index i = at % APART, number = at / APART / COUNT;
+    const int n = (int)(at / APART % COUNT);
+    int place = NONE;
+    if (number < LOOKUPS) {
+        sorted += (u64)number * COUNT;
+        place = place_of_name(sorted[n]);
+        if (n && place == place_of_name(sorted[n - 1])) place = NONE;
+    }
+    A total[EACH][V];
+    for (int e = 0; e < EACH; ++e)
+        for (int j = 0; j < V; ++j) total[e][j] = 0;
+    if (place != NONE)
+        add_sorted(total, (const T*)table[number].rows, sorted, sums + number * TILES * INNER * V, n,
+                   end_of_place(sorted, n), i, share);
+    join_shares(total);
+    if (place == NONE || share) return;
+    const u64* const row = operands + (u64)number * @WIDTH@;
+    @SCALARS@
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+        const u64 to = ((u64)place * INNER + i + e * APART) * V;
+        @ROW@
+    }
+}
+"""
+
+
+# One CUDA kernel looks rows up in many tables, and rounds them on the way where it is to.
+
+
+_BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "u64"}
+"""What elements are copied as, by their bytes."""
+_LOOKUP = r"""
+extern "C" __global__ void __launch_bounds__(BLOCK) look_up(const Lookup* table) {
+    const Index at = (Index)blockIdx.x * BLOCK + threadIdx.x;
+    if (at >= PACKS) return;
+    const Index i = at % INNER, n = at / INNER % COUNT, groups = at / INNER / COUNT, group = groups % (BATCH * MIDDLE);
+    const Lookup& lookup = table[groups / (BATCH * MIDDLE)];
+    const int place = place_of(((const I*)lookup.ids)[group / MIDDLE * COUNT + n], lookup);
+    Pack<T, V> found;
+    if (place == NONE) for (int j = 0; j < V; ++j) found.at[j] = @NOTHING@;
+    else found = *(const Pack<T, V>*)((const T*)lookup.rows + (((u64)group * size_of(lookup) + place) * INNER + i) * V);
+    Pack<O, V> made;
+    for (int j = 0; j < V; ++j) made.at[j] = @ELEMENT@;
+    *(Pack<O, V>*)((O*)lookup.out + (((u64)group * COUNT + n) * INNER + i) * V) = made;
+}
+"""
+
+
+def look_up(device: Device, several: Sequence[NamedRows]) -> Launch | None:
+    """Launch that looks rows up, one for all that are alike but for the tables' sizes; `out` may have another floating
+    element type, to which they are rounded."""
+    kinds: dict[Hashable, list[NamedRows]] = {}
+    for one in several:
+        if math.prod(one.out.shape):
+            lookup = one.lookup
+            dtypes = dtype_of(one.rows.dtype), dtype_of(one.ids.dtype), dtype_of(one.out.dtype)
+            kind = dtypes, lookup.batch, lookup.middle, lookup.inner, lookup.count
+            kinds.setdefault(kind, []).append(one)
+    return in_order(*[_look_up(device, own) for own in kinds.values()]) if kinds else None
+
+
+def _look_up(device: Device, tables: Sequence[NamedRows]) -> Launch:
+    lookup = tables[0].lookup
+    source, target = dtype_of(tables[0].rows.dtype), dtype_of(tables[0].out.dtype)
+    arrays: list[Array] = [array for one in tables for array in (one.rows, one.out)]
+    lanes = lanes_of(max(source.itemsize, target.itemsize), lookup.inner, *arrays)
+    packs = len(tables) * lookup.batch * lookup.middle * lookup.count * (lookup.inner // lanes)
+    rounds = source != target
+    types = (c_type(source), c_type(target)) if rounds else (_BITS[source.itemsize],) * 2
+    nothing = "narrow<T>(0.0f)" if rounds else "0"
+    text = f"typedef {types[0]} T;\ntypedef {types[1]} O;\ntypedef {index_type(packs)} Index;\n"
+    text += head(tables)
+    text += constants(MIDDLE=lookup.middle, INNER=lookup.inner // lanes, V=lanes, PACKS=packs)
+    element = "narrow<O>(wide(found.at[j]))" if rounds else "found.at[j]"
+    kernel = device.kernel(text + _LOOKUP.replace("@ELEMENT@", element).replace("@NOTHING@", nothing), "look_up")
+    table = table_of(device, tables, [0] * len(tables), [0] * len(tables))
+    return lambda: kernel(grid_of(-(-packs // BLOCK)), BLOCK, [table])
+
+
+# These CUDA kernels put rows and elements at places that integers name; of several for one place the last stays.
+
+
+_BLOCK = 256
+_MOST_FEW = 64
+"""Updates up to which every one looks whether a later one is for its place."""
+_MOST = 1 << 31
+"""Places that 32 bits count."""
+
+_SCATTER_PLACES = r"""
+extern "C" __global__ void places_of_rows(const I* ids, int* places) {
+    const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= COUNT) return;
+    long long place = 0;
+    bool inside = true;
+    @NAMED@
+    places[at] = inside ? (int)place : -1;
+}
+"""
+_CLEAR = r"""
+extern "C" __global__ void clear_marks(int* marks) {
+    const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < PLACES) marks[at] = -1;
+}
+"""
+_MARK = r"""
+extern "C" __global__ void mark_places(const I* ids, int* marks) {
+    const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= UPDATES) return;
+    long long id = (long long)ids[at];
+    if (WRAPS && id < 0) id += SIZE;
+    if (id < 0 || id >= SIZE) return;
+    const long long outer = at / INNER / COUNT;
+    atomicMax(marks + (outer * SIZE + id) * INNER + at % INNER, (int)(at / INNER % COUNT));
+}
+"""
+_WRITE = r"""
+extern "C" __global__ void write_marked(const void* x, const void* updates, const int* marks, void* out) {
+    const Index at = (Index)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= PACKS) return;
+    const int mark = marks[at / ROW];
+    const Index from = (at / ROW / INNER / SIZE * COUNT + (Index)mark) * INNER + at / ROW % INNER;
+    ((W*)out)[at] = mark < 0 ? ((const W*)x)[at] : ((const W*)updates)[from * ROW + at % ROW];
+}
+"""
+_FEW = r"""
+__device__ __forceinline__ long long place_of(const I* ids, int number) {
+    long long place = 0;
+    @NAMED@
+    return place;
+}
+extern "C" __global__ void write_few(const I* ids, const W* updates, W* out) {
+    const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= COUNT * ROW) return;
+    const int number = (int)(at / ROW);
+    bool stays = true;
+    const long long place = place_of(ids, number);
+    for (int later = number + 1; later < COUNT; ++later) stays = stays && place_of(ids, later) != place;
+    if (place < 0 || !stays) return;
+    long long rest = at % ROW, target = place;
+    @TARGET@
+    out[target] = updates[at];
+}
+"""
+
+
+def scatter_few(device: Device, dims: Sequence[int], begins: Sequence[int], sizes: Sequence[int], x: Array,
+                indices: Array, updates: Array, out: Array) -> Launch | None:  # fmt: skip
+    """Return the launch that puts few slices, which indices[..., k] name in the dimensions `dims`, into a copy of x, or
+    into x itself if that is `out`. None for many."""
+    shape, count = x.shape, math.prod(indices.shape[:-1])
+    rest = [d for d in range(len(shape)) if d not in dims]
+    row, item = math.prod(shape[d] for d in rest), dtype_of(x.dtype).itemsize
+    if not math.prod(shape) or not count or count > _MOST_FEW:
+        return None
+    lanes = lanes_of(item, shape[-1], x, updates, out) if rest and rest[-1] == len(shape) - 1 else 1
+    packs = (*shape[:-1], shape[-1] // lanes)
+    steps = [math.prod(packs[d + 1 :]) for d in range(len(shape))]
+    named: list[str] = []
+    for k, d in enumerate(dims):
+        size, begin = sizes[k] if sizes else shape[d], begins[k] if begins else 0
+        named.append(
+            f"{{ long long id = (long long)ids[number * {len(dims)} + {k}]; if (id < 0) id += {size}ll; "
+            f"id -= {begin}ll; "
+            f"if (id < 0 || id >= {shape[d]}ll) return -1; place += id * {steps[d]}ll; }}"
+        )
+    target = [f"target += rest % {packs[d]}ll * {steps[d]}ll; rest /= {packs[d]}ll;" for d in reversed(rest)]
+    source = MOVE + f"typedef {c_type(dtype_of(indices.dtype))} I;\ntypedef {WORDS[item * lanes]} W;\n"
+    source += constants(COUNT=count, ROW=row // lanes)
+    source += _FEW.replace("@NAMED@", "\n    ".join(named)).replace("@TARGET@", "\n    ".join(target))
+    kernel = device.kernel(source, "write_few")
+    grid = grid_of(-(-(count * row // lanes) // _BLOCK))
+
+    def launch() -> None:
+        if not device.same(x, out):
+            device.copy(x, out)
+        kernel(grid, _BLOCK, [indices, updates, out])
+
+    return launch
+
+
+def gather_nd(device: Device, shape: Sequence[int], begins: Sequence[int], sizes: Sequence[int], x: Array,
+              indices: Array, out: Array) -> Launch | None:  # fmt: skip
+    """Launch of the rows of x at indices[..., k]; x is a slice of `sizes` that begins at `begins` in its first
+    dimensions."""
+    rows, inner, count = _lookup(shape, indices)
+    if not math.prod(out.shape) or max(rows, count) >= _MOST:
+        return None
+    places = device.scratch(4 * count).view(np.int32)
+    found = gather(device, "gather_nd", RowLookup(1, 1, rows, inner, count), x, places, out)
+    return in_order(_scatter_places(device, shape, begins, sizes, indices, places), found)
+
+
+def scatter_nd(device: Device, shape: Sequence[int], begins: Sequence[int], sizes: Sequence[int], x: Array,
+               indices: Array, updates: Array, out: Array, adds: bool) -> Launch | None:  # fmt: skip
+    """Launch that puts rows into a copy of x, or adds them there; see `gather_nd`."""
+    rows, inner, count = _lookup(shape, indices)
+    if not math.prod(out.shape) or not count or not inner or max(rows, count) >= _MOST:
+        return None
+    held = -(-4 * count // _ALIGNMENT) * _ALIGNMENT
+    memory = device.scratch(held + (0 if adds else 4 * rows))
+    places = memory[: 4 * count].view(np.int32)
+    found = _scatter_places(device, shape, begins, sizes, indices, places)
+    if adds:
+        lookup = RowLookup(1, 1, rows, inner, count)
+        return in_order(found, add_rows(device, "scatter_add", lookup, updates, places, out, x, held))
+    marks = memory[held:].view(np.int32)
+    return in_order(found, _marked(device, (1, rows, count, 1), inner, x, places, False, updates, out, marks))
+
+
+def scatter_along(device: Device, sizes: tuple[int, int, int, int], x: Array, ids: Array, updates: Array, out: Array,
+                  adds: bool) -> Launch | None:  # fmt: skip
+    """Launch of out[o, ids[o, p, i], i] = updates[o, p, i] in a copy of x. sizes: (outer, places, updates, inner)."""
+    outer, size, count, inner = sizes
+    if not math.prod(out.shape) or not math.prod(updates.shape) or max(outer * size * inner, count) >= _MOST:
+        return None
+    if adds:
+        return add_along(device, "scatter_along", outer, size, count, inner, ids, updates, out, x)
+    marks = device.scratch(4 * outer * size * inner).view(np.int32)
+    return _marked(device, sizes, 1, x, ids, True, updates, out, marks)
+
+
+def _lookup(shape: Sequence[int], indices: Array) -> tuple[int, int, int]:
+    """Return (rows that can be named, elements of a row, named rows)."""
+    named = indices.shape[-1]
+    return math.prod(shape[:named]), math.prod(shape[named:]), math.prod(indices.shape[:-1])
+
+
+def _scatter_places(device: Device, shape: Sequence[int], begins: Sequence[int], sizes: Sequence[int], indices: Array,
+            places: Array) -> Launch:  # fmt: skip
+    """Return the launch that writes the row that each index names, -1 for one of another slice."""
+    named, count = indices.shape[-1], math.prod(indices.shape[:-1])
+    lines: list[str] = []
+    for d in range(named):
+        size, begin = (sizes or shape)[d], begins[d] if begins else 0
+        lines.append(
+            f"{{ long long id = (long long)ids[at * {named} + {d}]; if (id < 0) id += {size}ll; id -= {begin}ll; "
+            f"inside = inside && id >= 0 && id < {shape[d]}ll; place = place * {shape[d]}ll + id; }}"
+        )
+    source = f"typedef {c_type(dtype_of(indices.dtype))} I;\n" + constants(COUNT=count)
+    kernel = device.kernel(source + _SCATTER_PLACES.replace("@NAMED@", "\n    ".join(lines)), "places_of_rows")
+    grid = grid_of(-(-count // _BLOCK))
+    return lambda: kernel(grid, _BLOCK, [indices, places])
+
+
+def _marked(device: Device, sizes: tuple[int, int, int, int], row: int, x: Array, ids: Array, wraps: bool,
+            updates: Array, out: Array, marks: Array) -> Launch:  # fmt: skip
+    """Return launches that note for every position the last update, and copy that or the old value. row: elements of a
+    position."""
+    outer, size, count, inner = sizes
+    given, places = outer * count * inner, outer * size * inner
+    item = dtype_of(x.dtype).itemsize
+    lanes = lanes_of(item, row, x, updates, out)
+    packs = places * row // lanes
+    head = f"typedef {c_type(dtype_of(ids.dtype))} I;\n"
+    head += constants(UPDATES=given, SIZE=size, COUNT=count, INNER=inner, WRAPS=wraps)
+    clear = device.kernel(constants(PLACES=places) + _CLEAR, "clear_marks")
+    mark = device.kernel(head + _MARK, "mark_places")
+    source = MOVE + f"typedef {WORDS[item * lanes]} W;\ntypedef {index_type(max(given, places) * row)} Index;\n"
+    source += constants(PACKS=packs, ROW=row // lanes, SIZE=size, COUNT=count, INNER=inner) + _WRITE
+    write = device.kernel(source, "write_marked")
+
+    def launch() -> None:
+        clear(grid_of(-(-places // _BLOCK)), _BLOCK, [marks])
+        mark(grid_of(-(-given // _BLOCK)), _BLOCK, [ids, marks])
+        write(grid_of(-(-packs // _BLOCK)), _BLOCK, [x, updates, marks, out])
+
+    return launch

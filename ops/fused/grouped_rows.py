@@ -1,0 +1,314 @@
+"""This operator adds rows up by integers for many tables at once."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import DType, TensorType, TupleType, Type
+from mspc.ops.device import Array, Copy, Device, Launch
+from mspc.ops.fused.body import line_of, read_line
+from mspc.ops.fused.updates import FusedUpdate, unchanged_at_zero
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
+from mspc.ops.tensor.embedding import RowsByIntegers, RowSums
+from mspc.ops.tensor.reshape import Cast
+
+
+class GroupedRowSums(Op):
+    """Every one of `sums`, written as lines without operands: `UnsortedSegmentSum(num_segments=8, offset=0)`.
+
+    Operands are the rows and the integers of the first member, then those of the second, and so on; the result is the
+    tuple of the members' results.
+    """
+
+    sums: tuple[str, ...] = ()
+    traffic = "row_sums"
+    bprop = NotDifferentiable("operators are fused after all gradients are taken")
+
+    def __post_init__(self) -> None:
+        if not self.sums:
+            raise MspcError("GroupedRowSums has no members; it needs at least one")
+        for line in self.sums:
+            sum_of(line)
+
+    @classmethod
+    def of(cls, members: Sequence[RowSums]) -> GroupedRowSums:
+        """These operators as one."""
+        return cls(tuple(line_of(op, ()) for op in members))
+
+    def members(self, operands: Sequence[Any]) -> list[tuple[RowSums, Sequence[Any]]]:
+        """The operators, each with its operands."""
+        return [(sum_of(line), operands[2 * i : 2 * i + 2]) for i, line in enumerate(self.sums)]
+
+    def rule(self, *types: TensorType) -> str:
+        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
+
+    def infer(self, *types: Any) -> Type:
+        if len(types) != 2 * len(self.sums):
+            raise MspcError(f"{self.name} takes {2 * len(self.sums)} tensors, not {len(types)}")
+        found: list[TensorType] = []
+        for op, operands in self.members(types):
+            inferred = op.infer(*operands)
+            assert isinstance(inferred, TensorType)
+            found.append(inferred)
+        return TupleType(tuple(found))
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        limits = [op.index_limits(*operands)[1] for op, operands in self.members(types)]
+        return {2 * i + 1: limit for i, limit in enumerate(limits)}
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        kernels = [sum_of(line).kernel(be) for line in self.sums]
+        return lambda *inputs: tuple(run(*inputs[2 * i : 2 * i + 2]) for i, run in enumerate(kernels))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.rows_by_number import (
+            NamedRows,  # late, as all that only a GPU needs
+            add_rows_of_several,
+        )
+
+        several = [
+            NamedRows(op.lookup(rows.shape, ids.shape), rows, ids, made)
+            for (op, (rows, ids)), made in zip(self.members(inputs), out, strict=True)
+        ]
+        return add_rows_of_several(device, "row_sums", several)
+
+
+@functools.lru_cache(maxsize=1024)
+def sum_of(line: str) -> RowSums:
+    """The operator of a line without operands. Raises MspcError for text that is no sum of rows by integers."""
+    step = read_line(line)
+    if step.operands:
+        raise MspcError(f"{line!r} names operands; write {step.op.name}(key=value) alone")
+    if not isinstance(step.op, RowSums):
+        raise MspcError(f"{step.op.name} does not add rows up by integers")
+    return step.op
+
+
+# This operator updates the rows of tables that integers name.
+
+
+class GroupedRowUpdate(Op):
+    """The operator `update` for every one of `sums`, with that sum as its operand `gradient`.
+
+    Both are written as lines without operands: `FusedUpdate(body=(...), ...)`, `GatherGrad(size=8, ...)`. The update
+    changes nothing for a gradient of 0, so that rows which no integer names are neither read nor written. Operands are
+    those of the first member, with the rows and the integers instead of the gradient, then those of the second, and so
+    on; the result is the tuple of the members' results.
+    """
+
+    update: str = ""
+    gradient: int = 1
+    sums: tuple[str, ...] = ()
+    traffic = "updates"
+    has_side_effect = True
+    bprop = NotDifferentiable("it changes parameters")
+
+    def __post_init__(self) -> None:
+        if not self.sums:
+            raise MspcError("GroupedRowUpdate has no members; it needs at least one")
+        for line in self.sums:
+            sum_of(line)
+        update = fused_update_of(self.update)
+        if not len(update.writes) <= self.gradient < len(update.operands) or self.gradient in update.numbers:
+            raise MspcError(f"GroupedRowUpdate: operand {self.gradient} of {self.update} can be no gradient")
+        if not unchanged_at_zero(update, self.gradient):
+            raise MspcError(f"GroupedRowUpdate: {self.update} changes parameters where operand {self.gradient} is 0")
+
+    @classmethod
+    def of(cls, update: FusedUpdate, gradient: int, sums: Sequence[RowSums]) -> GroupedRowUpdate:
+        """The update of a table for each of these sums."""
+        return cls(line_of(update, ()), gradient, tuple(line_of(op, ()) for op in sums))
+
+    @property
+    def member(self) -> FusedUpdate:
+        """The operator of every member."""
+        return fused_update_of(self.update)
+
+    @property
+    def width(self) -> int:
+        """Operands of a member."""
+        return len(self.member.operands) + 1
+
+    @property
+    def mutates(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the members
+        written = range(len(self.member.writes))
+        return tuple(m * self.width + index for m in range(len(self.sums)) for index in written)
+
+    @property
+    def copied(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the members
+        return tuple(range(0, len(self.sums) * self.width, self.width))
+
+    def members(self, operands: Sequence[Any]) -> list[tuple[RowSums, list[Any], Sequence[Any]]]:
+        """For every member the sum, the update's operands with None for the gradient, and the rows and integers."""
+        found: list[tuple[RowSums, list[Any], Sequence[Any]]] = []
+        for m, line in enumerate(self.sums):
+            own = operands[m * self.width : (m + 1) * self.width]
+            others = [*own[: self.gradient], None, *own[self.gradient + 2 :]]
+            found.append((sum_of(line), others, own[self.gradient : self.gradient + 2]))
+        return found
+
+    def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
+        """As much of a table as integers name at most, and all rows and integers."""
+        found = 0.0
+        for _, operands, summed in self.members(types):
+            share = min(1.0, math.prod(summed[1].shape) / max(1, operands[0].shape[0]))
+            written = operands[: len(self.member.writes)]
+            found += share * sum(type.nbytes for type in (*operands, *written) if type is not None)
+            found += sum(type.nbytes for type in summed)
+        return int(found)
+
+    def rule(self, *types: TensorType) -> str:
+        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
+
+    def infer(self, *types: Any) -> Type:
+        if len(types) != len(self.sums) * self.width:
+            raise MspcError(f"{self.name} takes {len(self.sums) * self.width} tensors, not {len(types)}")
+        found: list[TensorType] = []
+        for op, operands, summed in self.members(types):
+            operands[self.gradient] = op.infer(*summed)
+            lookup = op.lookup(summed[0].shape, summed[1].shape)
+            if lookup.batch != 1 or lookup.middle != 1:
+                raise MspcError(f"{self.name}: {op.name} does not add up along the first axis")
+            self.member.infer(*operands)
+            found += operands[: len(self.member.writes)]
+        return TupleType(tuple(found))
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        places = [m * self.width + self.gradient + 1 for m in range(len(self.sums))]
+        return {i: op.index_limits(*own)[1] for i, (op, _, own) in zip(places, self.members(types), strict=True)}
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        update, sums = self.member.kernel(be), [sum_of(line).kernel(be) for line in self.sums]
+
+        def kernel(*inputs: Any) -> tuple[Any, ...]:
+            results: list[Any] = []
+            for add, (_, operands, summed) in zip(sums, self.members(inputs), strict=True):
+                operands[self.gradient] = add(*summed)
+                result = update(*operands)
+                results += result if isinstance(result, tuple) else (result,)
+            return tuple(results)
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(
+        self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
+    ) -> Launch | None:
+        from mspc.ops.cuda.rows_by_number import (
+            NamedRows,  # late, as all that only a GPU needs
+            UpdatedRows,
+            update_rows,
+        )
+
+        several: list[UpdatedRows] = []
+        for m, (op, operands, (rows, ids)) in enumerate(self.members(inputs)):
+            summed = NamedRows(op.lookup(rows.shape, ids.shape), rows, ids, operands[0])
+            several.append(UpdatedRows(summed, operands, (copies or {}).get(m * self.width)))
+        return update_rows(device, self.member, self.gradient, several)
+
+
+@functools.lru_cache(maxsize=1024)
+def fused_update_of(line: str) -> FusedUpdate:
+    """The update of a line without operands. Raises MspcError for text that is none."""
+    step = read_line(line)
+    if step.operands or not isinstance(step.op, FusedUpdate):
+        raise MspcError(f"GroupedRowUpdate: {line!r} is no FusedUpdate(key=value) without operands")
+    return step.op
+
+
+# This operator looks rows up in many tables at once.
+
+
+class GroupedLookups(Op):
+    """Every one of `lookups`, written as lines without operands: `Gather(batch_dims=0, axis=0, ...)`.
+
+    Operands are the table and the integers of the first member, then those of the second, and so on; the result is the
+    tuple of the members' results. dst_type: the floating-point type to which they are rounded; None for the tables'.
+    """
+
+    lookups: tuple[str, ...] = ()
+    dst_type: DType | None = None
+    omitted = ("dst_type",)
+    bprop = NotDifferentiable("operators are fused after all gradients are taken")
+
+    def __post_init__(self) -> None:
+        if not self.lookups:
+            raise MspcError("GroupedLookups has no members; it needs at least one")
+        for line in self.lookups:
+            lookup_of(line)
+
+    @classmethod
+    def of(cls, members: Sequence[RowsByIntegers], dst_type: DType | None) -> GroupedLookups:
+        """These operators as one."""
+        return cls(tuple(line_of(op, ()) for op in members), dst_type)
+
+    def members(self, operands: Sequence[Any]) -> list[tuple[RowsByIntegers, Sequence[Any]]]:
+        """The operators, each with its operands."""
+        return [(lookup_of(line), operands[2 * i : 2 * i + 2]) for i, line in enumerate(self.lookups)]
+
+    def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
+        triples = zip(types[::2], types[1::2], results, strict=True)
+        return sum(min(table.nbytes, made.nbytes) + ids.nbytes + made.nbytes for table, ids, made in triples)
+
+    def rule(self, *types: TensorType) -> str:
+        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
+
+    def infer(self, *types: Any) -> Type:
+        if len(types) != 2 * len(self.lookups):
+            raise MspcError(f"{self.name} takes {2 * len(self.lookups)} tensors, not {len(types)}")
+        found: list[TensorType] = []
+        for op, operands in self.members(types):
+            inferred = op.infer(*operands)
+            assert isinstance(inferred, TensorType)
+            if self.dst_type is not None and not (inferred.dtype.is_float and self.dst_type.is_float):
+                raise MspcError(f"{self.name}: {inferred.dtype} is not rounded to {self.dst_type}")
+            found.append(TensorType(self.dst_type or inferred.dtype, inferred.shape))
+        return TupleType(tuple(found))
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        limits = [op.index_limits(*operands)[1] for op, operands in self.members(types)]
+        return {2 * i + 1: limit for i, limit in enumerate(limits)}
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        kernels = [lookup_of(line).kernel(be) for line in self.lookups]
+        cast = None if self.dst_type is None else Cast(self.dst_type).kernel(be)
+
+        def kernel(*inputs: Any) -> tuple[Any, ...]:
+            made = (run(*inputs[2 * i : 2 * i + 2]) for i, run in enumerate(kernels))
+            return tuple(made if cast is None else map(cast, made))
+
+        return kernel
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.rows_by_number import (
+            NamedRows,
+            look_up,  # late, as all that only a GPU needs
+        )
+
+        return look_up(device, [
+            NamedRows(op.lookup(table.shape, ids.shape), table, ids, made)
+            for (op, (table, ids)), made in zip(self.members(inputs), out, strict=True)
+        ])  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def lookup_of(line: str) -> RowsByIntegers:
+    """The operator of a line without operands. Raises MspcError for text that is no lookup of rows."""
+    step = read_line(line)
+    if step.operands:
+        raise MspcError(f"{line!r} names operands; write {step.op.name}(key=value) alone")
+    if not isinstance(step.op, RowsByIntegers):
+        raise MspcError(f"{step.op.name} does not look rows up by integers")
+    return step.op
