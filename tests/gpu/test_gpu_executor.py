@@ -265,7 +265,7 @@ class TimedGpu(EmulatedGpu):
 def test_timed_steps_equal_numpys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tests.gpu.test_gpu_executor.EmulatedGpu", TimedGpu)
+    monkeypatch.setitem(globals(), "EmulatedGpu", TimedGpu)
     cpu, gpu, feeds = both("feed_forward", tmp_path)
     job = Job(OneRank(), OneRank())
     job.profile = StepProfiler(ProfileOptions(tmp_path / "trace.json", 3), sys.stdout, show_profile)

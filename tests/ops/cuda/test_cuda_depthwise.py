@@ -148,7 +148,7 @@ def test_gradients_of_weights_by_blocks_that_take_turns(tmp_path: Path, dtype: D
 
 
 @pytest.mark.parametrize("kind", ["forward", "image"])
-@pytest.mark.parametrize(("size", "dilation"), [((3, 5), 1), ((3, 3), 2), ((15, 15), 1)])
+@pytest.mark.parametrize(("size", "dilation"), [((3, 5), 1), ((3, 3), 2)])
 def test_what_is_not_finite_goes_where_windows_meet_it(
     tmp_path: Path, size: tuple[int, int], dilation: int, kind: str
 ) -> None:
