@@ -134,7 +134,7 @@ def _check_files(options: CompileOptions) -> None:
     if options.out_torch is not None and options.out_torch.suffix != ".py":
         raise MspcError(f"--out-torch writes Python, and {options.out_torch} is called otherwise")
     if options.schedule is not None:
-        from mspc.commands.report.summary import check_picture  # late: few compiles have stages
+        from mspc.commands.report.plan_summary import check_picture  # late: few compiles have stages
 
         check_picture(options.schedule, options.machine, options.keep_more)
     elif options.keep_more:
@@ -150,7 +150,7 @@ def _write_others(options: CompileOptions, compiled: Compiled, script: object) -
     """Write the files beside the folder; notes on what is in them. Raises MspcError."""
     notes: list[str] = []
     if options.schedule is not None:
-        from mspc.commands.report.summary import write_picture  # late, as above
+        from mspc.commands.report.plan_summary import write_picture  # late, as above
 
         notes = write_picture(compiled, options.schedule, options.machine, options.keep_more)
     if options.out_torch is not None:
