@@ -29,13 +29,6 @@ class DiGamma(Cell):
         return ops.digamma(x)
 
 
-class IGamma(Cell):
-    """The regularised lower incomplete gamma function of a and x."""
-
-    def construct(self, a: Any, x: Any) -> Any:
-        return ops.igamma(a, x)
-
-
 class LBeta(Cell):
     """The logarithm of the beta function of x and y: lgamma(x) + lgamma(y) - lgamma(x + y)."""
 

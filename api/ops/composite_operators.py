@@ -18,26 +18,6 @@ class AccumulateNV2:
         return ops.AddN()(x)
 
 
-class BatchToSpace:
-    """`ops.batch_to_space_nd` of images, in blocks of block_size each way. Called with the images."""
-
-    def __init__(self, block_size: int, crops: Any) -> None:
-        self.block_size, self.crops = block_size, crops
-
-    def __call__(self, input_x: Any) -> Any:
-        return ops.batch_to_space_nd(input_x, [self.block_size, self.block_size], self.crops)
-
-
-class SpaceToBatch:
-    """`ops.space_to_batch_nd` of images, in blocks of block_size each way. Called with the images."""
-
-    def __init__(self, block_size: int, paddings: Any) -> None:
-        self.block_size, self.paddings = block_size, paddings
-
-    def __call__(self, input_x: Any) -> Any:
-        return ops.space_to_batch_nd(input_x, [self.block_size, self.block_size], self.paddings)
-
-
 class Bernoulli:
     """1 with probability p, else 0, for every element of x. Called as `Bernoulli(seed)(x, p)`; a negative seed draws
     of the script's."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import BOOL, UINT8, DType, TensorType
+from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.bases import Binary, Elementwise, Predicate, Unary, operator, require_same
 from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
@@ -545,32 +545,6 @@ class Gcd(_Bitwise):
         "[&] { auto a = {0} < T(0) ? T(0) - {0} : {0}, b = {1} < T(0) ? T(0) - {1} : {1}; "
         "while (b != T(0)) { auto c = a % b; a = b; b = c; } return a; }()"
     )
-
-
-class PopulationCount(Op):
-    """How many bits of a number are 1, UInt8; of a negative one those of its two's complement."""
-
-    bprop = _INTEGER
-    samples = (
-        sample((8, 16), dtypes=("Int16",), low=-99, high=99, gradient=False),
-        sample((8,), dtypes=("Int64",), low=-9, high=9, gradient=False),
-    )
-
-    def rule(self, input: TensorType) -> str:
-        if not input.dtype.is_integer:
-            raise MspcError(f"{self.name}: input 0 is {input.dtype}, not an integer tensor", kind=TypeError)
-        return broadcast_rule((input.shape,))
-
-    def result_dtype(self, *types: TensorType) -> DType:
-        return UINT8
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        bits = x.view(f"u{x.dtype.itemsize}").astype(xp.uint64)
-        count = xp.zeros(x.shape, xp.uint8)
-        for place in range(8 * x.dtype.itemsize):
-            count += ((bits >> xp.uint64(place)) & xp.uint64(1)).astype(xp.uint8)
-        return count
 
 
 class TruncateDiv(Binary):

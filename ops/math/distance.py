@@ -14,10 +14,9 @@ from mspc.ops.cuda.text import number
 from mspc.ops.math.arithmetic import Div, Equal, Mul, Select, Sub, gradients
 from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
-from mspc.ops.operator_arguments import axes_in, ints_of
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.reshape import ExpandDims, Reshape
-from mspc.sharding.rules import factor_names, same_rule
+from mspc.ops.tensor.reshape import ExpandDims
+from mspc.sharding.rules import factor_names
 
 _BOOLEAN = NotDifferentiable("its result is Bool")
 
@@ -84,71 +83,6 @@ class Cdist(Op):
         if self.p == math.inf:
             return apart.max(-1, initial=0).astype(x.dtype)
         return (apart**self.p).sum(-1) ** (1 / self.p)
-
-
-class LpNorm(Op):
-    """The p-norm of x along `axis`, at least `epsilon`."""
-
-    axis: int | tuple[int, ...]
-    p: int = 2
-    keep_dims: bool = False
-    epsilon: float = 1e-12
-    samples = (
-        sample((8, 4), axis=-1),
-        sample((2, 4, 3), axis=(0, 2), p=3, keep_dims=True),
-        sample((2, 4), axis=0, p=1),
-    )
-
-    def axes(self, rank: int) -> tuple[int, ...]:
-        return axes_in(self.name, ints_of(self.name, "axis", self.axis), rank)
-
-    def infer(self, *types: Any) -> Any:
-        require_float(self.name, *types)
-        if self.p < 1:
-            raise MspcError(f"{self.name}: p is {self.p}, not an integer from 1 on")
-        return super().infer(*types)
-
-    def rule(self, x: TensorType) -> str:
-        rank = len(x.shape)
-        axes, names = self.axes(rank), factor_names(rank)
-        remaining = ["1" if d in axes else name for d, name in enumerate(names) if d not in axes or self.keep_dims]
-        return f"{' '.join(n + '!' * (d in axes) for d, n in enumerate(names))} -> {' '.join(remaining)}"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        axes = self.axes(len(x.shape))
-        shape = tuple(1 if d in axes else n for d, n in enumerate(x.shape))
-        norm, share = (value if self.keep_dims else b.emit(Reshape(shape), value) for value in (out, dout))
-        power = constant(b, self.p - 1, x)
-        steep = b.emit(Pow(), b.emit(Div(), b.emit(Abs(), x), norm), power)
-        return (b.emit(Mul(), share, b.emit(Mul(), b.emit(Sign(), x), steep)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        total = (xp.abs(x) ** self.p).sum(axis=self.axes(x.ndim), keepdims=self.keep_dims)
-        return xp.maximum(total ** (1 / self.p), self.epsilon).astype(x.dtype)
-
-
-class SquareSumAll(Op):
-    """The sum of the squares of all elements of x, and that of y: a tuple of two."""
-
-    samples = (sample((8, 16), (8, 16)), sample((4,), (4,)))
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_same(self.name, *types)
-        return inferred
-
-    def rule(self, x: TensorType, y: TensorType) -> str:
-        side = same_rule(x.shape, 2).partition("->")[0]
-        return f"{side}-> , "
-
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Any) -> Gradients:
-        return tuple(
-            None if d is None else b.emit(Mul(), scaled(b, 2, value), d) for value, d in zip((x, y), dout, strict=True)
-        )
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return tuple(be.xp.sum(be.xp.square(x), dtype=x.dtype) for x in inputs)
 
 
 class Hypot(Binary):

@@ -7,18 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import FLOAT32, FLOAT64, TensorType
-from mspc.ops.bases import ArrayFunction, Binary, operator, require_float, require_same
-from mspc.ops.cpu.special_functions import bessel_i, bessel_j, bessel_k, bessel_y, erf
-from mspc.ops.math.arithmetic import Add, Div, Equal, Mul, Neg, NotEqual, Select, Sub, gradients
+from mspc.ir.types import TensorType
+from mspc.ops.bases import ArrayFunction, Binary, require_float, require_same
+from mspc.ops.cpu.special_functions import bessel_i, erf
+from mspc.ops.math.arithmetic import Add, Div, Equal, Mul, Neg, NotEqual, Select, gradients
 from mspc.ops.math.elementwise import (
-    POSITIVE_INPUT,
     UNARY_SAMPLES,
     Exp,
     Log,
-    Log1p,
     Sign,
     Smooth,
     Square,
@@ -28,8 +25,7 @@ from mspc.ops.math.elementwise import (
     select,
     unary,
 )
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
-from mspc.ops.tensor.broadcast import sum_to_shape
+from mspc.ops.op import ArrayBackend, Gradients, Op, sample
 from mspc.sharding.rules import broadcast_rule
 
 
@@ -69,27 +65,6 @@ class _WithZero(Binary, abstract=True):
         """(where x is not 0, y with 1 where x is 0)."""
         some = b.emit(NotEqual(), x, constant(b, 0, x))
         return some, b.emit(Select(), some, y, constant(b, 1, y))
-
-
-class NextAfter(Op):
-    """The number that follows x on the way to y, in Float32 or Float64."""
-
-    samples = (
-        sample((8, 16), (8, 16)),
-        sample((8, 16), (16,), dtypes=("Float32", "Float32"), gradient=False),
-    )
-
-    def rule(self, x: TensorType, y: TensorType) -> str:
-        if x.dtype != y.dtype or x.dtype not in (FLOAT32, FLOAT64):
-            what = f"inputs are {x.dtype} and {y.dtype}, not both Float32 or Float64"
-            raise MspcError(f"{self.name}: {what}", kind=TypeError)
-        return broadcast_rule((x.shape, y.shape))
-
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        return sum_to_shape(b, dout, x.shape), None
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.nextafter(*inputs)
 
 
 class Xlogy(_WithZero):
@@ -227,38 +202,6 @@ BesselI1e = unary(
     "BesselI1e", "exp(-|x|) times the modified Bessel function of the first kind, of order 1.", _Bessel,
     lambda x, y, d: d * _slope_of_i1e(x, y), _wide(bessel_i, 1, True),
 )  # fmt: skip
-BesselK0 = unary(
-    "BesselK0", "The modified Bessel function of the second kind, of order 0: infinite at 0, NaN below.", _Bessel,
-    lambda x, y, d: d * -x.into(BesselK1()), _wide(bessel_k, 0, False), samples=POSITIVE_INPUT,
-)  # fmt: skip
-BesselK1 = unary(
-    "BesselK1", "The modified Bessel function of the second kind, of order 1: infinite at 0, NaN below.", _Bessel,
-    lambda x, y, d: d * -(x.into(BesselK0()) + y / x), _wide(bessel_k, 1, False), samples=POSITIVE_INPUT,
-)  # fmt: skip
-BesselK0e = unary(
-    "BesselK0e", "exp(x) times the modified Bessel function of the second kind, of order 0.", _Bessel,
-    lambda x, y, d: d * (y - x.into(BesselK1e())), _wide(bessel_k, 0, True), samples=POSITIVE_INPUT,
-)  # fmt: skip
-BesselK1e = unary(
-    "BesselK1e", "exp(x) times the modified Bessel function of the second kind, of order 1.", _Bessel,
-    lambda x, y, d: d * (y - (x.into(BesselK0e()) + y / x)), _wide(bessel_k, 1, True), samples=POSITIVE_INPUT,
-)  # fmt: skip
-BesselJ0 = unary(
-    "BesselJ0", "The Bessel function of the first kind, of order 0.", _Bessel,
-    lambda x, y, d: d * -x.into(BesselJ1()), _wide(bessel_j, 0),
-)  # fmt: skip
-BesselJ1 = unary(
-    "BesselJ1", "The Bessel function of the first kind, of order 1.", _Bessel,
-    lambda x, y, d: d * (x.into(BesselJ0()) - _over(y, x)), _wide(bessel_j, 1),
-)  # fmt: skip
-BesselY0 = unary(
-    "BesselY0", "The Bessel function of the second kind, of order 0: minus infinity at 0, NaN below.", _Bessel,
-    lambda x, y, d: d * -x.into(BesselY1()), _wide(bessel_y, 0), samples=POSITIVE_INPUT,
-)  # fmt: skip
-BesselY1 = unary(
-    "BesselY1", "The Bessel function of the second kind, of order 1: minus infinity at 0, NaN below.", _Bessel,
-    lambda x, y, d: d * (x.into(BesselY0()) - y / x), _wide(bessel_y, 1), samples=POSITIVE_INPUT,
-)  # fmt: skip
 
 
 FAR = 12
@@ -327,84 +270,6 @@ def zeta(xp: Any, x: Any, q: Any) -> Any:
     return xp.where(infinite, xp.inf, xp.where(valid, found, xp.nan))
 
 
-def _series(xp: Any, a: Any, x: Any) -> tuple[Any, Any]:
-    """(gamma(a, x) regularised, its derivative by a), from the power series; x may be large."""
-    term, slope = xp.ones_like(x), xp.zeros_like(x)
-    total, grown = term, slope
-    for n in range(1, TERMS):
-        ratio = x / (a + n)
-        slope = ratio * slope - term * ratio / (a + n)
-        term = term * ratio
-        total, grown = total + term, grown + slope
-        if not (term > total * 1e-17).any() and not (xp.abs(slope) > xp.abs(grown) * 1e-17).any():
-            break
-    factor = xp.exp(a * xp.log(x) - x - log_gamma(xp, a + 1))
-    found = factor * total
-    return found, found * (xp.log(x) - digamma(xp, a + 1)) + factor * grown
-
-
-def _fraction(xp: Any, a: Any, x: Any) -> Any:
-    """1 - gamma(a, x) regularised for x above a + 1, by Legendre's continued fraction."""
-    low, tiny = x + 1 - a, 1e-300
-    c, d = xp.full_like(x, 1 / tiny), 1 / low
-    found = d
-    for n in range(1, TERMS):
-        step = -n * (n - a)
-        low = low + 2
-        d, c = step * d + low, low + step / c
-        d, c = 1 / xp.where(d == 0, tiny, d), xp.where(c == 0, tiny, c)
-        found = found * d * c
-        if not (xp.abs(d * c - 1) > 1e-15).any():
-            break
-    return xp.exp(a * xp.log(x) - x - log_gamma(xp, a)) * found
-
-
-def incomplete_gamma(xp: Any, a: Any, x: Any, upper: bool) -> Any:
-    """The share of gamma(a) below x, or above it; NaN where a or x is negative, or both are 0."""
-    a, x = xp.broadcast_arrays(a, x)
-    valid = (a > 0) & (x >= 0) & xp.isfinite(a) & xp.isfinite(x)
-    inside = valid & (x > 0)
-    far = inside & (x > a + 1)
-    below, _ = _series(xp, xp.where(inside & ~far, a, 1.0), xp.where(inside & ~far, x, 0.5))
-    above = _fraction(xp, xp.where(far, a, 1.0), xp.where(far, x, 3.0))
-    found = xp.where(far, above, 1 - below) if upper else xp.where(far, 1 - above, below)
-    found = xp.where(valid & (x == 0), float(upper), found)
-    found = xp.where((a > 0) & xp.isinf(x) & (x > 0), float(not upper), found)
-    found = xp.where(valid | ((a > 0) & (x > 0)), found, xp.nan)
-    return xp.where((a == 0) & (x > 0), float(not upper), found)
-
-
-def incomplete_beta(xp: Any, a: Any, b: Any, x: Any) -> Any:
-    """The share of beta(a, b) below x; NaN where a or b is not positive or x is not in [0, 1]."""
-    a, b, x = xp.broadcast_arrays(a, b, x)
-    valid = (a > 0) & (b > 0) & (x >= 0) & (x <= 1)
-    inside = valid & (x > 0) & (x < 1)
-    a, b, y = xp.where(inside, a, 1.0), xp.where(inside, b, 1.0), xp.where(inside, x, 0.5)
-    turned = y > (a + 1) / (a + b + 2)
-    p, q, y = xp.where(turned, b, a), xp.where(turned, a, b), xp.where(turned, 1 - y, y)
-    front = log_gamma(xp, p + q) - log_gamma(xp, p) - log_gamma(xp, q) + p * xp.log(y) + q * xp.log1p(-y)
-    share = xp.exp(front) / p * _beta_fraction(xp, p, q, y)
-    found = xp.where(turned, 1 - share, share)
-    return xp.where(inside, found, xp.where(valid, x, xp.nan))
-
-
-def _beta_fraction(xp: Any, p: Any, q: Any, y: Any) -> Any:
-    tiny = 1e-300
-    c, d = xp.ones_like(y), 1 / (1 - (p + q) * y / (p + 1))
-    found = d
-    for n in range(1, TERMS):
-        for step in (
-            n * (q - n) * y / ((p + 2 * n - 1) * (p + 2 * n)),
-            -(p + n) * (p + q + n) * y / ((p + 2 * n) * (p + 2 * n + 1)),
-        ):
-            d, c = 1 + step * d, 1 + step / c
-            d, c = 1 / xp.where(d == 0, tiny, d), xp.where(c == 0, tiny, c)
-            found = found * d * c
-        if not (xp.abs(d * c - 1) > 1e-15).any():
-            break
-    return found
-
-
 class _OfGamma(ArrayFunction, abstract=True):
     """The logarithm of the gamma function or a derivative of it."""
 
@@ -452,73 +317,3 @@ class Zeta(_Numbers):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return zeta(be.xp, *self.wide(be, inputs)).astype(inputs[0].dtype)
-
-
-_POSITIVE = (sample((8, 16), (8, 16), low=0.2, high=6), sample((4, 1), (8,), low=0.2, high=9))
-
-
-class _IncompleteGamma(_Numbers, abstract=True):
-    upper: ClassVar[bool] = False
-    samples = _POSITIVE
-
-    def rule(self, a: TensorType, x: TensorType) -> str:
-        return broadcast_rule((a.shape, x.shape))
-
-    def bprop(self, b: Builder, a: Value, x: Value, out: Value, dout: Value) -> Gradients:
-        dout = b.emit(Neg(), dout) if self.upper else dout
-        one = constant(b, 1, x)
-        power = b.emit(Sub(), b.emit(Mul(), b.emit(Sub(), a, one), b.emit(Log(), x)), x)
-        density = b.emit(Exp(), b.emit(Sub(), power, b.emit(Lgamma(), a)))
-        by_a = b.emit(IgammaGradA(), a, x)
-        return gradients(b, a, x, b.emit(Mul(), dout, by_a), b.emit(Mul(), dout, density))
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        a, x = self.wide(be, inputs)
-        found: Any = incomplete_gamma(be.xp, a, x, self.upper)
-        return found.astype(inputs[0].dtype)
-
-
-Igamma = operator("Igamma", "The share of gamma(a) that the integral up to x has.", _IncompleteGamma)
-Igammac = operator("Igammac", "The share of gamma(a) that the integral from x on has.", _IncompleteGamma, upper=True)
-
-
-class IgammaGradA(_Numbers):
-    """The derivative of Igamma by a."""
-
-    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
-    samples = tuple(sample(*s.shapes, low=s.low, high=s.high, gradient=False) for s in _POSITIVE)
-
-    def rule(self, a: TensorType, x: TensorType) -> str:
-        return broadcast_rule((a.shape, x.shape))
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
-        a, x = xp.broadcast_arrays(*self.wide(be, inputs))
-        inside = (a > 0) & (x > 0) & xp.isfinite(x)
-        slope = _series(xp, xp.where(inside, a, 1.0), xp.where(inside, x, 0.5))[1]
-        edge = (a > 0) & ((x == 0) | xp.isinf(x))
-        return xp.where(inside, slope, xp.where(edge, 0.0, xp.nan)).astype(inputs[0].dtype)
-
-
-class Betainc(_Numbers):
-    """The share of beta(a, b) that the integral up to x has, for tensors of one shape. By a and b it has no gradient,
-    as in MindSpore."""
-
-    samples = (sample((8, 16), (8, 16), (8, 16), low=0.05, high=0.95, gradient=False),)
-
-    def rule(self, a: TensorType, b: TensorType, x: TensorType) -> str:
-        if not a.shape == b.shape == x.shape:
-            raise MspcError(f"Betainc takes three tensors of one shape, not {a.shape}, {b.shape} and {x.shape}")
-        return broadcast_rule((a.shape, b.shape, x.shape))
-
-    def bprop(self, b: Builder, p: Value, q: Value, x: Value, out: Value, dout: Value) -> Gradients:
-        one = constant(b, 1, x)
-        logs = b.emit(Mul(), b.emit(Sub(), p, one), b.emit(Log(), x))
-        rest = b.emit(Mul(), b.emit(Sub(), q, one), b.emit(Log1p(), b.emit(Neg(), x)))
-        both = b.emit(Lgamma(), b.emit(Add(), p, q))
-        front = b.emit(Sub(), b.emit(Sub(), both, b.emit(Lgamma(), p)), b.emit(Lgamma(), q))
-        density = b.emit(Exp(), b.emit(Add(), front, b.emit(Add(), logs, rest)))
-        return None, None, b.emit(Mul(), dout, density)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return incomplete_beta(be.xp, *self.wide(be, inputs)).astype(inputs[0].dtype)

@@ -1,4 +1,4 @@
-"""InplaceCopy and PopulationCount as scripts call them."""
+"""InplaceCopy as scripts call it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.api.common.api import _cell_graph_executor
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.int64])
-def test_bits_are_counted(dtype: Any) -> None:
-    x = np.array([0, 1, 2, 3, 127, np.iinfo(dtype).max, np.iinfo(dtype).min], dtype)
-    wide = 8 * x.itemsize
-    expected = [(int(n) % (1 << wide)).bit_count() for n in x]
-    found = ops.PopulationCount()(Tensor(x)).asnumpy()
-    assert (found.dtype, found.tolist()) == (np.uint8, expected)
-
-
-def test_bits_are_those_of_integers() -> None:
-    with pytest.raises(TypeError, match="PopulationCount: input 0 is Float32, not an integer tensor"):
-        ops.PopulationCount()(Tensor([1.0], ms.float32))
 
 
 class Copy(nn.Cell):

@@ -33,32 +33,8 @@ def test_the_zeta_function() -> None:
     np.testing.assert_allclose(ours("Zeta", *edges), expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("operator", "theirs"), [("Igamma", special.gammainc), ("Igammac", special.gammaincc)])
-def test_shares_of_the_gamma_function(operator: str, theirs: Any) -> None:
-    a, x = 10 ** RANDOM.uniform(-2, 2.5, 200), 10 ** RANDOM.uniform(-2, 2.5, 200)
-    np.testing.assert_allclose(ours(operator, a, x), theirs(a, x), rtol=1e-9, atol=1e-13)
-    edges = np.array([2.0, 2, 1, -1, 3, 0, 0, 0]), np.array([0.0, np.inf, 1, 1, -1, 1, 0, np.inf])
-    np.testing.assert_allclose(ours(operator, *edges), theirs(*edges), rtol=1e-13)
-
-
-def test_the_share_of_the_gamma_function_by_its_first_argument() -> None:
-    a, x = RANDOM.uniform(0.3, 30, 50), RANDOM.uniform(0.1, 40, 50)
-    step = 1e-5
-    slope = (special.gammainc(a + step, x) - special.gammainc(a - step, x)) / (2 * step)
-    np.testing.assert_allclose(ours("IgammaGradA", a, x), slope, rtol=1e-5, atol=1e-9)
-
-
-def test_the_share_of_the_beta_function() -> None:
-    a, b, x = 10 ** RANDOM.uniform(-1, 2, 200), 10 ** RANDOM.uniform(-1, 2, 200), RANDOM.uniform(0, 1, 200)
-    np.testing.assert_allclose(ours("Betainc", a, b, x), special.betainc(a, b, x), rtol=1e-9, atol=1e-13)
-    edges = np.array([2.0, 2, -1, 3]), np.array([1.0, 1, 1, 2]), np.array([0.0, 1, 0.5, 2])
-    np.testing.assert_allclose(ours("Betainc", *edges), [0, 1, np.nan, np.nan])
-
-
 def test_gradients() -> None:
-    p, q, x = np.array([2.0, 3.0]), np.array([1.0, 2.0]), np.array([0.3, 0.4])
-    by_x = ops.grad(ops.Betainc(), 2)(Tensor(p), Tensor(q), Tensor(x)).asnumpy()
-    np.testing.assert_allclose(by_x, x ** (p - 1) * (1 - x) ** (q - 1) / special.beta(p, q), rtol=1e-12)
+    p, q = np.array([2.0, 3.0]), np.array([1.0, 2.0])
     by_q = ops.grad(ops.Zeta(), 1)(Tensor(p), Tensor(q)).asnumpy()
     np.testing.assert_allclose(by_q, -p * special.zeta(p + 1, q), rtol=1e-12)
 
@@ -74,17 +50,11 @@ def test_places_that_are_true_are_drawn_once() -> None:
     assert len({tuple(place) for place in firsts}) > len(true) // 2
 
 
-def test_bits_divisors_norms_and_neighbours() -> None:
+def test_bits_and_divisors() -> None:
     x, y = np.array([8, 2, -3, 1], np.int32), np.array([1, 3, 2, 4], np.int32)
     assert (ours("LeftShift", x, y) == x << y).all()
     assert (ours("RightShift", x, y) == x >> y).all()
     assert (ops.gcd(Tensor(x), Tensor(y)).asnumpy() == np.gcd(x, y)).all()
     with pytest.raises(TypeError, match=r"LeftShift: input 0 is Bool, not an integer tensor"):
         ours("LeftShift", x > 0, y > 0)
-    low, high = np.array([1, 0], np.float32), np.array([2, -1], np.float32)
-    assert (ours("NextAfter", low, high) == np.nextafter(low, high)).all()
     assert (ops.FillV2()((2, 3), Tensor(4.0)).asnumpy() == np.full((2, 3), 4)).all()
-    cube = RANDOM.normal(size=(2, 3, 2)).astype(np.float32)
-    found = ops.LpNorm([0, 1], 3)(Tensor(cube)).asnumpy()
-    np.testing.assert_allclose(found, (np.abs(cube) ** 3).sum((0, 1)) ** (1 / 3), rtol=1e-6)
-    assert (ops.LpNorm(0)(Tensor(np.zeros((2, 2), np.float32))).asnumpy() == np.float32(1e-12)).all()

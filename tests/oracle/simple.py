@@ -109,11 +109,6 @@ ELEMENTS = [
     Judge(everywhere("soft_shrink"), torch.nn.functional.softshrink, unary(types=PRECISE)[:5]),
     Judge(everywhere("i0", "BesselI0"), torch.special.i0, [[drawn(3, 4)]], loose=1e3),
     Judge(everywhere("mse_loss_ext"), torch.nn.functional.mse_loss, [[drawn(3, 4), drawn(3, 4)]], loose=4),
-    Judge(
-        ("ops.PopulationCount", "ops.population_count"),
-        lambda x: torch.tensor([bin(int(n) & 0xFFFF).count("1") for n in x], dtype=torch.uint8),
-        [[np.array([0, 1, 255, -1, 1000], np.int16)]],
-    ),
     Judge(("ops.numel", "Tensor.nelement"), lambda x: torch.numel(x), unary()),
     Judge(everywhere("fills"), lambda x, value: torch.full_like(x, value), unary()[:10], arguments=[(2,)]),
     Judge(("ops.view_as_real",), torch.view_as_real, _COMPLEX),

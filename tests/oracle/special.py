@@ -50,12 +50,4 @@ JUDGES = [
     _judge("i1", "BesselI1", lambda x: S.i0(x) - _halved(S.i1, x)),
     _judge("i0e", "BesselI0e", lambda x: S.i1e(x) - np.sign(x) * S.i0e(x)),
     _judge("i1e", "BesselI1e", lambda x: S.i0e(x) - np.sign(x) * S.i1e(x) - _halved(S.i1e, x)),
-    _judge("k0", "BesselK0", lambda x: -S.k1(x), 0.1),
-    _judge("k1", "BesselK1", lambda x: -S.k0(x) - S.k1(x) / x, 0.1),
-    _judge("k0e", "BesselK0e", lambda x: S.k0e(x) - S.k1e(x), 0.1),
-    _judge("k1e", "BesselK1e", lambda x: S.k1e(x) - S.k0e(x) - S.k1e(x) / x, 0.1),
-    _judge("j0", "BesselJ0", lambda x: -S.j1(x)),
-    _judge("j1", "BesselJ1", lambda x: S.j0(x) - _halved(S.j1, x)),
-    _judge("y0", "BesselY0", lambda x: -S.y1(x), 0.1),
-    _judge("y1", "BesselY1", lambda x: S.y0(x) - S.y1(x) / x, 0.1),
 ]

@@ -176,13 +176,6 @@ def test_blocks_are_those_of_mindspore() -> None:
         13,
         15,
     ]
-    image = Tensor(np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4))
-    batch = ops.SpaceToBatchND([2, 2], [[0, 0], [1, 1]])(image)
-    assert batch.asnumpy().reshape(4, 3).tolist() == [[0, 1, 3], [0, 2, 0], [0, 5, 7], [4, 6, 0]]
-    assert np.array_equal(ops.batch_to_space_nd(batch, [2, 2], [[0, 0], [1, 1]]).asnumpy(), image.asnumpy())
-    assert np.array_equal(ops.space_to_batch_nd(image, [2, 2], [[0, 0], [1, 1]]).asnumpy(), batch.asnumpy())
-    pair_ = Tensor(np.arange(8, dtype=np.float32).reshape(2, 1, 2, 2))
-    assert ops.BatchToSpaceND([2, 1], [[0, 0], [0, 1]])(pair_).asnumpy().reshape(-1).tolist() == [0, 4, 2, 6]
 
 
 def test_transposed_convolution_as_a_function() -> None:

@@ -297,13 +297,9 @@ def _functions(torch: Any) -> dict[str, Counterpart]:
         "BesselI0e": torch.special.i0e, "BesselI1": torch.special.i1, "BesselI1e": torch.special.i1e,
         "Complex": torch.complex, "ComplexAbs": torch.abs, "Conj": torch.conj, "Digamma": torch.digamma,
         "Erfinv": torch.erfinv, "Gcd": torch.gcd, "Imag": lambda x: x.imag if x.is_complex() else torch.zeros_like(x),
-        "LeftShift": torch.bitwise_left_shift, "Lgamma": torch.lgamma, "NextAfter": torch.nextafter,
+        "LeftShift": torch.bitwise_left_shift, "Lgamma": torch.lgamma,
         "Polar": torch.polar, "Real": torch.real, "RightShift": torch.bitwise_right_shift,
-        "BesselJ0": torch.special.bessel_j0, "BesselJ1": torch.special.bessel_j1,
-        "BesselK0": torch.special.modified_bessel_k0, "BesselK1": torch.special.modified_bessel_k1,
-        "BesselK0e": torch.special.scaled_modified_bessel_k0, "BesselK1e": torch.special.scaled_modified_bessel_k1,
-        "BesselY0": torch.special.bessel_y0, "BesselY1": torch.special.bessel_y1,
-        "Igamma": torch.igamma, "Igammac": torch.igammac, "Zeta": torch.special.zeta,
+        "Zeta": torch.special.zeta,
     }  # fmt: skip
     return {name: _plain(function) for name, function in plain.items()}
 
@@ -373,11 +369,7 @@ def _orders(torch: Any) -> dict[str, Counterpart]:
         empty = torch.ones((op.num_segments, rows.shape[1]), dtype=x.dtype)
         return empty.scatter_reduce(0, places, rows, "prod").reshape(op.num_segments, *x.shape[ids.dim() :])
 
-    def norm(op: Any, x: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(x, op.p, op.axis if isinstance(op.axis, int) else list(op.axis), op.keep_dims)
-
     return {
-        "LpNorm": norm,
         "RepeatInterleaveTensor": lambda op, x: torch.repeat_interleave(x, torch.tensor(op.repeats), op.dim),
         "UnsortedSegmentProd": products,
         "CumProd": product,
@@ -467,7 +459,6 @@ def _arithmetic(torch: Any) -> dict[str, Counterpart]:
         "AddcmulExt": lambda op, x, y, z: torch.addcmul(x, y, z, value=op.value),
         "AddExt": lambda op, x, y: torch.add(x, y, alpha=op.alpha),
         "AddN": lambda op, *terms: sum(terms[1:], terms[0]),
-        "SquareSumAll": lambda op, x, y: (x.square().sum(), y.square().sum()),
         "Muls": lambda op, x: torch.mul(x, op.other),
         "SubExt": lambda op, x, y: torch.sub(x, y, alpha=op.alpha),
     }

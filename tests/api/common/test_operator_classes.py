@@ -27,8 +27,6 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "AddV2": (P.AddV2(), (X, Y), X + Y),
     "Addcdiv": (P.Addcdiv(), (X, Y, 1 + X * X, 2.0), X + 2 * Y / (1 + X * X)),
     "Addcmul": (P.Addcmul(), (X, Y, X, 2.0), X + 2 * Y * X),
-    "BatchToSpace": (P.BatchToSpace(2, [[0, 0], [0, 0]]), (IMAGES,),
-                     IMAGES.reshape(2, 2, 1, 1, 2, 2).transpose(2, 3, 4, 0, 5, 1).reshape(1, 1, 4, 4)),
     "BlackmanWindow": (P.BlackmanWindow(False), (7,), np.blackman(7)),
     "Bucketize": (P.Bucketize([-0.5, 0.0, 0.5]), (X,), np.digitize(X, [-0.5, 0.0, 0.5])),
     "CeLU": (P.CeLU(2.0), (X,), np.where(X > 0, X, 2 * np.expm1(X / 2))),

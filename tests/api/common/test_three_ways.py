@@ -106,8 +106,6 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "conv_transpose2d": (IMAGE, Tensor(GENERATOR.random((2, 3, 2, 2), np.float32)), None, 2),
     "grid_sample": (IMAGE, Tensor(GENERATOR.random((1, 3, 3, 2), np.float32))),
     "affine_grid": (THREE[:1, :2, :3], (1, 2, 3, 3)),
-    "space_to_batch_nd": (IMAGE, (2, 2), ((0, 0), (0, 0))),
-    "batch_to_space_nd": (IMAGE.reshape(4, 2, 2, 2), (2, 2), ((0, 0), (0, 1))),
     "dropout1d": (IMAGE[0], 0.5, False), "dropout2d": (IMAGE, 0.5, False), "dropout3d": (IMAGE[None], 0.5, False),
     "rot90": (X, 1, (0, 1)), "meshgrid": (X[0], Y[0]), "tuple_to_array": ((1, 2, 3),),
     "clip_by_norm": (X, 0.5), "tensor_dot": (X, W, 1), "repeat_interleave": (X, 2, 1), "repeat_elements": (X, 2, 1),
@@ -135,7 +133,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     ),
     **dict.fromkeys("inplace_add inplace_sub inplace_update".split(), (X, Y[:1], 0)),
     "rms_norm": (X, Y[0]), "cdist": (X, Y), "renorm": (X, 2, 0, 0.5), "bitwise_not": (PLACES,), "lcm": (PLACES, PLACES),
-    "population_count": (PLACES.astype(ms.int16),), "polygamma": (1, X), "mvlgamma": (X + 2, 2), "logit": (X * 0.5,),
+    "polygamma": (1, X), "mvlgamma": (X + 2, 2), "logit": (X * 0.5,),
     "quantile": (X, 0.3), "nanquantile": (X, [0.3, 0.6], 1), "top_k": (X, 2), "bucketize": (X, [0.2, 0.6]),
     "searchsorted": (X[0].sort()[0], X), "intopk": (X, CLASSES, 2), "pdist": (X,), "trapz": (X,), "cov": (X,),
     "moe_token_permute": (X, CLASSES), "moe_token_unpermute": (X, CLASSES // 2),
@@ -174,7 +172,7 @@ METHOD_ARGUMENTS: dict[str, tuple[Any, ...]] = {
 """What a method is called with whose forms are others."""
 OF_TWO = """add sub subtract mul multiply div divide true_divide floor_div floor_divide floor_mod pow tensor_pow maximum
 minimum logaddexp logaddexp2 float_power inner remainder fmod hypot atan2 arctan2 xlogy xdivy isclose approximate_equal
-igamma igammac nextafter zeta
+zeta
 equal eq not_equal ne less lt less_equal le greater gt greater_equal ge mse_loss l1_loss
 smooth_l1_loss huber_loss kl_div copysign heaviside fmax fmin ldexp tensor_add tensor_sub tensor_mul tensor_muls
 tensor_div tensor_floordiv floordiv tensor_mod floormod truncate_div truncate_mod tensor_gt tensor_ge tensor_lt
@@ -223,7 +221,7 @@ ONLY_FUNCTIONS = {
         bucketize cdist choice_with_mask combinations cond cosine_similarity dist
         dyn_shape eig float_power_ext floordiv floormod gumbel_softmax inplace_add inplace_sub intopk isnan_ext kron
         matrix_band_part matrix_exp matrix_norm matrix_solve mirror_pad mse_loss_ext multinomial_with_replacement mv
-        padding pdist pinv population_count pows rand_like randint_like randn_like rms_norm sequence_mask shuffle stft
+        padding pdist pinv pows rand_like randint_like randn_like rms_norm sequence_mask shuffle stft
         tensor_add tensor_div tensor_exp tensor_expm1 tensor_floordiv tensor_ge tensor_gt tensor_le tensor_lt tensor_mod
         tensor_mul tensor_muls tensor_scatter_add tensor_scatter_div tensor_scatter_elements tensor_scatter_max
         tensor_scatter_min tensor_scatter_mul tensor_scatter_sub tensor_scatter_update tensor_sub trapz truncate_div
@@ -240,13 +238,13 @@ ONLY_FUNCTIONS = {
         fast_gelu elu celu selu leaky_relu prelu mish softshrink tanhshrink hardswish hardsigmoid hardtanh threshold
         logsigmoid softsign glu softmin dropout_ext reduce_max reduce_min reduce_prod reduce_all reduce_any
         var_mean std_mean vector_norm pad diag_embed unstack gather_d
-        bessel_i0 bessel_i0e bessel_i1 bessel_i1e bessel_j0 bessel_j1 bessel_k0 bessel_k0e bessel_k1 bessel_k1e
-        bessel_y0 bessel_y1 conv1d conv2d conv3d avg_pool1d avg_pool2d avg_pool3d max_pool2d max_pool3d
+        bessel_i0 bessel_i0e bessel_i1 bessel_i1e
+        conv1d conv2d conv3d avg_pool1d avg_pool2d avg_pool3d max_pool2d max_pool3d
         adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d batch_norm group_norm interpolate
-        apply_rotary_pos_emb_ adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d affine_grid batch_to_space_nd
+        apply_rotary_pos_emb_ adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d affine_grid
         channel_shuffle conv_transpose2d dropout1d dropout2d dropout3d grid_sample lp_pool1d lp_pool2d
         lrn max_unpool1d max_unpool2d max_unpool3d moe_token_permute moe_token_unpermute pixel_shuffle
-        pixel_unshuffle repeat_elements space_to_batch_nd upsample""",
+        pixel_unshuffle repeat_elements upsample""",
     "an attribute says it": "shape rank size dtype",
     "it changes a parameter": """assign assign_add assign_sub inplace_index_add scatter_nd_add scatter_nd_div
         scatter_nd_max scatter_nd_min scatter_nd_mul scatter_nd_sub scatter_nd_update scatter_update""",

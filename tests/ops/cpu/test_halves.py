@@ -21,9 +21,9 @@ ELSEWHERE = (
 )  # fmt: skip
 LIMITS = ("UnsortedSegmentMax", "UnsortedSegmentMin")
 """Show the limits of their own element type, which differ."""
-WIDE = ("Complex", "Polar", "NextAfter")
+WIDE = ("Complex", "Polar")
 """Take no halves, as in MindSpore: those that make a complex number, whose parts are at least Float32, of parts of the
-same type, and what steps through the numbers of its own type."""
+same type."""
 BY_LINES = ("FusedUpdate",)
 """Round the result of every line, as the operators do of which they are made."""
 CASES = [
