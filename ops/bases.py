@@ -118,9 +118,6 @@ class Elementwise(Op, abstract=True):
         function = getattr(np, self.array_function, None)
         return functools.partial(apply, function) if be.xp is np and isinstance(function, np.ufunc) else None
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.elementwise import launch_elementwise  # late, as all of ops/cuda: only a GPU needs it
 

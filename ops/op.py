@@ -356,8 +356,10 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         """The kernel on arrays of `be.xp`: returns an array, or a tuple of arrays. Never writes to its inputs, except
-        to those named in `mutates`."""
-        raise NotImplementedError(f"{self.name} has no kernel")
+        to those named in `mutates`. An operator has this or `kernel`."""
+        if type(self).kernel is Op.kernel:
+            raise NotImplementedError(f"{self.name} has no kernel")
+        return self.kernel(be)(*inputs)
 
     @widening
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:

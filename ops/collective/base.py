@@ -239,9 +239,6 @@ class Collective(Op, abstract=True):
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         return same if self._mesh else self.bind(be.comm)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
 
 def _listed(ranks: Ranks) -> str:
     shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")

@@ -312,9 +312,6 @@ class Convolution(ImageOperator, abstract=True):
         require_same(self.name, *types)
         return inferred
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return None if self.channels_last else self.kernel_on(be)
 

@@ -62,9 +62,6 @@ class Resampling(ImageOperator, abstract=True):
         places = " ".join(f"p{d}={n}!" for d, n in enumerate(image[2:]))
         return f"n c {places}", "n c " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def apply(self, xp: Any, x: Any, image: Shape, back: bool) -> Any:
         """The matrices along all dimensions of an image of these sizes, or their transposes."""
         matmul = multiplied if xp is np else xp.matmul

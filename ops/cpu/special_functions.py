@@ -7,6 +7,7 @@ their integrands vanish so quickly that these sums have all digits. (Abramowitz 
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np

@@ -72,9 +72,6 @@ class FusedElementwise(Op):
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return blocked_kernel(be, steps_of(self), self.returns)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def launch(
         self, device: Device, inputs: Sequence[Array], out: Any, summed: tuple[int, RankSum] | None = None
     ) -> Launch | None:  # fmt: skip

@@ -134,9 +134,6 @@ class FusedMatMul(Op):
 
         return into
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     @staticmethod
     def _is_exact(device: Device, dtype: DType) -> bool:
         """Return True if cuBLASLt's activation is exact enough for these elements."""

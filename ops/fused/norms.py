@@ -70,9 +70,6 @@ class FusedLayerNorm(Op):
 
         return kernel
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value]:
         x, gamma, beta = inputs[0], inputs[-2], inputs[-1]
         total = b.emit(Add(), x, inputs[1]) if self.adds else x
@@ -172,9 +169,6 @@ class FusedLayerNormGrad(Op):
             return dx, dgamma, be.xp.sum(wide[0], axis=tuple(range(x.ndim - 1)))
 
         return kernel
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
 
     def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value]:
         dout, x, mean, variance, gamma = inputs[:5]

@@ -150,9 +150,6 @@ class _Product(Op, abstract=True):
 
         return product_kernel(self.transpose_a, self.transpose_b)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def operations(self, types: Sequence[TensorType]) -> float:
         x, y = (operand.shape for operand in types[:2])
         rows, summed = (x[-1], x[-2]) if self.transpose_a else (x[-2], x[-1])

@@ -80,9 +80,6 @@ class ReduceMean(ReductionOp):
 
         return kernel
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         if inputs[0].dtype.kind in "iu":
             return None
@@ -121,9 +118,6 @@ class ReduceMax(_ReduceExtremum):
 
         return kernel
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         return self.reduction_of(device, "Largest", inputs[0], out)
 
@@ -141,9 +135,6 @@ class ReduceMin(_ReduceExtremum):
             return smallest(x, axis, None, keepdims=keep)
 
         return kernel
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         return self.reduction_of(device, "Smallest", inputs[0], out)

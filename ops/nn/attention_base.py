@@ -58,9 +58,6 @@ class FilledOp(Op, abstract=True):
 
         return into
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
         """Compute the results into `out` and return it."""
         raise NotImplementedError(self.name)

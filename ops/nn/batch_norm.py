@@ -587,9 +587,6 @@ class BatchNorm(_Shared):
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return self.kernel(be)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
 
 def _filled(out: Any, y: Any, mean: Any, variance: Any) -> Any:
     """BatchNorm's five results, in `out` where it is given, which holds the first one already."""
@@ -653,9 +650,6 @@ class BatchNormGrad(_Shared):
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return self.kernel(be)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
 
 
 def _through_statistics(

@@ -205,9 +205,6 @@ class LayerNorm(Norm):
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return self.kernel(be)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it  # late: only a GPU needs it
         from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
@@ -376,9 +373,6 @@ class LayerNormGrad(Norm):
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return self.kernel(be)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
 
     def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value]:
         rank = len(inputs[1].tensor_type.shape)

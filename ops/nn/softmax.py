@@ -195,9 +195,6 @@ class Softmax(_Normalised):
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return self.kernel(be)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         stages = (
             RowPass((("most", "Largest", "x"),)),
@@ -248,9 +245,6 @@ class SoftmaxBackward(_Normalised):
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return self.kernel(be)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         stages = (RowPass((("total", "Sum", "g"),), "g = g * y;"),)
         operands = [Operand("g", inputs[0]), Operand("y", inputs[1])]
@@ -298,9 +292,6 @@ class LogSoftmax(_Normalised):
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return self.kernel(be)
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         stages = (
             RowPass((("most", "Largest", "x"),)),
@@ -343,9 +334,6 @@ class LogSoftmaxGrad(_Normalised):
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return self.kernel(be)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         stages = (RowPass((("total", "Sum", "g"),)),)

@@ -111,9 +111,6 @@ class ReduceSum(ReductionOp):
 
         return kernel
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         # A sum of Bool is Bool: whether any is true.
         return self.reduction_of(device, "Largest" if inputs[0].dtype == bool else "Sum", inputs[0], out)

@@ -223,9 +223,6 @@ class Cast(Unary):
     def cuda(self) -> str:  # type: ignore[override]  # depends on dst_type
         return f"wide(narrow<{c_type(self.dst_type)}>({{0}}))" if self.dst_type in HALVES else "{0}"
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     samples = (
         sample((8, 16), dst_type=FLOAT32, gradient=False),
         sample((8, 16), dst_type=FLOAT64),

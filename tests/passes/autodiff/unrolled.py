@@ -58,7 +58,8 @@ class _Unrolling:
 
     def emit(self, op: Op, *inputs: Value) -> Found:
         made = self.builder.emit(op, *inputs)
-        result = op.kernel(self.backend)(*map(self.array, inputs)) if type(op).run is not Op.run else None
+        computes = type(op).run is not Op.run or type(op).kernel is not Op.kernel
+        result = op.kernel(self.backend)(*map(self.array, inputs)) if computes else None
         if isinstance(made.type, TupleType):
             items = [self.builder.emit(TupleGetItem(i), made) for i in range(len(made.type.elements))]
             for i, item in enumerate(items):
