@@ -32,7 +32,7 @@ from mspc.sharding.rules import broadcast_rule
 
 
 def require_float(name: str, *types: TensorType) -> None:
-    """Raises MspcError where an operand is no floating-point tensor; complex ones reach only those that take them."""
+    """Raises MspcError if an operand is no floating-point tensor; complex ones reach only those that take them."""
     for index, operand in enumerate(types):
         if not (operand.dtype.is_float or operand.dtype.is_complex):
             raise MspcError(
@@ -43,7 +43,7 @@ def require_float(name: str, *types: TensorType) -> None:
 
 
 def require_same(name: str, *types: TensorType) -> None:
-    """Raises MspcError where operands differ in element type."""
+    """Raises MspcError if operands differ in element type."""
     for index, operand in enumerate(types[1:], 1):
         if operand.dtype != types[0].dtype:
             raise MspcError(
@@ -70,7 +70,7 @@ class Elementwise(Op, abstract=True):
         array_function: name of the function of NumPy and CuPy that is the kernel.
         promotes, promotes_from: how mixed operands are to be cast, see `promotion.operand_dtypes`.
         float_only: operands must be floating point.
-        broadcasts: operands are aligned by their last dimensions, as NumPy does; False where one is aligned otherwise.
+        broadcasts: operands are aligned by their last dimensions, as NumPy does; False if one is aligned otherwise.
     """
 
     array_function: ClassVar[str] = ""
@@ -86,7 +86,7 @@ class Elementwise(Op, abstract=True):
         return inferred
 
     def check(self, *types: TensorType) -> None:
-        """Raises MspcError where the operands' element types do not fit."""
+        """Raises MspcError if the operands' element types do not fit."""
         if self.float_only:
             require_float(self.name, *types)
         require_same(self.name, *types)

@@ -33,7 +33,7 @@ def check_graph(graph: Graph) -> None:
 
 
 def _ranks_of_stage(graph: Graph, ranks: int) -> int:
-    """How many ranks each stage of a pipeline has. graph: of a rank of one. Raises MspcError where that cannot be."""
+    """How many ranks each stage of a pipeline has. graph: of a rank of one. Raises MspcError if that cannot be."""
     stage, stages = graph.attrs[STAGE], graph.attrs.get(STAGES, 1)
     if type(stages) is not int or stages < 1 or ranks % stages or stage != graph.attrs.get("rank", 0) * stages // ranks:
         raise MspcError(
@@ -84,7 +84,7 @@ def _check_layouts(node: Node, layouts: Layouts, type: Type, ranks: int) -> None
 
 
 def _misfit(layout: Layout, shape: tuple[int, ...], ranks: int) -> str:
-    """Why a tensor of this shape cannot lie like that on so many ranks; "" where it can."""
+    """Why a tensor of this shape cannot lie like that on so many ranks; "" if it can."""
     if layout.ranks != ranks:
         return f"is of {layout.ranks} ranks; the header says {ranks}"
     if len(layout.dims) != len(shape):

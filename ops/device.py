@@ -144,7 +144,7 @@ class Device(Protocol):
         ...
 
     def aside(self, name: str, launch: Launch) -> None:
-        """Begin a launch once the current stream has come here, on a stream of this name; the step ends behind it."""
+        """Begin a launch once the current stream has come here, on a stream of this name; the step ends after it."""
         ...
 
     def scratch(self, nbytes: int) -> Array:
@@ -157,7 +157,7 @@ class Device(Protocol):
         """out = activation(x @ y + addend + bias) over the last two dimensions, with leading dimensions as a batch.
 
         addend has the shape of out and may be out. bias has its last dimension. activation is "" or "gelu" (the tanh
-        formula; `before` then takes the value before it) or "gelu_gradient" (out = (x @ y) * gelu'(before)). None where
+        formula; `before` then takes the value before it) or "gelu_gradient" (out = (x @ y) * gelu'(before)). None if
         the libraries have nothing for the element type or for what follows the product.
         """
         ...
@@ -167,8 +167,8 @@ class Device(Protocol):
         """Products of runs of rows, which are said when they are made, of x [rows, k].
 
         out[run] = x[run] @ y[i], y [matrices, k, n] or [matrices, n, k] transposed, where rows in no run become zeros;
-        or `outer`: out[i] = x[run]^T @ y[run], y [rows, n], added up over the runs of i, zeros where there is none.
-        None where the libraries have nothing for the element type or these sizes.
+        or `outer`: out[i] = x[run]^T @ y[run], y [rows, n], added up over the runs of i, zeros if there is none.
+        None if the libraries have nothing for the element type or these sizes.
         """
         ...
 

@@ -51,7 +51,7 @@ class Coordinate:
         return high < begin or end <= low
 
     def divided(self, behind: int, dims: Shape) -> tuple[Coordinate, Coordinate] | None:
-        """(quotient, rest) of the coordinate by `behind`, where both are such sums; None where they are not."""
+        """(quotient, rest) of the coordinate by `behind`, where both are such sums; None if they are not."""
         outer = tuple((d, step // behind) for d, step in self.terms if step % behind == 0)
         inner = tuple((d, step) for d, step in self.terms if step % behind)
         rest = Coordinate(self.offset % behind, inner)
@@ -67,7 +67,7 @@ def along(dim: int, step: int = 1, offset: int = 0) -> Coordinate:
 @dataclass(frozen=True, slots=True)
 class IndexBlock:
     """Where elements of operand number `operand` are: for every (dimension, begin, end) in `where` the result's
-    coordinate is at `begin` or behind it, and before `end`. source: the place along each dimension of the operand."""
+    coordinate is at `begin` or after it, and before `end`. source: the place along each dimension of the operand."""
 
     operand: int
     source: tuple[Coordinate, ...]
@@ -110,7 +110,7 @@ def flattened(places: Sequence[Coordinate], shape: Shape) -> Coordinate:
 
 def reshaped(places: Sequence[Coordinate], shape: Shape, target: Shape, dims: Shape) -> list[Coordinate] | None:
     """The coordinates in a tensor of shape `target` of what lies at these places in one of `shape`, which has the same
-    elements in the same order; None where they are no sums of steps. dims: of the space that places speak of."""
+    elements in the same order; None if they are no sums of steps. dims: of the space that places speak of."""
     left = [(n, place) for n, place in zip(shape, places, strict=True) if n != 1]
     found: list[Coordinate] = []
     for wanted in target:

@@ -105,7 +105,7 @@ class MemoryOrder:
     # How operators change it ------------------------------------------------------------------------------------
 
     def place(self, dim: int) -> int | None:
-        """The dimension of the stored tensor that is dimension `dim` of the value; None where it has several parts."""
+        """The dimension of the stored tensor that is dimension `dim` of the value; None if it has several parts."""
         found = [place for place, part in enumerate(self.parts) if part.dim == dim]
         return found[0] if len(found) == 1 else None
 
@@ -115,7 +115,7 @@ class MemoryOrder:
         return tuple(place for place, part in enumerate(self.parts) if part.dim in wanted)
 
     def permuted(self, values: Sequence[Any]) -> tuple[Any, ...] | None:
-        """What is given for every dimension of the value, for those of the stored tensor; None where one has several
+        """What is given for every dimension of the value, for those of the stored tensor; None if one has several
         parts."""
         dims = [part.dim for part in self.parts]
         return tuple(values[d] for d in dims) if len(dims) == self.rank else None
@@ -156,7 +156,7 @@ class MemoryOrder:
         return MemoryOrder(tuple(parts), len(shape))
 
     def view(self, shape: Shape) -> MemoryOrder | None:
-        """The order of the value with another shape, in the same memory; None where dimensions would be divided at
+        """The order of the value with another shape, in the same memory; None if dimensions would be divided at
         other places than they can be."""
         if 0 in shape:
             return None
@@ -180,7 +180,7 @@ class MemoryOrder:
         return MemoryOrder(tuple(parts), len(shape))
 
     def refined(self, other: MemoryOrder) -> tuple[MemoryOrder, MemoryOrder] | None:
-        """Both orders of one value with equal parts of every dimension; None where there are none."""
+        """Both orders of one value with equal parts of every dimension; None if there are none."""
         mine: list[DimensionPart] = []
         theirs: list[DimensionPart] = []
         for dim in range(self.rank):

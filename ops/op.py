@@ -51,7 +51,7 @@ class Sharding:
         constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
         requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `Op.asks`.
         joins: how its results over groups of its operands give that over all of them ("sum", "prod", "max", "min",
-            "all", "any"), in whatever groups they are, or that they lie "beside" each other along `axis`; "" where they
+            "all", "any"), in whatever groups they are, or that they lie "beside" each other along `axis`; "" if they
             do not. Over one operand it is that operand, unless it goes operandwise or beside.
         sums_of_rows: of what `over_all_ranks` changes, results that are sums over a rank's own rows, added up later.
     """
@@ -119,7 +119,7 @@ class KernelTraits:
 
     Class attributes:
         any_types: `kernel_into` takes operands and results of any element types, which may differ.
-        widens: kernels get Float16 and BFloat16 as Float32; False where data are moved, or it says how it computes.
+        widens: kernels get Float16 and BFloat16 as Float32; False if data are moved, or it says how it computes.
         takes_complex: it computes with complex numbers, too.
         takes_bool: it computes with Bool, too.
         seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
@@ -129,7 +129,7 @@ class KernelTraits:
         host_reads: operands whose elements the host has to know on a GPU to launch it; see `Device.asking`.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}`
             are the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R`
-            that of the result; `{i}` is the number of the element, `{s}` that of the step. "" where there is none.
+            that of the result; `{i}` is the number of the element, `{s}` that of the step. "" if there is none.
         row_lines: for operators that go along rows, what they are as lines of a fused operator (`ops/fused/body.py`),
             of which the last is the result: `x0` is operand 0, and `AXES` stands for the attributes of reductions. See
             `Op.row_axes`.
@@ -165,7 +165,7 @@ class Script:
             "name=field" for a field of another name. The other fields are given by keyword.
         operand_names: of a `call` with more than inputs.
         sequences: of fields that users give as a list alone, or as a tuple alone, that type; said where it is called.
-        checks_where_called: what a user gave as fields is checked by `infer`, not where the operator is made.
+        checks_where_called: what a user gave as fields is checked by `infer`, not when the operator is made.
         omitted: names of fields that the text leaves out while they have their default.
     """
 
@@ -198,7 +198,7 @@ class OtherForms:
 
     def other_form(self, types: Sequence[TensorType], ranks: int) -> Self | None:
         """The form with another rule, for operands of these types (global), by which so many ranks may shard it, too;
-        None where there is none."""
+        None if there is none."""
         return None
 
     def in_form(self, layouts: Sequence[Layout]) -> Self:
@@ -245,7 +245,7 @@ class RankPlacement:
 class RequestedSharding:
     """The sharding that a user wants of one operator, for `decompose`.
 
-    in_strategy, out_strategy: as given with `shard()`, one tuple or NamedLayout per tensor; None where nothing was
+    in_strategy, out_strategy: as given with `shard()`, one tuple or NamedLayout per tensor; None if nothing was
     asked. attrs: what was attached with `add_prim_attr`. ranks: for how many of them it is.
     """
 
@@ -347,11 +347,11 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
 
     bprop: ClassVar[Any] = NotDifferentiable("the operator states no gradient")
     """`bprop(self, b, *inputs, out, dout) -> sequence`: emits nodes through the builder `b` and returns the gradient
-    of every input, None where there is none. `dout` has the type of `out`; for a tuple it is a list of values, with
+    of every input, None if there is none. `dout` has the type of `out`; for a tuple it is a list of values, with
     None for results that nobody differentiates."""
 
     def uniform(self) -> int | float | None:
-        """The number that all elements of the result are, whatever the operands hold; None where they differ."""
+        """The number that all elements of the result are, whatever the operands hold; None if they differ."""
         return None
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -387,28 +387,28 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return None
 
     def check_operands(self, *operands: Array) -> None:
-        """Raises MspcError where the operands' values, NumPy arrays, are none that the operator takes. `run` asks it on
+        """Raises MspcError if the operands' values, NumPy arrays, are none that the operator takes. `run` asks it on
         CPUs; what is compiled in its place does, too."""
 
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]] | None:
         """What works element by element on operands of other shapes, and these, aligned by their last dimensions, where
-        the operator so does what it does; None where it has no such form. With it an operator may be a line of a fused
+        the operator so does what it does; None if it has no such form. With it an operator may be a line of a fused
         one."""
         return None
 
     def index_map(self, *types: TensorType) -> IndexMap | None:
         """Where each element of the result lies in operands of these types, for an operator with one result that moves
-        elements and computes none; None where that cannot be said. With it an operator may be a line of a fused one."""
+        elements and computes none; None if that cannot be said. With it an operator may be a line of a fused one."""
         return None
 
     def single_result(self, number: int, *types: TensorType) -> Op | None:
-        """What makes result `number` alone from the same operands, for an operator with several results; None where
+        """What makes result `number` alone from the same operands, for an operator with several results; None if
         nothing does."""
         return None
 
     def summed_over(self, axes: Sequence[int], *types: TensorType) -> Op | None:
         """What makes the result summed over these axes, counted from 0, which stay with one element, and takes no
-        longer for it; None where nothing does."""
+        longer for it; None if nothing does."""
         return None
 
     def row_axes(self, *types: TensorType) -> tuple[int, ...]:
@@ -483,7 +483,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return None
 
     def strategy_mistake(self, asked: RequestedSharding) -> str:
-        """Why a user cannot ask this of the operator, whatever its operands are; "" where nothing speaks against it."""
+        """Why a user cannot ask this of the operator, whatever its operands are; "" if nothing speaks against it."""
         return ""
 
     def sharding_mistake(self, types: Sequence[TensorType], operand: int, dimension: int, shards: int) -> str:
@@ -537,7 +537,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
     # Derived ----------------------------------------------------------------------------------------------------
 
     def parsed_rule(self, *types: TensorType) -> Rule:
-        """`rule` with its factors' sizes. Raises MspcError where the operands do not fit."""
+        """`rule` with its factors' sizes. Raises MspcError if the operands do not fit."""
         names = _operand_names(type(self))
         if names is not None and len(types) != len(names):
             counted = f"{len(names)} tensor{'s' * (len(names) != 1)}"
@@ -569,7 +569,7 @@ def _field_names(cls: type[Op]) -> tuple[str, ...]:
 
 @functools.cache
 def _operand_names(cls: type[Op]) -> tuple[str, ...] | None:
-    """The names of the operands that `rule` takes, None where it takes any number."""
+    """The names of the operands that `rule` takes, None if it takes any number."""
     parameters = list(inspect.signature(cls.rule).parameters.values())[1:]
     varies = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
     return None if varies else tuple(p.name for p in parameters)

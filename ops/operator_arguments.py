@@ -98,7 +98,7 @@ def shape_of(name: str, what: str, value: Any) -> tuple[int, ...]:
 
 
 def dtype_arg(name: str, what: str, value: Any) -> DType:
-    """`value` as an element type. Raises MspcError where it names none."""
+    """`value` as an element type. Raises MspcError if it names none."""
     try:
         return dtype_of(value)
     except (MspcError, TypeError):
@@ -113,7 +113,7 @@ def sequence_of(name: str, args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def axis_in(name: str, axis: int, rank: int) -> int:
-    """`axis` counted from 0. Raises MspcError where a tensor of `rank` dimensions has no such axis."""
+    """`axis` counted from 0. Raises MspcError if a tensor of `rank` dimensions has no such axis."""
     if not isinstance(cast(object, axis), int):
         raise MspcError(f"{name}: axis must be an int, not {describe(axis)}", kind=TypeError)
     if not -rank <= axis < rank:
@@ -174,7 +174,7 @@ def _large(values: Iterable[Any]) -> Iterator[int]:
 
 
 def require_elements(name: str, shape: Sequence[int], axes: Iterable[int], what: str) -> None:
-    """Raises MspcError where one of the dimensions `axes` of input 0 has size 0: there is no `what` along it."""
+    """Raises MspcError if one of the dimensions `axes` of input 0 has size 0: there is no `what` along it."""
     for axis in axes:
         if not shape[axis]:
             raise MspcError(f"{name}: dimension {axis} of input 0 is empty and has no {what}")

@@ -33,7 +33,7 @@ class Rendezvous(NamedTuple):
 
 
 def check_fields(op: Op, wanted: Mapping[str, str]) -> None:
-    """Raise MspcError where a field of an operator that `checks_where_called` is not of its type; `wanted` says in
+    """Raise MspcError if a field of an operator that `checks_where_called` is not of its type; `wanted` says in
     words what it must be."""
     for name, field in fields_of(type(op)).items():
         value = getattr(op, name)
@@ -43,7 +43,7 @@ def check_fields(op: Op, wanted: Mapping[str, str]) -> None:
 
 
 def check_reduction(op: Op, how: str) -> None:
-    """Raise MspcError where a collective cannot combine tensors by `how`."""
+    """Raise MspcError if a collective cannot combine tensors by `how`."""
     if how not in _REDUCE_OPS:
         raise MspcError(f"{op.name}: op is {how!r}", notes=[f"it must be one of {', '.join(_REDUCE_OPS)}"])
 
@@ -119,7 +119,7 @@ class Collective(Op, abstract=True):
         return len(self.ranks)
 
     def mistake_in_group(self) -> str:
-        """Why nobody can call this, "" where one can: a rank that it names is not in the group."""
+        """Why nobody can call this, "" if one can: a rank that it names is not in the group."""
         members = self.members
         for name in self.named if members else ():
             given = getattr(self, name)
@@ -129,7 +129,7 @@ class Collective(Op, abstract=True):
         return ""
 
     def mistake_on(self, rank: int) -> str:
-        """Why `rank` cannot call this, "" where it can: it is not in the group."""
+        """Why `rank` cannot call this, "" if it can: it is not in the group."""
         is_outside = bool(self.members) and rank not in self.members
         return f"{self.name}: rank {rank} is not in {self._shown_group}" if is_outside else ""
 
@@ -174,7 +174,7 @@ class Collective(Op, abstract=True):
         return self.with_ranks(group_of(self._mesh, order, placement.rank))
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the result on a rank. Raises MspcError where the operand does not fit."""
+        """Shape of the result on a rank. Raises MspcError if the operand does not fit."""
         return shape
 
     def infer(self, *types: Type) -> Type:

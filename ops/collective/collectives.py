@@ -395,7 +395,7 @@ def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def resized(op: Op, shape: tuple[int, ...], dim: int, times: int, parts: int) -> tuple[int, ...]:
-    """A shape with `times` / `parts` as many elements along a dimension. Raises MspcError where that cannot be."""
+    """A shape with `times` / `parts` as many elements along a dimension. Raises MspcError if that cannot be."""
     if not 0 <= dim < len(shape):
         raise MspcError(f"{op.name}: there is no dimension {dim} in shape {shape}", kind=IndexError)
     if shape[dim] % parts:
@@ -410,7 +410,7 @@ COMBINATIONS = ("sum", "prod", "max", "min")
 
 
 def takes(nbytes: int, dtype: np.dtype, op: str) -> bool:
-    """Whether what each rank gets, so many bytes, is small. op: what combines elements, or "" where none are."""
+    """Whether what each rank gets, so many bytes, is small. op: what combines elements, or "" if none are."""
     return nbytes % 4 == 0 and nbytes <= 4 * WORDS and (not op or (dtype.name in COMBINED and op in COMBINATIONS))
 
 
@@ -447,7 +447,7 @@ class Rooted(Collective, abstract=True):
         return self.ranks[getattr(self, "rank_id", 0)] == self.root
 
     def checked(self, types: Sequence[Type]) -> TensorType:
-        """The operand's type. Raises MspcError where the root, or this rank's number, is none of the group."""
+        """The operand's type. Raises MspcError if the root, or this rank's number, is none of the group."""
         x = one_tensor(self, types)
         mistake = self.mistake_in_group()
         if mistake:

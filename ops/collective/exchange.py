@@ -213,7 +213,7 @@ class NeighborExchangeV2(Collective):
     send_rank_ids, recv_rank_ids: the ranks above, above to the right, to the right, and so on clockwise, to which a
     border goes and from which one comes; -1 for none. send_lens, recv_lens: how many rows above and below, columns to
     the left and to the right a border has. A side from which nothing comes stays as it is; a corner is there where both
-    its sides are, zero where no rank sends it.
+    its sides are, zero if no rank sends it.
     """
 
     send_rank_ids: Ranks = ()

@@ -30,13 +30,13 @@ class DeviceCommunicator(Protocol):
 
     def direct(self, name: str, array: Array, out: Array, op: str, ranks: Ranks) -> Launch | None:
         """The collective `name` ("AllReduce", "AllGather" or "ReduceScatter", parts one after the other) over memory
-        that the ranks reach of each other; they call this together when the launch is made. None where the work is
+        that the ranks reach of each other; they call this together when the launch is made. None if the work is
         small or there is no such way: then the forms below do it."""
         ...
 
     def partial_sums(self, array: Array, ranks: Ranks) -> RankSum | None:
         """Where the parts of a sum lie, of which `array` is this rank's, for a kernel that adds them up as it reads;
-        the ranks call this together when it is made. None where there is no such way."""
+        the ranks call this together when it is made. None if there is no such way."""
         ...
 
     def all_can(self, able: bool, ranks: Ranks) -> bool:
@@ -80,7 +80,7 @@ class DeviceCommunicator(Protocol):
 
 
 def launch_all_reduce(device: Device, arrays: Sequence[Array], out: Any, op: str, ranks: Ranks) -> Launch | None:
-    """None where the element type cannot be combined on the GPU."""
+    """None if the element type cannot be combined on the GPU."""
     outs: Sequence[Array] = cast("tuple[Array, ...]", out) if isinstance(out, tuple) else (out,)
     if len(ranks) == 1:
         return launch_copies(device, arrays, outs)
@@ -107,7 +107,7 @@ def launch_all_gather(device: Device, array: Array, out: Array, ranks: Ranks, ax
 
 
 def launch_reduce_scatter(device: Device, array: Array, out: Array, op: str, ranks: Ranks, axis: int) -> Launch | None:
-    """None where the element type cannot be combined on the GPU."""
+    """None if the element type cannot be combined on the GPU."""
     if len(ranks) == 1:
         return launch_copies(device, (array,), (out,))
     comm: DeviceCommunicator = device.comm

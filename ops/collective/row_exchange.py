@@ -28,7 +28,7 @@ Pieces = list[tuple[int, Any]]
 
 
 def _operands(op: Op, types: Sequence[Type]) -> tuple[TensorType, TensorType]:
-    """The types of rows and of whole numbers. Raises MspcError where the operands are others."""
+    """The types of rows and of whole numbers. Raises MspcError if the operands are others."""
     tensors = [t for t in types if isinstance(t, TensorType)]
     if len(types) != 2 or len(tensors) != 2 or not tensors[0].shape or not tensors[1].dtype.is_integer:
         given = ", ".join(map(str, types)) or "none"
@@ -57,7 +57,7 @@ class FetchRows(_ByPlaces):
     """Rows of a table [total, ...] at places of any shape; zeros for places that are none, from 0 to total.
 
     Every rank of the group has a slice of the table, in their order, and places of its own. limit: all places are below
-    it, 0 where they may be anything. share: how much of the rows that may
+    it, 0 if they may be anything. share: how much of the rows that may
     travel does, in the mean.
     """
 
@@ -115,7 +115,7 @@ class SendRows(_ByPlaces):
 
     Every rank of the group has rows with their places [rows] of its own, and a slice of the table, in their order. Rows
     are added in the order of ranks. sets: the last row of a place stands there instead of their sum. limit: all places
-    are below it, 0 where they may be anything. share: as of FetchRows.
+    are below it, 0 if they may be anything. share: as of FetchRows.
     """
 
     size: int = 0

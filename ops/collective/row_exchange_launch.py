@@ -1,7 +1,7 @@
 """FetchRows and SendRows on a GPU: its host reads the places, and rows travel in rounds whose memory is known ahead.
 
 Hosts tell each other how many places each names of each one's slice, and launch what sends and receives so many. The
-places are sorted on the GPU. What computes places early lets the host launch what is behind ahead of time.
+places are sorted on the GPU. Places that are computed early let the host launch later work early.
 """
 
 from __future__ import annotations

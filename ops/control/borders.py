@@ -57,7 +57,7 @@ class Enter(Op, abstract=True):
 
     @property
     def words(self) -> str:
-        """What the operator needs, ahead of a layout in words."""
+        """What the operator needs, before a layout in words."""
         return f"{self.kind} {'scans' if self.scanned else 'carries'} it"
 
     def rule(self, x: TensorType) -> str:

@@ -148,7 +148,7 @@ class OwnGradient(Op):
     from, a placeholder for each result's gradient, and what the script computes of these, for each of what they came
     from. The pass `grad` puts the operators in place and takes this one out.
 
-    inner: the number of (placeholder, gradient) pairs behind these, all placeholders first. The placeholders are those
+    inner: the number of (placeholder, gradient) pairs after these, all placeholders first. The placeholders are those
         of an OwnGradient that comes earlier in the graph, whose gradients are replaced: they may then depend on the
         gradients of both, as those of a backward hook of a cell do.
     """

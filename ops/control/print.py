@@ -27,7 +27,7 @@ PLACE = "{}"
 
 class Print(Op):
     """Prints values, a line each, every time that it runs: of the first tensor this rank's slice, all of the others.
-    Called as `Print()("x is", x)`; the result is the first tensor, a zero where there is none. Tensors may be in
+    Called as `Print()("x is", x)`; the result is the first tensor, a zero if there is none. Tensors may be in
     tuples, lists and dicts; a tensor of no dimensions is shown as its number, and what is no tensor as Python shows it
     when the network is read. `print("x is", x)` in a network is this operator, once for each tensor.
 

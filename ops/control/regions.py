@@ -46,7 +46,7 @@ class RegionOp(Op, abstract=True):
         raise NotImplementedError(self.name)
 
     def inside(self, number: int, operand: int) -> int | None:
-        """The number of the parameter of region `number` that stands for an operand; None where none does."""
+        """The number of the parameter of region `number` that stands for an operand; None if none does."""
         raise NotImplementedError(self.name)
 
     def places(self, number: int, types: Sequence[Type]) -> list[range]:
@@ -226,7 +226,7 @@ def overwritten_parameters(region: Graph) -> Iterator[int]:
 
 
 def result_types(region: Graph) -> tuple[TensorType, ...]:
-    """The types of what a region returns. Raises MspcError where one is a tuple."""
+    """The types of what a region returns. Raises MspcError if one is a tuple."""
     found = [value.type for value in region.results]
     tensors = tuple(type for type in found if isinstance(type, TensorType))
     if len(tensors) != len(found):
@@ -235,20 +235,20 @@ def result_types(region: Graph) -> tuple[TensorType, ...]:
 
 
 def check_count(op: RegionOp, regions: Sequence[Graph]) -> None:
-    """Raises MspcError where these are not the operator's regions."""
+    """Raises MspcError if these are not the operator's regions."""
     if len(regions) != len(op.region_names):
         wanted = " and ".join(op.region_names)
         raise MspcError(f"{op.name}: it has {len(regions)} regions; it takes {len(op.region_names)}: {wanted}")
 
 
 def check_condition(op: RegionOp, type: Type | None) -> None:
-    """Raises MspcError where a condition is no Bool of shape ()."""
+    """Raises MspcError if a condition is no Bool of shape ()."""
     if type != TensorType(BOOL, ()):
         raise MspcError(f"{op.name}: the condition is {type}, not {TensorType(BOOL, ())}")
 
 
 def check_parameters(op: RegionOp, name: str, region: Graph, types: Sequence[Type]) -> None:
-    """Raises MspcError where a region takes others than these."""
+    """Raises MspcError if a region takes others than these."""
     told = [parameter.type for parameter in region.parameters]
     if len(told) != len(types):
         raise MspcError(f"{op.name}: @{region.name} ({name}) takes {len(told)} operands, it is given {len(types)}")
@@ -261,7 +261,7 @@ def check_parameters(op: RegionOp, name: str, region: Graph, types: Sequence[Typ
 
 
 def check_alike(op: RegionOp, what: str, one: Sequence[Type], other: Sequence[Type]) -> None:
-    """Raises MspcError where the types of two lists of results differ."""
+    """Raises MspcError if the types of two lists of results differ."""
     if len(one) != len(other):
         raise MspcError(f"{op.name}: one {what} returns {len(one)} tensors, the other {len(other)}")
     for number, (left, right) in enumerate(zip(one, other, strict=True)):
@@ -333,11 +333,11 @@ class Loop(RegionOp, abstract=True):
     stacked: int = 0
     reverse: bool = False
     leading: ClassVar[int] = 0
-    """Parameters of the body ahead of those for operands: the number of the turn."""
+    """Parameters of the body before those for operands: the number of the turn."""
 
     @property
     def first(self) -> int:
-        """Operands ahead of what is carried."""
+        """Operands before what is carried."""
         return 0
 
     @property
@@ -391,8 +391,8 @@ class Loop(RegionOp, abstract=True):
 
 
 class While(Loop):
-    """Runs the body while the condition, of the same parameters, holds ahead of a turn. With `stacked` results, or with
-    `counted`, it also returns how many turns there were, ahead of the stacks."""
+    """Runs the body while the condition, of the same parameters, holds before a turn. With `stacked` results, or with
+    `counted`, it also returns how many turns there were, before the stacks."""
 
     counted: bool = False
     region_names = ("condition", "body")
@@ -580,7 +580,7 @@ def times_of(program: Graph) -> dict[Graph, Times]:
 
 
 def nodes_with_times(program: Graph) -> Iterator[tuple[Node, Times]]:
-    """Every node of a program and of its graphs once, those that a node runs behind it where it is the first that does,
+    """Every node of a program and of its graphs once, those that a node runs after it where it is the first that does,
     and how often a step runs it."""
     times = times_of(program)
     yield from _nodes(program, times, {program})

@@ -72,7 +72,7 @@ class TupleGetItems(Op):
 
 
 def taken_elements(op: object) -> tuple[int, ...] | None:
-    """Which elements of its operand, a tuple, an operator takes; None where it reads it otherwise."""
+    """Which elements of its operand, a tuple, an operator takes; None if it reads it otherwise."""
     if isinstance(op, TupleGetItem):
         return (op.index,)
     return op.indices if isinstance(op, TupleGetItems) else None
@@ -129,7 +129,7 @@ class Gradient(Op):
     """A request that the pass `grad` replaces: gradients of the first `outputs` operands, with respect to the others.
 
     The last `outputs` operands are the sensitivities when `has_sens`; otherwise each is a tensor of ones, as in
-    MindSpore. The result is a tuple with one gradient for every differentiated value (zeros where it has none).
+    MindSpore. The result is a tuple with one gradient for every differentiated value (zeros if it has none).
     """
 
     takes_complex = True

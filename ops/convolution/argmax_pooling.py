@@ -88,7 +88,7 @@ class _WithPlaces(Op, abstract=True):
 
 
 def _flat(b: Builder, value: Value, leading: int) -> Value:
-    """All dimensions behind the first `leading` as one."""
+    """All dimensions after the first `leading` as one."""
     return b.emit(Reshape((*value.shape[:leading], math.prod(value.shape[leading:]))), value)
 
 

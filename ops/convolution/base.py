@@ -144,7 +144,7 @@ def convolution_by_products(
 ) -> Launch | None:
     """Launch of a convolution, or of one of its gradients; operands and `kind` as `Device.convolution` has them.
 
-    None where the device has no such product. Groups of one input channel have none either: they are no products.
+    None if the device has no such product. Groups of one input channel have none either: they are no products.
     """
     groups = image.shape[1] // max(weight.shape[1], 1)
     if not (image.size and weight.size and result.size) or (weight.shape[1] == 1 and groups > 1):
@@ -239,7 +239,7 @@ class _Part:
         return self.image[of_image].swapaxes(0, 1), self.wide[(slice(None), slice(None), *of_wide)]
 
     def _gather(self) -> None:
-        """Fill the columns from the image, with zeros where it has no places."""
+        """Fill the columns from the image, with zeros if it has no places."""
         of_image, of_wide = self._there()
         if of_wide.shape != self.wide.shape:
             self.wide.fill(0)
@@ -316,7 +316,7 @@ class Convolution(ImageOperator, abstract=True):
         return None if self.channels_last else self.kernel_on(be)
 
     def check(self, image: Shape, weight: Shape) -> None:
-        """Raises MspcError where image and weights do not fit each other or the attributes."""
+        """Raises MspcError if image and weights do not fit each other or the attributes."""
         order = {2: "NCHW", 3: "NCDHW"}[self.dims]
         if self.data_format not in ("", order):
             raise MspcError(f"{self.name}: data_format must be {order!r}, not {self.data_format!r}")
@@ -346,7 +346,7 @@ class Convolution(ImageOperator, abstract=True):
         return result_lengths(self.name, lengths, self.along(lengths))
 
     def sides(self, image: Shape, weight: Shape) -> tuple[str, str, str]:
-        """The rule's sides of image, weights and result. Raises MspcError where they do not fit."""
+        """The rule's sides of image, weights and result. Raises MspcError if they do not fit."""
         self.check(image, weight)
         places, positions = image_tokens(image[2:], self.counts(image[2:]), self.along(image[2:]))
         window = " ".join(f"s{d}!" for d in range(self.dims))

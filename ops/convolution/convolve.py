@@ -347,7 +347,7 @@ class _Backward(Convolution, abstract=True):
         return self.shapes(types)
 
     def check_result(self, dout: Shape, image: Shape, weight: Shape) -> None:
-        """Raises MspcError where `dout` has not the shape of the forward operator's result."""
+        """Raises MspcError if `dout` has not the shape of the forward operator's result."""
         expected = (image[0], weight[0], *self.counts(image[2:]))
         if dout != expected:
             raise MspcError(

@@ -204,7 +204,7 @@ class Pooling(ImageOperator, abstract=True):
         return tuple(window.on_places((0, length), (0, count)) for window, length, count in pairs)
 
     def sides(self, image: Shape) -> tuple[str, str]:
-        """The rule's sides of image and result. Raises MspcError where the image does not fit the attributes."""
+        """The rule's sides of image and result. Raises MspcError if the image does not fit the attributes."""
         names = {2: "NCHW", 3: "NCDHW"}[self.dims]
         if self.data_format not in ("", names):
             raise MspcError(f"{self.name}: data_format must be {names!r}, not {self.data_format!r}")

@@ -434,7 +434,7 @@ class _GridSampler(Op, abstract=True):
     dims: ClassVar[int] = 2
 
     def check(self, x: TensorType, grid: TensorType) -> None:
-        """Raises MspcError where images and grid do not fit each other or the attributes."""
+        """Raises MspcError if images and grid do not fit each other or the attributes."""
         if self.interpolation_mode not in ("bilinear", "nearest"):
             raise MspcError(
                 f"{self.name}: interpolation_mode must be 'bilinear' or 'nearest', not {self.interpolation_mode!r}"

@@ -135,7 +135,7 @@ def sharding_mistake(
     d: int,
     shards: int,
 ) -> str:
-    """Why an image of these lengths and its result cannot have `shards` shards along a dimension; "" where they
+    """Why an image of these lengths and its result cannot have `shards` shards along a dimension; "" if they
     can, or it is none of the image. counts, along: positions and windows of an image."""
     if d < 0:
         return ""

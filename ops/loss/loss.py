@@ -191,7 +191,7 @@ class BinaryCrossEntropy(_ElementLoss):
 
 
 class KLDivLoss(_ElementLoss):
-    """y (log(y) - x) for logarithms x and probabilities y; 0 where y is 0. Labels get no gradient. The reduction
+    """y (log(y) - x) for logarithms x and probabilities y; 0 if y is 0. Labels get no gradient. The reduction
     "batchmean" is the sum over the size of dimension 0."""
 
     reduction: str = "mean"  # type: ignore[misc]  # MindSpore's argument
@@ -308,7 +308,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
     """The mean cross entropy of logits[n, c] with the classes labels[n]; with is_grad its derivative in the
     logits.
 
-    batch: the global number of rows, 0 where this rank has all. Where the classes are sharded, ranks exchange the
+    batch: the global number of rows, 0 if this rank has all. Where the classes are sharded, ranks exchange the
     largest and the sum of every row.
     """
 

@@ -107,7 +107,7 @@ IsFinite = operator(
 
 
 class Select(Elementwise):
-    """x where the condition holds, y elsewhere; all three are broadcast against each other."""
+    """x if the condition holds, y elsewhere; all three are broadcast against each other."""
 
     promotes = "common"
     promotes_from = 1
@@ -364,7 +364,7 @@ class SquaredDifference(Binary):
 
 
 class DivNoNan(Binary):
-    """x / y, and 0 where y is 0."""
+    """x / y, and 0 if y is 0."""
 
     float_only = True
     promotes = "float"

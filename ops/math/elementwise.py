@@ -170,7 +170,7 @@ class Pow(Binary):
 
 
 def _or_one(b: Builder, exponent: Value) -> Value:
-    """The exponent, and 1 where it is 0: x ** 0 has derivative 0, and 0 * x ** -1 is none where x is 0."""
+    """The exponent, and 1 if it is 0: x ** 0 has derivative 0, and 0 * x ** -1 is none if x is 0."""
     if isinstance(exponent, Constant) and np.all(exponent.value):
         return exponent
     return b.emit(Select(), b.emit(Equal(), exponent, constant(b, 0, exponent)), constant(b, 1, exponent), exponent)

@@ -183,7 +183,7 @@ class Transform(Op, abstract=True):
         return found
 
     def points(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """How many points the transform has along each of `axes`. Raises MspcError where there would be none."""
+        """How many points the transform has along each of `axes`. Raises MspcError if there would be none."""
         axes = self.axes(shape)
         own = [shape[axis] for axis in axes]
         if self.gives_real:

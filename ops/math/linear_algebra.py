@@ -67,7 +67,7 @@ class TraceV2(Op):
         return replace(self, **numbers, dtype=None if kind is None else dtype_arg(self.name, "dtype", kind)), tensors
 
     def axes(self, rank: int) -> tuple[int, int]:
-        """Both dimensions counted from 0. Raises MspcError where they are one, or not there."""
+        """Both dimensions counted from 0. Raises MspcError if they are one, or not there."""
         first, second = axis_in(self.name, self.axis1, rank), axis_in(self.name, self.axis2, rank)
         if first == second:
             raise MspcError(f"{self.name}: axis1 {self.axis1} and axis2 {self.axis2} are one dimension")
@@ -296,7 +296,7 @@ class LstsqV2(Op):
 
 
 def regular(name: str, compute: Callable[..., Any], *matrices: Any) -> Any:
-    """`compute(*matrices)`. Raises MspcError where a matrix is singular."""
+    """`compute(*matrices)`. Raises MspcError if a matrix is singular."""
     try:
         return compute(*matrices)
     except np.linalg.LinAlgError as error:
@@ -307,7 +307,7 @@ class _Square(Op, abstract=True):
     """Of matrices [..., n, n], each by itself."""
 
     def sides(self, x: TensorType) -> tuple[str, str]:
-        """(factors of the batch, factors of a matrix). Raises MspcError where the matrices are not square."""
+        """(factors of the batch, factors of a matrix). Raises MspcError if the matrices are not square."""
         require_float(self.name, x)
         if len(x.shape) < 2 or x.shape[-1] != x.shape[-2]:
             raise MspcError(f"{self.name}: the matrices of shape {x.shape} are not square")
@@ -485,7 +485,7 @@ class SingularValuesGrad(Op):
 
 
 def _matrices(name: str, x: TensorType) -> list[str]:
-    """Factors of the dimensions. Raises MspcError where they are less than two."""
+    """Factors of the dimensions. Raises MspcError if they are less than two."""
     require_float(name, x)
     if len(x.shape) < 2:
         raise MspcError(f"{name} needs at least 2 dimensions in input 0, whose shape is {x.shape}")
@@ -548,7 +548,7 @@ class QrGrad(Op):
 
 class Svd(Op):
     """(singular values, left singular vectors U, right ones V) with U @ diag(s) @ V^T = x, as many as there are
-    singular values, or all where `full_matrices`. Without compute_uv U and V are zeros of one element.
+    singular values, or all if `full_matrices`. Without compute_uv U and V are zeros of one element.
 
     There is a gradient where the values are different and the vectors not made full.
     """

@@ -36,8 +36,8 @@ REQUEST = "enable_nd_tp"
 
 @dataclass(frozen=True)
 class FinerProduct:
-    """How a product runs. stored: the layout in which each operand arrives, None where the product uses it so.
-    used: the layouts in which the product takes them. result: its out_strategy, None where it is the natural one."""
+    """How a product runs. stored: the layout in which each operand arrives, None if the product uses it so.
+    used: the layouts in which the product takes them. result: its out_strategy, None if it is the natural one."""
 
     stored: tuple[NamedLayout | None, NamedLayout | None]
     used: tuple[NamedLayout, NamedLayout]
@@ -45,7 +45,7 @@ class FinerProduct:
 
 
 def finer_product(name: str, transposed: tuple[bool, bool], entries: Sequence[object]) -> FinerProduct:
-    """How a product of the layouts `entries` is computed. Raises MspcError where they are no layouts of matrices."""
+    """How a product of the layouts `entries` is computed. Raises MspcError if they are no layouts of matrices."""
     layouts = [entry for entry in entries if isinstance(entry, NamedLayout) and len(entry.axes) > 1]
     if len(entries) != 2 or len(layouts) != 2:
         raise MspcError(f"{name}: {REQUEST} needs a Layout for each of its two tensors")
@@ -337,14 +337,14 @@ class _GroupedRows(Op, abstract=True):
     """The last operand says where the group of every matrix ends.
 
     first: rows of other ranks before this one's. begin, count: the groups whose matrices this rank has, where others
-    have the rest; count is 0 where it has all. Rows of the others' groups are zeros, so that the ranks' results add up.
+    have the rest; count is 0 if it has all. Rows of the others' groups are zeros, so that the ranks' results add up.
     """
 
     first: int = 0
     begin: int = 0
     count: int = 0
     matrices: ClassVar[int] = 1
-    """The operand with an entry for every group; -1 where that is the result."""
+    """The operand with an entry for every group; -1 if that is the result."""
     omitted = ("first", "begin", "count")
 
     def infer(self, *types: Any) -> Any:
@@ -380,7 +380,7 @@ class _GroupedRows(Op, abstract=True):
         return rows.shape[0] * self.held(ends) / max(1, ends.shape[0])
 
     def require_groups(self, matrices: TensorType, ends: TensorType) -> None:
-        """Raises MspcError where there are not as many ends as matrices."""
+        """Raises MspcError if there are not as many ends as matrices."""
         if matrices.shape[0] != self.held(ends):
             raise MspcError(f"{self.name}: {matrices.shape[0]} groups have {ends.shape[0]} ends")
 

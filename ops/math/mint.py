@@ -454,7 +454,7 @@ class Outer(Op):
 
 
 class EluExt(Elu):
-    """x where it is positive, alpha * (exp(x) - 1) elsewhere. Called as `EluExt()(input, alpha)`."""
+    """x if it is positive, alpha * (exp(x) - 1) elsewhere. Called as `EluExt()(input, alpha)`."""
 
     samples = UNARY_SAMPLES
 
@@ -464,7 +464,7 @@ class EluExt(Elu):
 
 
 class LeakyReLUExt(Activation):
-    """x where it is positive, negative_slope * x elsewhere. Called as `LeakyReLUExt()(input, negative_slope)`."""
+    """x if it is positive, negative_slope * x elsewhere. Called as `LeakyReLUExt()(input, negative_slope)`."""
 
     negative_slope: float = 0.01
     samples = (sample((8, 16)), sample((8,), negative_slope=0.5))

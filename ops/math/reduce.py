@@ -61,7 +61,7 @@ class ReduceMean(ReductionOp):
         return (b.emit(Cast(dst_type=x.tensor_type.dtype), mean),)
 
     def count(self, shape: Sequence[int]) -> int:
-        """How many elements there are to one of the result; 1 where there are none."""
+        """How many elements there are to one of the result; 1 if there are none."""
         return math.prod(shape[d] for d in self.axes(len(shape))) or 1
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -367,7 +367,7 @@ class CumProdGrad(Op):
 
 
 class _Extreme(Op, abstract=True):
-    """Along `axis` the extreme element so far and where it is, the last one of several, Int64: a tuple of two. From a
+    """Along `axis` the extreme element so far and its place, the last one of several, Int64: a tuple of two. From a
     NaN on it is that."""
 
     axis: int = 0

@@ -50,7 +50,7 @@ Erfc = unary(
 
 
 class _WithZero(Binary, abstract=True):
-    """0 where x is 0, whatever y is."""
+    """0 if x is 0, whatever y is."""
 
     float_only = True
     promotes = "float"
@@ -62,13 +62,13 @@ class _WithZero(Binary, abstract=True):
     )
 
     def safe(self, b: Builder, x: Value, y: Value) -> tuple[Value, Value]:
-        """(where x is not 0, y with 1 where x is 0)."""
+        """(where x is not 0, y with 1 if x is 0)."""
         some = b.emit(NotEqual(), x, constant(b, 0, x))
         return some, b.emit(Select(), some, y, constant(b, 1, y))
 
 
 class Xlogy(_WithZero):
-    """x * log(y), and 0 where x is 0."""
+    """x * log(y), and 0 if x is 0."""
 
     cuda = "{0} * log({0} == T(0) ? T(1) : {1})"
 
@@ -84,7 +84,7 @@ class Xlogy(_WithZero):
 
 
 class Xdivy(_WithZero):
-    """x / y, and 0 where x is 0."""
+    """x / y, and 0 if x is 0."""
 
     cuda = "{0} / ({0} == T(0) ? T(1) : {1})"
 
@@ -100,7 +100,7 @@ class Xdivy(_WithZero):
 
 
 class MulNoNan(Binary):
-    """x * y, and 0 where y is 0, even when x is infinite or not a number."""
+    """x * y, and 0 if y is 0, even when x is infinite or not a number."""
 
     float_only = True
     cuda = "({1} == T(0) ? T(0) : {0}) * {1}"

@@ -60,7 +60,7 @@ class ReLU(Unary):
 
 
 class ReluGrad(_Gradient):
-    """dout where y, the result of ReLU, is positive, else 0."""
+    """dout if y, the result of ReLU, is positive, else 0."""
 
     linear_in = (0,)
     cuda = "{1} > T(0) ? {0} : T(0)"
@@ -83,7 +83,7 @@ class ReluGrad(_Gradient):
 
 
 class PReLU(Elementwise):
-    """x where it is positive, weight * x elsewhere; one weight, or one per channel (dimension 1)."""
+    """x if it is positive, weight * x elsewhere; one weight, or one per channel (dimension 1)."""
 
     float_only = True
     broadcasts = False  # the second operand is aligned with dimension 1
@@ -332,7 +332,7 @@ class ReLU6(Activation):
 
 
 class Elu(Activation):
-    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
+    """x if it is positive, alpha * (exp(x) - 1) elsewhere."""
 
     alpha: float = 1.0
 
@@ -387,7 +387,7 @@ def _slope_of_gate(x: Term) -> Term:
 
 
 class HShrink(Activation):
-    """x where its absolute value is above lambd, else 0."""
+    """x if its absolute value is above lambd, else 0."""
 
     lambd: float = 0.5
 
@@ -409,7 +409,7 @@ class HShrink(Activation):
 
 
 class SoftShrink(Activation):
-    """x moved towards 0 by lambd, and 0 where it would pass it."""
+    """x moved towards 0 by lambd, and 0 if it would pass it."""
 
     lambd: float = 0.5
 

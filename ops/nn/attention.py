@@ -136,7 +136,7 @@ class _Packed(Op, abstract=True):
     ends_at: ClassVar[int] = 3
 
     def sizes(self, types: Sequence[TensorType]) -> Shape:
-        """Sizes of the attention. Raises MspcError where attributes or shapes do not fit."""
+        """Sizes of the attention. Raises MspcError if attributes or shapes do not fit."""
         for name, operand in zip(NAMES[:3], types, strict=False):
             if len(operand.shape) != 3:
                 raise MspcError(f"{self.name}: {name} has shape {operand.shape}; input_layout 'TND' has 3 dimensions")
@@ -223,7 +223,7 @@ class _Packed(Op, abstract=True):
         return ""
 
     def sequences(self, shape: Shape, operands: Sequence[Any]) -> Iterator[tuple[slice, slice, Scores]]:
-        """(queries, keys, scores) of every sequence on this rank. Raises MspcError where ends do not ascend or, of
+        """(queries, keys, scores) of every sequence on this rank. Raises MspcError if ends do not ascend or, of
         several parts, lie in another."""
         lists: list[list[int]] = []
         for name, ends, first, last in zip(
@@ -404,8 +404,8 @@ class FlashAttentionScore(AttentionForms):
     remain, and count 1 / keep_prob times.
     A query that looks at no key gives zeros, and is the only case in which ways to compute it may differ.
 
-    sparse_mode: 0 attn_mask, and where it is given only keys from `pre_tokens` before the query's place to
-    `next_tokens` behind it; 1 attn_mask alone; 2 only keys up to the query's place (causal), counted from the
+    sparse_mode: 0 attn_mask, and if it is given only keys from `pre_tokens` before the query's place to
+    `next_tokens` after it; 1 attn_mask alone; 2 only keys up to the query's place (causal), counted from the
     beginnings; 3 the same counted from the ends; 4 like 0, counted from the ends. For 2, 3 and 4 MindSpore wants a
     triangle of (2048, 2048) as attn_mask, which is taken and not read.
 

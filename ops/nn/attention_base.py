@@ -76,7 +76,7 @@ class ByLayout(NamedTuple):
 def orders_by_place(
     where: ByLayout, types: Sequence[TensorType], orders: Sequence[MemoryOrder], results: Sequence[TensorType]
 ) -> tuple[tuple[MemoryOrder, ...], tuple[MemoryOrder, ...]] | None:
-    """The orders of operands and results of layout "BNSD" that are of layout "BSND" as they are stored; None where
+    """The orders of operands and results of layout "BNSD" that are of layout "BSND" as they are stored; None if
     query, key and value, the first three, do not lie so."""
     wanted = [MemoryOrder.of(type.shape) for type in types]
     made = [MemoryOrder.of(type.shape) for type in results]
@@ -278,7 +278,7 @@ def _plain_backward(
 def _fused(
     device: Device, attention: Attention, kernels: AttentionKernels, result: Array, grads: Sequence[Array] | None
 ) -> Launch | None:
-    """The device's own kernel, or None where it has none for this."""
+    """The device's own kernel, or None if it has none for this."""
     shape, scores = attention.shape, attention.scores
     q, k, v = attention.operands[:3]
     # It would take the sum of both addends, a number for every query and key of the batch.
@@ -443,7 +443,7 @@ class AttentionOp(FilledOp, abstract=True):
         return {self.first_optional + i: lengths[name] + 1 for i, name in enumerate(self.optional) if name in lengths}
 
     def sizes(self, types: Sequence[TensorType]) -> Shape:
-        """Sizes that follow from the shapes. Raises MspcError where attributes or shapes do not fit."""
+        """Sizes that follow from the shapes. Raises MspcError if attributes or shapes do not fit."""
         self.check_settings()
         names, rank = ("query", "key", "value"), 3 if self.input_layout in ("BSH", "SBH") else 4
         for name, operand in zip(names, types, strict=False):
@@ -516,7 +516,7 @@ class AttentionOp(FilledOp, abstract=True):
         return low if hides[0] else None, high if hides[1] else None
 
     def check_rule(self, types: Sequence[object], fixed: int) -> None:
-        """Raises MspcError where there is no rule: for a packed operand, and for operands that are not `fixed` and the
+        """Raises MspcError if there is no rule: for a packed operand, and for operands that are not `fixed` and the
         optional ones."""
         if self.packed:
             raise MspcError(f"{self.name} of a packed operand is of a rank's own graph: it has no sharding rule")

@@ -159,7 +159,7 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class Scores:
     """The terms that turn a product into a score: score = scale * product + shift + key_shift, left out where mask
-    holds or outside of low <= key - query <= high. None where there is no limit. key_shift is the same for all queries.
+    holds or outside of low <= key - query <= high. None if there is no limit. key_shift is the same for all queries.
 
     keep_mask: where it holds a weight counts 1 / keep_prob times, elsewhere it is dropped; draws: the same drawn at
     `step`; None: all count once.
@@ -194,7 +194,7 @@ def by_head(x: Any, layout: str, heads: int) -> Any:
 
 
 def split_heads(name: str, packed: Any, layout: str, heads: int, key_heads: int) -> list[Any]:
-    """Query, key and value that lie one behind the other in the dimension of the heads: types or views of an array.
+    """Query, key and value that lie one after the other in the dimension of the heads: types or views of an array.
 
     Raises:
         MspcError: the dimension does not hold so many heads of equal depth.

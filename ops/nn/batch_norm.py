@@ -205,7 +205,7 @@ def gradient_input(
     xp: Any, dout: Any, x: Any, gamma: Any, mean: Any, variance: Any, sums: Sequence[Any], epsilon: float, count: int,
     out: Any = None,
 ) -> Any:  # fmt: skip
-    """The gradient of x; `sums` are those of all elements, none where the statistics were given."""
+    """The gradient of x; `sums` are those of all elements, none if the statistics were given."""
     rows, images = by_channel(dout), by_channel(x)
     out = xp.empty(x.shape, x.dtype) if out is None else out
     results, inverse = by_channel(out), _inverse(xp, variance, epsilon)
@@ -386,7 +386,7 @@ more bytes than to add up."""
 
 
 def _check(name: str, x: TensorType, channel: Sequence[TensorType]) -> None:
-    """Raises MspcError where `x` is no batch of channels, or what belongs to the channels does not fit it."""
+    """Raises MspcError if `x` is no batch of channels, or what belongs to the channels does not fit it."""
     require_float(name, x, *channel)
     if len(x.shape) < 2:
         raise MspcError(f"{name}: x must have at least 2 dimensions, but its shape is {x.shape}")

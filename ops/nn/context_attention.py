@@ -251,7 +251,7 @@ _GRADIENTS = "gradients of slices of the sequence come back from where pairs wer
 
 
 def context_forward(b: Builder, op: AttentionOp, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
-    """The results of FlashAttentionScore on a rank that has slices of both sequences; None where keys are whole."""
+    """The results of FlashAttentionScore on a rank that has slices of both sequences; None if keys are whole."""
     if not ring_axes(op, placement.in_layouts):
         return None
     ring = Ring.of(b, op, placement, inputs[3:])
@@ -384,7 +384,7 @@ def names_dimensions(strategy: Sequence[Any] | None, inputs: Sequence[Value]) ->
 
 
 def in_context(b: Builder, op: AttentionOp, asked: RequestedSharding, inputs: Sequence[Value]) -> list[Value] | None:
-    """The results of `op` over sequences of which every rank has a slice; None where the strategy says nothing of it,
+    """The results of `op` over sequences of which every rank has a slice; None if the strategy says nothing of it,
     where it is another mistake, which others report, and with an addend that slices of keys do not take: beside numbers
     as -1e9 the logarithms of sums are too coarse for gradients.
 
@@ -579,7 +579,7 @@ def keys_gathered(
     key_heads: int = 0,
 ) -> Node | None:
     """`op` of (query, key, value, ...) with keys and values that are stored as the strategy says and read otherwise;
-    None where the strategy stores them as they are read.
+    None if the strategy stores them as they are read.
 
     sequence: they are gathered along the sequence. key_heads: where it is not 0, there are so many, and they are read
     where their queries are.

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 class ExpertPlaces(Op):
     """Places of rows in the order of their experts, in blocks: see `ops/nn/experts.py`.
 
-    ends [experts]: where the rows of each expert end; rows behind the last end belong to none, and stand behind those
+    ends [experts]: where the rows of each expert end; rows behind the last end belong to none, and stand after those
     of the last block's experts. source [rows]: where in the batch each row is from. The batch is shared by `outer`
     groups of ranks, so that each has as many rows as any other: those of the smallest sources are of the first. Within
     a group `parts` ranks share the experts. A block has `room` rows, or room for all rows of its group; where more go
     to its experts, the step ends with an error.
 
     Results:
-        of every place [outer * parts * room] the row's source, and its number among the rows; -1 where no row
+        of every place [outer * parts * room] the row's source, and its number among the rows; -1 if no row
         stands;
         of every row [rows] its place;
         of every block the ends of its experts' rows [outer, parts, experts / parts].
@@ -164,7 +164,7 @@ def require_below(xp: Any, places: Any, limit: int) -> None:
 class TakeRows(EmbeddingLookup):
     """Rows of a table [n, ...] at places of any shape; zeros for places that are none.
 
-    limit: all places are below it, 0 where they may be anything. share: how much of the rows that may travel does, in
+    limit: all places are below it, 0 if they may be anything. share: how much of the rows that may travel does, in
     the mean: some places name none, and some rows are near.
     """
 
@@ -210,7 +210,7 @@ class AddRows(UnsortedSegmentSum):
 
 class SetRows(Op):
     """A table of `size` rows of zeros in which the rows [m, ...] stand at their places [m]; of several for one place
-    the last one. Rows without a place are dropped. limit: all places are below it, 0 where they may be anything.
+    the last one. Rows without a place are dropped. limit: all places are below it, 0 if they may be anything.
 
     offset: where a rank's slice of the table begins.
     """
@@ -390,7 +390,7 @@ class ExpertOuter(_BlocksOfRows):
 
 
 class ExpertRows(_BlocksOfRows):
-    """Row by row that of its expert of b [experts, n], as many rows as like [rows, m] has; zeros where there is no
+    """Row by row that of its expert of b [experts, n], as many rows as like [rows, m] has; zeros if there is no
     expert."""
 
     linear_in = (1,)
@@ -443,7 +443,7 @@ class ExpertSums(_BlocksOfRows):
 
 
 class TopKRouter(Op):
-    """(the tokens of every expert [batch, expert_num, capacity], counted from 1, 0 where there is none; the place of
+    """(the tokens of every expert [batch, expert_num, capacity], counted from 1, 0 if there is none; the place of
     every choice among all experts' [batch, tokens, k], of input's type). Called as `TopKRouter()(input, capacity,
     expert_num, drop_type)`, where input [batch, tokens, k], Int32 or Int64, names the experts that a token chose.
 
@@ -477,7 +477,7 @@ class TopKRouter(Op):
         return self._ruled(types[0], "b s! k!")
 
     def _ruled(self, input: TensorType, ins: str) -> str:
-        """The rule of these inputs. Raises MspcError where attributes or operands do not fit."""
+        """The rule of these inputs. Raises MspcError if attributes or operands do not fit."""
         require_integer(self.name, 0, input)
         if len(input.shape) != 3:
             raise MspcError(f"{self.name}: input has shape {input.shape}, not [batch, tokens, choices]")

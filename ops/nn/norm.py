@@ -517,7 +517,7 @@ def _replicated_behind(entry: Any, leading: int) -> Any:
 
 
 def _check_same(name: str, first: Any, second: Any, last: tuple[int, ...]) -> None:
-    """Raise MspcError where gamma is not sharded as the last dimensions of x are."""
+    """Raise MspcError if gamma is not sharded as the last dimensions of x are."""
     if isinstance(first, NamedLayout) and isinstance(second, NamedLayout):
         same = first.axes[len(first.axes) - len(last) :] == second.axes
     else:
@@ -530,7 +530,7 @@ def _check_same(name: str, first: Any, second: Any, last: tuple[int, ...]) -> No
 
 
 def _check_divides(name: str, entry: Any, shape: Sequence[int]) -> None:
-    """Raise MspcError where a strategy does not divide a dimension, once for all operators that would say so."""
+    """Raise MspcError if a strategy does not divide a dimension, once for all operators that would say so."""
     for d, (shards, size) in enumerate(zip(_slice_counts(entry), shape, strict=True)):
         if shards < 1 or size % shards:
             raise MspcError(

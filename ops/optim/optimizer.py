@@ -94,14 +94,14 @@ class Update(Op, abstract=True):
         return (0,) if self.cuda_update and 0 in self.mutates else ()
 
     def statements(self, dtypes: Sequence[DType]) -> str:
-        """`cuda_update` for operands of these element types; "" where there is none."""
+        """`cuda_update` for operands of these element types; "" if there is none."""
         return self.cuda_update
 
     def without_states(self, number: Callable[[int], float | None]) -> StatelessBody | None:
         """The same change of the parameter, where numbers of scalars make states meaningless; else None.
 
         Args:
-            number: what the scalar operand of a place holds; None where it may be another one at the next step.
+            number: what the scalar operand of a place holds; None if it may be another one at the next step.
         """
         return None
 
@@ -384,7 +384,7 @@ AT_ONCE = 64
 
 
 class AllFinite(Op):
-    """True where no element of any operand is an infinity or not a number, a scalar. Called as `AllFinite()((a, b))`.
+    """True if no element of any operand is an infinity or not a number, a scalar. Called as `AllFinite()((a, b))`.
 
     Every rank looks at the slices that it holds, however each operand is sharded; one truth per rank is then combined.
     """

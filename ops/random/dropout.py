@@ -289,7 +289,7 @@ class Dropout(DrawnByPlace):
         return (b.emit(DropoutGrad(self.keep_prob), dout[0], mask),)
 
     def random_dims(self, rank: int) -> int:
-        """Of an operand of so many dimensions how many leading ones have draws of their own; what lies behind them is
+        """Of an operand of so many dimensions how many leading ones have draws of their own; what lies after them is
         stored or dropped together."""
         return rank
 

@@ -214,7 +214,7 @@ class Range(_WithoutOperands):
         return replace(self, **numbers, dtype=dtype_arg(self.name, "dtype", dtype)), tensors
 
     def length(self) -> int:
-        """Number of elements of the global tensor. Raises MspcError where there is none or too many."""
+        """Number of elements of the global tensor. Raises MspcError if there is none or too many."""
         if self.delta == 0:
             raise MspcError("Range: delta must not be 0")
         for name in ("start", "limit", "delta"):

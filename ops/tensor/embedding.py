@@ -32,7 +32,7 @@ _INTEGER = NotDifferentiable("its input is an integer")
 
 
 def require_integer(name: str, index: int, operand: TensorType) -> None:
-    """Raises MspcError where an operand is no integer tensor."""
+    """Raises MspcError if an operand is no integer tensor."""
     if not operand.dtype.is_integer:
         raise MspcError(f"{name}: input {index} is {operand.dtype}, not an integer tensor", kind=TypeError)
 
@@ -51,7 +51,7 @@ class Gather(RowsByIntegers):
     """Rows of a table: params[..., ids, ...] along `axis`. Called as `Gather()(params, ids, axis)`.
 
     Integers count from the end when negative. offset, total: where this rank's slice of the axis begins and
-    its global size, total 0 where it is not sharded.
+    its global size, total 0 if it is not sharded.
     """
 
     batch_dims: int = 0
@@ -91,7 +91,7 @@ class Gather(RowsByIntegers):
         return f"{' '.join(names)}, {' '.join((*names[:batch], *places))} -> {' '.join(out)}"
 
     def batches(self, rank: int, axis: int) -> int:
-        """How many leading dimensions params and ids[rank] share. Raises MspcError where they cannot."""
+        """How many leading dimensions params and ids[rank] share. Raises MspcError if they cannot."""
         batch = self.batch_dims + rank if self.batch_dims < 0 else self.batch_dims
         if not 0 <= batch <= min(rank, axis):
             raise MspcError(
@@ -313,7 +313,7 @@ class UnsortedSegmentSum(RowSums):
 
 
 class EmbeddingLookup(RowsByIntegers):
-    """Rows of params at ids - offset; rows of zeros where that is no row of params.
+    """Rows of params at ids - offset; rows of zeros if that is no row of params.
 
     Called as `EmbeddingLookup()(params, ids, offset)`.
     """
@@ -381,7 +381,7 @@ def batch_grid(xp: Any, shape: Sequence[int], batch: int) -> list[Any]:
 
 
 def shard_begin(placement: RankPlacement, operand: int, axis: int) -> int | None:
-    """Where the rank's slice of an operand's axis begins, None where the axis is not sharded."""
+    """Where the rank's slice of an operand's axis begins, None if the axis is not sharded."""
     layout = placement.in_layouts[operand]
     if not layout.dims[axis]:
         return None
@@ -412,7 +412,7 @@ def only_inside(xp: Any, rows: Any, inside: Any) -> Any:
 
 
 def require_classes(xp: Any, labels: Any, classes: int, ignored: int | None = None) -> None:
-    """Raises MspcError where a label is no class from 0 on, other than `ignored`; asked on CPUs alone, where reading
+    """Raises MspcError if a label is no class from 0 on, other than `ignored`; asked on CPUs alone, where reading
     numbers holds nobody up."""
     if xp is not np:
         return
@@ -441,7 +441,7 @@ class OneHot(Op):
     """on_value where the class along the new dimension `axis` is the integer, off_value elsewhere.
 
     Called as `OneHot(axis)(indices, depth, on_value, off_value)`. offset: the first class of this rank. classes: how
-    many there are where an integer must be one of them or `ignored`; 0 where others may stand.
+    many there are where an integer must be one of them or `ignored`; 0 if others may stand.
     """
 
     axis: int = -1
@@ -633,7 +633,7 @@ class UnsortedSegmentMin(_SegmentExtremum):
 
 
 class UnsortedSegmentProd(_SegmentExtremum):
-    """The product of the rows of x that share a segment; 1 where there is none."""
+    """The product of the rows of x that share a segment; 1 if there is none."""
 
     reduction = "prod"
     samples = _SegmentExtremum.samples

@@ -109,7 +109,7 @@ REQUESTS = ("manual_split", "manual_split_with_offset")
 def gathered_by_hand(
     b: Builder, op: Op, axis: int, offset: int, asked: RequestedSharding, inputs: Sequence[Value]
 ) -> Sequence[Value] | None:
-    """The look-up `op` in a table that is stored in slices, None where there is no such attribute.
+    """The look-up `op` in a table that is stored in slices, None if there is no such attribute.
 
     Raises:
         MspcError: the attribute does not fit the strategy or the table.
@@ -144,7 +144,7 @@ def gathered_by_hand(
 
 
 def _rows(label: str, attribute: str, given: object) -> list[int]:
-    """Rows of every part. Raises MspcError where the attribute says something else."""
+    """Rows of every part. Raises MspcError if the attribute says something else."""
     wanted = "numbers of rows" if attribute == "manual_split" else "pairs (rows, offset)"
     entries = cast("Sequence[object]", given) if isinstance(given, (tuple, list)) else ()
     sizes: list[int] = []

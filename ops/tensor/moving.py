@@ -43,7 +43,7 @@ class Transpose(Op):
         return replace(self, perm=ints_of(self.name, "perm", found["perm"])), tensors
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """`perm` counted from 0. Raises MspcError where it is no permutation of the dimensions."""
+        """`perm` counted from 0. Raises MspcError if it is no permutation of the dimensions."""
         if sorted(p % rank if -rank <= p < rank else -1 for p in self.perm) != list(range(rank)):
             raise MspcError(
                 f"Transpose: perm {self.perm} is no permutation of the {rank} dimensions of input 0"
@@ -93,7 +93,7 @@ class Transpose(Op):
 
 
 def _leading(types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> MemoryOrder | None:
-    """The order of the largest operand; None where one as large lies as its shape says."""
+    """The order of the largest operand; None if one as large lies as its shape says."""
     most = max(type.size for type in types)
     largest = [order for type, order in zip(types, orders, strict=True) if type.size == most]
     return None if any(order.is_plain for order in largest) else largest[0]
@@ -435,7 +435,7 @@ class Tile(Op):
         return f"{' '.join(names[lead:])} -> {' '.join(outs)}"
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy of Tile has one entry per multiple; where that is above 1 it shards the repetitions."""
+        """MindSpore's strategy of Tile has one entry per multiple; if that is above 1 it shards the repetitions."""
         return (tuple(dim[:1] for dim in rule.outputs[0]),)
 
     def layout_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -481,7 +481,7 @@ def margins_in(
     order: MemoryOrder, margins: Sequence[tuple[int, int]], shape: Sequence[int], sign: int = 1
 ) -> tuple[tuple[tuple[int, int], ...], MemoryOrder | None]:
     """The margins of the stored tensor of a value of this shape with these margins, and the order of the value with
-    them, or without them where sign is -1; None where a dimension with a margin has several parts."""
+    them, or without them where sign is -1; None if a dimension with a margin has several parts."""
     places = [order.place(d) for d in range(len(shape))]
     if any(any(pair) and place is None for pair, place in zip(margins, places, strict=True)):
         return (), None

@@ -42,7 +42,7 @@ class Slice(Op):
         return replace(self, **{key: ints_of(self.name, key, value) for key, value in found.items()}), tensors
 
     def strided(self, shape: Sequence[int]) -> StridedSlice:
-        """The same slice with ends. Raises MspcError where it leaves the tensor."""
+        """The same slice with ends. Raises MspcError if it leaves the tensor."""
         if not len(self.begin) == len(self.size) == len(shape):
             raise MspcError(
                 f"Slice: begin {self.begin} and size {self.size} must name all dimensions of {tuple(shape)}"
@@ -90,7 +90,7 @@ class _Pieces(Op, abstract=True):
     may_alias = True
 
     def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-        """(dimension, sizes of the parts). Raises MspcError where they do not fit."""
+        """(dimension, sizes of the parts). Raises MspcError if they do not fit."""
         raise NotImplementedError
 
     def rule(self, x: TensorType) -> str:
@@ -289,7 +289,7 @@ class PadV3(Op):
         return inferred
 
     def padding(self, rank: int) -> Pad:
-        """The same margins for all dimensions in order. Raises MspcError where they do not fit."""
+        """The same margins for all dimensions in order. Raises MspcError if they do not fit."""
         count = len(self.paddings)
         if count % 2 or count > 2 * rank:
             raise MspcError(f"PadV3: paddings {self.paddings} are no pairs for at most {rank} dimensions")
@@ -415,7 +415,7 @@ class _Margins(Op, abstract=True):
     """paddings: (before, after) of every dimension; those that get a margin are not sharded.
 
     Class attributes:
-        sign: 1 where the result has the margins, -1 where the operand has them.
+        sign: 1 if the result has the margins, -1 if the operand has them.
     """
 
     sign: ClassVar[int] = 1
@@ -433,7 +433,7 @@ class _Margins(Op, abstract=True):
         return found
 
     def pairs(self, shape: Sequence[int]) -> Pairs:
-        """The margins of a tensor of this shape. Raises MspcError where it has too few elements to fill them."""
+        """The margins of a tensor of this shape. Raises MspcError if it has too few elements to fill them."""
         pairs = pairs_of(self.name, "paddings", self.paddings, len(shape))
         for d, (pair, size) in enumerate(zip(pairs, shape, strict=True)):
             most = {"reflect": size - 1, "edge": max(pair) if size else 0}.get(self.kind, size)
@@ -461,7 +461,7 @@ class _Margins(Op, abstract=True):
 
 
 class MirrorPad(_Margins):
-    """x with margins in which it is mirrored: about its last element (mode "REFLECT") or behind it ("SYMMETRIC").
+    """x with margins in which it is mirrored: about its last element (mode "REFLECT") or after it ("SYMMETRIC").
 
     Called as `MirrorPad(mode)(x, paddings)`. The mode "EDGE" repeats the last element, "CIRCULAR" continues at the
     other end.
@@ -506,7 +506,7 @@ class MirrorPadGrad(_Margins):
     )
 
     def inner(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape without margins. Raises MspcError where these are more."""
+        """The shape without margins. Raises MspcError if these are more."""
         pairs = pairs_of(self.name, "paddings", self.paddings, len(shape))
         found = tuple(n - sum(pair) for n, pair in zip(shape, pairs, strict=True))
         if min(found, default=0) < 0:

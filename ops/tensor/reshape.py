@@ -36,7 +36,7 @@ class Reshape(Op):
         return replace(self, shape=_unpacked(tensors[0], shape)), tensors
 
     def resolved(self, source: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape with its -1 filled in. Raises MspcError where the number of elements differs."""
+        """The shape with its -1 filled in. Raises MspcError if the number of elements differs."""
         size = math.prod(source)
         known = math.prod(n for n in self.shape if n != -1)
         free = self.shape.count(-1)

@@ -203,7 +203,7 @@ class TensorScatterUpdate(_Indexed):
     """x with the updates in place of what is at indices[..., k]; of several the last counts.
 
     dims: the dimensions that the indices name, where they are not the first ones: updates have the others, in their
-    order, behind those of the indices. With `self_define_shard` indices and updates may come in any layout: they are
+    order, after those of the indices. With `self_define_shard` indices and updates may come in any layout: they are
     gathered where x is written.
     """
 
@@ -463,7 +463,7 @@ _PLACES = (
 class _Scatter(Op, abstract=True):
     """Rows of input 0 at the integers of input 1, combined with input 2 by `combine`; several of one row one by one.
 
-    offset: the first row of this rank. total: how many rows there are, 0 where the rank holds all.
+    offset: the first row of this rank. total: how many rows there are, 0 if the rank holds all.
     """
 
     use_locking: bool = False

@@ -39,7 +39,7 @@ def descending(xp: Any, x: Any, axis: int) -> Any:
 
 
 def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
-    """Into how many slices the strategy shards dimension `axis` of x; 1 where the operator takes the strategy as it is.
+    """Into how many slices the strategy shards dimension `axis` of x; 1 if the operator takes the strategy as it is.
 
     Raises:
         MspcError: the number of slices does not divide the dimension.
@@ -310,7 +310,7 @@ class TopK(Op):
 class GatherD(Op):
     """out[..., j, ...] = x[..., index[..., j, ...], ...] along `dim`. `GatherD()(x, dim, index)`.
 
-    offset, total: where this rank's slice of `dim` begins and the size of all of it, total 0 where it is not sharded.
+    offset, total: where this rank's slice of `dim` begins and the size of all of it, total 0 if it is not sharded.
     """
 
     dim: int = 0

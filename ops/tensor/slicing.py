@@ -25,7 +25,7 @@ class DimensionSlice:
     """The slice that is taken along one dimension.
 
     dim: of the source, -1 for a new dimension of size 1. start, step: of the elements taken. size: how many,
-    -1 where one element is taken and the dimension goes. takes_all: all elements are taken in their order.
+    -1 if one element is taken and the dimension goes. takes_all: all elements are taken in their order.
     """
 
     dim: int
@@ -55,7 +55,7 @@ class _Strided(Op, abstract=True):
     linear_in = (0,)
 
     def cuts(self, shape: Sequence[int]) -> list[DimensionSlice]:
-        """What happens to each dimension of a source of `shape`. Raises MspcError where an entry does not
+        """What happens to each dimension of a source of `shape`. Raises MspcError if an entry does not
         fit.
         """
         count = len(self.begin)
@@ -155,8 +155,8 @@ class _Strided(Op, abstract=True):
         }  # fmt: skip
 
     def fields_in(self, order: MemoryOrder, shape: Sequence[int]) -> dict[str, Any] | None:
-        """Fields of the same slice of a source of `shape` that lies in this order, new dimensions apart; None where a
-        dimension of several parts is not taken as it is, and where nothing is taken."""
+        """Fields of the same slice of a source of `shape` that lies in this order, new dimensions apart; None if a
+        dimension of several parts is not taken as it is, and if nothing is taken."""
         own = {entry.dim: entry for entry in self.cuts(shape) if entry.dim >= 0}
         if any(entry.size == 0 or (order.place(d) is None and not entry.takes_all) for d, entry in own.items()):
             return None
