@@ -10,6 +10,7 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,16 @@ from mspc.search.layouts.candidates import PlanCandidates, Values
 
 SEEDS = 20
 """Plans of the model's own front that are compiled first, at most."""
-TRIES = 100
+TRIES = 130
 """Plans that are compiled at most."""
-EFFORT = 2500
+EFFORT = 3200
 """Operators of a rank that are compiled, up to which another plan is tried."""
-MEMORY_TURN = 4
-"""Every fourth plan is the one that is expected to take the least memory, so that small limits have plans, too."""
+GAIN, NEAR, MEMORY = "gain", "near", "memory"
+ORDER = (GAIN, NEAR, GAIN, MEMORY)
+"""How the next plans are chosen, one after the other: by the expected gain; as a neighbour of the fastest plan, since
+expected gains are wrong if the model's memory is; and by the least expected memory, so that small limits have plans."""
+NEAR_COST = 1.3
+"""Times the model's cost of a plan up to which its neighbours are compiled for that alone."""
 HOPE = 0.5
 """Exploration ends if no plan is expected to be within twice the time of the best in as much memory."""
 FASTEST = 0.1
@@ -46,13 +51,13 @@ class PlanCost:
 
 class CompiledFront:
     """measure: compiles an assignment, or raises MspcError. seconds_per_byte: of what the model's costs count.
-    deadline: by `time.monotonic`."""
+    deadline: by `time.monotonic`. found: assignments that the solver finds, which are compiled before all others."""
 
     def __init__(
         self, candidates: PlanCandidates, measure: Callable[[Values], PlanCost], seconds_per_byte: float,
-        deadline: float = math.inf,
+        deadline: float = math.inf, found: Sequence[Values] = (),
     ) -> None:  # fmt: skip
-        self.candidates, self.measure = candidates, measure
+        self.candidates, self.measure, self.found = candidates, measure, found
         self.seconds_per_byte, self.deadline = seconds_per_byte, deadline
         self.known: dict[Values, PlanCost] = {}
         self.front: list[tuple[float, float, Values]] = []
@@ -62,23 +67,24 @@ class CompiledFront:
         self._seen: set[tuple[int, ...]] = set()
         self._open: dict[tuple[int, ...], Values] = {}
         """Plans that may be compiled, one of those that differ in the order of mesh axes alone."""
-        self._expanded: set[Values] = set()
+        self._neighbours: dict[Values, list[Values]] = {}
+        self._model_costs_of: dict[Values, tuple[float, float]] = {}
         self._tries, self._effort = TRIES, EFFORT
 
     def explore(self) -> None:
         """Compile plans until the effort is spent: some of the model's front, and then the neighbours of the best that
         are expected to be better."""
-        for values in self._seeds():
+        for values in (*map(self.candidates.settled, self.found), *self._seeds()):
             self._try(values)
-        turn = 0
-        while self._goes_on() and (values := self._next(by_memory=turn % MEMORY_TURN == MEMORY_TURN - 1)) is not None:
+        for how in cycle(ORDER):
+            if not self._goes_on() or (values := self._next(how)) is None:
+                return
             self._try(values)
-            turn += 1
 
     def explore_below(self, limit: int) -> None:
         """Compile plans that are expected to take little memory, as long as none is within a limit."""
         self._tries, self._effort = TRIES, 2 * EFFORT
-        while self.fastest(limit) is None and self._goes_on() and (values := self._next(by_memory=True)) is not None:
+        while self.fastest(limit) is None and self._goes_on() and (values := self._next(MEMORY)) is not None:
             self._try(values)
 
     def fastest(self, limit: float = math.inf) -> Values | None:
@@ -137,20 +143,36 @@ class CompiledFront:
         others = [each for each in self.front if each[0] < cost.bytes or each[1] < cost.step]
         self.front = sorted([*others, (cost.bytes, cost.step, values)], key=lambda each: each[:2])
 
-    def _next(self, by_memory: bool) -> Values | None:
-        """The plan that is expected to improve the front the most, or to take the least memory."""
+    def _next(self, how: str) -> Values | None:
+        """The plan to compile next; None if none is worth it. how: see `ORDER`."""
         for _, _, values in self.front:
-            if values not in self._expanded:
-                self._expanded.add(values)
-                self._consider(self.candidates.neighbours(values))
+            if values not in self._neighbours:
+                self._neighbours[values] = self.candidates.neighbours(values)
+                self._consider(self._neighbours[values])
+        if how == NEAR and (nearest := self._nearest()) is not None:
+            return nearest
         plans = list(self._open.values())
+        if how == MEMORY and self.front:
+            own = [self._symmetry.key(each) for each in self._neighbours[self.front[0][2]]]
+            plans = [self._open[key] for key in dict.fromkeys(own) if key in self._open] or plans
         if not plans:
             return None
         expected = self._expected(plans)
         gains = [self._gain(cost) for cost in expected]
-        score = (lambda i: -expected[i].bytes) if by_memory else lambda i: (gains[i], -expected[i].bytes)
+        score = (lambda i: -expected[i].bytes) if how == MEMORY else lambda i: (gains[i], -expected[i].bytes)
         best = max(range(len(plans)), key=score)
-        return plans[best] if by_memory or gains[best] >= HOPE else None
+        return plans[best] if how == MEMORY or gains[best] >= HOPE else None
+
+    def _nearest(self) -> Values | None:
+        """The neighbour of the fastest plan of the front that has one which costs little in the model, the cheapest."""
+        cost = self.candidates.cost
+        for _, _, values in reversed(self.front):
+            most = NEAR_COST * cost(values)
+            near = (each for each in self._neighbours[values] if cost(each) <= most)
+            found = min((each for each in near if self._symmetry.key(each) not in self._seen), key=cost, default=None)
+            if found is not None:
+                return found
+        return None
 
     def _gain(self, cost: PlanCost) -> float:
         """How many times faster a plan is than the fastest known in as much memory; for less memory than any known,
@@ -176,5 +198,8 @@ class CompiledFront:
         return [PlanCost(float(nbytes), max(float(step), least)) for nbytes, step in self._model_costs(plans) + mean]
 
     def _model_costs(self, plans: Sequence[Values]) -> Any:
-        peak, cost = self.candidates.peak, self.candidates.cost
-        return np.array([[peak(values), self.seconds_per_byte * cost(values)] for values in plans])
+        known = self._model_costs_of
+        for values in plans:
+            if values not in known:
+                known[values] = self.candidates.peak(values), self.seconds_per_byte * self.candidates.cost(values)
+        return np.array([known[values] for values in plans])

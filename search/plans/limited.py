@@ -1,13 +1,14 @@
 """Finds the quickest plan within a limit of memory, by compiling plans until one fits.
 
-The search looks for a plan within the limit; in small networks a front of compiled plans, which does not depend on the
-limit, may have a faster one. The search's estimate of memory is not exact: if no such program is within the limit, it
-runs again with a limit that is smaller by the difference.
+In small networks it is the fastest of a front of compiled plans. They do not depend on the limit: a smaller limit never
+gives a faster plan. In larger networks, and if no plan of the front fits, the solver looks for a plan within the limit.
+Its estimate of memory is not exact: if the program takes more, it runs again with a limit that is smaller by the
+difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 
 from mspc.compiler.driver import Compiled
@@ -23,10 +24,6 @@ from mspc.search.solver.elimination import LARGEST
 
 ATTEMPTS = 6
 """How often less is looked for where a plan takes more memory than was foreseen."""
-EFFORT = 4000
-"""Operators of a rank that are compiled for plans beside those, up to which another one is tried."""
-TRIES = 80
-"""How many of these plans there are at most."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,6 @@ class LimitedPlans:
         self.measure, self.busiest = measure, busiest
         self.best: _Tried | None = None
         self.smallest: _Tried | None = None
-        self.effort = EFFORT
         self.known: dict[Values, PlanMemory | None] = {}
         self.solver = problem.solver(LARGEST)
         self.proven = 0.0
@@ -68,7 +64,7 @@ class LimitedPlans:
 
     @cached_property
     def candidates(self) -> PlanCandidates:
-        """Plans beside those of the search."""
+        """The costs of plans, and the copies that serve them best."""
         return PlanCandidates(self.problem.model, self.solver.memory)
 
     def taken(self, compiled: Compiled) -> PlanMemory:
@@ -77,8 +73,7 @@ class LimitedPlans:
 
     def quickest(self) -> Compiled:
         """The quickest plan that was found to fit. Raises MspcError where none was."""
-        first = self._searched()
-        self._of_front()
+        first = self._searched() if self.front is None else self._of_front()
         if self.best is not None:
             return self.best.compiled
         least = least_stored(self.problem.model)
@@ -89,8 +84,6 @@ class LimitedPlans:
                        "take more ranks, or allow more memory"],
             )  # fmt: skip
         self._look_for_less(first)
-        if self.front is None:
-            self._try_others()
         if self.best is not None:
             return self.best.compiled
         assert self.smallest is not None
@@ -107,16 +100,15 @@ class LimitedPlans:
             ],
         )
 
-    def _of_front(self) -> None:
-        """Take the fastest plan of the front that fits, or its smallest plan if none does."""
-        if self.front is None:
-            return
+    def _of_front(self) -> _Tried | None:
+        """The fastest plan of the front that fits, or its smallest plan if none does."""
+        assert self.front is not None
         values = self.front.fastest(self.memory)
-        if values is None and self.best is None:
+        if values is None:
             self.front.explore_below(self.memory)
             values = self.front.fastest(self.memory)
-        for each in [values] if values is not None else self.front.smallest():
-            self._tried(each)
+        found = [values] if values is not None else self.front.smallest()
+        return self._tried(found[0]) if found else None
 
     def _searched(self) -> _Tried | None:
         """What the search finds for the limit; None where it reckons that all plans are over it."""
@@ -147,27 +139,6 @@ class LimitedPlans:
             values = self.candidates.settled(found.values)
             last = self._tried(values, self.candidates.cost(values)) or last
 
-    def _try_others(self) -> None:
-        """Compile other plans, first those that seem to fit."""
-        assert self.smallest is not None
-        left = min(TRIES, EFFORT // len(self.smallest.taken.graph.nodes))
-        tries = self._in_order(left)
-        while left > 0 < self.effort and (values := next(tries, None)) is not None:
-            if values not in self.known:
-                self._tried(self.candidates.settled(values))
-                left -= 1
-
-    def _in_order(self, tries: int) -> Iterator[Values]:
-        """Plans to try: in turn those that take the least memory, and the cheapest that seem to fit."""
-        plans, peak, cost = self.candidates.found(), self.candidates.peak, self.candidates.cost
-        small = sorted(plans, key=lambda values: (peak(values), cost(values)))
-        cheap = sorted((values for values in plans if peak(values) <= self.memory), key=cost)
-        for i in range(tries):
-            for values in small[i : i + 1]:
-                yield values
-                yield self.candidates.plain(values)
-            yield from cheap[i : i + 1]
-
     def _tried(self, values: Values, cost: float = 0.0) -> _Tried | None:
         """Compile a plan; None where it does not compile, or was tried before. cost: of one that the search has found,
         and states how far it is from the best."""
@@ -184,7 +155,6 @@ class LimitedPlans:
 
     def _note(self, compiled: Compiled, values: Values) -> _Tried:
         found = _Tried(compiled, self.measure(compiled, 0), values)
-        self.effort -= len(found.taken.graph.nodes)
         if self._is_better(found.taken) and (rank := self.busiest(compiled)):
             found = _Tried(compiled, self.measure(compiled, rank), values)
         if self.smallest is None or found.taken.bytes < self.smallest.taken.bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -12,10 +13,10 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.lib.plan_header import Terms
-from mspc.search.layouts.candidates import PlanCandidates
+from mspc.search.layouts.candidates import PlanCandidates, Values
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import REPLICATED, Alternative, PlannedNetwork, PlanRequest
-from mspc.search.plans.compiled_front import EFFORT, CompiledFront, PlanCost
+from mspc.search.plans.compiled_front import CompiledFront, PlanCost
 from mspc.search.plans.figures import (
     Outcome,
     as_run,
@@ -38,13 +39,10 @@ RELATED = 1000
 """Operators of a network, its gradients among them, up to which relatives of what is found are compiled, too."""
 SHARES = (0.9, 0.75, 0.5)
 """Of the memory that the search's plan takes: limits within which others are looked for."""
-SMALL_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
-"""The same for small networks, which are compiled fast: a limit then hardly gives a plan that a search without one, or
-with another, does not compile, too."""
 TABLE = 1 << 13
 """Elements of a table at most where others are looked for: nothing has to be proved of them."""
 TRIED = "with optimizer states and activations on the host it does not fit either"
-SMALL = EFFORT // 8
+SMALL = 300
 """Operators of a rank in a network of which many plans are compiled."""
 
 
@@ -117,9 +115,7 @@ class SearchedNetwork:
         yield "a search by bytes alone", self._by_bytes
         if self.front is not None:
             yield "a search among compiled plans", self._fastest_of_front
-        peak = memory_of(as_run(self.plain, 0), self.network.captured, self.network.config.device)
-        for share in SHARES if self.front is None else SMALL_SHARES:
-            limit = int(peak * share)
+        for limit in self._smaller_limits() if self.front is None else ():  # the front has them
             yield f"a search within {limit} bytes of memory", partial(self._near, limit)
         if self.asked.free or not is_configured(self.plain):
             yield "every rank computing everything", partial(self.network.compiled, REPLICATED)
@@ -149,6 +145,10 @@ class SearchedNetwork:
         way = replace(self.way, settings={**self.way.settings, "search_mode": "recursive_programming"})
         return self.network.compiled(way, replace(self.network.config, search_terms=terms))
 
+    def _smaller_limits(self) -> list[int]:
+        peak = memory_of(as_run(self.plain, 0), self.network.captured, self.network.config.device)
+        return [int(peak * share) for share in SHARES]
+
     def _near(self, limit: int) -> Compiled | None:
         """The plan within a limit of what the search foresees of memory; None of one that was made before."""
         return self._made_of(self._solver.solve(limit).values)
@@ -165,9 +165,13 @@ class SearchedNetwork:
         if not candidates.is_small:
             return None
         seconds_per_byte = 1 / self.asked.machine.link.bandwidth.at(LARGE)
-        found = CompiledFront(candidates, self._cost_of, seconds_per_byte, self.deadline)
-        found.explore()
-        return found
+        found: list[Values] = []
+        for limit in self._smaller_limits():
+            with suppress(MspcError):  # less than the least
+                found.append(self._solver.solve(limit).values)
+        front = CompiledFront(candidates, self._cost_of, seconds_per_byte, self.deadline, found)
+        front.explore()
+        return front
 
     def _cost_of(self, values: tuple[int, ...]) -> PlanCost:
         program = self.problem.compiled(values)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mspc import Parameter, nn, ops
 from mspc.analysis.cost.known_machines import H200
+from mspc.api.context import freeze
+from mspc.common.initializer import initializer
+from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.op import load_operators
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
 from mspc.search.plans.related_plans import SearchedNetwork
@@ -69,6 +76,35 @@ def test_the_fastest_plan_of_every_limit_is_near_the_best_of_all_plans(seed: int
         assert values is not None, f"{limit} bytes are refused"
         assert front.known[values].bytes <= limit
         assert front.known[values].step <= 1.03 * best, f"within {limit} bytes"
+
+
+class _TwoProducts(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Parameter(initializer("normal", [128, 2048]))
+        self.second = Parameter(initializer("normal", [512, 2048]))
+        self.product, self.turned = ops.MatMul(), ops.MatMul(transpose_a=True)
+
+    def construct(self, x: Any) -> Any:
+        return self.turned(self.product(x, self.first), self.second)
+
+
+def test_no_plan_that_stores_a_parameter_otherwise_is_much_faster_within_a_limit() -> None:
+    """Where gradients are sliced before they are needed the model's memory is far from the program's."""
+    net = _TwoProducts()
+    target = nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    captured = CapturedCall(target, (TensorType(FLOAT32, (512, 128)),), freeze(target), Path("n.py"), global_types=True)
+    asked = PlanRequest(8, H200, free=True)
+    front = SearchedNetwork(PlannedNetwork.read(captured, asked.config(captured), True), asked, WAYS[0]).front
+    assert front is not None
+    fastest, model = front.fastest(), front.candidates
+    assert fastest is not None
+    near = [each for each in model.neighbours(fastest) if model.cost(each) < 1.05 * model.cost(fastest)]
+    costs = [front.known.get(each) or front.measure(each) for each in near]
+    for limit in (36_700_180, 33_554_432):
+        found = front.fastest(limit)
+        assert found is not None
+        assert front.known[found].step <= 1.03 * min(cost.step for cost in costs if cost.bytes <= limit)
 
 
 @pytest.mark.parametrize("seed", [2087043557])
