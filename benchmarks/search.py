@@ -30,11 +30,10 @@ from mspc.engine.garbage import look_rarely
 from mspc.ir.types import INT32, TensorType
 from mspc.passes.base import find_pass
 from mspc.search.calibration.machine_file import machine_of
-from mspc.search.layouts import together
-from mspc.search.plans.alternatives import PlanRequest
-from mspc.search.plans.machine_terms import terms_for
-from mspc.search.stages.asked import AskedStages
+from mspc.search.layouts import cheapest
+from mspc.search.plans.alternatives import PlanRequest, terms_for
 from mspc.search.stages.launch import search_in_stages
+from mspc.search.stages.network import AskedStages
 
 ROWS, SEQUENCE = 64, 4096
 
@@ -141,7 +140,7 @@ class Network(nn.Cell):
 def measure(name: str, size: Size, memory: int = 0) -> None:
     """Search a plan, within so many bytes on a rank where they are not 0, and print what it took."""
     noted: dict[str, Any] = {}
-    place = together.place_forward
+    place = cheapest.place_forward
 
     def timed(search: Any) -> Any:
         begin = time.perf_counter()
@@ -149,7 +148,7 @@ def measure(name: str, size: Size, memory: int = 0) -> None:
         noted["search"], noted["found"] = time.perf_counter() - begin, found
         return found
 
-    together.place_forward = timed
+    cheapest.place_forward = timed
     network = Network(size)
     step = nn.TrainOneStepCell(network, nn.Adam(network.trainable_params()))
     config = Config(
@@ -168,7 +167,7 @@ def measure(name: str, size: Size, memory: int = 0) -> None:
     ready = time.perf_counter()
     find_pass("search_sharding").apply(graph)
     placed = time.perf_counter()
-    together.place_forward = place
+    cheapest.place_forward = place
     found = noted["found"].assignment
     gap = 1 - found.proven / found.cost
     held = graph.attrs.get("search_held")

@@ -62,7 +62,7 @@ def _arguments(options: CalibrateOptions) -> list[str]:
 
 def _measure(options: CalibrateOptions, job: Any) -> None:
     from mspc.commands.report.verbosity import ProgressLine
-    from mspc.search.calibration.machine_text import write_machine
+    from mspc.search.calibration.machine_file import write_machine
     from mspc.search.calibration.measured import calibrate
 
     name = options.name or options.out.stem

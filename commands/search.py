@@ -38,9 +38,9 @@ from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH, PlanResult, Plans, file_name
 from mspc.search.plans.table import plans_for
-from mspc.search.stages.asked import AskedStages
-from mspc.search.stages.rows import StageRow
-from mspc.search.stages.table import StagePlans
+from mspc.search.stages.costing import StageRow
+from mspc.search.stages.launch import StagePlans
+from mspc.search.stages.network import AskedStages
 
 AXES = 4
 """Axes of a mesh at most."""

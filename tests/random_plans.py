@@ -31,8 +31,7 @@ from mspc.ops.op import load_operators
 from mspc.plans.files.plan_file import write_plan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration.machine_file import machine_of
-from mspc.search.plans.alternatives import WAYS, Alternative
-from mspc.search.plans.machine_terms import terms_for
+from mspc.search.plans.alternatives import WAYS, Alternative, terms_for
 from tests.networks import RandomNetwork, usable
 
 MACHINE = machine_of("")

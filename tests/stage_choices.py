@@ -25,9 +25,8 @@ from mspc.passes.lib.schedules import (
     parts_of,
 )  # fmt: skip
 from mspc.passes.lib.timeline import ScheduleTimeline, timeline
-from mspc.search.stages.choice import all_ways, choose
-from mspc.search.stages.host_bytes import BUSY, ON_DEVICE, HostBytes
-from mspc.search.stages.problem import ApartCosts, Borders, UnitCosts, Way
+from mspc.search.stages.borders import all_ways, choose
+from mspc.search.stages.problem import BUSY, ON_DEVICE, ApartCosts, Borders, HostBytes, UnitCosts, Way
 
 SAME = 1e-9
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import estimates
 from mspc.analysis.cost.known_machines import H200
-from mspc.search.calibration.machine_text import write_machine
+from mspc.search.calibration.machine_file import write_machine
 from tests.conftest import HANG
 
 NETWORK = """

@@ -23,7 +23,7 @@ from mspc.passes.lib.timed_order import ordered_by_times
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.degrees import Degrees
 from mspc.search.plans.row import SEARCH, PlanResult
-from mspc.search.stages.rows import StageRow
+from mspc.search.stages.costing import StageRow
 
 TERA = 1e12
 

@@ -21,7 +21,7 @@ from mspc.passes.lib.layout_search import Search
 from mspc.passes.lib.opened_graphs import opened
 from mspc.search.layouts.cheapest import AXES, mesh_of
 from mspc.search.model.model import NEVER, CostModel
-from mspc.search.plans.machine_terms import LARGE, terms_for
+from mspc.search.plans.alternatives import LARGE, terms_for
 from mspc.search.solver.elimination import Factor
 
 NEXT = 2

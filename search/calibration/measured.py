@@ -18,10 +18,8 @@ from mspc.analysis.cost.nodes import computed, computing_seconds, moved_bytes, m
 from mspc.ir.graph import Node
 from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64
 from mspc.runtime.device_choice import GPU, DeviceRequest
-from mspc.search.calibration.doubtful_rates import SLOW_LINK, SLOW_NETWORK
-from mspc.search.calibration.host_copies import host_rates
 from mspc.search.calibration.timed_operators import TimingSizes, by_urgency, touching, traffic, work
-from mspc.search.calibration.timer import Timer, rates_of
+from mspc.search.calibration.timer import SLOW_LINK, SLOW_NETWORK, Timer, host_rates, rates_of
 
 ON_CPU = TimingSizes((64, 256, 768), (((4, 16, 16),), ((8, 64, 28),)), (), (1 << 12, 1 << 16, 1 << 20, 1 << 24),
                (1 << 10, 1 << 14, 1 << 18, 1 << 22), (FLOAT32, FLOAT64), (FLOAT32,),

@@ -7,24 +7,141 @@ operands and write results that no cache holds, and run for as long as clocks ne
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mspc.analysis.cost.machine import Link, Rate
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.ir.builder import Builder
-from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value, element_types, operand_types
+from mspc.ir.graph import FROM_HOST, OFFLOAD, TO_HOST, Graph, Node, Parameter, Value, element_types, operand_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, SquaredDifference, Sub
 from mspc.ops.op import Op
+from mspc.ops.tensor.host_memory import AssignOnHost, AwaitHost, FromHost, ToHost
 from mspc.ops.tensor.parts import Slice
-from mspc.search.calibration.doubtful_rates import Trust
 from mspc.search.calibration.timed_operators import Groups, TimingSizes, collectives
+
+# Doubtful rates: a machine that does other work meanwhile gives times that differ from one repeat to the next, rates
+# that fall and rise again with the amount, and waits that no hardware has.
+
+
+NOISY = 0.35
+"""The share of its least time by which a step's repeats may differ, in the median of what is timed together."""
+VALLEY = 0.6
+"""The share of the rates on both sides of it that a rate has at least: caches make rates fall, not rise again."""
+FALL = 0.5
+"""The share of the best rate that work still has where there is more of it: what computes needs no larger cache."""
+SLOW_KERNEL = 5e-4
+"""Seconds from one small operator to the next that no idle machine takes."""
+SLOW_LINK, SLOW_NETWORK = 1e-3, 1e-2
+"""The same of a small collective inside of a host, and between hosts."""
+ROUNDS = 3
+"""How often what is doubtful is measured."""
+LOST = 3
+"""Kinds of measurements that stay doubtful, from which on nothing is measured again."""
+
+Measured = TypeVar("Measured")
+Times = list[tuple[Any, float]]
+
+
+def doubts_of_spreads(spreads: Sequence[float]) -> list[str]:
+    """Whether repeats differ. spreads: by which share of the least."""
+    typical = statistics.median(spreads) if spreads else 0.0
+    return [f"repeats of one step differ by {typical:.0%}"] if typical > NOISY else []
+
+
+def doubts_of_rate(rate: Rate, falls: bool = True) -> list[str]:
+    """Whether rates fall and rise again. falls: they may be less for the largest amounts."""
+    found: list[str] = []
+    points = rate.points
+    for i in range(1, len(points) - 1):
+        amount, at = points[i]
+        around = min(max(each for _, each in points[:i]), max(each for _, each in points[i + 1 :]))
+        if at < VALLEY * around:
+            found.append(f"{at:.3g} per second at {amount:.3g}, and {around:.3g} with less and with more")
+    best = max(at for _, at in points)
+    if not falls and points[-1][1] < FALL * best:
+        found.append(f"{points[-1][1]:.3g} per second at {points[-1][0]:.3g}, and {best:.3g} with less, which is taken")
+    return found
+
+
+def not_falling(rate: Rate) -> Rate:
+    """The rates where what is doubtful as it falls has the rate of less work: more of it can be done in parts."""
+    found: list[tuple[float, float]] = []
+    best = 0.0
+    for amount, at in rate.points:
+        best = max(best, at)
+        found.append((amount, best if at < FALL * best else at))
+    return Rate(tuple(found))
+
+
+def doubts_of_kernel(kernel: float) -> list[str]:
+    """Whether small operators take long."""
+    return [f"{kernel * 1e3:.2g} ms from one small operator to the next"] if kernel > SLOW_KERNEL else []
+
+
+def doubts_of_link(link: Link, slow: float) -> list[str]:
+    """Whether small collectives take long, or their rates fall and rise again. slow: seconds that are too many."""
+    found: list[str] = []
+    for operator, own in {"AllReduce": link, **link.own}.items():
+        waits = own.latency + own.hop
+        if waits > slow:
+            found.append(f"{waits * 1e3:.2g} ms for a small {operator}")
+        found += [f"{operator}: {why}" for why in doubts_of_rate(own.bandwidth)]
+    return found
+
+
+class Trust:
+    """Measures again what is doubtful. spreads: by which share of the least the repeats of every step differ that was
+    timed since it was emptied, the same on all ranks. doubts: what is doubtful after all. is_late: told alike on all
+    ranks whether there is no time for more than one measurement."""
+
+    def __init__(self, is_late: Callable[[], bool] = lambda: False) -> None:
+        self._is_late = is_late
+        self.spreads: list[float] = []
+        self.doubts: list[str] = []
+        self.lost = 0
+
+    def kernel(self, measure: Callable[[], float]) -> float:
+        """Seconds from one small operator to the next."""
+        return self._measured("small operators", measure, doubts_of_kernel)
+
+    def times(self, what: str, measure: Callable[[], Times], rate_of: Callable[[Times], Rate], falls: bool) -> Rate:
+        """The rates of what is timed in several sizes. falls: as `doubts_of_rate` takes it."""
+        rate = self._measured(what, lambda: rate_of(measure()), lambda rate: doubts_of_rate(rate, falls))
+        return rate if falls else not_falling(rate)
+
+    def link(self, what: str, measure: Callable[[], Link], slow: float) -> Link:
+        """What joins ranks. slow: as `doubts_of_link` takes it."""
+        return self._measured(what, measure, lambda found: doubts_of_link(found, slow))
+
+    def _measured(
+        self, what: str, measure: Callable[[], Measured], doubts_of: Callable[[Measured], list[str]]
+    ) -> Measured:
+        """What is measured, `ROUNDS` times at most while it is doubtful; of several times the one that was disturbed
+        the least. Not the least of each: what is told by the difference of two steps is too little where the shorter
+        one was disturbed."""
+        found: list[tuple[int, float, int, Measured, list[str]]] = []
+        for i in range(ROUNDS if self.lost < LOST else 1):
+            self.spreads.clear()
+            measured = measure()
+            doubts = [*doubts_of_spreads(self.spreads), *doubts_of(measured)]
+            typical = statistics.median(self.spreads) if self.spreads else 0.0
+            found.append((len(doubts), typical, i, measured, doubts))
+            if not doubts or self._is_late():
+                break
+        *_, best, doubts = min(found, key=lambda each: each[:3])
+        self.doubts += [f"{what}: {why}" for why in doubts]
+        self.lost += bool(doubts)
+        return best
+
 
 STEPS, PREPARING = 7, 3
 """How many steps are timed, and how many run before."""
@@ -291,3 +408,80 @@ def rates_of(
         doing = max(math.sqrt(max(doing**2 - moving**2, 0.0)), LEAST * doing)
         points[sum(amounts) / len(amounts)] = sum(amounts) / doing
     return Rate(tuple(sorted(points.items())))
+
+
+LEAST_COPIED = 1 << 20
+"""Bytes of a copy from which on its time says something of the bus."""
+GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class HostRates:
+    """Bytes per second of a copy. to_host, from_host: while nothing else is copied. both: each way, while as much goes
+    the other way."""
+
+    to_host: Rate
+    from_host: Rate
+    both: Rate
+
+    @property
+    def text(self) -> str:
+        """The rates of the largest copies, for people."""
+        shown = (f"{rate.points[-1][1] / GIGA:.3g}" for rate in (self.to_host, self.from_host, self.both))
+        return "copies to the host at {} GB/s, from it at {}, both at once at {} each way".format(*shown)
+
+
+def host_rates(timer: Timer, kernel: float, tell: Callable[[str], None]) -> HostRates:
+    """Measure the copies. kernel: seconds in which an operator begins."""
+
+    def rate(what: str, leaves: bool, comes: bool) -> Rate:
+        tell(what)
+
+        def times() -> list[tuple[Sequence[Node], float]]:
+            fills = {n: partial(copies, n, timer.sizes.rotated, leaves, comes) for n in copied(timer.sizes)}
+            return [([_copy(n)], timer.longer(fill)) for n, fill in fills.items()]
+
+        return timer.trust.times(what, times, lambda found: rates_of(found, kernel, _nbytes), falls=False)
+
+    return HostRates(
+        rate("copies to the host", True, False), rate("copies from the host", False, True),
+        rate("copies both ways", True, True),
+    )  # fmt: skip
+
+
+def copied(sizes: TimingSizes) -> list[int]:
+    """Bytes of the copies that are timed."""
+    return [n for n in sizes.touched if n >= LEAST_COPIED]
+
+
+def copies(nbytes: int, rotated: int, leaves: bool, comes: bool, graph: Graph, count: int) -> None:
+    """Fill a graph with so many copies that leave, that come, or of both; nothing but the end of the step waits for
+    them."""
+    type = TensorType(FLOAT32, (nbytes // 4,))
+    turns = min(count, max(1, -(-rotated // nbytes)))
+    b = Builder(graph)
+    hosts = [[Parameter("p", type, "parameter", False) for _ in range(turns)] for _ in range(leaves + comes)]
+    for host in (each for hosts_of_way in hosts for each in hosts_of_way):
+        host.attrs[OFFLOAD] = 0
+    value = Parameter("p", type, "parameter", False)
+    graph.parameters = [value] * leaves + [host for each in hosts for host in each]
+    last: list[Node] = []
+    for i in range(count):
+        last = []
+        if leaves:
+            last.append(b.emit(AssignOnHost(), hosts[0][i % turns], value))
+            last[-1].attrs["stream"] = TO_HOST
+        if comes:
+            last.append(b.emit(FromHost(), hosts[-1][i % turns]))
+            last[-1].attrs["stream"] = FROM_HOST
+    for node in last:
+        b.emit(AwaitHost() if node.attrs["stream"] == TO_HOST else Slice((0,), (1,)), node)
+
+
+def _copy(nbytes: int) -> Node:
+    type = TensorType(FLOAT32, (nbytes // 4,))
+    return Node(ToHost(), [Parameter("p", type, "parameter", False)], type)
+
+
+def _nbytes(node: Node) -> float:
+    return float(node.tensor_type.nbytes)

@@ -12,31 +12,408 @@ the next one wants it, so that every turn begins alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import combinations
+from itertools import product as product_of
 from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types, operand_types
-from mspc.ir.layout import Layout, common_mesh, on_mesh
-from mspc.ir.types import TensorType
+from mspc.ir.graph import OFFLOAD, Constant, Node, Parameter, Value, element_layouts, element_types, operand_types
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
+from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.collectives import Redistribute
+from mspc.ops.control.borders import MARKS, Back
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
-from mspc.ops.op import Op
-from mspc.passes.lib.choices import ShardingChoice, merge, multiplies, points_of
+from mspc.ops.op import NotDifferentiable, Op
+from mspc.passes.lib.choices import (
+    ShardingChoice,
+    composite_conflict,
+    exchanges,
+    make_choice,
+    merge,
+    multiplies,
+    points_of,
+)
 from mspc.passes.lib.layout_search import Search, other_rule
 from mspc.passes.lib.loop_layouts import LoopTurns
-from mspc.passes.lib.placement import COLLECTIVE
-from mspc.passes.lib.plan_header import Terms
+from mspc.passes.lib.placement import COLLECTIVE, is_master, scatter_bytes
+from mspc.passes.lib.plan_header import OPERATIONS, Terms
 from mspc.search.model.distances import Hosts, LayoutTable
-from mspc.search.model.domains import THROUGH_ALL, comes_so, domain_of, domain_of_forms, gradients_of
-from mspc.search.model.factor_tables import FactorTables
-from mspc.search.model.own_bytes import OwnBytes
-from mspc.search.model.step_facts import graded, is_state, touched
-from mspc.search.model.uneven_costs import UnevenCosts
-from mspc.search.model.variables import Numbers, Source, Use, Variable
 from mspc.search.solver.elimination import Factor, Table
 from mspc.sharding.factors import Rule
+
+Numbers = Any
+"""Layouts by their numbers in `LayoutTable`, one for every choice."""
+Source = tuple[Value, int]
+"""What makes a tensor, and the tensor's place among its results."""
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """One decision: on an operator, on where a parameter is stored, on a copy of a value, or none where there is one
+    choice.
+
+    choices: of an operator. outputs: the layouts of every tensor; returned: the same without partial sums, as their
+    gradients are wanted. operands, gradients: how an operator needs its operands, and how their gradients come out.
+    again: for every way to store a parameter whether it is brought to its readers once more for gradients; () where it
+    never is.
+    """
+
+    outputs: tuple[Numbers, ...]
+    returned: tuple[Numbers, ...] = ()
+    operands: tuple[Numbers, ...] = ()
+    gradients: tuple[Numbers, ...] = ()
+    choices: tuple[ShardingChoice, ...] = ()
+    again: tuple[bool, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return len(self.outputs[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One reading of a tensor. writes: the reader changes it, so that it must be stored as it is needed. runs: how
+    often a step reads it."""
+
+    variable: int
+    needs: Numbers
+    gradients: Numbers
+    writes: bool = False
+    runs: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """What an operator may choose. gradients: for every choice how the gradient of every operand comes out of the
+    operator's own gradient, sharded as it is: partial over each axis that shards what the operand does not have."""
+
+    choices: tuple[ShardingChoice, ...]
+    gradients: tuple[tuple[Layout, ...], ...]
+
+
+MOST = 400
+"""Choices of an operator up to which those are among them that let partial sums pass."""
+THROUGH_ALL = -1
+"""In place of an operand: partial sums pass where all operands are partial over the same ranks."""
+
+
+@lru_cache(maxsize=4096)
+def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[int, ...] = ()) -> Domain:
+    """The choices for an operator. A product of matrices takes as many ranks as any choice does; others may be computed
+    by several ranks alike. Axes of one dimension are in ascending order.
+
+    Args:
+        passing: operands whose partial sums may pass through the operator, which is linear in them.
+    """
+    factors = [f for f in range(len(rule.names)) if f not in rule.frozen and rule.sizes[f] > 1]
+    found: dict[ShardingChoice, tuple[Layout, ...]] = {}
+    assignments = _assignments(rule, mesh, factors)
+    for axes in assignments:
+        choice = make_choice(rule, mesh, axes)
+        found.setdefault(choice, gradients_of(rule, mesh, axes))
+    if passing and len(found) <= MOST:
+        found |= _let_through(rule, mesh, assignments, passing)
+    if product:
+        found = _with_least_work(found)
+    return Domain(tuple(found), tuple(found.values()))
+
+
+def domain_of_forms(
+    rule: Rule, other: Rule | None, mesh: tuple[int, ...], product: bool, passing: tuple[int, ...]
+) -> Domain:
+    """The choices by a rule, and beside them those of another form of the operator, whose rule counts the same points
+    otherwise."""
+    own = domain_of(rule, mesh, product, passing)
+    if other is None:
+        return own
+    more = domain_of(other, mesh, product)
+    points = math.prod(rule.sizes) / math.prod(other.sizes)
+    found = dict(zip(own.choices, own.gradients, strict=True))
+    known = {(choice.inputs, choice.outputs) for choice in found}
+    for choice, gradients in zip(more.choices, more.gradients, strict=True):
+        if (choice.inputs, choice.outputs) not in known:
+            found[replace(choice, work=choice.work * points)] = gradients
+    found = _with_least_work(found) if product else found
+    return Domain(tuple(found), tuple(found.values()))
+
+
+def _with_least_work(choices: Mapping[ShardingChoice, tuple[Layout, ...]]) -> dict[ShardingChoice, tuple[Layout, ...]]:
+    least = min(choice.work for choice in choices)
+    return {choice: gradients for choice, gradients in choices.items() if choice.work <= least * 1.0001}
+
+
+def _let_through(
+    rule: Rule, mesh: tuple[int, ...], assignments: list[tuple[Axes, ...]], passing: tuple[int, ...]
+) -> dict[ShardingChoice, tuple[Layout, ...]]:
+    """The ways in which partial sums over axes that shard nothing pass. Gradients come out complete along these
+    axes."""
+    found: dict[ShardingChoice, tuple[Layout, ...]] = {}
+    for axes in assignments:
+        if rule.reduction != "sum" and any(axes[f] for f in rule.reduced):
+            continue  # partial means, or maxima, do not add up with partial sums
+        free = [a for a in range(len(mesh)) if all(a not in sharding for sharding in axes)]
+        for count in range(1, len(free) + 1):
+            for passed, operand in product_of(combinations(free, count), passing):
+                choice = make_choice(rule, mesh, axes, operand, passed)
+                found.setdefault(choice, gradients_of(rule, mesh, axes))
+        if len(found) > MOST:
+            return {}
+    return found
+
+
+def _assignments(rule: Rule, mesh: tuple[int, ...], factors: list[int]) -> list[tuple[Axes, ...]]:
+    found: list[tuple[Axes, ...]] = [((),) * len(rule.names)]
+    for axis, size in enumerate(mesh):
+        for axes in list(found):
+            for f in factors:
+                if rule.sizes[f] % (size * math.prod(mesh[a] for a in axes[f])) == 0:
+                    found.append((*axes[:f], (*axes[f], axis), *axes[f + 1 :]))
+    return [axes for axes in found if not composite_conflict(rule, mesh, axes) and _ascending(rule, axes)]
+
+
+def _ascending(rule: Rule, axes: tuple[Axes, ...]) -> bool:
+    """Whether the axes of every dimension ascend, so that there is one layout for every set of axes."""
+    for dims in (*rule.inputs, *rule.outputs):
+        for dim in dims:
+            sharding = [a for f in dim for a in axes[f]]
+            if sharding != sorted(sharding):
+                return False
+    return True
+
+
+def gradients_of(rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...]) -> tuple[Layout, ...]:
+    """How the gradients of an operator's operands come out, as `Domain` says."""
+    found: list[Layout] = []
+    for dims in rule.inputs:
+        own = {f for dim in dims for f in dim}
+        partial = [a for f, sharding in enumerate(axes) if f not in own for a in sharding]
+        found.append(Layout.of(mesh, [[a for f in dim for a in axes[f]] for dim in dims], partial))
+    return tuple(found)
+
+
+def comes_so(choice: ShardingChoice, partial: Mapping[int, frozenset[Layout]]) -> bool:
+    """Whether the partial sums that a choice takes are there: nothing makes them of anything else."""
+    return all(
+        not layout.partial or layout in partial.get(i, partial.get(THROUGH_ALL, ()))
+        for i, layout in enumerate(choice.inputs)
+    )
+
+
+class FactorTables:
+    """The tables of one problem, by what they are of."""
+
+    def __init__(self) -> None:
+        self._tables: dict[Any, Table] = {}
+
+    def made(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> Factor:
+        """A factor; alike ones have one table between them. Of a variable that is in it twice the diagonal counts."""
+        order = sorted(range(len(variables)), key=lambda i: (variables[i], i))
+        key = (key, tuple(order), tuple(variables.index(v) for v in variables))
+
+        def ordered() -> Table:
+            table = np.transpose(made(), order)
+            for i in range(len(order) - 1, 0, -1):
+                if variables[order[i]] == variables[order[i - 1]]:
+                    table = np.moveaxis(np.diagonal(table, axis1=i - 1, axis2=i), -1, i - 1)
+            return np.ascontiguousarray(table)
+
+        return Factor(tuple(dict.fromkeys(variables[i] for i in order)), self.table(key, ordered))
+
+    def table(self, key: Any, made: Callable[[], Table]) -> Table:
+        """The one table of all factors that have a key."""
+        if key not in self._tables:
+            self._tables[key] = made()
+        return self._tables[key]
+
+
+HALF = 2
+"""Bytes of an element for which products have a rate of their own."""
+
+
+@dataclass(frozen=True)
+class UnevenCosts:
+    """What is reckoned with. hosts: None where all ranks are of one."""
+
+    terms: Terms
+    hosts: Hosts | None
+
+    def of(self, op: Op, types: Sequence[TensorType], layouts: Sequence[Layout], nbytes: float) -> float:
+        """Of an operator, as bytes sent. nbytes: what is sent inside of it, which counts elsewhere at the price of
+        bytes within a host."""
+        work = op.uneven(types, layouts)
+        rate = self.terms.compute_half if types[0].dtype.itemsize == HALF else self.terms.compute
+        found = work.operations / OPERATIONS * rate + work.rounds * self.terms.latency
+        if work.axes and self.hosts is not None:
+            found += nbytes * (self.hosts.pairs(work.mesh, work.axes) - 1)
+        return found
+
+
+# A gradient is sharded as its forward operator is. Beside the gradients of operands, which `Model` brings to their
+# places, it may exchange borders of windows or statistics, and may add up partial sums that only it reads, as the
+# gradient of a maximum counts equal maxima.
+
+
+class OwnBytes:
+    """The backward operators of a graph by the forward operator that they differentiate; rules: of all operators.
+    complete: of forward operators the operands whose gradients come out complete however the operator is sharded.
+    uneven: what counts beside bytes."""
+
+    def __init__(
+        self, nodes: Sequence[Node], rules: Mapping[Node, Rule | None], ranks: int, uneven: UnevenCosts
+    ) -> None:
+        self.rules, self.ranks, self.uneven = rules, ranks, uneven
+        self.of: dict[Node, list[Node]] = {}
+        read_by: dict[Value, list[tuple[Node, int]]] = {}
+        for node in nodes:
+            if node.phase != "backward":
+                continue
+            for index, value in enumerate(node.inputs):
+                read_by.setdefault(value, []).append((node, index))
+            if node.forward is not None and rules[node] is not None:
+                self.of.setdefault(node.forward, []).append(node)
+        self.complete = self._complete(nodes)
+        self._summing = {node for node in read_by if isinstance(node, Node) and self._sums(node, read_by[node])}
+        self.of = {
+            node: gradients for node, gradients in self.of.items()
+            if any(exchanges(each) or each in self._summing for each in gradients)
+        }  # fmt: skip
+
+    def _complete(self, nodes: Sequence[Node]) -> dict[Node, frozenset[int]]:
+        found: dict[Node, frozenset[int]] = {}
+        for node in nodes:
+            if not isinstance(node.op, TupleGetItem) or node.phase != "backward" or node.forward is None:
+                continue
+            made = node.inputs[0]
+            rule = self.rules.get(made) if isinstance(made, Node) and made.forward is node.forward else None
+            if rule is not None and node.forward_input >= 0 and not rule.reduced and node.op.index not in rule.summed:
+                found[node.forward] = found.get(node.forward, frozenset()) | {node.forward_input}
+        return found
+
+    def _sums(self, node: Node, readers: list[tuple[Node, int]]) -> bool:
+        """Whether a backward operator adds up what another one of the same gradient needs complete."""
+        rule = self.rules.get(node)
+        if node.phase != "backward" or rule is None or not rule.reduced:
+            return False
+        return any(
+            reader.forward is node.forward and not (op := cast(Op, reader.op)).additive and index not in op.linear_in
+            for reader, index in readers
+        )
+
+    def key(self, node: Node) -> Any:
+        """What is equal for operators that send the same by themselves; None where they send nothing."""
+        if not exchanges(node) and node not in self.of:
+            return None
+        gradients = self.of.get(node, [])
+        known = {value: index for index, value in enumerate((*node.inputs, node, *gradients))}
+        return node.op, tuple(
+            (each.op, each.type, each in self._summing, tuple(known.get(value, -1) for value in each.inputs))
+            for each in gradients
+        )
+
+    def cost(self, node: Node, types: Sequence[TensorType], choice: ShardingChoice) -> float:
+        """Bytes that a rank sends in an operator of operands of these types that is sharded by a choice, and in its
+        gradient, which is taken to exchange nothing where the operator does not, nor to be uneven where that is even;
+        with what else ranks do inside of them."""
+        form = cast(Op, node.op).in_form(choice.inputs)
+        own = form.moved_bytes(types, choice.inputs)
+        more = self.uneven.of(form, types, choice.inputs, own)
+        gradients = self.of.get(node, [])
+        if own or more or not self._summing.isdisjoint(gradients):
+            more += self._of_gradients(node, form, gradients, choice, own)
+        return own + more
+
+    def _of_gradients(
+        self, node: Node, form: Op, gradients: Sequence[Node], choice: ShardingChoice, own: float
+    ) -> float:
+        """form: the operator as it is sharded. own: what it sends."""
+        results = [layout.without_partial() for layout in choice.outputs]
+        placed: dict[Value, Layout] = dict(zip(node.inputs, choice.inputs, strict=False))
+        placed[node] = results[0]
+        alike: dict[Type, Layout] = {value.type: layout for value, layout in placed.items()}
+        alike |= dict(zip(reversed(element_types(node.type)), reversed(results), strict=True))
+        total, shared = 0.0, set[tuple[Value, float]]()
+        if (bordered := cast(Op, node.op).bordered) is not None:
+            shared.add((node.inputs[bordered], own))
+        for each in gradients:
+            # What is not known lies as what has its type: a gradient as its value.
+            op = cast(Op, each.op).like_forward(form)
+            operands = [placed.get(value) or alike.get(value.type) for value in each.inputs]
+            if exchanges(each) and None not in operands:
+                layouts = cast("list[Layout]", operands)
+                nbytes = op.moved_bytes(operand_types(each), layouts)
+                total += self.uneven.of(op, operand_types(each), layouts, nbytes)
+                sent = None if op.bordered is None else (each.inputs[op.bordered], nbytes)
+                total += 0.0 if sent in shared else nbytes
+                if sent is not None:
+                    shared.add(sent)
+            if each in self._summing:
+                made = self._sums_of(each, operands)
+                placed[each] = made[0]  # elements of several results are read, never the tuple
+                total += sum(
+                    scatter_bytes(layout, type.shape, type.dtype.itemsize)
+                    for layout, type in zip(made, element_types(each.type), strict=True) if layout.partial
+                )  # fmt: skip
+        return total
+
+    def _sums_of(self, node: Node, operands: Sequence[Layout | None]) -> tuple[Layout, ...]:
+        """How the results of an operator that adds up come out of operands."""
+        rule = self.rules[node]
+        assert rule is not None
+        sources = tuple((dims, layout.without_partial()) for dims, layout in zip(rule.inputs, operands, strict=True)
+                        if layout is not None and dims)  # fmt: skip
+        return make_choice(rule, *merge(rule, sources, self.ranks)).outputs
+
+
+def touched(node: Node, choice: ShardingChoice) -> float:
+    """Bytes of a rank's slices of what an operator reads and writes; none where nothing has to run, as at the borders
+    of loops."""
+    if node.op.is_view or isinstance(node.op, MARKS):
+        return 0.0
+    types = (*operand_types(node), *element_types(node.type))
+    layouts = (*choice.inputs, *choice.outputs)
+    return sum(type.nbytes / math.prod(layout.strategy) for type, layout in zip(types, layouts, strict=True))
+
+
+def copies(search: Search) -> dict[Value, int]:
+    """How many tensors of its size a trained parameter brings: itself, its gradient, and states of the optimizer that
+    live on the device."""
+    found: dict[Value, int] = {}
+    for node in search.graph.nodes:
+        changed = [node.inputs[i] for i in node.op.mutates] if node.phase == "update" else []
+        for value in changed[:1]:
+            found[value] = 1 + sum(other.type == value.type and OFFLOAD not in other.attrs for other in changed)
+    return found
+
+
+def graded(search: Search) -> set[Value]:
+    """The values that have a gradient: parameters that are trained, and what is computed from them, in an earlier turn
+    of a loop, too."""
+    found: set[Value] = {p for p in search.graph.parameters if is_master(p) and p.trainable}
+    count = -1
+    while count != len(found):
+        count = len(found)
+        for node in search.graph.nodes:
+            without = isinstance(cast(Any, node.op).bprop, NotDifferentiable)
+            passing = isinstance(node.op, (TupleGetItem, MakeTuple, *MARKS))
+            stopped = isinstance(node.op, StopGradient) or (without and not passing)
+            if node.phase == "forward" and not stopped and any(value in found for value in node.inputs):
+                found.add(node)
+            if isinstance(node.op, Back) and node in found and isinstance(node.inputs[0], Node):
+                found.add(node.inputs[0])
+        if not search.is_open:
+            break
+    return found
+
+
+def is_state(value: Value) -> bool:
+    """Whether a value is a parameter or a constant, which lies where it is wanted."""
+    return isinstance(value, Constant) or (isinstance(value, Parameter) and value.kind != "input")
+
 
 SHARED = 1 << 13
 """Elements of the table of a value, its copy and a reader up to which copies are variables of their own."""

@@ -24,7 +24,7 @@ class SearchSharding(Pass):
     def run(self, graph: Graph) -> bool:
         if not wants_search(graph):
             return False
-        from mspc.search.layouts.together import decide_together  # late: most compiles search for nothing
+        from mspc.search.layouts.cheapest import decide_together  # late: most compiles search for nothing
 
         decide_together(graph)
         return True

@@ -3,27 +3,183 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.machine import PRODUCTS, Machine
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide, OnStage, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.families import are_cells
+from mspc.ir.types import FLOAT16, FLOAT32
+from mspc.ops.control.regions import For, Loop, MakeStack, Scan, runs_layers, runs_micro_batches
+from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
 from mspc.output.programs import config_of
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.lib.choices import rule_of
+from mspc.passes.lib.plan_header import OPERATIONS, Terms
 from mspc.plans.operator_names import layer_nodes
-from mspc.search.plans.machine_terms import terms_for
-from mspc.search.plans.megatron import shard_in_pairs, tensor_sizes
-from mspc.search.plans.regions import are_weighed, refuse_regions
+from mspc.search.plans.degrees import WeightValues
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH
+
+
+def layers_alike(graph: Graph) -> int:
+    """The number of layers that are decided on together."""
+    loops = [node.op for node in graph.nodes if node.phase == "forward" and runs_layers(node)]
+    return sum(op.turns for op in loops if isinstance(op, For | Scan))
+
+
+def are_weighed(graph: Graph) -> bool:
+    """Whether all that runs graphs are loops over layers, of which every operator has a name for all turns."""
+    for node in graph.nodes:
+        if node.regions and not runs_layers(node):
+            return False
+        for inner in node.regions[-1].nodes if node.regions else ():
+            is_named = are_cells(inner.scope.removeprefix(node.scope))
+            if inner.regions or (inner.phase == "forward" and rule_of(inner) is not None and not is_named):
+                return False
+    return True
+
+
+def refuse_regions(graph: Graph) -> None:
+    """Raises MspcError where a node runs graphs that are no layers, at its line."""
+    for node in graph.nodes:
+        if node.regions and not runs_layers(node):
+            raise node.error(
+                f"{node.label}: the search does not weigh what the run decides, how often a loop turns or which branch "
+                "is taken",
+                notes=["compile it with strategies, or let propagation choose them: mspc compile --ranks N"],
+            )
+
+
+LARGE = 1 << 24
+"""Bytes at which the search's one bandwidth is read from a machine's rates."""
+MANY = 1e12
+"""Operations at which the rate of products is read."""
+
+
+def terms_for(machine: Machine) -> Terms:
+    """What a search for a machine reckons with, as bytes sent inside of a host."""
+    bandwidth = machine.link.bandwidth.at(LARGE)
+    network = machine.network if machine.ranks_per_host else None
+    return Terms(
+        latency=int(machine.link.latency * bandwidth),
+        touch=int(1000 * bandwidth / machine.memory.at(LARGE)),
+        compute=int(bandwidth * machine.work_seconds(PRODUCTS, FLOAT32, MANY) * OPERATIONS / MANY),
+        compute_half=int(bandwidth * machine.work_seconds(PRODUCTS, FLOAT16, MANY) * OPERATIONS / MANY),
+        hosts=machine.ranks_per_host,
+        network=0 if network is None else int(1000 * bandwidth / network.bandwidth.at(LARGE)),
+    )
+
+
+# Pairs of matmuls: the first weight is sharded by columns, the second by rows, so that one sum over ranks follows the
+# pair (Shoeybi et al., "Megatron-LM", 2019); the remaining ranks share the batch.
+
+
+MOST = 8
+"""Ranks that share a product at most where nothing is known of hosts."""
+
+
+def tensor_sizes(ranks: int, per_host: int) -> list[int]:
+    """How many ranks may share a product: powers of two that divide their number, within a host."""
+    most = min(ranks, per_host or MOST)
+    return [size for size in (2, 4, 8, 16) if size <= most and ranks % size == 0]
+
+
+def shard_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
+    """Give the products of a graph, read but not compiled yet, strategies of pairs; `tensor` ranks share each.
+
+    Raises:
+        MspcError: no product follows on another, a dimension cannot be sharded so often, or a weight would be sharded
+            by rows and by columns.
+    """
+    pairs = _Pairs(ranks // tensor, tensor)
+    pairs.shard(graph, {})
+    if not pairs.count:
+        raise MspcError("no product of a weight follows on another")
+
+
+class _Pairs:
+    """The pairs of a graph. data, tensor: ranks among which rows and products are shared. count: of the pairs that were
+    found; opened: what a first product makes, and what follows from it."""
+
+    def __init__(self, data: int, tensor: int) -> None:
+        self.data, self.tensor = data, tensor
+        self.opened: set[Value] = set()
+        self.weights = WeightValues()
+        self.by_rows: dict[Value, bool] = {}
+        self.count = 0
+
+    def shard(self, graph: Graph, outside: Mapping[Value, Value]) -> None:
+        """Shard the products of a graph, and of equal layers in it. outside: for parameters of theirs what is read in
+        their place. Raises MspcError."""
+        for node in graph.nodes:
+            self.weights.add([node], outside)
+            comes_open = any(outside.get(value, value) in self.opened for value in node.inputs)
+            if runs_layers(node) or runs_micro_batches(node):
+                self.shard(node.regions[-1], {**outside, **_handed_in(node, outside)})
+            weight = self._weight(node, outside)
+            if weight is None:
+                if comes_open:
+                    self.opened.add(node)
+                continue
+            self.count += comes_open
+            if self.by_rows.setdefault(weight, comes_open) != comes_open:
+                raise MspcError(f"pairs shard {weight.name} by columns for one product and by rows for another")
+            _shard(node, self.data, self.tensor, by_rows=comes_open)
+            if not comes_open:
+                self.opened.add(node)
+
+    def _weight(self, node: Node, outside: Mapping[Value, Value]) -> Parameter | None:
+        """The trained weight of a matmul; None for other nodes, and for matmuls of activations."""
+        if not isinstance(node.op, MatMul | BatchMatMul) or len(node.inputs) != 2:
+            return None
+        x, matrix = node.inputs
+        weight = self.weights.of(matrix, outside)
+        if weight is None or not weight.trainable or len(matrix.tensor_type.shape) != 2:
+            return None
+        return weight if self.weights.of(x, outside) is None else None
+
+
+def _handed_in(node: Node, outside: Mapping[Value, Value]) -> dict[Value, Value]:
+    """For the parameters of a layer, or of a micro-batch, what it reads in their place: of a stack of weights the
+    first. outside: the same of the graph that the node is in."""
+    op, body = node.op, node.regions[-1]
+    assert isinstance(op, Loop)
+    found: dict[Value, Value] = {}
+    for number, value in enumerate(node.inputs):
+        place = op.inside(0, number)
+        if place is not None:
+            is_stack = isinstance(value, Node) and isinstance(value.op, MakeStack)
+            found[body.parameters[place]] = value.inputs[0] if is_stack else outside.get(value, value)
+    return found
+
+
+def _shard(node: Node, data: int, tensor: int, by_rows: bool) -> None:
+    """Set the strategy of one product. Raises MspcError."""
+    op, (x, weight) = node.op, node.inputs
+    assert isinstance(op, MatMul | BatchMatMul)
+    shape = x.tensor_type.shape
+    left, right = [1] * len(shape), [1, 1]
+    rows, inner = (len(shape) - 1, len(shape) - 2) if op.transpose_a else (0, len(shape) - 1)
+    left[rows] = data
+    if by_rows:
+        left[inner] = tensor
+        right[1 if op.transpose_b else 0] = tensor
+    else:
+        right[0 if op.transpose_b else 1] = tensor
+    for value, shards in ((x, left), (weight, right)):
+        for size, count in zip(value.tensor_type.shape, shards, strict=True):
+            if size % count:
+                raise MspcError(f"{node.label} has a dimension of {size}, which {count} ranks cannot share")
+    node.in_strategy = (tuple(left), tuple(right))
+
 
 MEGATRON = "Megatron-style"
 FOLDED = 16

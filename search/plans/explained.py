@@ -22,8 +22,7 @@ from mspc.plans.operator_names import CONFIGURED, StrategyNames, all_is_given
 from mspc.search.layouts.cheapest import mesh_of
 from mspc.search.model.memory import MemoryModel
 from mspc.search.model.model import NEVER, CostModel
-from mspc.search.plans.alternatives import PlannedNetwork, PlanRequest
-from mspc.search.plans.machine_terms import LARGE
+from mspc.search.plans.alternatives import LARGE, PlannedNetwork, PlanRequest
 from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, Factor
 from mspc.sharding.factors import Rule
 

@@ -8,19 +8,373 @@ difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
+import math
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from itertools import accumulate, cycle
+from typing import Any
 
-from mspc.compiler.driver import Compiled
+import numpy as np
+
+from mspc.analysis.cost.machine import HOST_COPIES, Machine
+from mspc.analysis.cost.timeline import StreamTimeline
+from mspc.compiler.config import Config
+from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
+from mspc.ir.graph import OFFLOAD, Graph, Node
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.lib.plan_header import LEAST
+from mspc.passes.lib.host_memory import HostStores
+from mspc.passes.lib.opened_graphs import open_regions, opened
+from mspc.passes.lib.plan_header import LEAST, MILLION
+from mspc.passes.lib.recomputation import mark_offloaded, mark_states, states_of
+from mspc.passes.sharding.propagate_sharding import begun
 from mspc.runtime.memory_plan import plan_memory
-from mspc.search.layouts.candidates import PlanCandidates, Values, least_stored
-from mspc.search.plans.compiled_front import CompiledFront
-from mspc.search.plans.problem import SearchProblem
+from mspc.search.layouts.candidates import AxisSymmetry, PlanCandidates, Values, least_stored
+from mspc.search.layouts.cheapest import limited, mesh_of, place
+from mspc.search.layouts.within_memory import Limited
+from mspc.search.model.memory import MemoryModel
+from mspc.search.model.model import CostModel
+from mspc.search.plans.alternatives import LARGE
 from mspc.search.solver.elimination import LARGEST
+
+SEEDS = 20
+"""Plans of the model's own front that are compiled first, at most."""
+TRIES = 130
+"""Plans that are compiled at most."""
+EFFORT = 3200
+"""Operators of a rank that are compiled, up to which another plan is tried."""
+GAIN, NEAR, MEMORY = "gain", "near", "memory"
+ORDER = (GAIN, NEAR, GAIN, MEMORY)
+"""How the next plans are chosen, one after the other: by the expected gain; as a neighbour of the fastest plan, since
+expected gains are wrong if the model's memory is; and by the least expected memory, so that small limits have plans."""
+NEAR_COST = 1.3
+"""Times the model's cost of a plan up to which its neighbours are compiled for that alone."""
+HOPE = 0.5
+"""Exploration ends if no plan is expected to be within twice the time of the best in as much memory."""
+FASTEST = 0.1
+"""The share of the fastest step that is expected of any plan at least."""
+LOCAL = 8
+"""Power of the number of equal decisions in the weight of a compiled plan's error: the most similar plans count."""
+
+
+@dataclass(frozen=True)
+class PlanCost:
+    """Measured of a program, or expected: bytes at the peak of memory, seconds of a step, and operators of a rank."""
+
+    bytes: float
+    step: float
+    operators: int = 0
+
+
+class CompiledFront:
+    """measure: compiles an assignment, or raises MspcError. seconds_per_byte: of what the model's costs count.
+    deadline: by `time.monotonic`. found: assignments that the solver finds, which are compiled before all others."""
+
+    def __init__(
+        self, candidates: PlanCandidates, measure: Callable[[Values], PlanCost], seconds_per_byte: float,
+        deadline: float = math.inf, found: Sequence[Values] = (),
+    ) -> None:  # fmt: skip
+        self.candidates, self.measure, self.found = candidates, measure, found
+        self.seconds_per_byte, self.deadline = seconds_per_byte, deadline
+        self.known: dict[Values, PlanCost] = {}
+        self.front: list[tuple[float, float, Values]] = []
+        """(bytes, step, assignment), ascending in bytes and descending in steps."""
+        self._symmetry = AxisSymmetry(candidates.model, candidates.decisions)
+        self._operators = AxisSymmetry(candidates.model, [candidates.model.of[node] for node in candidates.model.nodes])
+        self._seen: set[tuple[int, ...]] = set()
+        self._open: dict[tuple[int, ...], Values] = {}
+        """Plans that may be compiled, one of those that differ in the order of mesh axes alone."""
+        self._neighbours: dict[Values, list[Values]] = {}
+        self._model_costs_of: dict[Values, tuple[float, float]] = {}
+        self._tries, self._effort = TRIES, EFFORT
+
+    def explore(self) -> None:
+        """Compile plans until the effort is spent: some of the model's front, and then the neighbours of the best that
+        are expected to be better."""
+        for values in (*map(self.candidates.settled, self.found), *self._seeds()):
+            self._try(values)
+        for how in cycle(ORDER):
+            if not self._goes_on() or (values := self._next(how)) is None:
+                return
+            self._try(values)
+
+    def explore_below(self, limit: int) -> None:
+        """Compile plans that are expected to take little memory, as long as none is within a limit."""
+        self._tries, self._effort = TRIES, 2 * EFFORT
+        while self.fastest(limit) is None and self._goes_on() and (values := self._next(MEMORY)) is not None:
+            self._try(values)
+
+    def fastest(self, limit: float = math.inf) -> Values | None:
+        """The fastest plan within a limit of bytes; None if no plan is."""
+        place = bisect_right(self.front, limit, key=lambda each: each[0])
+        return self.front[place - 1][2] if place else None
+
+    def smallest(self) -> list[Values]:
+        """The plan that takes the least memory, if any plan compiles."""
+        return [values for _, _, values in self.front[:1]]
+
+    def _goes_on(self) -> bool:
+        return self._tries > 0 < self._effort and time.monotonic() <= self.deadline
+
+    def _seeds(self) -> list[Values]:
+        """The cheapest and the smallest plans that the model finds, one for every way to shard all operators."""
+        plans, found = self.candidates, self.candidates.found()
+        self._consider(found)
+        by_cost = sorted(found, key=lambda each: (plans.cost(each), each))
+        by_memory = sorted(found, key=lambda each: (plans.peak(each), plans.cost(each), each))
+        cheap, small = (self._unlike(order)[: SEEDS // 2] for order in (by_cost, by_memory))
+        return list(dict.fromkeys(each for pair in zip(cheap, small, strict=True) for each in pair))
+
+    def _unlike(self, plans: Sequence[Values]) -> list[Values]:
+        """The first plan of every way to shard the operators."""
+        found: dict[tuple[int, ...], Values] = {}
+        for values in plans:
+            found.setdefault(self._operators.key(values), values)
+        return list(found.values())
+
+    def _consider(self, plans: Sequence[Values]) -> None:
+        for values in plans:
+            key = self._symmetry.key(values)
+            if key not in self._seen:
+                self._open.setdefault(key, values)
+
+    def _try(self, values: Values) -> None:
+        key = self._symmetry.key(values)
+        if key in self._seen or not self._goes_on():
+            return
+        self._seen.add(key)
+        self._open.pop(key, None)
+        self._tries -= 1
+        try:
+            found = self.measure(values)
+        except MspcError:
+            return
+        self._effort -= found.operators
+        self.known[values] = found
+        self._add(found, values)
+
+    def _add(self, cost: PlanCost, values: Values) -> None:
+        """Put a plan on the front if none there is as small and as fast."""
+        if any(held <= cost.bytes and step <= cost.step for held, step, _ in self.front):
+            return
+        others = [each for each in self.front if each[0] < cost.bytes or each[1] < cost.step]
+        self.front = sorted([*others, (cost.bytes, cost.step, values)], key=lambda each: each[:2])
+
+    def _next(self, how: str) -> Values | None:
+        """The plan to compile next; None if none is worth it. how: see `ORDER`."""
+        for _, _, values in self.front:
+            if values not in self._neighbours:
+                self._neighbours[values] = self.candidates.neighbours(values)
+                self._consider(self._neighbours[values])
+        if how == NEAR and (nearest := self._nearest()) is not None:
+            return nearest
+        plans = list(self._open.values())
+        if how == MEMORY and self.front:
+            own = [self._symmetry.key(each) for each in self._neighbours[self.front[0][2]]]
+            plans = [self._open[key] for key in dict.fromkeys(own) if key in self._open] or plans
+        if not plans:
+            return None
+        expected = self._expected(plans)
+        gains = [self._gain(cost) for cost in expected]
+        score = (lambda i: -expected[i].bytes) if how == MEMORY else lambda i: (gains[i], -expected[i].bytes)
+        best = max(range(len(plans)), key=score)
+        return plans[best] if how == MEMORY or gains[best] >= HOPE else None
+
+    def _nearest(self) -> Values | None:
+        """The neighbour of the fastest plan of the front that has one which costs little in the model, the cheapest."""
+        cost = self.candidates.cost
+        for _, _, values in reversed(self.front):
+            most = NEAR_COST * cost(values)
+            near = (each for each in self._neighbours[values] if cost(each) <= most)
+            found = min((each for each in near if self._symmetry.key(each) not in self._seen), key=cost, default=None)
+            if found is not None:
+                return found
+        return None
+
+    def _gain(self, cost: PlanCost) -> float:
+        """How many times faster a plan is than the fastest known in as much memory; for less memory than any known,
+        by how much less."""
+        place = bisect_right(self.front, cost.bytes, key=lambda each: each[0])
+        if place:
+            return self.front[place - 1][1] / cost.step
+        least = self.front[0][0]
+        return 1 + (least - cost.bytes) / least
+
+    def _expected(self, plans: Sequence[Values]) -> list[PlanCost]:
+        """Expect of plans what the model says, with its errors for compiled plans: their mean, weighted by how many
+        decisions are the same. All sums are in one order, so that every machine compiles the same plans."""
+        known, decisions = list(self.known), self.candidates.decisions
+        of_known, of_plans = np.array(known)[:, decisions], np.array(plans)[:, decisions]
+        errors = np.array([[self.known[values].bytes, self.known[values].step] for values in known])
+        errors = errors - self._model_costs(known)
+        alike = (of_plans[:, None, :] == of_known[None, :, :]).sum(axis=2)
+        weights = ((1 + alike) ** LOCAL).astype(float)
+        total = np.add.accumulate(weights, axis=1)[:, -1:]
+        mean = np.add.accumulate(weights[:, :, None] * errors[None], axis=1)[:, -1] / total
+        least = FASTEST * self.front[-1][1]
+        return [PlanCost(float(nbytes), max(float(step), least)) for nbytes, step in self._model_costs(plans) + mean]
+
+    def _model_costs(self, plans: Sequence[Values]) -> Any:
+        known = self._model_costs_of
+        for values in plans:
+            if values not in known:
+                known[values] = self.candidates.peak(values), self.seconds_per_byte * self.candidates.cost(values)
+        return np.array([known[values] for values in plans])
+
+
+LARGE_SHARE = 1 / 8
+"""From this share of what all cells keep on, the cells inside of a cell are taken one by one."""
+
+
+@dataclass(frozen=True)
+class HostMemoryUse:
+    """What lives on the host. cells: of which what gradients read does; states: those of optimizers do."""
+
+    cells: tuple[str, ...] = ()
+    states: bool = False
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        cells = f"values of {len(self.cells)} cell{'s' * (len(self.cells) != 1)}"
+        return " and ".join(["optimizer states"] * self.states + [cells] * bool(self.cells)) + " on the host"
+
+    def mark(self, graph: Graph) -> None:
+        """Mark it in a graph on which nothing else is to be decided."""
+        mark_offloaded(graph, self.cells)
+        if self.states:
+            mark_states(graph)
+
+
+NOTHING = HostMemoryUse()
+
+
+def has_host_apart(device: str) -> bool:
+    """Whether a program's device has other memory than its host."""
+    return device == "GPU"
+
+
+@dataclass(frozen=True)
+class HostRoom:
+    """cells: in the order in which they run, with the bytes that each keeps for gradients. states: bytes. forward,
+    backward: seconds of a step up to the last forward operator and from there on. machine: whose rates count."""
+
+    cells: tuple[tuple[str, float], ...]
+    states: float
+    forward: float
+    backward: float
+    machine: Machine
+
+    @classmethod
+    def of(cls, graph: Graph, machine: Machine) -> HostRoom:
+        """Of a rank's graph with nothing on the host."""
+        spans = StreamTimeline(graph, machine).spans
+        ends = {node: sum(span) for node, span in spans.items()}
+        forward = max((end for node, end in ends.items() if node.phase == "forward"), default=0.0)
+        states = sum(state.type.nbytes for state in states_of(graph) if OFFLOAD not in state.attrs)
+        return cls(_cells(graph), states, forward, max(0.0, max(ends.values(), default=0.0) - forward), machine)
+
+    @property
+    def hidden(self) -> float:
+        """Bytes that have left for the host by the end of the forward part."""
+        return min(sum(nbytes for _, nbytes in self.cells), self.forward / self._seconds(1 << 30) * (1 << 30))
+
+    def late(self, states: bool) -> float:
+        """Seconds that copies of states take behind the gradients, beside which they run."""
+        return max(0.0, self._seconds(self.states) - self.backward) if states and self.states else 0.0
+
+    def first_cells(self, nbytes: float) -> tuple[str, ...]:
+        """The cells that run first and keep so many bytes together, or as many as leave by the end of the forward
+        part."""
+        sums = accumulate((kept for _, kept in self.cells), initial=0.0)
+        count = next((i for i, total in enumerate(sums) if total >= min(nbytes, self.hidden)), len(self.cells))
+        return tuple(cell for cell, _ in self.cells[:count])
+
+    def _seconds(self, nbytes: float) -> float:
+        return self.machine.moving_seconds(nbytes, HOST_COPIES)
+
+
+def _cells(graph: Graph) -> tuple[tuple[str, float], ...]:
+    """The outermost cells that keep little of what all keep, or have no cells inside, by the places at which they keep
+    the first of it."""
+    kept: dict[str, float] = {}
+    within: dict[str, float] = {}
+    for value in HostStores(graph):
+        if not _stays(value.maker):
+            kept[value.maker.scope] = kept.get(value.maker.scope, 0.0) + value.value.type.nbytes
+    for scope, nbytes in kept.items():
+        for cell in _cells_around(scope):
+            within[cell] = within.get(cell, 0.0) + nbytes
+    total = sum(kept.values())
+    found: dict[str, float] = {}
+    for scope in kept:
+        around = _cells_around(scope)
+        if not found.keys() & set(around):
+            small = (cell for cell in around[1:] if within[cell] <= LARGE_SHARE * total)
+            cell = next(small, scope if within[scope] == kept[scope] else "")
+            found |= {cell: within[cell]} if cell else {}
+    return tuple(found.items())
+
+
+def _cells_around(scope: str) -> list[str]:
+    """The cells that a scope is in, itself last."""
+    parts = scope.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+
+
+def _stays(node: Node) -> bool:
+    """Whether the script has decided on a node."""
+    return OFFLOAD in node.attrs or bool(node.attrs.get("recompute"))
+
+
+class _ProblemRead(Exception):  # it ends a compile that has told enough
+    pass
+
+
+class SearchProblem:
+    """The model of a network, `memory` beside it, and programs of its assignments. compile: makes a program of
+    settings, with what decides on its graph. Raises MspcError of a network that cannot be sharded."""
+
+    def __init__(self, config: Config, compile: Callable[[Config, Decide], Compiled]) -> None:
+        terms = replace(config.search_terms, memory=LEAST)
+        self._config, self._compile = replace(config, search_terms=terms), compile
+        self.model: CostModel
+
+        def read(graph: Graph) -> None:
+            if any(node.regions for node in graph.nodes):
+                open_regions(graph)  # for good: the compile ends here
+            search, _ = begun(graph)
+            self.model = CostModel(search, mesh_of(search))
+            raise _ProblemRead
+
+        try:
+            self._compile(self._config, read)
+        except _ProblemRead:
+            pass
+        self.memory = MemoryModel(self.model)
+
+    def solver(self, largest: int, proves: bool = True) -> Limited:
+        """The search within limits, with moments of its own; see `Limited`."""
+        seconds = self._config.search_terms.milliseconds / 1000
+        return limited(self.model, self.memory.anew(), largest, seconds, proves)
+
+    def compiled(self, values: Sequence[int], share: float = 0.0, on_host: HostMemoryUse = NOTHING) -> Compiled:
+        """The program of an assignment. share: the part of its cost that any other comes to at least, 0 where nothing
+        is proved. Raises MspcError."""
+        return self._compile(self._config, partial(self._decide, tuple(values), share, on_host))
+
+    def _decide(self, values: Sequence[int], share: float, on_host: HostMemoryUse, graph: Graph) -> None:
+        with opened(graph):
+            place(self.memory, graph, values)
+            on_host.mark(graph)
+        if on_host != NOTHING:
+            del graph.attrs["search_held"]  # of less than is foreseen
+        if share:
+            graph.attrs["search_open"] = round((1 - share) * MILLION)
+
 
 ATTEMPTS = 6
 """How often less is looked for where a plan takes more memory than was foreseen."""
@@ -166,3 +520,119 @@ class LimitedPlans:
     def _is_better(self, taken: PlanMemory) -> bool:
         """Whether a plan fits, and is quicker than those before."""
         return taken.bytes <= self.memory and (self.best is None or taken.step < self.best.taken.step)
+
+
+HOST_ATTEMPTS = 4
+"""How often more cells are taken where what is on the host is not enough yet."""
+MORE = 1.02
+"""By how much more leaves than a plan is over its limit: copies need room while they are under way."""
+
+LITTLE = 0.01
+"""The share of a step that a limit of memory may cost without looking for what could live on the host."""
+EARLY = 1.5
+"""What states on the host spare at most, by their bytes: their updates do not wait for all gradients, of which fewer
+are there at once."""
+
+
+@dataclass(frozen=True)
+class Offloaded:
+    """A plan with something on the host, and what it takes."""
+
+    compiled: Compiled
+    taken: PlanMemory
+    on_host: HostMemoryUse
+
+
+def quickest_on_host(plans: LimitedPlans, machine: Machine) -> Offloaded | None:
+    """The quickest plan of a search that fits with something on the host; None where none is quicker than what fits
+    without, or where the limit of memory costs too little to look.
+
+    Looked at are the cheapest plans of more memory than there is: of any, and of so much more as may live on the host.
+    """
+    solver, first, below = plans.solver, plans.solver.first.plan, math.inf
+    if solver.memory.peak(first.values) <= plans.memory:
+        return None
+    if plans.best is not None:
+        below = plans.best.taken.step
+        more = solver.costs.total(plans.best.values) - first.cost
+        if more / machine.link.bandwidth.at(LARGE) <= LITTLE * below:
+            return None
+    best: Offloaded | None = None
+    tried, more = set[Values](), [math.inf]
+    while more:
+        values = _within(plans, plans.memory + more.pop(0))
+        if values is None or values in tried:
+            continue
+        tried.add(values)
+        offloading = Offloading(partial(_made, plans, values), plans.taken, plans.memory, machine)
+        try:
+            over = plans.taken(plans.problem.compiled(values))
+        except MspcError:
+            continue
+        if len(tried) == 1:
+            room = HostRoom.of(over.graph, machine)
+            more += [room.hidden, room.hidden + EARLY * room.states, 0.0]
+        found = offloading.quickest(over, below)
+        if found is not None:
+            best, below = found, found.taken.step
+    return best
+
+
+def _within(plans: LimitedPlans, limit: float) -> Values | None:
+    """What the search finds within a limit; the least where that is too little. None where what fits without is so."""
+    first, solver = plans.solver.first.plan, plans.solver
+    if solver.memory.peak(first.values) <= limit:
+        return first.values
+    try:
+        return solver.solve(math.floor(limit)).values
+    except MspcError:
+        return None if plans.smallest is None else plans.smallest.values
+
+
+def _made(plans: LimitedPlans, values: Values, on_host: HostMemoryUse) -> Compiled:
+    return plans.problem.compiled(values, on_host=on_host)
+
+
+@dataclass(frozen=True)
+class Offloading:
+    """make: the program with something on the host. measure: what a program takes on the rank that counts. limit: bytes
+    of memory of a rank. machine: whose rates count."""
+
+    make: Callable[[HostMemoryUse], Compiled]
+    measure: Callable[[Compiled], PlanMemory]
+    limit: int
+    machine: Machine
+
+    def quickest(self, over: PlanMemory, below: float) -> Offloaded | None:
+        """The quickest way that fits of those that may take less than `below` seconds a step; None where there is
+        none. over: the plan without, which is over the limit."""
+        if over.step >= below:
+            return None
+        best: Offloaded | None = None
+        room = HostRoom.of(over.graph, self.machine)
+        for states in sorted((False, True), key=room.late):
+            if over.step + room.late(states) < (below if best is None else best.taken.step):
+                found = self._fitting(over, room, states)
+                if found is not None and found.taken.step < (below if best is None else best.taken.step):
+                    best = found
+        return best
+
+    def _fitting(self, over: PlanMemory, room: HostRoom, states: bool) -> Offloaded | None:
+        """The way with the fewest cells that fits."""
+        over_by, spared = over.bytes - self.limit, room.states * states
+        if over_by > room.hidden + EARLY * spared or (states and not spared):
+            return None
+        wanted, last = over_by * MORE - spared, None
+        for _ in range(HOST_ATTEMPTS):
+            on_host = HostMemoryUse(room.first_cells(wanted), states)
+            if on_host in (last, HostMemoryUse()):
+                return None
+            try:
+                compiled = self.make(on_host)
+            except MspcError:
+                return None
+            taken = self.measure(compiled)
+            if taken.bytes <= self.limit:
+                return Offloaded(compiled, taken, on_host)
+            wanted, last = max(wanted, 0.0) + (taken.bytes - self.limit) * MORE, on_host
+        return None

@@ -15,24 +15,28 @@ from mspc.ir.diagnostics import MspcError
 from mspc.passes.lib.plan_header import Terms
 from mspc.search.layouts.candidates import PlanCandidates, Values
 from mspc.search.layouts.within_memory import Limited
-from mspc.search.plans.alternatives import REPLICATED, Alternative, PlannedNetwork, PlanRequest
-from mspc.search.plans.compiled_front import CompiledFront, PlanCost
-from mspc.search.plans.figures import (
+from mspc.search.plans.alternatives import LARGE, REPLICATED, Alternative, PlannedNetwork, PlanRequest
+from mspc.search.plans.figures import (  # fmt: skip
     Outcome,
+    RankLoads,
     as_run,
     figures,
     figures_of,
     is_configured,
     memory_of,
     plan_memory_of,
+    rank_loads,
     remarked,
-)  # fmt: skip
-from mspc.search.plans.host_room import has_host_apart
-from mspc.search.plans.limited import LimitedPlans, PlanMemory
-from mspc.search.plans.machine_terms import LARGE
-from mspc.search.plans.offloading import quickest_on_host
-from mspc.search.plans.problem import SearchProblem
-from mspc.search.plans.rank_loads import RankLoads, rank_loads
+)
+from mspc.search.plans.limited import (
+    CompiledFront,
+    LimitedPlans,
+    PlanCost,
+    PlanMemory,
+    SearchProblem,
+    has_host_apart,
+    quickest_on_host,
+)
 from mspc.search.plans.row import SEARCH, PlanResult
 
 RELATED = 1000

@@ -2,29 +2,373 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+import gc
+import math
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field, replace
+from functools import cached_property, partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 from mspc.analysis.cost.missing_rates import missing_rates
-from mspc.compiler.driver import compile_call
+from mspc.analysis.cost.timeline import StreamTimeline
+from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import CapturedCall
 from mspc.engine.strategy_files import sharded_by_file
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import PlanFile
-from mspc.search.plans.alternatives import Alternative, PlannedNetwork, PlanRequest, all_ways
-from mspc.search.plans.chosen_pairs import FoldedTries, folded_network, folded_tries
-from mspc.search.plans.figures import Outcome, figures, remarked
-from mspc.search.plans.fitted import FittedWay
-from mspc.search.plans.forked_calls import ForkedCalls, can_fork
+from mspc.runtime.memory import MemoryPlan
+from mspc.runtime.memory_plan import plan_memory
+from mspc.search.plans.alternatives import CONFIGURED, Alternative, PlannedNetwork, PlanRequest, all_ways
+from mspc.search.plans.figures import (
+    Outcome,
+    RankLoads,
+    as_run,
+    figures,
+    figures_of,
+    memory_of,
+    plan_memory_of,
+    rank_loads,
+    remarked,
+)
+from mspc.search.plans.limited import HostMemoryUse, Offloading, PlanMemory, has_host_apart
 from mspc.search.plans.related_plans import SearchedNetwork
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH, PlanResult, Plans, UsualPlans, take_faster, tell_same
 
+MOST = 3
+"""Calls that run at once at most: each holds a complete compile."""
+
+
+class ForkedCalls:
+    """Calls without arguments. All processes are forked at once, so that each has what this one had then, whatever this
+    one changes afterwards; a semaphore lets them begin. Their results come back through pipes. Used in a `with`, which
+    ends them."""
+
+    def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
+        context = multiprocessing.get_context("fork")
+        self._begin = context.Semaphore(max(1, min(MOST, len(os.sched_getaffinity(0)) - 1)))
+        self._ends: list[Connection] = []
+        self._processes: list[multiprocessing.process.BaseProcess] = []
+        for call in calls:
+            end, other = context.Pipe(duplex=False)
+            process = context.Process(target=self._run, args=(call, other), daemon=True)
+            process.start()
+            other.close()
+            self._ends.append(end)
+            self._processes.append(process)
+
+    @property
+    def count(self) -> int:
+        """How many calls there are."""
+        return len(self._processes)
+
+    def one_more(self) -> None:
+        """Let one more run at once: this process has nothing else to do."""
+        self._begin.release()
+
+    def result(self, index: int) -> Any:
+        """What a call gave; None where it raised, or its process was ended. It waits for it."""
+        try:
+            return self._ends[index].recv()
+        except EOFError:
+            return None
+
+    def _run(self, call: Callable[[], Any], end: Connection) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that forked this one ends it
+        gc.freeze()  # what was made before stays until the end
+        with suppress(Exception):  # who asks for the result makes the call itself, and sees why
+            with self._begin:
+                found = call()
+            end.send(found)  # others go on meanwhile: it may be more than a pipe holds, and read later than theirs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process, end in zip(self._processes, self._ends, strict=True):
+            process.terminate()
+            process.join()
+            end.close()
+
+
+def can_fork() -> bool:
+    """Whether there are forks here, and a core beside this process's own."""
+    return "fork" in multiprocessing.get_all_start_methods() and len(os.sched_getaffinity(0)) > 1
+
+
+def calls_beside(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What calls without arguments give, in their order, made beside one another where that can be."""
+    if len(calls) < 2 or not can_fork():
+        return [call() for call in calls]
+    with ForkedCalls(calls) as forked:
+        forked.one_more()
+        results = (forked.result(i) for i in range(len(calls)))
+        return [call() if result is None else result for call, result in zip(calls, results, strict=True)]
+
+
+# Usual plans are first tried with equal layers as one graph, so that a try costs as much as one layer. Of plans that
+# differ in the ranks of a matmul the table shows the best alone; a plan far from any good one is not compiled layer by
+# layer.
+
+
+SLOWER = "data parallel is quicker where equal layers are one graph"
+FAR = 5
+"""How many times what no plan takes less than a step takes that is far from any good one."""
+
+
+SURELY = 1.5
+"""How many times more a step, or memory, is with equal layers as one graph where it is too much layer by layer, too."""
+
+
+@dataclass(frozen=True)
+class FoldedTries:
+    """What was found with layers as one graph. slow: the names of those ways of pairs of products that are slower than
+    another one of them, or than the batch alone being shared, each with what is said of it, "" for nothing. far: of
+    the batch alone being shared, where that is far from any good plan. over: the names of ways that are so and take too
+    much memory, with what is said of them. pairs: within a limit of memory the other ways of pairs of products, the
+    quickest first, of which those behind one that fits are left out."""
+
+    slow: Mapping[str, str] = field(default_factory=dict[str, str])
+    far: Outcome | None = None
+    over: Mapping[str, str] = field(default_factory=dict[str, str])
+    pairs: Sequence[str] = ()
+
+
+def folded_network(captured: CapturedCall, asked: PlanRequest, ways: Sequence[Alternative]) -> PlannedNetwork | None:
+    """The network with equal layers as one graph, to try ways with; None where no layers are equal, or there is nothing
+    to choose."""
+    if sum(way.tensor > 0 for way in ways) < 2:
+        return None
+    try:
+        config = replace(asked.config(captured), device="CPU")  # elsewhere no layers are one graph
+        return PlannedNetwork.read_folded(captured, config, asked.free)
+    except MspcError:
+        return None
+
+
+def folded_tries(network: PlannedNetwork, asked: PlanRequest, ways: Sequence[Alternative]) -> FoldedTries:
+    """Try pairs of products, and the batch alone being shared."""
+    found: dict[str, Outcome] = {}
+    for way in ways:
+        if not way.tensor and way.name != DATA_PARALLEL:
+            continue
+        try:
+            compiled = network.compiled(way)
+            plan = figures(way.name, compiled, network.captured, asked)
+        except MspcError:  # the table tells why
+            continue
+        plan = replace(plan, remarks=remarked(plan.remarks, compiled, asked, way))
+        found[way.name] = Outcome.of(plan, compiled, network.captured, asked)
+    best = min(found, key=lambda name: found[name].plan.step, default="")
+    pairs = [way.name for way in ways if way.tensor and way.name in found]
+    shared = found.get(DATA_PARALLEL)
+    on_cpu = asked.config(network.captured).device == "CPU"
+    if asked.memory:
+        over = {name: _over(each.plan, asked.memory) for name, each in found.items() if on_cpu}
+        over = {name: said for name, said in over.items() if said}
+        left = [name for name in pairs if name not in over]
+        return FoldedTries(over=over, pairs=sorted(left, key=lambda name: found[name].plan.step))
+    far = shared if shared is not None and on_cpu and shared.plan.step > FAR * shared.plan.least > 0 else None
+    if best == DATA_PARALLEL:
+        return FoldedTries(dict.fromkeys(pairs, SLOWER), far)
+    return FoldedTries({name: "" for name in pairs if name != best}, far)
+
+
+def _over(plan: PlanResult, memory: int) -> str:
+    """What is said of a plan of equal layers as one graph that is so far from any good one, and takes so much more
+    memory than there is, that it would be both layer by layer, too; "" of others."""
+    if not (plan.step > SURELY * FAR * plan.least > 0 and plan.memory > SURELY * memory):
+        return ""
+    return (
+        f"with equal layers as one graph it needs {plan.memory} bytes of memory on a rank, and there are {memory}; its "
+        "step is far from any good one, and nothing was tried"
+    )
+
+
+SLICES = {"parallel_optimizer": True, "parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": -1}
+"""The settings that share every update among all that would do the same."""
+SMALLER, AGAIN = "smaller slices of parameters and states", "computing cells again"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A usual plan that takes less memory. words: what is done. settings: of `Config`, otherwise than in the plan.
+    again: whether cells are computed again for gradients."""
+
+    words: str
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    again: bool = False
+
+
+def variants_of(graph: Graph) -> tuple[list[Variant], list[Variant]]:
+    """The variants of a compiled plan: of which the quickest is taken, and what is tried where none of those fits. None
+    where nothing is trained."""
+    phases = {node.phase for node in graph.nodes}
+    slices = [Variant(SMALLER, SLICES)] if "update" in phases else []
+    again = [Variant(AGAIN, again=True)] if "backward" in phases else []
+    return slices + again, [Variant(f"{SMALLER} and {AGAIN}", SLICES, again=True)] if slices and again else []
+
+
 LARGE_GRAPH = 1000
-"""Operators of a network above which ways are compiled beside one another."""
+"""Operators of a network from which on a plan that is far from any good one is not made to fit."""
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A program of a way. words: what is done so that it takes less, "" for nothing. graph: of the slowest rank;
+    memory: bytes that it takes."""
+
+    way: Alternative
+    words: str
+    compiled: Compiled
+    loads: RankLoads
+    graph: Graph
+    memory: int
+
+    @cached_property
+    def plan(self) -> MemoryPlan:
+        """What takes the memory."""
+        return plan_memory(self.graph)
+
+
+class FittedWay:
+    """A usual way to shard a network, within the memory that there is."""
+
+    def __init__(self, network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> None:
+        self.network, self.asked, self.way = network, asked, way
+        self.captured, self.limit = network.captured, asked.memory or math.inf
+        self.tried: list[str] = []
+        self.left_out: list[str] = []
+        self.is_far = False
+
+    def quickest(self) -> tuple[Compiled, PlanResult]:
+        """The way's program and its plan; where it takes too much memory the quickest variant that fits, but for the
+        script as it is given. Raises MspcError where none does."""
+        own = self._program(self.way)
+        if own.memory <= self.limit:
+            return own.compiled, self._figures(own)
+        best: tuple[Compiled, PlanResult] | None = None
+        over = [own]
+        for program in () if self.way.name == CONFIGURED.name else self._variants(own):
+            if program.memory > self.limit:
+                over.append(program)
+            else:
+                best = _quicker(best, (program.compiled, self._made_to_fit(own, program, program.words)))
+        if self.way.name != CONFIGURED.name and not self.is_far and has_host_apart(own.compiled.config.device):
+            best = self._on_host(own, over, best)
+        if best is not None:
+            return best
+        least = min(program.memory for program in over)
+        also = f"; {', '.join(self.tried)} were tried, and {least} are the least" if self.tried else ""
+        also += f"; {', '.join(self.left_out)} cannot be enough" if self.left_out else ""
+        also = "; its step is far from any good one, and nothing was tried" if self.is_far else also
+        raise MspcError(f"it needs {own.memory} bytes of memory on a rank, and there are {self.limit}{also}")
+
+    def _variants(self, own: _Program) -> Iterator[_Program]:
+        """The programs of variants that may fit: of smaller slices and of cells again, and of both where none of these
+        fits."""
+        fits, last = False, own
+        if self._is_far(own):
+            self.is_far = True
+            return
+        for variants in variants_of(own.compiled.graph):
+            for variant in () if fits else variants:
+                if _least(last, variant) > self.limit:
+                    self.left_out.append(variant.words)
+                    continue
+                way = replace(self.way, settings={**self.way.settings, **variant.settings}, again=variant.again)
+                try:
+                    program = self._program(way, variant.words)
+                except MspcError:
+                    continue
+                self.tried.append(variant.words)
+                fits |= program.memory <= self.limit
+                last = program if variant.words == AGAIN else last
+                yield program
+
+    def _on_host(
+        self, own: _Program, over: list[_Program], best: tuple[Compiled, PlanResult] | None
+    ) -> tuple[Compiled, PlanResult] | None:
+        """The best with what lives on the host, of programs that take too much."""
+        taken = [(self._taken(program), program) for program in over]
+        for memory, program in sorted(taken, key=lambda each: each[0].step):
+            offloading = Offloading(self._make(program.way), self._measured, int(self.limit), self.asked.machine)
+            found = offloading.quickest(memory, math.inf if best is None else best[1].step)
+            if found is not None:
+                words = " and ".join(filter(None, (program.words, found.on_host.words)))
+                made = self._looked_at(program.way, words, found.compiled)
+                best = found.compiled, self._made_to_fit(own, made, words)
+        self.tried.append("copies on the host")
+        return best
+
+    def _make(self, way: Alternative) -> Callable[[HostMemoryUse], Compiled]:
+        def make(on_host: HostMemoryUse) -> Compiled:
+            return self.network.compiled(way, decide=on_host.mark)
+
+        return make
+
+    def _measured(self, compiled: Compiled) -> PlanMemory:
+        return plan_memory_of(compiled, rank_loads(compiled, self.asked.machine).slowest, self.captured, self.asked)
+
+    def _taken(self, program: _Program) -> PlanMemory:
+        return PlanMemory(program.memory, 0, StreamTimeline(program.graph, self.asked.machine).total, program.graph)
+
+    def _program(self, way: Alternative, words: str = "") -> _Program:
+        return self._looked_at(way, words, self.network.compiled(way))
+
+    def _looked_at(self, way: Alternative, words: str, compiled: Compiled) -> _Program:
+        loads = rank_loads(compiled, self.asked.machine)
+        graph = as_run(compiled, loads.slowest)
+        memory = memory_of(graph, self.captured, compiled.config.device)
+        return _Program(way, words, compiled, loads, graph, memory)
+
+    def _figures(self, program: _Program) -> PlanResult:
+        return figures_of(
+            self.way.name, program.compiled, program.loads, program.graph, program.memory, self.asked
+        )
+
+    def _made_to_fit(self, own: _Program, program: _Program, words: str) -> PlanResult:
+        plan = self._figures(program)
+        return replace(plan, remarks=replace(plan.remarks, made_to_fit=words, otherwise=own.memory))
+
+    def _is_far(self, own: _Program) -> bool:
+        """Whether a large network's plan is far from any good one, whatever it would do to hold less."""
+        if len(own.graph.nodes) <= LARGE_GRAPH:
+            return False
+        plan = self._figures(own)
+        return plan.step > FAR * plan.least > 0
+
+
+def _quicker(
+    best: tuple[Compiled, PlanResult] | None, other: tuple[Compiled, PlanResult]
+) -> tuple[Compiled, PlanResult]:
+    return other if best is None or other[1].step < best[1].step else best
+
+
+def _least(program: _Program, variant: Variant) -> int:
+    """Bytes that a variant of a program takes at least. Slices spare of what is stored and of gradients at most all,
+    but for weights that gradients read: these are gathered once, and stay until then. What is computed again spares
+    nothing of what is stored."""
+    plan = program.plan
+    if variant.settings != SLICES:
+        return plan.weights + plan.states + plan.inputs + plan.constants
+    least = program.memory - plan.weights - plan.states - plan.gradients
+    read = {value for node in program.graph.nodes if node.phase == "backward" for value in node.inputs}
+    whole = sum(p.type.nbytes for p in program.graph.parameters if p in read and p.trainable)
+    if variant.again and not program.way.again:
+        return whole
+    return max(least, plan.activations + whole)
 
 
 @dataclass(frozen=True)
@@ -163,10 +507,8 @@ def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> Plan
     found = figures(file.stem, compiled, captured, asked)
     if own.pipeline_stages == 1:
         return found
-    from mspc.search.stages.rows import graphs_of_stages, step_seconds  # late: few networks have stages
+    from mspc.search.stages.costing import graphs_of_stages, step_seconds  # late: few networks have stages
 
     missing = missing_rates(graphs_of_stages(compiled), asked.machine)
     remarks = replace(found.remarks, missing_rates=missing)
     return replace(found, step=step_seconds(compiled, asked.machine), gap=None, remarks=remarks)
-
-

@@ -10,22 +10,26 @@ and cells that are computed again. Of these only units count that keep less by i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
-from itertools import groupby
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, field, replace
+from itertools import groupby, pairwise
+from typing import Any
 
 import numpy as np
 
 from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import MICRO_BATCH, WORK, Graph
+from mspc.ir.graph import MICRO_BATCH, OFFLOAD, WORK, Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.collective.point_to_point import SendToStage
-from mspc.ops.control.regions import nodes_with_times
-from mspc.output.stage_times import predicted_times
+from mspc.ir.text.families import each_of_cells
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
+from mspc.ops.control.regions import MakeStack, nodes_with_times
+from mspc.ops.control.structural import MakeTuple, taken_elements
+from mspc.output.stage_times import StageTimes, predicted_times, stage_times, timeline_of
 from mspc.passes.lib.propagation import sharded_further
 from mspc.passes.lib.schedules import (
     BACKWARD,
@@ -39,15 +43,144 @@ from mspc.passes.lib.stage_placement import chosen_schedule
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan, together
 from mspc.runtime.memory_plan import peak_of
-from mspc.search.plans.figures import workspace
-from mspc.search.plans.host_room import has_host_apart
-from mspc.search.stages.common_plan import common_plan
-from mspc.search.stages.held_bytes import held_bytes, kept_bytes
-from mspc.search.stages.host_bytes import host_bytes, values_of
-from mspc.search.stages.network import StagedNetwork
-from mspc.search.stages.problem import ApartCosts, UnitCosts, Way
-from mspc.search.stages.units import Unit
-from mspc.search.stages.walk import kept_during
+from mspc.search.plans.degrees import Degrees, degrees_of
+from mspc.search.plans.figures import count_of, most_sent, on_host_of, workspace
+from mspc.search.plans.limited import has_host_apart
+from mspc.search.stages.network import StagedNetwork, Unit, plan_of
+from mspc.search.stages.problem import (
+    ApartCosts,
+    Borders,
+    UnitCosts,
+    Walk,
+    Way,
+    host_bytes,
+    kept_during,
+    values_of,
+    walk_of,
+)
+
+
+def common_plan(plan: PlanFile, units: Sequence[Unit], like: Sequence[int]) -> PlanFile:
+    """The plan with what it says of unit like[i] said of unit i. Loops are left out, as others turn and carry more, and
+    with them what takes partial sums of micro-batches."""
+    cells: dict[str, list[str]] = {}
+    own: set[str] = set()
+    for unit, other in zip(units, like, strict=True):
+        for name, model in zip(unit.cells, units[other].cells, strict=True):
+            cells.setdefault(model, []).append(name)
+            own.add(name)
+    paths = {_path(model): [_path(name) for name in names] for model, names in cells.items()}
+    known = {_path(name) for name in own}
+
+    def of_operators(found: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for key, value in found.items() for name in _names(key, cells, own, "/")}
+
+    operators = {
+        name: layouts for name, layouts in of_operators(plan.operators).items()
+        if not any(layout.partial for layout in layouts) or any(name[:at] in own for at in _ends(name, "/"))
+    }  # fmt: skip
+    strategies = None if plan.strategies is None else of_operators(plan.strategies)
+    return replace(
+        plan, operators=operators, results=of_operators(plan.results), strategies=strategies,
+        parameters={n: v for key, v in plan.parameters.items() for n in _names(key, paths, known, ".")},
+        recompute=tuple(dict.fromkeys(n for key in plan.recompute for n in _names(key, cells, own, "/"))),
+        offload=tuple(dict.fromkeys(n for key in plan.offload for n in _names(key, cells, own, "/"))),
+        gather_again=tuple(dict.fromkeys(n for key in plan.gather_again for n in _names(key, paths, known, "."))),
+        loops={},
+    )  # fmt: skip
+
+
+def _names(key: str, models: Mapping[str, Sequence[str]], cells: set[str], mark: str) -> Iterator[str]:
+    """What a name of the plan becomes: of a cell that others are like the names in all of them, nothing in those."""
+    for name in each_of_cells(key):
+        cell = next((name[:at] for at in _ends(name, mark) if name[:at] in cells), None)
+        if cell is None:
+            yield name
+        else:
+            yield from (f"{each}{name[len(cell) :]}" for each in models.get(cell, ()))
+
+
+def _ends(name: str, mark: str) -> Iterator[int]:
+    yield len(name)
+    at = name.rfind(mark)
+    while at > 0:
+        yield at
+        at = name.rfind(mark, 0, at)
+
+
+def _path(scope: str) -> str:
+    """The beginning of the names of a cell's parameters, by the names of the lists and of the cell itself."""
+    found: list[str] = []
+    for part in reversed(scope.split("/")):
+        name, _, kind = part.rpartition("-")
+        found.insert(0, name)
+        if not (len(found) == 1 and name.isdigit()) and kind not in ("CellList", "SequentialCell"):
+            break
+    return ".".join(found)
+
+
+def held_bytes(graph: Graph) -> tuple[float, float]:
+    """Bytes that a rank has from the first micro-batch to the last (of parameters and their states, and of what all
+    micro-batches read that was made of them, as gathered and converted ones; of sums of gradients)."""
+    stored = [p for p in graph.parameters if p.kind == "parameter" and OFFLOAD not in p.attrs]
+    work = [node for node in graph.nodes if WORK in node.attrs]
+    calls = [[node for node in work if node.attrs[MICRO_BATCH] == number] for number in (0, 1)]
+    of_parameters: set[Value] = set(stored)
+    for node in graph.nodes:
+        read = [value for value in node.inputs if not isinstance(value, Constant)]
+        if read and WORK not in node.attrs and of_parameters.issuperset(read):
+            of_parameters.add(node)
+    given = {part for node in calls[0] for value in node.inputs for part in _parts_of(value)}
+    made = [v for v in given if isinstance(v, Node) and v in of_parameters and not _shows(v)]
+    sums = [v for node in calls[1] for v in node.inputs if isinstance(v, Node) and _goes_on(v, node)]
+    if not calls[1]:
+        sums = [p for p in stored if p.trainable]
+    return float(sum(v.type.nbytes for v in (*stored, *made))), float(sum(v.type.nbytes for v in sums))
+
+
+def _parts_of(value: Value) -> Sequence[Value]:
+    return value.inputs if isinstance(value, Node) and isinstance(value.op, MakeTuple) else [value]
+
+
+def _shows(node: Node) -> bool:
+    return node.op.is_view or isinstance(node.op, MakeStack)
+
+
+def _goes_on(value: Node, call: Node) -> bool:
+    """Whether a call is given what another call of its graph has made."""
+    source = value.inputs[0] if taken_elements(value.op) is not None else None
+    return isinstance(source, Node) and source.regions == call.regions
+
+
+def kept_bytes(work: Sequence[Node]) -> tuple[float, float, float]:
+    """Bytes that the gradients of a micro-batch read of its forward work, and of what came from other stages for that;
+    of them what the gradients of weights read, where they are apart; what these read of the gradients of inputs, and of
+    what came for those."""
+    kinds: dict[Value, str] = {node: str(node.attrs[WORK]) for node in work}
+    came = {value for node in work if kinds[node] == FORWARD for value in node.inputs}
+    kept: set[Value] = set()
+    late: set[Value] = set()
+    between: set[Value] = set()
+    for node in work:
+        for value in node.inputs:
+            made = _kind_of(value, kinds, came)
+            if kinds[node] != FORWARD and made == FORWARD:
+                kept.add(value)
+            if kinds[node] == WEIGHT_GRADIENT and made in (FORWARD, INPUT_GRADIENT):
+                (late if made == FORWARD else between).add(value)
+    of_kept, of_late, of_between = (float(sum(v.type.nbytes for v in each)) for each in (kept, late, between))
+    return of_kept, of_late, of_between
+
+
+def _kind_of(value: Value, kinds: Mapping[Value, str], came: Collection[Value]) -> str:
+    """The kind of work that a value is handed on by, or came from another stage for; "" of what is of no micro-batch.
+    came: what forward work reads."""
+    if not isinstance(value, Node):
+        return ""
+    if isinstance(value.op, ReceiveFromStage):
+        return FORWARD if value in came else INPUT_GRADIENT
+    return kinds.get(value.inputs[0], "") if taken_elements(value.op) is not None else ""
+
 
 LESS = 1 / 2
 """The share of what a unit keeps that it may keep at most where its cells are computed again."""
@@ -347,3 +480,142 @@ def _with_memory(each: dict[str, float], known: Sequence[tuple[_Costs, int]]) ->
 
 def _each(group: _Group) -> range:
     return range(group.first, group.first + group.count)
+
+
+@dataclass(frozen=True)
+class TimedRow:
+    """What a row of the table says of times and bytes. ranks: of all stages. cells: of each chunk, how many units.
+    step: seconds until the last stage has ended its updates. idle: the share of it in which stages wait, in the mean.
+    nbytes: that the busiest rank sends; memory: bytes of the fullest, at its peak. foreseen: seconds that the choice
+    has reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them. note:
+    what there is to say of it."""
+
+    name: str
+    ranks: int
+    stages: int
+    schedule: str
+    micro_batches: int
+    cells: tuple[int, ...]
+    step: float
+    idle: float
+    nbytes: float
+    memory: int
+    foreseen: float = 0.0
+    compiled: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class StageRow(TimedRow):
+    """A row of the table. mesh: of the ranks of one stage, that layouts were searched for; "" for any.
+    cut_further: parameters that are stored in smaller slices than operators read. recompute: cells that are computed
+    again for gradients, equal ones in a row as one. degrees: of a stage's ranks, None of what is not compiled. on_host:
+    bytes of the host's memory, of the rank that has most there; 0 of what is not compiled. offload: cells of which what
+    gradients read is there, equal ones in a row as one; offload_states: states of optimizers are. missing_rates: what
+    its times take rates of another element type for, () of what is not compiled."""
+
+    mesh: str = ""
+    cut_further: int = 0
+    recompute: tuple[str, ...] = ()
+    degrees: Degrees | None = None
+    on_host: int = 0
+    offload: tuple[str, ...] = ()
+    offload_states: bool = False
+    missing_rates: tuple[MissingRate, ...] = ()
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """As `--json` has it."""
+        return asdict(self)
+
+
+def measured(
+    name: str, network: StagedNetwork, way: Way, borders: Borders, machine: Machine, layouts: PlanFile
+) -> tuple[StageRow, PlanFile]:  # fmt: skip
+    """A row, compiled, and its plan's file. layouts: of operators. Raises MspcError where it does not compile."""
+    plan = plan_of(network.units, way, borders)
+    compiled = network.compiled(way.stages, plan, layouts=layouts)
+    walk = walk_of(way.order)
+    parts = parts_of_units(network.units)
+    edges = (0, *borders, len(network.units))
+    chunks = [tuple(parts[first:end]) for first, end in pairwise(edges)]
+    stages = [tuple(chunks[chunk] for chunk in walk.schedule.chunks_of(stage)) for stage in range(way.stages)]
+    on_host = {name for names in layouts.offload for name in each_of_cells(names)}
+    copying = [any(on_host.intersection(u.cells) for u in network.units[first:end]) for first, end in pairwise(edges)]
+    for stage, own in enumerate(stages):  # copies depend on the place in the schedule
+        if any(copying[chunk] for chunk in walk.schedule.chunks_of(stage)):
+            stages[stage] = (*own, (stage,))
+    alike = [min((o for o in range(way.stages) if stages[o] == own), key=lambda o: -walk.kept(o)) for own in stages]
+    graphs = {stage: compiled.rank_graph(stage * compiled.config.ranks) for stage in sorted(set(alike))}
+    known = {stage: predicted_times(graph, machine) for stage, graph in graphs.items()}
+    of_stages = [_of_chunks(known[like], walk, like, stage) for stage, like in enumerate(alike)]
+    times = timeline_of(compiled.graph.attrs, of_stages)
+    row = StageRow(
+        name, network.config.ranks, way.stages, way.name, way.micro_batches,
+        tuple(map(len, chunks)),
+        times.makespan,
+        sum(map(times.idle_share, range(way.stages))) / way.stages,
+        most_sent(compiled, graphs, machine),
+        max(memory_of(graph, network, compiled) for graph in graphs.values()),
+        compiled=len(graphs), mesh=_mesh(network, way), cut_further=count_of(compiled.strategies.parameters),
+        recompute=tuple(compiled.strategies.recomputed),
+        degrees=degrees_of(compiled),
+        on_host=max(map(on_host_of, graphs.values())),
+        offload=tuple(compiled.strategies.offloaded), offload_states=compiled.strategies.states_offloaded,
+        missing_rates=missing_rates(graphs.values(), machine),
+    )  # fmt: skip
+    return row, _file(compiled, plan)
+
+
+def step_seconds(compiled: Compiled, machine: Machine) -> float:
+    """The step of a program in stages, until the last one has ended its updates. Raises MspcError."""
+    return stage_times(graphs_of_stages(compiled), machine).makespan
+
+
+def graphs_of_stages(compiled: Compiled) -> list[Graph]:
+    """The program of the first rank of every stage."""
+    config = compiled.config
+    return [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
+
+
+def planned(network: StagedNetwork, layouts: PlanFile) -> PlanFile:
+    """The file of a plan, which says what loops carry, too; layouts: of operators, with the stages. Raises MspcError
+    where it does not compile."""
+    assert layouts.stages is not None
+    plan = layouts.stages
+    return _file(network.compiled(plan.count, plan, layouts=replace(layouts, stages=None)), plan)
+
+
+def _file(compiled: Compiled, plan: StagePlan) -> PlanFile:
+    return replace(compiled.strategies.plan(compiled.config.ranks), stages=replace(plan, tries=False))
+
+
+def foreseen(
+    name: str, network: StagedNetwork, known: CostedUnits, way: Way, borders: Borders, layouts: PlanFile | None = None
+) -> StageRow:  # fmt: skip
+    """A row of what is not compiled, by the costs of its units. layouts: None for those that costs are of."""
+    costs = known.of(way)
+    layouts = layouts or known.layouts
+    walk, row = walk_of(way.order), np.array([borders], dtype=int).reshape(1, -1)
+    without = "" if costs.work_of(way).any() else "; its memory is without buffers, which --memory looks at"
+    seconds = float(walk.seconds(costs, row)[0])
+    return StageRow(
+        name, network.config.ranks, way.stages, way.name, way.micro_batches,
+        tuple(b - a for a, b in pairwise((0, *borders, costs.count))), seconds, float(walk.idle(costs, row)[0]),
+        float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
+        "is foreseen by its units, of which each kind was compiled as a stage: its program has "
+        f"{network.operators(way.is_apart, way.parts)} forward operators{without}",
+        _mesh(network, way), count_of(known.cut_further), layouts.recompute,
+        offload=layouts.offload, offload_states=layouts.offload_states,
+    )  # fmt: skip
+
+
+def _mesh(network: StagedNetwork, way: Way) -> str:
+    """The mesh that the layouts of a way were searched for; "" for any, and for layouts that were not."""
+    return "" if way.tensor else network.config.search_terms.mesh
+
+
+def _of_chunks(times: StageTimes, walk: Walk, like: int, stage: int) -> StageTimes:
+    """The times of a stage by those of one that does the same to chunks of its own."""
+    own = dict(zip(walk.schedule.chunks_of(like), walk.schedule.chunks_of(stage), strict=True))
+    return times.like(own, like, stage, walk.schedule.placement)

@@ -2,20 +2,429 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field, replace
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
 
+import numpy as np
+
+from mspc.analysis.cost.machine import Machine
 from mspc.api.settings import SHARDED
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.lib.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from mspc.plans.files.plan_file import PlanFile
-from mspc.plans.files.stage_table import StagePlan
-from mspc.search.plans.alternatives import PlanRequest
-from mspc.search.plans.table import plans_for
-from mspc.search.stages.asked import AskedStages, check_divides
-from mspc.search.stages.network import StagedNetwork
-from mspc.search.stages.rows import StageRow
-from mspc.search.stages.table import StagePlans, StageSearch, Tell
-from mspc.search.stages.wrapped import cuts_batch, wrap_network
+from mspc.plans.files.stage_table import StagePlan, together
+from mspc.search.plans.alternatives import MEGATRON, PlanRequest, tensor_sizes
+from mspc.search.plans.limited import has_host_apart
+from mspc.search.plans.table import calls_beside, plans_for
+from mspc.search.stages.borders import BorderSearch, Found, StageChoice, StageProblem, choose, joined
+from mspc.search.stages.costing import (  # fmt: skip
+    CostedUnits,
+    StageRow,
+    costs_of_cells_again,
+    costs_of_slices,
+    costs_of_states,
+    foreseen,
+    measured,
+    planned,
+    unit_costs,
+)
+from mspc.search.stages.network import (
+    AskedStages,
+    StagedNetwork,
+    Unit,
+    check_divides,
+    cuts_batch,
+    kept_borders,
+    kept_ways,
+    plan_of,
+    wrap_network,
+)
+from mspc.search.stages.problem import IN_ROUNDS, Borders, UnitCosts, Way, equal_parts, walk_of, ways_of
+
+
+def cells_on_host(
+    units: Sequence[Unit], costs: UnitCosts, way: Way, borders: Borders, memory: float
+) -> tuple[str, ...]:  # fmt: skip
+    """Of every stage the cells of as few of its first units as bring it within the memory; all where none do. costs:
+    with what may leave."""
+    walk, row = walk_of(way.order), np.array([borders], dtype=int).reshape(1, -1)
+    edges = [*pairwise((0, *borders, len(units)))]
+    chosen = np.zeros(len(units), bool)
+    for stage in range(way.stages):
+        own = [unit for chunk in walk.schedule.chunks_of(stage) for unit in range(*edges[chunk])]
+        for unit in own:
+            if walk.memory_of_stages(costs.only(chosen), row)[stage, 0] <= memory:
+                break
+            chosen[unit] = costs.host is not None and costs.host.values[unit] > 0
+    return tuple(name for unit, is_chosen in zip(units, chosen, strict=True) if is_chosen for name in unit.cells)
+
+
+SEARCH, ON_DEVICE = "search", "all on the device"
+TRIES = 3
+"""How often what was chosen is chosen anew where it takes more memory than was foreseen."""
+LARGE_PROGRAM = 1500
+"""Forward operators that all programs of a table have together at most: a row with which they would be more is foreseen
+in place of compiled."""
+FEW = 2
+"""Rows beside what was chosen that are compiled for a network of which not all are: those with fewest chunks."""
+Tell = Callable[[str], None]
+
+
+@dataclass
+class StagePlans:
+    """plans: the rows, the quickest first. files: of each by its name. gap: the part of a step that any other choice
+    could save at most, by the costs of units. refused: why ways are not among them."""
+
+    network: StagedNetwork
+    plans: list[StageRow] = field(default_factory=list[StageRow])
+    files: dict[str, PlanFile] = field(default_factory=dict[str, PlanFile])
+    gap: float = 0.0
+    refused: list[str] = field(default_factory=list[str])
+
+    @property
+    def units(self) -> int:
+        """How many units the network has."""
+        return len(self.network.units)
+
+    def file_of(self, name: str) -> PlanFile:
+        """What the file of a row says; of one that was not compiled its program says the rest. Raises MspcError."""
+        found = self.files[name]
+        if found.stages is None or not found.stages.tries:
+            return found
+        return planned(self.network, found)
+
+
+class _Numbers(NamedTuple):
+    """What costs are of; as of `Way`."""
+
+    stages: int
+    micro_batches: int
+    tensor: int
+    slices: bool = False
+    again: bool = False
+    states: bool = False
+
+    @classmethod
+    def of(cls, way: Way) -> _Numbers:
+        return cls(way.stages, way.micro_batches, way.tensor, way.slices, way.again, way.states)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What the table is to have. is_compiled: else it is foreseen."""
+
+    name: str
+    found: Found
+    is_compiled: bool = True
+
+
+class StageSearch:
+    """The search for one network. memory: bytes of a rank, 0 for any. own: the script's number of stages, for which its
+    cells keep theirs; 0 where none do. top: rows beside what was chosen that are compiled, the quickest that are
+    foreseen, and one in the style of Megatron-LM."""
+
+    def __init__(
+        self, network: StagedNetwork, machine: Machine, memory: int = 0, own: int = 0, top: int = 5
+    ) -> None:  # fmt: skip
+        self.network, self.machine, self.memory, self.own, self.top = network, machine, memory, own, top
+        self._costs: dict[_Numbers, CostedUnits] = {}
+        self._over: list[StageRow] = []
+        """Rows that take more memory than there is, until another is chosen in their place."""
+        self._least_over: StageRow | None = None
+        self._without_host: Found | None = None
+        """The best in which nothing lives on the host, where both were looked at."""
+        self._limit = float(memory)
+        """Bytes that what is chosen has to be foreseen to fit."""
+        self._kept: dict[int, Borders | None] = {}
+        """The borders that the script has for its own number of stages."""
+        self.found = StagePlans(network)
+
+    def add(self, row: StageRow, file: PlanFile) -> None:
+        """Set a row beside the others."""
+        self.found.plans.append(row)
+        self.found.files[row.name] = file
+
+    def plans(self, stages: list[int], counts: list[int], tell: Tell) -> StagePlans:
+        """All rows, for numbers of stages above 1, and of micro-batches. Raises MspcError where nothing is found."""
+        problems = self._problems(stages, counts, tell)
+        choice = self._choose(problems, tell)
+        rows = self._within_reason(self._rows(choice))
+        if rows:
+            tell(f"{rows[0].found.way.name} in {rows[0].found.way.stages} stages, and {len(rows) - 1} ways beside it")
+        for row, made in zip(rows, calls_beside([partial(self._made, row) for row in rows]), strict=True):
+            self._take(row, made)
+        choice = self._within_memory(problems, choice, tell)
+        if choice.best is None and problems:
+            self.found.refused.append(self._too_large(problems))
+        self.found.gap = choice.gap
+        if not self.found.plans:
+            raise MspcError(self.found.refused[-1])
+        self._take_best()
+        return self.found
+
+    def _within_memory(self, problems: list[StageProblem], choice: StageChoice, tell: Tell) -> StageChoice:
+        """Where what was chosen takes more memory than was foreseen, what is chosen within so much less."""
+        for _ in range(TRIES):
+            over = next((row for row in self._over if row.name == SEARCH), None)
+            if choice.best is None or over is None:
+                break
+            self._over.remove(over)
+            self._limit *= self.memory / over.memory * 0.999
+            choice = choose(problems, self._limit)
+            if choice.best is not None:
+                tell(f"{choice.best.way.name} in {choice.best.way.stages} stages, which takes less memory")
+                (row,) = self._within_reason([_Row(SEARCH, choice.best)])
+                self._take(row, self._made(row))
+        return choice
+
+    def _problems(self, stages: list[int], counts: list[int], tell: Tell) -> list[StageProblem]:
+        """All ways of these numbers. Raises MspcError where the network compiles for none."""
+        most = max(counts)
+        for number in stages:
+            if number > most:
+                self.found.refused.append(f"{number} stages: there are {most} micro-batches at most")
+        asked = [_Numbers(s, m, t) for s in stages for m in counts if 2 <= s <= m for t in (0, *self._tensor(s))]
+        if asked:
+            tell(f"units in {', '.join(map(str, dict.fromkeys(each.stages for each in asked)))} stages")
+        found: list[StageProblem] = []
+        errors: list[MspcError] = []
+        for numbers, made in zip(asked, calls_beside([partial(self._costs_of, each) for each in asked]), strict=True):
+            if isinstance(made, MspcError):
+                errors += [] if numbers.tensor else [made]
+                self.found.refused.append(f"{self._name(numbers)}: {made.message}")
+                continue
+            self._costs[numbers] = made
+            if not (numbers.tensor and self.network.config.search_terms.mesh):  # it is of what is searched
+                found += self._ways(numbers)
+        if not found and errors:
+            raise errors[0]
+        return found
+
+    def _choose(self, problems: list[StageProblem], tell: Tell) -> StageChoice:
+        """The quickest way, also of those in which ranks hold less, which are added. Where what is quickest of all
+        fits, slices of parameters spare its updates time at most; else all counts that may be quicker than what
+        fits."""
+        quickest = choose(problems)
+        if quickest.best is None:
+            return quickest
+        own = _Numbers.of(quickest.best.way)
+        search = BorderSearch(self._costs_by(quickest.best.way), quickest.best.way, self.memory, quickest.best.borders)
+        fits = search.seconds(quickest.best.borders) < np.inf
+        choice = quickest if fits else choose(problems, self.memory)
+        if fits:
+            wanted = [own]
+        else:
+            known = np.inf if choice.best is None else choice.best.seconds
+            asked = dict.fromkeys(_Numbers.of(each.way) for each in problems)
+            wanted = [each for each in asked if quickest.each[each.stages].seconds < known]
+            tell("smaller slices of parameters, and cells again")
+        slices = [each._replace(slices=True) for each in wanted if self._costs[each].slices]
+        found = self._varied([*slices, *(each._replace(again=True) for each in wanted if not fits)])
+        found += self._varied([n._replace(again=True) for n in slices if n in self._costs and not fits])
+        choice = joined(choice, choose(found, self.memory))
+        problems += found
+        if fits or not has_host_apart(self.network.config.device):
+            return choice
+        self._without_host = choice.best
+        tell("what lives on the host")
+        found = self._on_host([*wanted, *slices], problems)
+        problems += found
+        return joined(choice, choose(found, self.memory))
+
+    def _on_host(self, several: list[_Numbers], known: list[StageProblem]) -> list[StageProblem]:
+        """The ways with states or values on the host, or both; where cells are computed again as well where nothing
+        fits else."""
+        states = [each._replace(states=True) for each in several if each in self._costs]
+        found = self._varied(states)
+        found += [
+            replace(each, costs=self._costs[_Numbers.of(each.way)].costs, way=replace(each.way, values=True))
+            for each in (*known, *found)
+            if self._costs[_Numbers.of(each.way)].costs.host is not None and not each.way.again
+        ]
+        if choose([*known, *found], self.memory).best is None:
+            found += self._varied([each._replace(again=True) for each in states if each in self._costs])
+        return found
+
+    def _varied(self, several: list[_Numbers]) -> list[StageProblem]:
+        """The ways of numbers that others differ from by one thing."""
+        found: list[StageProblem] = []
+        calls = [partial(self._costs_of, each) for each in several]
+        for numbers, made in zip(several, calls_beside(calls), strict=True):
+            if not isinstance(made, MspcError):
+                self._costs[numbers] = made
+                found += self._ways(numbers)
+        return found
+
+    def _ways(self, numbers: _Numbers) -> list[StageProblem]:
+        stages, micro_batches, *held = numbers
+        costs = replace(self._costs[numbers].costs, host=None)
+        if stages == self.own and not self.network.free and self.own not in self._kept:
+            self._kept[self.own] = kept_borders(self.network, self.own)
+        kept = self._kept.get(stages)
+        if kept is None:
+            ways = ways_of(stages, micro_batches, costs.count, *held)
+        else:
+            ways = kept_ways(stages, micro_batches, kept, *held)
+        return [StageProblem(costs, way, kept) for way in ways]
+
+    def _tensor(self, stages: int) -> list[int]:
+        """How many ranks share a product in pairs of products, beside what the search finds: as many as a host has;
+        none where the script's own strategies stay."""
+        if self.network.is_configured and not self.network.free:
+            return []
+        return tensor_sizes(self.network.config.ranks // stages, self.machine.ranks_per_host)[-1:]
+
+    def _name(self, numbers: _Numbers) -> str:
+        if numbers.tensor:
+            data = self.network.config.ranks // numbers.stages // numbers.tensor
+            return f"{MEGATRON}, {numbers.tensor} x {numbers.stages} x {data}"
+        return f"{numbers.stages} stages, {numbers.micro_batches} micro-batches"
+
+    def _costs_by(self, way: Way) -> UnitCosts:
+        return self._costs[_Numbers.of(way)].of(way)
+
+    def _costs_of(self, numbers: _Numbers) -> CostedUnits | MspcError:
+        own = (self.network, numbers.stages, numbers.micro_batches, self.machine)
+        try:
+            if numbers.again:
+                return costs_of_cells_again(*own, self._costs[numbers._replace(again=False)], bool(self.memory))
+            if numbers.states:
+                return costs_of_states(*own, self._costs[numbers._replace(states=False)], bool(self.memory))
+            if numbers.slices:
+                return costs_of_slices(*own, self._costs[numbers._replace(slices=False)], bool(self.memory))
+            return unit_costs(*own, bool(self.memory), numbers.tensor)
+        except MspcError as error:
+            return error
+
+    def _rows(self, choice: StageChoice) -> Iterator[_Row]:
+        """What the table has: what was chosen, and the quickest of the others that are foreseen."""
+        if choice.best is None:
+            return
+        yield _Row(SEARCH, choice.best)
+        best, units = choice.best.way, self.found.units
+        if self._without_host is not None and (best.states or best.values):
+            yield _Row(ON_DEVICE, self._without_host)
+        others = [
+            _Row(f"best of {stages} stages", found)
+            for stages, found in choice.each.items() if stages != best.stages and found.seconds < np.inf
+        ]  # fmt: skip
+        kept = self._kept.get(best.stages)
+        usual = [(name, way) for name, way in _usual_ways(best, units)]
+        for size in self._tensor(best.stages):
+            way = replace(best, schedule=ONE_FORWARD_ONE_BACKWARD, chunks=1, tensor=size)
+            usual.append((self._name(_Numbers.of(way)), way))
+        for name, way in usual:
+            if kept is not None and way.parts != len(kept) + 1:
+                continue
+            name = name.replace("equal stages", "the script's stages") if kept else name
+            found = self._of_borders(way, kept or equal_parts(units, way.parts))
+            if found is not None:
+                others.append(_Row(name, found))
+        if self.network.operators(best.is_apart, best.parts) <= LARGE_PROGRAM:
+            yield from sorted(others, key=lambda row: row.found.seconds)[: self.top - 1]
+        else:
+            yield from sorted(others, key=lambda row: (row.found.way.chunks, row.found.seconds))[:FEW]
+
+    def _within_reason(self, rows: Iterable[_Row]) -> list[_Row]:
+        """The rows, of which as many are compiled as are not too large together, the first ones first."""
+        found: list[_Row] = []
+        left = LARGE_PROGRAM
+        for row in rows:
+            way = row.found.way
+            operators = self.network.operators(way.is_apart, way.parts)
+            is_compiled = operators <= left
+            left -= operators if is_compiled else 0
+            found.append(replace(row, is_compiled=is_compiled))
+        return found
+
+    def _of_borders(self, way: Way, borders: Borders) -> Found | None:
+        """A usual way, in which ranks hold less only where it does not fit else; None where it was not looked at."""
+        ways = dict.fromkeys((replace(way, slices=False, again=False, states=False, values=False), way))
+        known = [each for each in ways if _Numbers.of(each) in self._costs]
+        searches = [BorderSearch(self._costs_by(each), each, self.memory) for each in known]
+        fitting = [search for search in searches if search.seconds(borders) < np.inf]
+        if not searches:
+            return None
+        chosen = (fitting or searches[-1:])[0]
+        chosen.memory = 0
+        return Found(chosen.way, borders, chosen.seconds(borders), 0.0)
+
+    def _made(self, row: _Row) -> tuple[StageRow, PlanFile] | MspcError:
+        """A row, compiled or foreseen, and its file; why it does not compile."""
+        way, borders = row.found.way, row.found.borders
+        known = self._costs[_Numbers.of(way)]
+        layouts = known.layouts
+        if way.values:
+            cells = cells_on_host(self.network.units, known.costs, way, borders, self._limit)
+            layouts = replace(layouts, offload=tuple(together(dict.fromkeys(cells, 0))))
+        if not row.is_compiled:
+            made = foreseen(row.name, self.network, known, way, borders, layouts)
+            return made, replace(layouts, stages=plan_of(self.network.units, way, borders))
+        try:
+            made, file = measured(row.name, self.network, way, borders, self.machine, layouts)
+        except MspcError as error:
+            return error
+        return replace(made, foreseen=row.found.seconds, note=_layouts_note(row)), file
+
+    def _take(self, row: _Row, made: tuple[StageRow, PlanFile] | MspcError) -> None:
+        """Add a row that was compiled, if it was, and fits."""
+        if isinstance(made, MspcError):
+            self.found.refused.append(f"{row.name}: {made.message}")
+        elif self.memory and made[0].memory > self.memory:
+            self._over.append(made[0])
+            self._least_over = min(filter(None, (self._least_over, made[0])), key=lambda row: row.memory)
+            text = f"it needs {made[0].memory} bytes of memory on a rank, and there are {self.memory}"
+            self.found.refused.append(f"{row.name} ({made[0].schedule}, {made[0].stages} stages): {text}")
+        else:
+            self.add(*made)
+
+    def _take_best(self) -> None:
+        """The search takes the quickest of all rows, where one is quicker than its own, or its own is not there."""
+        rows = sorted(self.found.plans, key=lambda row: row.step)
+        own = next((row for row in rows if row.name == SEARCH), None)
+        if own is None or rows[0].step < own.step:
+            if own is not None:  # its plan stays, under another name
+                other = f"best of {own.stages} stages"
+                rows = [replace(row, name=other) if row is own else row for row in rows]
+                self.found.files[other] = self.found.files[SEARCH]
+            rows.insert(0, replace(rows[0], name=SEARCH, note=f"takes the plan of {rows[0].name}, which is quicker"))
+            self.found.files[SEARCH] = self.found.files[rows[1].name]
+        self.found.plans = rows
+
+    def _too_large(self, problems: list[StageProblem]) -> str:
+        """Why nothing was found: by what was compiled, where some was foreseen to fit."""
+        row = self._least_over
+        if row is not None:
+            way = f"{row.schedule} in {row.stages} stages with {row.micro_batches} micro-batches"
+            return f"no plan fits {self.memory} bytes: the smallest that was compiled takes {row.memory}, {way}"
+        smallest = min(
+            (BorderSearch(p.costs, p.way, 0, p.kept).smallest() for p in problems), key=lambda each: each[0]
+        )  # fmt: skip
+        nbytes, way = smallest
+        return (
+            f"no plan fits {self.memory} bytes: the smallest that is foreseen takes {nbytes:.0f}, {way.name} in "
+            f"{way.stages} stages with {way.micro_batches} micro-batches{way.held_less_by}"
+        )
+
+
+def _layouts_note(row: _Row) -> str:
+    """What a row of other layouts than the search's says of them, where its name does not."""
+    size = row.found.way.tensor
+    return f"has pairs of products over {size} ranks" if size and not row.name.startswith(MEGATRON) else ""
+
+
+def _usual_ways(best: Way, units: int) -> Iterator[tuple[str, Way]]:
+    """(name, way) with as many units on each stage, as nearly as can be, and the layouts that the search finds."""
+    for name, schedule in (("equal stages, 1F1B", ONE_FORWARD_ONE_BACKWARD), ("equal stages, GPipe", GPIPE)):
+        yield name, replace(best, schedule=schedule, chunks=1)
+    if 2 * best.stages <= units:
+        yield "equal stages, interleaved", replace(best, schedule=IN_ROUNDS, chunks=2)
+
 
 LARGE = 1000
 """Operators of all micro-batches above which the network without stages is not compiled: there each has copies of all

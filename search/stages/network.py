@@ -2,27 +2,183 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import groupby, takewhile
+from typing import Any
 
+from mspc.api.nn.cell import Cell
+from mspc.api.nn.wrap import GradAccumulationCell, PipelineCell, TrainOneStepCell
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import OFFLOAD, STAGE, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.families import CELLS, each_of_cells
 from mspc.ops.control.regions import body_of, runs_layers
+from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.lib.stage_placement import micro_batch_loop
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan, together
 from mspc.plans.operator_names import layer_nodes
-from mspc.search.plans.alternatives import WAYS
-from mspc.search.plans.megatron import shard_in_pairs
-from mspc.search.plans.regions import refuse_regions
-from mspc.search.stages.problem import Borders, Way
-from mspc.search.stages.units import Unit, units_of
+from mspc.search.plans.alternatives import WAYS, refuse_regions, shard_in_pairs
+from mspc.search.stages.problem import IN_ROUNDS, ONE_CHUNK, Borders, Way
+
+# A unit is the part between two places that few values cross. Cells are opened until they are beside others of their
+# class, as equal layers are, or have no cells inside; lists of cells are always opened. Operators of no unit's cells
+# belong to the unit before them, as `assign_stages` gives them to the latest of their operands. Layers that are one
+# graph are as many units as the loop has iterations.
+
+
+FEW = 4
+"""Values that may cross a place between two units at most."""
+MARKS = ("recompute", "keeps_communication", "gathers_again", "strategy_gen_mode")
+"""Attributes that say what the script asks of the cell of an operator."""
+CONTAINERS = ("CellList", "SequentialCell")
+"""Cells that are only what is in them."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Cells that stay on one stage, by their scopes. kind: equal for units whose operators are equal, of which the
+    script asks the same, and of whose parameters the same are trained."""
+
+    cells: tuple[str, ...]
+    kind: str
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Operators in a row of a body. scopes: of its cells; first, end: places of its operators."""
+
+    scopes: tuple[str, ...]
+    first: int
+    end: int
+
+
+def units_of(loop: Node, free: bool = False) -> list[Unit]:
+    """The units of a loop over micro-batches, read but not compiled yet. free: the script's strategies do not
+    count."""
+    body = body_of(loop)
+    given = zip(body.parameters, loop.inputs, strict=True)
+    frozen = {inside for inside, p in given if isinstance(p, Parameter) and p.kind == "parameter" and not p.trainable}
+    nodes = [node for node in body.nodes if node.phase == "forward"]
+    places = [scope_of_node(node) for node in nodes]
+    parts = _joined_by_name([*_parts(places, 0, len(nodes), _root(places))])
+    parts = _joined_by_crossings(parts, nodes)
+    units: list[Unit] = []
+    for part in parts:
+        own = nodes[part.first : part.end]
+        kind = repr([(node.op, [(str(v.type), v in frozen) for v in node.inputs], _asked(node, free)) for node in own])
+        cells = [tuple(each_of_cells(scope)) for scope in part.scopes]
+        if len(part.scopes) == 1 and len(cells[0]) > 1:
+            units += [Unit((cell,), kind) for cell in cells[0]]
+        else:
+            units.append(Unit(tuple(name for each in cells for name in each), kind))
+    return units
+
+
+def _asked(node: Node, free: bool) -> list[Any]:
+    """What the script asks of an operator and of those inside of it: strategies, and marks without the cells' names."""
+    marks = {key: bool(node.attrs[key]) for key in MARKS if key in node.attrs}
+    marks |= {OFFLOAD: str(node.attrs[OFFLOAD]).partition(", ")[2]} if OFFLOAD in node.attrs else {}
+    strategies = () if free else (node.in_strategy, node.out_strategy)
+    return [marks, strategies, [_asked(inner, free) for region in node.regions for inner in region.nodes]]
+
+
+def scope_of_node(node: Node) -> str:
+    """The scope of an operator; of a loop over layers that of the layers."""
+    if not runs_layers(node):
+        return node.scope
+    scopes = [inner.scope for inner in node.regions[-1].nodes if CELLS.search(inner.scope)]
+    if not scopes:
+        return node.scope
+    found = CELLS.search(scopes[0])
+    assert found is not None
+    return scopes[0][: found.end()] + scopes[0][found.end() :].partition("/")[0]
+
+
+def _root(places: Sequence[str]) -> str:
+    """The longest scope that all operators are in."""
+    common = [*places[0].split("/")] if places else []
+    for place in places:
+        own = place.split("/")
+        common = [a for a, b in takewhile(lambda pair: pair[0] == pair[1], zip(common, own, strict=False))]
+    return "/".join(common)
+
+
+def _child(place: str, scope: str) -> str:
+    """The cell right inside of `scope` that a place is in; "" where it is in none."""
+    inside = place[len(scope) + 1 :] if place.startswith(f"{scope}/") else ""
+    return f"{scope}/{inside.partition('/')[0]}" if inside else ""
+
+
+def _parts(places: Sequence[str], first: int, end: int, scope: str) -> Iterator[_Part]:
+    """The cells of a cell whose operators are those from `first` to `end`, or the cell itself."""
+    runs: list[tuple[str, int, int]] = []
+    at = first
+    for child, group in groupby(places[first:end], lambda place: _child(place, scope)):
+        count = len([*group])
+        if child:
+            runs.append((child, at, at + count))
+        at += count
+    alike = Counter(_class(child) for child in dict.fromkeys(child for child, *_ in runs))
+    if not runs:
+        yield _Part((scope,), first, end)
+    for child, start, stop in runs:
+        if _class(child) not in CONTAINERS and alike[_class(child)] > 1:
+            yield _Part((child,), start, stop)
+        else:
+            yield from _parts(places, start, stop, child)
+
+
+def _class(scope: str) -> str:
+    """The class of a cell, which its scope ends in."""
+    return scope.rpartition("-")[2].rpartition("/")[2]
+
+
+def _joined_by_name(parts: Sequence[_Part]) -> list[_Part]:
+    """A cell that is called again is one unit with all that lies between."""
+    found: list[_Part] = []
+    for part in parts:
+        same = next((i for i, each in enumerate(found) if set(each.scopes) & set(part.scopes)), None)
+        if same is None:
+            found.append(part)
+        else:
+            found[same:] = [_join([*found[same:], part])]
+    return found
+
+
+def _joined_by_crossings(parts: Sequence[_Part], nodes: Sequence[Node]) -> list[_Part]:
+    """Units between which too many values cross are one."""
+    place: dict[Value, int] = {}
+    last: dict[Value, int] = {}
+    for i, node in enumerate(nodes):
+        for value in node.inputs:
+            while isinstance(value, Node) and isinstance(value.op, TupleGetItem):
+                value = value.inputs[0]
+            if value in place:
+                last[value] = i
+        place[node] = i
+    found: list[_Part] = []
+    for part in parts:
+        crossing = sum(place[value] < part.first <= end for value, end in last.items())
+        if found and crossing > FEW:
+            found[-1] = _join([found[-1], part])
+        else:
+            found.append(part)
+    return found
+
+
+def _join(parts: Sequence[_Part]) -> _Part:
+    scopes = dict.fromkeys(scope for part in parts for scope in part.scopes)
+    return _Part(tuple(scopes), parts[0].first, parts[-1].end)
+
 
 SEARCHED = WAYS[0].settings
 
@@ -122,3 +278,159 @@ def plan_of(units: Sequence[Unit], way: Way, borders: Borders, tries: bool = Tru
     for chunk, (first, end) in enumerate(zip((0, *borders), (*borders, len(units)), strict=True)):
         cells |= {name: chunk for unit in units[first:end] for name in unit.cells}
     return StagePlan(way.stages, way.scheduler, way.micro_batches, way.chunks, together(cells), tries)
+
+
+def cuts_batch(captured: CapturedCall) -> bool:
+    """Whether a launched cell has one in it that cuts micro-batches."""
+    target = captured.target
+    cells = [cell for _, cell in target.cells_and_names()] if isinstance(target, Cell) else []
+    return any(isinstance(cell, GradAccumulationCell) and cell.in_parts.cuts_batch for cell in cells)
+
+
+def wrap_network(captured: CapturedCall) -> None:
+    """Let the training step that was launched take its loss from a PipelineCell. Raises MspcError where none was."""
+    target: Any = captured.target
+    while isinstance(target, Cell) and hasattr(target, "parallel_settings"):
+        target = target.network
+    if not isinstance(target, TrainOneStepCell):
+        raise MspcError(
+            "the script trains in no micro-batches, and what it launches is no training step that could be looked at "
+            "as if it did",
+            notes=["wrap the network: PipelineCell(network, micro_size)"], kind=RuntimeError,
+        )  # fmt: skip
+    target.network = PipelineCell(target.network, 1)
+
+
+@dataclass(frozen=True)
+class AskedStages:
+    """stages: their numbers, () for all that divide the ranks and have a unit and a micro-batch each. micro_batches:
+    () for the script's. top: rows that are shown. mesh: of the ranks of one stage, as "8x4"; "" for any."""
+
+    stages: tuple[int, ...]
+    micro_batches: tuple[int, ...] = ()
+    top: int = 5
+    mesh: str = ""
+
+    def wants(self, stages: int, ranks: int) -> bool:
+        """Whether a number of stages of so many ranks in all is asked for."""
+        return (not self.stages or stages in self.stages) and self.fits(stages, ranks)
+
+    def fits(self, stages: int, ranks: int) -> bool:
+        """Whether the ranks of one of so many stages are those of the mesh."""
+        return not self.mesh or stages * size_of_mesh(self.mesh) == ranks
+
+    def numbers(self, network: StagedNetwork) -> tuple[list[int], list[int]]:
+        """(numbers of stages, of micro-batches) for a network. Raises MspcError where some are not possible."""
+        ranks, units = network.config.ranks, len(network.units)
+        counts = list(self.micro_batches or [network.micro_batches])
+        _check_rows(network, counts, bool(self.micro_batches))
+        if not self.stages:
+            most = min(units, max(counts), ranks)
+            found = [s for s in range(1, most + 1) if ranks % s == 0 and self.fits(s, ranks)]
+            if not found:
+                raise self.no_fit(ranks, f"up to {most}")
+            return found, counts
+        found = [stages for stages in self.stages if self.fits(stages, ranks)]
+        if not found:
+            raise self.no_fit(ranks, _listed(self.stages))
+        for stages in found:
+            check_divides(stages, ranks)
+            if stages > units:
+                raise MspcError(
+                    f"--stages {stages} is more than the network has units, which are {units}",
+                    notes=[f"a stage has a cell at least; the first is {network.units[0].cells[0]}"], kind=ValueError,
+                )  # fmt: skip
+            if min(found) > max(counts):
+                raise MspcError(
+                    f"--stages {stages} is more than there are micro-batches, which are {max(counts)}",
+                    notes=[f"such stages would never all work: give --micro-batches {stages} or more"], kind=ValueError,
+                )  # fmt: skip
+        return found, counts
+
+    def no_fit(self, ranks: int, stages: str) -> MspcError:
+        """No number of stages leaves each as many ranks as the mesh has."""
+        size = size_of_mesh(self.mesh)
+        whole, rest = divmod(ranks, size)
+        legal = f"{ranks} ranks are {whole} stages of so many" if not rest else f"{size} does not divide {ranks} ranks"
+        return MspcError(
+            f"--mesh {self.mesh} is of the {size} ranks of one stage, and --stages is {stages} of {ranks} ranks",
+            notes=[legal], kind=ValueError,
+        )  # fmt: skip
+
+
+def check_divides(stages: int, ranks: int) -> None:
+    """Raises MspcError where so many stages have no equal numbers of ranks."""
+    if ranks % stages:
+        legal = _listed([s for s in range(1, ranks + 1) if ranks % s == 0])
+        raise MspcError(
+            f"--stages {stages} does not divide {ranks} ranks: every stage has as many as the others",
+            notes=[f"{ranks} ranks can be in {legal} stages"], kind=ValueError,
+        )  # fmt: skip
+
+
+def size_of_mesh(mesh: str) -> int:
+    """The ranks of "8x4"."""
+    return math.prod(map(int, mesh.split("x")))
+
+
+def _check_rows(network: StagedNetwork, counts: Sequence[int], are_given: bool) -> None:
+    rows = network.rows
+    for count in counts if rows and are_given else ():
+        if rows % count:
+            legal = [each for each in range(1, min(rows, 4 * max(counts)) + 1) if rows % each == 0]
+            raise MspcError(
+                f"--micro-batches {count} does not divide the {rows} rows of the batch",
+                notes=[f"they can be cut into {_listed(legal)}"], kind=ValueError,
+            )  # fmt: skip
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = [*map(str, numbers[:12])] + ["..."] * (len(numbers) > 12)
+    return ", ".join(shown)
+
+
+def kept_borders(network: StagedNetwork, stages: int) -> Borders | None:
+    """The borders between chunks by the stages of cells; None where the script gives no cell one.
+
+    Raises:
+        MspcError: a unit has cells of several stages, or a stage has none.
+    """
+    loop = micro_batch_loop(network.traced(None, stages).traced.graph)
+    assert loop is not None
+    given: dict[str, int] = {}
+    for node in body_of(loop).nodes:
+        if node.phase == "forward" and STAGE in node.attrs:
+            for scope in each_of_cells(scope_of_node(node)):
+                given.setdefault(scope, int(node.attrs[STAGE]))
+    if not given:
+        return None
+    found: list[int] = []
+    for unit in network.units:
+        own = {stage for scope, stage in given.items() for cell in unit.cells if f"{scope}/".startswith(f"{cell}/")}
+        if len(own) > 1:
+            raise MspcError(
+                f"the cells of {unit.cells[0]} are of stages {', '.join(map(str, sorted(own)))}, and between them many "
+                "values pass", notes=["--free searches without the stages of the script"],
+            )  # fmt: skip
+        found.append(own.pop() if own else found[-1] if found else 0)
+    edges = [i for i in range(1, len(found)) if found[i] != found[i - 1]]
+    runs = [found[i] for i in (0, *edges)]
+    if runs != [chunk % stages for chunk in range(len(runs))] or len(runs) % stages:
+        raise MspcError(
+            f"cells in a row are of stages {', '.join(map(str, runs))}, which the search does not keep for {stages}",
+            notes=["it keeps stages in a row, and rounds of them; --free searches without the script's"],
+            kind=ValueError,
+        )  # fmt: skip
+    return tuple(edges)
+
+
+def kept_ways(
+    stages: int, micro_batches: int, borders: Borders, tensor: int = 0, slices: bool = False, again: bool = False,
+    states: bool = False,
+) -> list[Way]:  # fmt: skip
+    """The ways to run chunks as the script has them: in rounds where it has several of each stage."""
+    chunks = len(borders) + 1
+    if chunks == stages:
+        found = [Way(stages, name, micro_batches, 1, tensor, slices, again, states) for name in ONE_CHUNK]
+        return [way for way in found if not (again and way.is_apart)]
+    return [Way(stages, IN_ROUNDS, micro_batches, chunks // stages, tensor, slices, again, states)]

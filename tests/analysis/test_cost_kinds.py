@@ -30,8 +30,7 @@ from mspc.ops.optim.optimizer import Assign
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.embedding import Gather, GatherGrad
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.search.calibration.machine_file import read_machine
-from mspc.search.calibration.machine_text import write_machine
+from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import ON_GPU
 from mspc.search.calibration.timed_operators import traffic, work
 

@@ -24,8 +24,8 @@ from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan
 from mspc.search.plans import table as plans
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork
-from mspc.search.plans.forked_calls import ForkedCalls
 from mspc.search.plans.row import SEARCH
+from mspc.search.plans.table import ForkedCalls
 from tests.commands.written_files import Run, runner
 
 SCRIPT = """

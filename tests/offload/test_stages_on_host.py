@@ -24,12 +24,10 @@ from mspc.passes.base import VERIFY
 from mspc.passes.lib.schedules import ONE_FORWARD_ONE_BACKWARD
 from mspc.plans.files.plan_file import read_plan
 from mspc.runtime.memory_plan import plan_memory
-from mspc.search.stages.host_bytes import HostBytes
-from mspc.search.stages.host_cells import cells_on_host
-from mspc.search.stages.problem import Way
-from mspc.search.stages.rows import step_seconds
-from mspc.search.stages.units import Unit
-from mspc.search.stages.walk import walk_of
+from mspc.search.stages.costing import step_seconds
+from mspc.search.stages.launch import cells_on_host
+from mspc.search.stages.network import Unit
+from mspc.search.stages.problem import HostBytes, Way, walk_of
 from mspc.verify.scale.memory_use import memory_misuses
 from tests.search.stages.test_stage_choices import equal
 

@@ -13,7 +13,7 @@ from mspc.commands.view.dump import Dump, read_dump
 from mspc.passes.lib.layout_search import Search
 from mspc.search.layouts.cheapest import mesh_of
 from mspc.search.model.model import CostModel
-from mspc.search.plans.machine_terms import LARGE
+from mspc.search.plans.alternatives import LARGE
 from mspc.search.solver.elimination import Elimination
 from tests.commands.view.reading import compiled
 

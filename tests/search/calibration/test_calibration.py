@@ -22,8 +22,7 @@ from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceChoice, Hardware, SharedMemory
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.search.calibration import measured as calibration
-from mspc.search.calibration.machine_file import read_machine
-from mspc.search.calibration.machine_text import write_machine
+from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import calibrate
 from mspc.search.calibration.timed_operators import TimingSizes, collectives, products
 from mspc.search.calibration.timer import Timer, rates_of

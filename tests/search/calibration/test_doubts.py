@@ -22,11 +22,9 @@ from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import Hardware
 from mspc.search.calibration import measured as calibration
-from mspc.search.calibration.doubtful_rates import doubts_of_rate, not_falling
-from mspc.search.calibration.machine_file import read_machine
-from mspc.search.calibration.machine_text import write_machine
+from mspc.search.calibration.machine_file import read_machine, write_machine
 from mspc.search.calibration.measured import calibrate
-from mspc.search.calibration.timer import Timer, step_of
+from mspc.search.calibration.timer import Timer, doubts_of_rate, not_falling, step_of
 from tests.search.calibration.test_calibration import SMALL
 
 CALM = (1.0, 1.02, 1.05)

@@ -17,10 +17,9 @@ from mspc.ir.types import FLOAT32
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.device_choice import DeviceChoice, GpuMemory
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.search.calibration import host_copies, measured
-from mspc.search.calibration.host_copies import copies, host_rates
+from mspc.search.calibration import measured
 from mspc.search.calibration.timed_operators import TimingSizes
-from mspc.search.calibration.timer import Timer
+from mspc.search.calibration.timer import Timer, copies, host_rates
 from tests.gpu.test_shadow_weights_gpu import gpu
 
 SIZES = TimingSizes((8,), (), (), (1 << 8, 1 << 20, 1 << 21), (1 << 8,), (FLOAT32,), (), rotated=1 << 22, kinds=True)
@@ -69,7 +68,7 @@ def test_the_machine_has_the_rate_of_both_ways_at_once(monkeypatch: pytest.Monke
 
     timer: Any = SimpleNamespace(sizes=SIZES, trust=measured.Timer(Job(OneRank(), OneRank()), SIZES).trust)
     timer.longer = longer
-    rates = host_copies.host_rates(timer, 1e-6, lambda _: None)
+    rates = timer.host_rates(timer, 1e-6, lambda _: None)
     monkeypatch.setattr(measured, "traffic", lambda _: ())
     machine = measured._with_traffic(replace(H200, kernel=1e-6), timer, lambda _: None)  # pyright: ignore[reportPrivateUsage]  # what a file of rates gets
     assert machine.traffic[HOST_COPIES] == rates.both

@@ -24,7 +24,7 @@ from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.lib.choices import ShardingChoice, multiplies
 from mspc.passes.lib.layout_search import Search
 from mspc.search.layouts.cheapest import mesh_of, place_forward
-from mspc.search.model.domains import THROUGH_ALL, domain_of
+from mspc.search.model.model import THROUGH_ALL, domain_of
 
 load_operators()
 MOST = 300

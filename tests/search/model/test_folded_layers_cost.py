@@ -16,10 +16,10 @@ from mspc.compiler.driver import Compiled, compile_traced, trace_call
 from mspc.compiler.sent_bytes import sent_by_ranks
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.passes.lib.plan_header import Terms
-from mspc.search.layouts import together
+from mspc.search.layouts import cheapest
 from mspc.search.layouts.cheapest import FoundPlan
 from mspc.search.model import model as search_model
-from mspc.search.plans.machine_terms import terms_for
+from mspc.search.plans.alternatives import terms_for
 
 
 class Layer(nn.Cell):
@@ -70,13 +70,13 @@ CASES = [
 def found(monkeypatch: pytest.MonkeyPatch) -> list[FoundPlan]:
     """What the searches of a test have found."""
     plans: list[FoundPlan] = []
-    place = together.place_forward
+    place = cheapest.place_forward
 
-    def noted(search: together.Search) -> FoundPlan:
+    def noted(search: cheapest.Search) -> FoundPlan:
         plans.append(place(search))
         return plans[-1]
 
-    monkeypatch.setattr(together, "place_forward", noted)
+    monkeypatch.setattr(cheapest, "place_forward", noted)
     return plans
 
 

@@ -10,9 +10,9 @@ import pytest
 from mspc.analysis.cost.known_machines import H200
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.ir.diagnostics import MspcError
-from mspc.search.plans import fitted
+from mspc.search.plans import table
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
-from mspc.search.plans.fitted import FittedWay
+from mspc.search.plans.table import FittedWay
 from tests.search.blocks_network import blocks
 
 RANKS = 4
@@ -46,7 +46,7 @@ def test_bounds_leave_out_what_does_not_fit_alone(
     _, plan = FittedWay(network, asked, WAYS[2]).quickest()
     memories = [plan.memory * share // 20 for share in shares]
     found, tried = outcomes(network, memories)
-    monkeypatch.setattr(fitted, "_least", lambda *_: 0)
+    monkeypatch.setattr(table, "_least", lambda *_: 0)
     wanted, all_tried = outcomes(network, memories)
     assert found == wanted
     assert tried < all_tried
@@ -60,7 +60,7 @@ def test_a_large_network_far_from_any_good_plan_is_left_as_it_is(
     captured = find_call(str(file), CompileOptions(RANKS)).captured
     asked = PlanRequest(RANKS, H200, memory=1000)
     network = PlannedNetwork.read(captured, asked.config(captured), limited=True)
-    monkeypatch.setattr(fitted, "LARGE_GRAPH", 1)
-    monkeypatch.setattr(fitted, "FAR", 1)
+    monkeypatch.setattr(table, "LARGE_GRAPH", 1)
+    monkeypatch.setattr(table, "FAR", 1)
     with pytest.raises(MspcError, match="its step is far from any good one, and nothing was tried"):
         FittedWay(network, asked, WAYS[2]).quickest()

@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.math.arithmetic import Add, Mul
-from mspc.search.plans.host_room import HostMemoryUse, HostRoom
+from mspc.search.plans.limited import HostMemoryUse, HostRoom
 
 NBYTES = 4 * 64 * 1024
 

@@ -17,8 +17,7 @@ from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.math.matmul import BatchMatMul, MatMul
-from mspc.search.plans.alternatives import PlannedNetwork, PlanRequest
-from mspc.search.plans.megatron import shard_in_pairs
+from mspc.search.plans.alternatives import PlannedNetwork, PlanRequest, shard_in_pairs
 
 
 class Pair(nn.Cell):

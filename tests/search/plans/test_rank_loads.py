@@ -16,10 +16,9 @@ from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import write_plan
 from mspc.search.plans import table
 from mspc.search.plans.alternatives import PlanRequest, all_ways
-from mspc.search.plans.chosen_pairs import FAR, SLOWER, folded_network, folded_tries
-from mspc.search.plans.rank_loads import most_sent, rank_loads
+from mspc.search.plans.figures import most_sent, rank_loads
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH
-from mspc.search.plans.table import plan_of_file, plans_for
+from mspc.search.plans.table import FAR, SLOWER, folded_network, folded_tries, plan_of_file, plans_for
 
 NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 RANKS = 8

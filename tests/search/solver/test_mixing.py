@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc.search.layouts.within_memory import CostedAssignment, Mixing
 from mspc.search.solver.elimination import Factor, Sums
-from mspc.search.solver.mixing import CostedAssignment, Mixing
 
 PAIRS = 4
 

@@ -15,10 +15,16 @@ from mspc.ir.diagnostics import MspcError
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import read_plan
 from mspc.search.plans.alternatives import PlanRequest
-from mspc.search.stages.costing import CostedUnits, costs_of_cells_again, costs_of_slices, unit_costs
+from mspc.search.stages.costing import (
+    CostedUnits,
+    costs_of_cells_again,
+    costs_of_slices,
+    foreseen,
+    measured,
+    unit_costs,
+)
 from mspc.search.stages.network import StagedNetwork
 from mspc.search.stages.problem import Way, equal_parts
-from mspc.search.stages.rows import foreseen, measured
 from tests.search.stages.held_less_network import script
 from tests.search.stages.test_searched_stages import searched, step_of
 

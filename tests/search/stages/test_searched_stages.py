@@ -18,7 +18,7 @@ from mspc.engine.strategy_files import sharded_by_file
 from mspc.ir.diagnostics import MspcError
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import read_plan
-from mspc.search.stages.rows import step_seconds
+from mspc.search.stages.costing import step_seconds
 from tests.pipelining.staged_script import HEAD
 
 QUIET = Loudness(False, True)

@@ -8,10 +8,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from mspc.search.stages.borders import BorderSearch
-from mspc.search.stages.choice import all_ways, choose
-from mspc.search.stages.problem import ApartCosts, UnitCosts, Way, equal_parts, ways_of
-from mspc.search.stages.walk import Walk
+from mspc.search.stages.borders import BorderSearch, all_ways, choose
+from mspc.search.stages.problem import ApartCosts, UnitCosts, Walk, Way, equal_parts, ways_of
 from tests.stage_choices import difference, drawn, seconds
 
 
