@@ -160,7 +160,7 @@ def breach_table(breach: Breach) -> TextTable:
     """What breaks a limit."""
     title = breach_title(breach)
     if breach.memory:
-        return TextTable(title, ("of it", "bytes", ""), [(n, str(b), size_text(b)) for n, b in breach.memory], (1, 2))
+        return TextTable(title, ("of it", "bytes", ""), [(n, f"{b:,} B", size_text(b)) for n, b in breach.memory], (1, 2))
     rows: Sequence[tuple[str, ...]] = [
         (
             fact.row.operator, group(fact.row.ranks), size_text(fact.row.bytes), fact.row.line or "-",

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from mspc.commands.budget.limits import ANY, BYTES, COLLECTIVES, FORBID, IDLE, MEMORY, STEP, Budget, Forbidden
 from mspc.commands.facts.model import CollectiveFact, CompileFacts, RankFacts, cell_of
-from mspc.commands.report.tables import time_text, write_json
+from mspc.commands.report.tables import exact_text, time_text, write_json
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.files.parsing import parsed_json
@@ -64,7 +64,7 @@ def breaches(facts: CompileFacts, budget: Budget) -> list[Breach]:
 def _bytes(facts: CompileFacts, most: int) -> Iterator[Breach]:
     worst = max(facts.kinds, key=lambda kind: kind.bytes_sent)
     if worst.bytes_sent > most:
-        message = f"{worst.bytes_sent} bytes are sent in a step, {most} may be"
+        message = f"{exact_text(worst.bytes_sent)} are sent in a step, {exact_text(most)} may be"
         yield Breach(BYTES, message, worst.ranks, _times(worst.bytes_sent, most), _largest_first(worst, lambda _: True))
 
 
@@ -75,7 +75,7 @@ def _memory(facts: CompileFacts, most: int) -> Iterator[Breach]:
     taken, worst = max(kinds, key=lambda entry: entry[0])
     if taken > most:
         parts = tuple((name, int(getattr(worst.memory, name))) for name in PARTS)
-        message = f"a step takes {taken} bytes of memory, {most} may be"
+        message = f"a step takes {exact_text(taken)} of memory, {exact_text(most)} may be"
         yield Breach(MEMORY, message, worst.ranks, _times(taken, most), memory=parts)
 
 

@@ -368,6 +368,12 @@ def size_text(count: int) -> str:
     return f"{count:.1f} GiB"
 
 
+def exact_text(count: int) -> str:
+    """Return a number of bytes exactly, and from one KiB on readable beside it: `2,503 B (2.4 KiB)`."""
+    exact = f"{count:,} B"
+    return exact if count < 1024 else f"{exact} ({size_text(count)})"
+
+
 def sizes_text(first: int, second: int) -> str:
     """Return two numbers of bytes as `1.6 MiB -> 1.8 MiB`, one if they are equal, and exact if rounding hides that they
     differ."""

@@ -82,10 +82,10 @@ def test_what_breaks_is_what_the_compiles_table_says(quickstart: Path) -> None:
     broken = json.loads(done.stdout)["broken"]
     assert [breach["times"] for breach in broken] == [3488, 2, 2, 2503 / 2000]  # the worst first
     memory, count, forbidden, nbytes = broken
-    assert nbytes["message"] == "2503 bytes are sent in a step, 2000 may be"
+    assert nbytes["message"] == "2,503 B (2.4 KiB) are sent in a step, 2,000 B (2.0 KiB) may be"
     assert sum(c["row"]["bytes"] for c in nbytes["collectives"]) == 2503
     assert nbytes["ranks"] == [*range(8)]
-    assert memory["message"] == "a step takes 3488 bytes of memory, 0 may be"
+    assert memory["message"] == "a step takes 3,488 B (3.4 KiB) of memory, 0 B may be"
     assert sum(part for _, part in memory["memory"]) == 3488
     assert count["message"] == "2 AllReduces in a step, 1 may be"
     assert [c["row"]["line"] for c in forbidden["collectives"]] == ["net.py:40", "net.py:38"]
@@ -118,7 +118,8 @@ def test_an_earlier_compile_is_the_limit(root: Path, quickstart: Path, tmp_path:
     assert done.exit_code == 1
     said = [line for line in done.stdout.splitlines() if line.startswith("max-")]
     assert "a step is predicted to take" in said[0]  # the worst first
-    assert said[1].startswith(f"max-bytes: 2503 bytes are sent in a step, 2496 may be (4% above {baseline}); on ranks")
+    sent = "2,503 B (2.4 KiB) are sent in a step, 2,496 B (2.4 KiB) may be"
+    assert said[1].startswith(f"max-bytes: {sent} (4% above {baseline}); on ranks")
     assert run("check", quickstart, "--baseline", baseline, "--tolerance", "1.0").exit_code == 0
     text = (root / "samples" / "quickstart" / "net.py").read_text()
     for line, other in zip(PLANTED[::2], PLANTED[1::2], strict=True):

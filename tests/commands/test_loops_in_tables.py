@@ -85,7 +85,7 @@ def test_a_budget_counts_what_a_loop_sends(dumps: Path) -> None:
     status, printed = run("check", "turns3.ir", "--max-collectives", "AllReduce=3", "--max-bytes", "63", "--all")
     assert status == 1
     assert "4 AllReduces in a step, 3 may be" in printed
-    assert "64 bytes are sent in a step, 63 may be" in printed
+    assert "64 B are sent in a step, 63 B may be" in printed
     assert "AllReduce 0-1 48 B 3 times - " in printed
     assert "AllReduce 0-1 16 B once - " in printed
 
