@@ -1,5 +1,5 @@
 /*
-Built from source/, sha256 7a4fb954897232764e1f33a7d25ed107fdc4b0a4248e359fec876e1e121801fa, with code of:
+Built from source/, sha256 bf2a3e65c60f4d737e4fe1653548596c556a690b4728ef7c6b814e205b15b33f, with code of:
 
 @dagrejs/dagre 3.1.3 (MIT)
 Copyright (c) 2012-2014 Chris Pettitt
