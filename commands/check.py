@@ -160,7 +160,8 @@ def breach_table(breach: Breach) -> TextTable:
     """What breaks a limit."""
     title = breach_title(breach)
     if breach.memory:
-        return TextTable(title, ("of it", "bytes", ""), [(n, f"{b:,} B", size_text(b)) for n, b in breach.memory], (1, 2))
+        parts = [(name, f"{count:,} B", size_text(count)) for name, count in breach.memory]
+        return TextTable(title, ("of it", "bytes", ""), parts, (1, 2))
     rows: Sequence[tuple[str, ...]] = [
         (
             fact.row.operator, group(fact.row.ranks), size_text(fact.row.bytes), fact.row.line or "-",
