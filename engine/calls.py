@@ -57,7 +57,7 @@ Array = Any
 class CompiledCall:
     """One compiled target on this rank: its executor and how its arguments arrive.
 
-    traced: what this rank's own script has for the graph's parameters and constants; the compile may be another rank's.
+    traced: this rank's own objects for the graph's parameters and constants; the compile may be another rank's.
     """
 
     def __init__(

@@ -283,7 +283,7 @@ def capture_made(
 
 
 def _context_of(network: Any) -> FrozenContext:
-    """The settings of a file's own lines; semi-automatic mode with global inputs where they say nothing of these."""
+    """The settings of a file's own lines; semi-automatic mode with global inputs by default."""
     context, asked = freeze(network), state.current().asked
     if context.parallel_mode not in SHARDED:
         context = replace(context, parallel_mode=ParallelMode.SEMI_AUTO_PARALLEL)
@@ -299,8 +299,8 @@ def _prepare(session: state.Session, recorder: _Recorder) -> None:
 
 @contextlib.contextmanager
 def _undone() -> Generator[None]:
-    """Puts the working folder and the standard streams back where the script has changed them: what follows is the
-    command's, and its paths are those of its user."""
+    """Restore the working folder and the standard streams after the script: later output is the command's, and its
+    paths are those of its user."""
     folder, streams = os.getcwd(), (sys.stdout, sys.stderr)
     try:
         yield

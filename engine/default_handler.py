@@ -1,4 +1,4 @@
-"""Makes what runs the calls of a script that plain Python has started, alone or under mpirun."""
+"""Makes the handler for calls of a script that plain Python has started, alone or under mpirun."""
 
 from __future__ import annotations
 

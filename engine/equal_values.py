@@ -1,7 +1,7 @@
-"""Compares what ranks in data parallel mode compute of values that all of them have alike, up to the updates.
+"""Checks that ranks in data parallel mode compute alike from equal values, up to the updates, and feed equal inputs.
 
-Each rank compiles a graph of its own there, which may hold its number: it may slice its own data, or draw numbers of
-its own. Behind the collectives that make gradients alike the ranks must compute the same, or their parameters drift
+Each rank compiles a graph of its own there, which may contain its number: it may slice its own data, or draw numbers of
+its own. After the collectives that make gradients alike the ranks must compute the same, or their parameters drift
 apart: a schedule of the script with another rate on one rank, another norm to clip to.
 """
 
@@ -38,11 +38,12 @@ NOTES = (
 
 @dataclass(frozen=True)
 class SharedUpdates:
-    """What leads to updates of trained parameters, from the last collectives on; without updates that take what only
-    this rank has.
+    """The operators that lead to updates of trained parameters, from the last collectives on; without updates that read
+    values of this rank alone.
 
-    lines: of each operator its text, where the script has it, and the first parameter that it leads to. reads: names of
-    the parameters and constants that they read."""
+    lines: the text of each operator, with its place in the script, and the first parameter that it leads to. reads:
+    names of the parameters and constants that they read.
+    """
 
     lines: tuple[tuple[str, str, str], ...] = ()
     reads: frozenset[str] = frozenset()
@@ -53,7 +54,7 @@ class SharedUpdates:
 
 
 def shared_updates(graph: Graph) -> SharedUpdates:
-    """What all ranks must do alike, of a graph of data parallel mode."""
+    """Return the operators of a graph in data parallel mode that must be alike on all ranks."""
     own = own_values(graph)
     numbers: dict[Value, str] = {}
     found: list[tuple[str, str, str]] = []
@@ -74,7 +75,7 @@ def shared_updates(graph: Graph) -> SharedUpdates:
 
 
 def compare_updates(comm: Communicator, own: SharedUpdates) -> None:
-    """All ranks call this together. Raises MspcError where they update parameters in different ways."""
+    """All ranks call this together. Raises MspcError if they update parameters in different ways."""
     digests: list[str] = gathered(comm, own.digest)
     other = next((rank for rank, digest in enumerate(digests) if digest != digests[0]), None)
     if other is None:
@@ -107,7 +108,7 @@ def _new(node: Node, known: Collection[Value]) -> list[Node]:
 
 
 def _digest(region: Graph) -> str:
-    """A short identity of what a region computes, whatever the lines of its source are."""
+    """A short identity of the computation of a region, for any source lines."""
     lines = [line for line in print_graph(region).splitlines() if not line.lstrip().startswith("#")]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
 
@@ -156,7 +157,7 @@ def compare_inputs(
     comm: Communicator, rank: int, inputs: Sequence[Parameter], fed: Mapping[str, Array], step: int,
     fetch: Callable[[Array], Array],
 ) -> None:  # fmt: skip
-    """Compare what ranks feed; all ranks call this together.
+    """Compare the inputs of ranks; all ranks call this together.
 
     Args:
         fed: by the name of an input the script's array. fetch: gives an array of the job's device as NumPy's.

@@ -18,8 +18,8 @@ def look_rarely() -> None:
 
 @contextmanager
 def looking_rarely(wanted: bool) -> Generator[None]:
-    """Look for garbage after so many new objects meanwhile where that is wanted, unless it is looked for more rarely,
-    or never, anyway. Where several ranks run in one process they would give back each other's threshold."""
+    """Collect garbage more rarely meanwhile if `wanted`, unless it is already collected as rarely, or never. If several
+    ranks run in one process they would restore each other's threshold."""
     before = gc.get_threshold()
     if not (wanted and 0 < before[0] < NEW_OBJECTS):
         yield
@@ -32,15 +32,15 @@ def looking_rarely(wanted: bool) -> Generator[None]:
 
 
 def leave_out_loaded() -> None:
-    """Leave what is loaded by now out of every search for garbage, that at the end of the process among them, where the
-    process is the command's own."""
+    """Exclude all loaded objects from garbage collections, also from that at the end of the process, which must be the
+    command's own."""
     if gc.get_threshold()[0] == NEW_OBJECTS:
         gc.freeze()
 
 
 @contextmanager
 def leaving_out_made() -> Generator[None]:
-    """Leave what is made by now out of every search for garbage meanwhile."""
+    """Exclude all present objects from garbage collections meanwhile."""
     gc.freeze()
     try:
         yield

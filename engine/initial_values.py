@@ -1,9 +1,9 @@
-"""Checks that ranks that train together begin alike: the first values of what several ranks hold, and what optimizers
-were told.
+"""Checks that ranks that train together begin alike: the first values that several ranks hold, and the settings of
+optimizers.
 
-A parameter that an initializer makes is compared by how it is made; what a script brings by a checksum of this rank's
-slice. One small message tells whether all is equal. Only where it is not are values themselves looked at, and what
-differs is named.
+A parameter that an initializer makes is compared by its recipe; a script's own array by a checksum of this rank's
+slice. One small message tells if all is equal. Only if it is not are the values themselves compared, and the
+differences named.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mspc.runtime.device_choice import EACH_ITS_OWN
 
 Array = Any
 AT_ONCE = 4096
-"""Elements that have a checksum together where the first one that differs is looked for."""
+"""Elements with a common checksum in the search for the first difference."""
 LONGEST = 300
 """Characters of a line of a program that a message shows."""
 FEW = 4
@@ -53,9 +53,9 @@ ALIKE = ("every rank must make its optimizer with the same settings: ranks that 
 class RankInitialValue:
     """The first values of a parameter or a constant on this rank.
 
-    place: where its slice lies in the global tensor, as text; "" for all of it. recipe: how an initializer makes the
-    global tensor, None where the script brought it. array: this rank's slice, where the job's device stores it.
-    trained: whether gradients change it.
+    place: of its slice in the global tensor, as text; "" for all of it. recipe: how an initializer makes the global
+    tensor, None if the script brought it. array: this rank's slice, in the memory of the job's device. trained: whether
+    gradients change it.
     """
 
     name: str
@@ -67,7 +67,7 @@ class RankInitialValue:
 
 
 def beginning(name: str, kind: str, slices: Any, source: Any, array: Array) -> RankInitialValue | None:
-    """What is compared of first values that are in `array`. source: a script's Parameter or InitialValue that made
+    """Describe the first values in `array` for a comparison. source: a script's Parameter or InitialValue that made
     them, or an array. None for a parameter that is declared to be each rank's."""
     initial = source.initial if isinstance(source, Parameter) else source
     if getattr(source, "layerwise_parallel", False):
@@ -80,7 +80,7 @@ def beginning(name: str, kind: str, slices: Any, source: Any, array: Array) -> R
 
 
 def settings_of(cells: Iterable[Any]) -> dict[str, str]:
-    """What the optimizers and schedules among the cells of a graph were told, as text by name."""
+    """Return the settings of the optimizers and schedules among the cells of a graph, as text by name."""
     found: dict[str, str] = {}
     for number, cell in enumerate(c for c in cells if isinstance(c, Optimizer | LearningRateSchedule)):
         for name in _told(type(cell)):
@@ -91,7 +91,7 @@ def settings_of(cells: Iterable[Any]) -> dict[str, str]:
 
 
 def _told(kind: type) -> list[str]:
-    """The attributes of a cell that hold what it was made with. A script's own class may hold what is its rank's."""
+    """The attributes of a cell for its settings. A script's own class may have settings of its rank."""
     own = [base for base in kind.__mro__ if base.__module__.startswith("mspc.")]
     signatures = [inspect.signature(base.__init__).parameters for base in own if "__init__" in vars(base)]
     return sorted({"weight_decays", *(name for names in signatures for name in names)} - {"self"})
@@ -121,7 +121,7 @@ def _text(value: Any) -> str:
 
 
 def compare_settings(comm: Communicator, own: Mapping[str, str]) -> None:
-    """All ranks call this together. Raises MspcError where optimizers were told different things."""
+    """All ranks call this together. Raises MspcError if optimizers have different settings."""
     of_ranks: list[dict[str, str]] = gathered(comm, dict(own))
     for key in sorted({key for found in of_ranks for key in found}):
         having = [rank for rank, found in enumerate(of_ranks) if key in found]
@@ -249,10 +249,11 @@ def _different(
 
 
 def different_programs(comm: Communicator, settings: Mapping[str, str], graph: Graph, error: MspcError) -> MspcError:
-    """`error` of ranks that hold other programs, with the first line that differs; all ranks call this together.
+    """Return the `error` of ranks that hold other programs, with the first line that differs; all ranks call this
+    together.
 
     Raises:
-        MspcError: it is the optimizers that were told different things.
+        MspcError: optimizers have different settings.
     """
     compare_settings(comm, settings)
     found = _first_difference(comm, print_graph(graph))

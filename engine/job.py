@@ -30,12 +30,11 @@ from mspc.runtime.device_choice import Hardware, Wishes
 
 @dataclass
 class Job:
-    """comm: the communicator of this rank's graphs. aside: that of everything else, so that the two
-    never mix.
-    watch: of the job under mpirun, else None. hardware: the device that runs this rank's graphs.
-    profile: times steps where the command says so, see `engine.profile.StepProfiler`.
-    meeting: the communicator of what ranks settle when they compile; None: `aside` is that.
-    by_hand: the communicator of collectives that the script calls outside of a network; None: `aside` is that."""
+    """comm: the communicator of this rank's graphs. aside: that of everything else, so that the two never mix. watch:
+    of the job under mpirun, else None. hardware: the device that runs this rank's graphs. profile: times steps if the
+    command says so, see `engine.profile.StepProfiler`. meeting: the communicator for agreements about compiles; None:
+    `aside` is that. by_hand: the communicator of collectives that the script calls outside of a network; None: `aside`
+    is that."""
 
     comm: Any
     aside: Any
@@ -55,7 +54,7 @@ class Job:
 
     @property
     def cursor(self) -> Any:
-        """Where an executor leaves the index of its node."""
+        """The place for an executor's index of its node."""
         return None if self.watch is None else self.watch.cursor
 
     def run(self, executor: Any, inputs: Sequence[Any], origins: Sequence[Any] = ()) -> list[Any]:
@@ -77,7 +76,8 @@ class Job:
             self.profile.step_done(self)
 
     def say(self, text: str) -> None:
-        """Tell the others what this rank is about to do with them; see `engine.occasions`."""
+        """Announce the next collective action of this rank, for messages of the others; see `engine.own_collectives`.
+        """
         if self.watch is not None:
             self.watch.say(text)
 
@@ -132,10 +132,10 @@ class Job:
 
 
 def join_job(wishes: Wishes | None = None) -> Job:
-    """Take this process's place in mpirun's job; alone where mpirun did not start it.
+    """Take this process's place in mpirun's job; alone if mpirun did not start it.
 
     Args:
-        wishes: what the command line says of devices.
+        wishes: the devices that the command line names.
 
     Raises:
         MspcError: MPI counts other ranks than mpirun's environment says.
