@@ -37,21 +37,13 @@ def taken(schedule: Any) -> list[float]:
     return found
 
 
-CASES: list[tuple[str, Any, Any]] = [
-    ("exponential", lambda: nn.ExponentialDecayLR(0.4, 0.5, 4), lambda o: T.ExponentialLR(o, 0.5**0.25)),
-    ("stairs", lambda: nn.ExponentialDecayLR(0.4, 0.5, 4, True), lambda o: T.StepLR(o, 4, 0.5)),
-    ("cosine", lambda: nn.CosineDecayLR(0.1, 0.4, 8),
-     lambda o: T.LambdaLR(o, lambda s: (0.1 + 0.15 * (1 + math.cos(math.pi * min(s, 8) / 8))) / 0.4)),
-    ("polynomial", lambda: nn.PolynomialDecayLR(0.4, 0.0, 8, 2.0), lambda o: T.PolynomialLR(o, 8, 2.0)),
+CASES: list[tuple[str, Any, Any]] = [  # beside those of mspc.verify.pytorch.optimizer_steps
     ("polynomial that begins anew", lambda: nn.PolynomialDecayLR(0.4, 0.1, 4, 0.5, True),
      lambda o: T.LambdaLR(o, lambda s: (0.3 * (1 - s / (4 * max(1, math.ceil(s / 4)))) ** 0.5 + 0.1) / 0.4)),
-    ("natural", lambda: nn.NaturalExpDecayLR(0.4, 0.3, 4), lambda o: T.LambdaLR(o, lambda s: math.exp(-0.3 * s))),
     ("natural stairs", lambda: nn.NaturalExpDecayLR(0.4, 0.3, 4, True),
      lambda o: T.LambdaLR(o, lambda s: math.exp(-0.3 * 4 * (s // 4)))),
-    ("inverse", lambda: nn.InverseDecayLR(0.4, 0.5, 4), lambda o: T.LambdaLR(o, lambda s: 1 / (1 + 0.5 * s / 4))),
     ("inverse stairs", lambda: nn.InverseDecayLR(0.4, 0.5, 4, True),
      lambda o: T.LambdaLR(o, lambda s: 1 / (1 + 0.5 * (s // 4)))),
-    ("warm up", lambda: nn.WarmUpLR(0.4, 5), lambda o: T.LinearLR(o, 1e-9, 1.0, 5)),
 ]  # fmt: skip
 
 

@@ -220,6 +220,8 @@ def _with_its_arguments() -> list[Case]:
               lambda o, p: o.ASGD(p, **SAME["ASGD"], foreach=False), state="ax"),
         _case("mint.optim.Adam", lambda p, s: mint.Adam(p, 0.05, (0.8, 0.9), 1e-3, 0.05),
               lambda o, p: o.Adam(p, 0.05, (0.8, 0.9), 1e-3, 0.05)),
+        _case("mint.optim.Adam amsgrad", lambda p, s: mint.Adam(p, 0.05, (0.8, 0.5), 1e-3, 0.05, True, maximize=True),
+              lambda o, p: o.Adam(p, 0.05, (0.8, 0.5), 1e-3, 0.05, True, maximize=True)),
         _case("mint.optim.AdamW", lambda p, s: mint.AdamW(p, 0.05, (0.8, 0.9), 1e-3, 0.05, amsgrad=True),
               lambda o, p: o.AdamW(p, 0.05, (0.8, 0.9), 1e-3, 0.05, True)),
         _case("mint.optim.SGD", lambda p, s: mint.SGD(p, 0.1, 0.9, 0.2, 0.05, maximize=True),
