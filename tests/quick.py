@@ -17,15 +17,15 @@ LIMIT = 0.5
 FOLDER = Path(__file__).resolve().parent
 STARTS = re.compile(r"\b(?:subprocess|SERVED|find_mpirun|torch|JUDGES)\b")
 """In the text of a file: its tests start processes, or load PyTorch, either of which takes seconds."""
-ALSO = frozenset(("engine/ranks/test_hosts.py", "oracle/test_activations.py", "serving/test_served.py",
-                  "verify/test_judged_collectives.py"))
+ALSO = frozenset(("engine/ranks/test_launching.py", "oracle/test_activations.py", "serving/test_served.py",
+                  "verify/test_comparison.py"))
 """Files of which that does not hold, or which stand for their folders."""
 SLOW = frozenset("""
     analysis/test_counted_bytes.py
     api/common/test_bad_arguments.py api/common/test_sharded_functions.py api/common/test_unread_arguments.py
     data/dataset/test_crew.py data/dataset/test_workers.py api/nn/test_adasum.py api/nn/test_sharded_optimizers.py
     api/test_notebook.py api/train/test_tutorial_loss.py
-    checkpoint/test_damage_is_noticed.py checkpoint/test_interrupted_writing.py
+    checkpoint/test_sets.py
     checkpoint/test_resuming.py checkpoint/test_strategies.py
     commands/test_check.py commands/test_damaged_dumps.py commands/test_diff.py commands/test_long_output.py
     commands/test_search_memory.py commands/test_search_of_modules.py commands/test_search_questions.py
@@ -36,7 +36,7 @@ SLOW = frozenset("""
     compiler/test_own_gradients.py compiler/test_parallel_features.py compiler/test_parallel_transformer.py
     compiler/test_public_networks.py compiler/test_rank_kinds.py compiler/test_vision_networks.py
     doctor/test_reach_and_bounds.py
-    search/calibration/test_calibration.py plans/test_strategies_in_files.py engine/test_held_slices.py
+    search/calibration/test_calibration.py plans/test_strategies_in_files.py engine/test_parameter_store.py
     experts/test_every_operator_configured.py experts/test_exchanged_rows.py experts/test_random_experts.py
     experts/test_training.py oracle/test_expert_losses.py
     engine/test_model_on_ranks.py search/plans/test_limited_plans.py search/plans/test_plan_files.py

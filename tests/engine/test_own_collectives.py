@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
-from mspc.engine.own_collectives import Alike
+from mspc.engine.own_collectives import ALIKE, TOGETHER, Alike
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.ir.diagnostics import MspcError
 from tests.conftest import HANG
@@ -118,3 +121,244 @@ def test_what_a_played_rank_brings() -> None:
     np.testing.assert_array_equal(comm.broadcast(x, 0, ranks), x)
     np.testing.assert_array_equal(comm.exchange([(0, x)], [(0, (3,), np.int32)])[0], [0, 0, 0])
     assert comm.receive(0, 1, (2,), np.float16).dtype == np.float16
+
+
+# Ranks that come to a point at which they need the others, who never come: the rank, the line and the remedy are
+# named, in a simulation and under mpirun.
+
+
+POINTS_START = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor
+from mindspore.communication import init, get_rank
+
+init()
+rank = get_rank()
+"""
+SHARDED = POINTS_START + """
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = ms.Parameter(np.ones((4, 4), np.float32), name="w")
+        self.matmul = ops.MatMul().shard(((1, 1), (1, 2)))
+
+    def construct(self, x):
+        return self.matmul(x, self.w)
+
+net = Net()
+net(Tensor(np.ones((2, 4), np.float32)))
+if rank == 0:
+    LINE
+"""
+STEPS = POINTS_START + """
+ms.set_auto_parallel_context(MODE)
+net = nn.Dense(4, 3)
+step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1))
+for rows in BATCHES[rank]:
+    step(Tensor(np.ones((rows, 4), np.float32)), Tensor(np.ones((rows, 3), np.float32)))
+"""
+MODES = ('parallel_mode="data_parallel"', 'parallel_mode="semi_auto_parallel", dataset_strategy="data_parallel"')
+CALL = "step(Tensor(np.ones((rows, 4), np.float32)), Tensor(np.ones((rows, 3), np.float32)))"
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    linecache.clearcache()  # every test has a file of that name
+    return Path("occasion.py")
+
+
+def line_of(text: str, line: str) -> int:
+    return next(number for number, own in enumerate(text.splitlines(), 1) if own.strip() == line)
+
+
+def simulated(script: Path, text: str) -> MspcError:
+    script.write_text(text)
+    with pytest.raises(MspcError) as caught:
+        run_script(script, 2, simulate=True)
+    return caught.value
+
+
+def under_mpirun(script: Path, text: str) -> str:
+    """What ranks that mpirun has started say on stderr, without Open MPI's own words and those of its event library."""
+    script.write_text(text)
+    command = [*SERVED, "run", str(script), "--ranks", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG, env=dict(os.environ))
+    assert done.returncode != 0
+    own = done.stderr.partition("\n---")[0]
+    return "\n".join(line for line in own.splitlines() if "PMIX ERROR" not in line and not line.startswith("[warn] "))
+
+
+@pytest.mark.parametrize("line", [
+    "ms.save_checkpoint(net, 'net.ckpt')", "net.w.asnumpy()", "print(net.w + 1)", "net.w.value().sum()",
+])  # fmt: skip
+def test_one_rank_reads_a_sharded_parameter(script, line):
+    text = SHARDED.replace("LINE", line)
+    found = simulated(script, text)
+    where = f"occasion.py:{line_of(text, line)}"
+    assert found.message == f"rank 0 reads the sharded parameter 'w' at {where}, but rank 1 has ended"
+    assert found.notes == (f"the line is {line}", TOGETHER)
+    assert found.exit_status == 1
+
+
+def test_all_ranks_read_a_sharded_parameter(script):
+    text = SHARDED.replace("if rank == 0:", "if True:").replace("LINE", "ms.save_checkpoint(net, 'net.ckpt')")
+    script.write_text(text)
+    run_script(script, 2, simulate=True)
+    assert Path("net.ckpt").is_file()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_rank_has_a_shorter_batch(script, mode):
+    text = STEPS.replace("MODE", mode).replace("BATCHES", "([4, 4, 4], [4, 4, 3])")
+    found = simulated(script, text)
+    assert found.message.startswith(
+        f"rank 1 calls TrainOneStepCell at occasion.py:{line_of(text, CALL)} with Float32 (3, 4), Float32 (3, 3), for "
+        "which it has no graph, but rank 0 waits in "
+    )
+    assert found.notes == (f"the line is {CALL}", "before, it was called with Float32 (4, 4), Float32 (4, 3)", ALIKE)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("before", ["", "4, "])
+def test_the_ranks_have_different_short_batches(script, mode, before):
+    batches = f"([{before}2], [{before}3])"
+    found = simulated(script, STEPS.replace("MODE", mode).replace("BATCHES", batches))
+    assert found.message == (
+        "the ranks call TrainOneStepCell with different tensors: rank 0 with Float32 (2, 4), Float32 (2, 3); "
+        "rank 1 with Float32 (3, 4), Float32 (3, 3)"
+    )
+    assert found.notes == (ALIKE,)
+    assert found.location is not None
+    assert found.location.text.strip() == CALL
+    assert found.exit_status == 2
+
+
+def test_one_rank_has_more_batches(script):
+    text = STEPS.replace("MODE", MODES[0]).replace("BATCHES", "([4, 4], [4, 4, 2])")
+    found = simulated(script, text)
+    assert found.message == (
+        f"rank 1 calls TrainOneStepCell at occasion.py:{line_of(text, CALL)} with Float32 (2, 4), Float32 (2, 3), for "
+        "which it has no graph, but rank 0 has ended"
+    )
+
+
+def test_all_ranks_have_a_shorter_batch(script):
+    script.write_text(STEPS.replace("MODE", MODES[0]).replace("BATCHES", "([4, 3, 4, 3], [4, 3, 4, 3])"))
+    run_script(script, 2, simulate=True)
+
+
+def test_under_mpirun_one_rank_saves(script):
+    line = "ms.save_checkpoint(net, 'net.ckpt')"
+    text = SHARDED.replace("LINE", line)
+    assert under_mpirun(script, text) == (
+        f"error: rank 0 reads the sharded parameter 'w' at occasion.py:{line_of(text, line)}, but rank 1 has ended\n"
+        f"  note: the line is {line}\n  note: {TOGETHER}"
+    )
+
+
+def test_under_mpirun_one_rank_has_a_shorter_batch(script):
+    text = STEPS.replace("MODE", MODES[0]).replace("BATCHES", "([4, 4], [4, 3])")
+    assert under_mpirun(script, text) == (
+        f"error: rank 1 calls TrainOneStepCell at occasion.py:{line_of(text, CALL)} with Float32 (3, 4), "
+        "Float32 (3, 3), for which it has no graph, but rank 0 is in step 2, at AllReduce\n"
+        f"  note: the line is {CALL}\n  note: before, it was called with Float32 (4, 4), Float32 (4, 3)\n"
+        f"  note: {ALIKE}"
+    )
+
+
+# Ranks that are not there, that cannot meet or that run another mspc: refused with status 2 and a way out.
+
+
+SCRIPT = """
+import mspc as ms
+from mspc import nn
+from mspc.communication import init
+ms.set_auto_parallel_context(parallel_mode="data_parallel")
+init()
+print(nn.ReLU()(ms.Tensor([1.0, -1.0])))
+"""
+TEST = """
+import mindspore as ms, numpy as np, pytest
+from mindspore import nn, ops, Tensor
+class Net(nn.Cell):
+    def __init__(self, strategy):
+        super().__init__()
+        self.matmul, self.w = ops.MatMul().shard(strategy), ms.Parameter(Tensor(np.ones((32, 64)), ms.float32), "w")
+    def construct(self, x):
+        return self.matmul(x, self.w)
+x, y = np.ones((16, 32), np.float32), np.ones((16, 64), np.float32)
+def test_alone():
+    ms.set_auto_parallel_context(device_num=8, global_rank=0)
+    assert nn.ReLU()(Tensor([1.0, -1.0])).asnumpy().tolist() == [1, 0]
+def test_sharded():
+    ms.set_auto_parallel_context(device_num=8, global_rank=0, parallel_mode="semi_auto_parallel", full_batch=True)
+    out = Net(((2, 4), (4, 1)))(Tensor(x))
+    assert (out.shape, out.dtype) == ((16, 64), ms.float32)
+    with pytest.raises(RuntimeError, match=r"Net has no values: the test compiled it for 8 ranks in memory"):
+        out.asnumpy()
+    with pytest.raises(RuntimeError, match="the strategy .* needs 16 ranks, but there are 8"):
+        Net(((2, 8), (8, 1)))(Tensor(x))
+def test_trained():
+    net = Net(((2, 4), (4, 1)))
+    data = ms.dataset.NumpySlicesDataset((x[None].repeat(2, 0), y[None].repeat(2, 0)), ["x", "y"])
+    ms.Model(net, nn.MSELoss(), nn.Momentum(net.trainable_params(), 0.1, 0.9)).train(1, data, dataset_sink_mode=False)
+    assert net.w.asnumpy().max() == 1, "no rank ran"
+"""
+
+
+def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, *arguments, **variables)
+
+
+def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | variables, timeout=HANG,
+        check=False,
+    )  # fmt: skip
+
+
+def test_rank_size_without_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(SCRIPT)
+    for command in ([sys.executable, "net.py"], [*SERVED, "run", "net.py"]):
+        done = run(*command, RANK_SIZE="4", RANK_ID="1")
+        assert done.returncode == 2
+        assert done.stderr.startswith("net.py:6:1: error: init: RANK_SIZE is 4, but no launcher has started the ranks")
+        assert "mspc run SCRIPT --ranks 4, mspc launch, or mpirun -n 4" in done.stderr
+        assert done.stdout == ""
+    assert run(*SERVED, "run", "net.py", "--ranks", "1", RANK_SIZE="4").returncode == 0
+
+
+def test_device_num_without_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(SCRIPT.replace('"data_parallel"', '"data_parallel", device_num=4'))
+    done = python("net.py")
+    assert done.returncode == 2
+    assert "net.py:5:1: error: the script sets device_num=4, but runs on one rank\n" in done.stderr
+    assert "note: start it with mspc run SCRIPT --ranks 4, or under mpirun -n 4" in done.stderr
+
+
+def test_another_version_among_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(SCRIPT)
+    Path("other.py").write_text("import mspc.api\nmspc.api.VERSION = '9.9'\n" + SCRIPT)
+    command = [find_mpirun(), "--oversubscribe", "-n", "1", sys.executable, "net.py", ":", "-n", "1", sys.executable,
+               "other.py"]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=mpirun_environment(), timeout=HANG, check=False
+    )
+    assert done.returncode == 2
+    assert "error: ranks run different versions of mspc: rank 0 0.1.0, rank 1 9.9\n" in done.stderr
+    assert "[1. 0.]" not in done.stdout
+
+
+def test_tests_that_ask_for_ranks_compile_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("test_it.py").write_text(TEST)
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py")
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout

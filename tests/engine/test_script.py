@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from mspc.api import state
+from mspc.cli import app
+from mspc.commands.run import run_script
 from mspc.engine.script import ScriptError, read_script, run_script_as
+from mspc.engine.simulate import UserState
 from mspc.ir.diagnostics import MspcError
+from tests.conftest import HANG
 
 Write = Callable[[str], Path]
 
@@ -130,3 +139,166 @@ def test_binary_file_is_no_script(tmp_path: Path) -> None:
     path.write_bytes(b"x = 1\0")
     with pytest.raises(MspcError, match="not Python: source code string cannot contain null bytes"):
         read_script(path)
+
+
+# Every mistake is reported at the script's line, also if the operator that finds it is in one of mspc's files.
+
+
+HEAD = '''import numpy as np
+import mindspore as ms
+from mindspore import nn, Tensor, Parameter
+from mindspore.train import Model, ModelCheckpoint
+import mindspore.dataset as ds
+def gen(n=2, d=8, o=2, dt=np.float32, rows=4):
+    for _ in range(n): yield np.ones((rows, d), dt), np.ones((rows, o), np.float32)
+def data(**k): return ds.GeneratorDataset(lambda: gen(**k), ["x", "y"], shuffle=False)
+net, loss = nn.Dense(8, 2), nn.MSELoss()
+opt = nn.SGD(net.trainable_params(), 0.1)
+model = Model(net, loss, opt, metrics={"mse"})
+step = nn.TrainOneStepCell(nn.WithLossCell(net, loss), opt)
+x = Tensor(np.ones((4, 8), np.float32))
+'''
+AT = HEAD.count("\n") + 1
+MISTAKES = """
+model.train(1, data(d=9))
+model.train(1, data(o=3))
+model.train(1, data(dt=np.float64))
+model.fit(1, data(), data(d=9))
+model.eval(data(d=7))
+model.eval(data(o=5))
+model.predict()
+model.predict(Tensor(np.ones((4, 7), np.float32)))
+model.train(1, data(rows=0))
+Model(net, loss, opt, eval_indexes=[0, 1, 9], eval_network=net, metrics={"mse"}).eval(data())
+Model(net, None, opt).train(1, data())
+Model(net, nn.SoftmaxCrossEntropyWithLogits(sparse=True), opt).train(1, data())
+Model(net, nn.SoftmaxCrossEntropyWithLogits(), opt).train(1, data(o=3))
+Model(net, lambda a: a, opt).train(1, data())
+Model(net, nn.CrossEntropyLoss(), opt).train(1, data(o=3))
+Model(net, nn.BCELoss(), opt).train(1, data(o=3))
+ds.MnistDataset("nowhere")
+ds.ImageFolderDataset("nowhere")
+ms.load_checkpoint("nowhere.ckpt")
+ms.load_param_into_net(net, {"a": 5})
+model.train(1, data(), ModelCheckpoint(directory="/proc/nope"))
+nn.TrainOneStepCell(net, opt)(5)
+step(x)
+step(x, Tensor(np.ones((4, 3), np.float32)))
+nn.WithLossCell(net, loss)(1, 2)
+ms.value_and_grad(net, 3)(x)
+ms.grad(net)(5)
+ms.grad(net)()
+net(x, 3)
+net()
+net("a")
+""".strip().splitlines()
+
+
+@pytest.fixture
+def mistake_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return Path("net.py")
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")
+def test_mistakes_are_reported_at_the_scripts_line(mistake_script: Path) -> None:
+    place = re.compile(rf"net\.py:{AT}:\d+: error: .*\n    (.*)\n    +\^+")
+    elsewhere: list[str] = []
+    for text in MISTAKES:
+        mistake_script.write_text(f"{HEAD}{text}\n")
+        with pytest.raises(MspcError) as caught:
+            run_script(mistake_script, 1)
+        found = place.match(str(caught.value))
+        if found is None or found[1] != text:
+            elsewhere.append(f"{text}: {caught.value}")
+    assert not elsewhere, "\n".join(elsewhere)
+
+
+def test_the_way_through_mspcs_files_is_named_below(mistake_script: Path) -> None:
+    mistake_script.write_text(f"{HEAD}model.train(1, data(d=9))\n")
+    with pytest.raises(MspcError) as caught:
+        run_script(mistake_script, 1)
+    lines = str(caught.value).splitlines()
+    assert lines[:3] == [
+        f"net.py:{AT}:1: error: MatMul 'matmul': dimension 1 of input 1 is 8, but dimension 1 of input 0 says 9",
+        "    model.train(1, data(d=9))",
+        "    ^^^^^^^^^^^^^^^^^^^^^^^^^",
+    ]
+    assert [re.sub(r"mspc/api/nn/(\w+).py:\d+:\d+", r"\1", line) for line in lines[3:]] == [
+        "  in wrap: loss = self.network(*inputs)",
+        "  in wrap: out = self._backbone(data)",
+        "  in basic: x = self.matmul(x, self.weight)",
+        "  note: the shapes are (4, 9), (2, 8)",
+    ]
+
+
+def test_a_mistake_that_is_met_twice_is_one_error(mistake_script: Path) -> None:
+    mistake_script.write_text(f"{HEAD}step(x)\n")
+    with pytest.raises(MspcError) as caught:
+        run_script(mistake_script, 1)
+    assert str(caught.value).count("construct() misses the argument 'label'") == 1
+    assert "errors" not in str(caught.value)
+
+
+@pytest.mark.parametrize("command", ["compile", "verify", "search"])
+def test_compiles_report_them_there_too(command: str, mistake_script: Path) -> None:
+    mistake_script.write_text(f"{HEAD}model.train(1, data(o=3))\n")
+    done = CliRunner().invoke(app, [command, "net.py", "--ranks", "2"])
+    assert done.exit_code == 2
+    assert f"net.py:{AT}:1: error: Sub: dimension 1 of input 1 is 3" in done.output
+
+
+@pytest.mark.parametrize("text", ['nn.Dense("a", 3)', "ms.Model(nn.Dense(3, 2)).predict(ms.Tensor([[1.0]]))"])
+def test_plain_python_ends_with_the_text_and_the_status(text: str, mistake_script: Path) -> None:
+    mistake_script.write_text(f"import mspc as ms\nfrom mspc import nn\n{text}\n")
+    done = subprocess.run([sys.executable, "net.py"], capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("net.py:3:1: error: ")
+    assert "Traceback" not in done.stderr
+
+
+# What a simulated rank has of its own.
+
+
+def test_a_ranks_modules_are_its_own_and_libraries_are_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_this_rank.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    shared = set(sys.modules)
+    first, second = (UserState(state.Session.of_rank(rank, 2), None, False, shared) for rank in range(2))
+    first.enter()
+    import colorsys
+
+    import of_this_rank  # type: ignore[import-not-found]  # written above
+
+    first.leave()
+    assert "colorsys" in shared
+    assert "of_this_rank" not in shared
+    second.enter()
+    seen = {name: sys.modules.get(name) for name in ("colorsys", "of_this_rank")}
+    second.leave()
+    assert seen == {"colorsys": colorsys, "of_this_rank": None}
+    first.enter()
+    again = sys.modules.get("of_this_rank")
+    first.leave()
+    assert again is of_this_rank
+
+
+class Late(ModuleType):
+    """A module of a library that imports others as soon as it is asked for anything."""
+
+    def __getattribute__(self, name: str) -> Any:
+        sys.modules.setdefault("imported_by_late", ModuleType("imported_by_late"))
+        return super().__getattribute__(name)
+
+
+def test_modules_may_appear_while_a_ranks_are_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = set(sys.modules)
+    user = UserState(state.Session.of_rank(0, 1), None, False, shared)
+    user.enter()
+    monkeypatch.setitem(sys.modules, "late", Late("late"))
+    monkeypatch.delitem(sys.modules, "imported_by_late", raising=False)
+    user.leave()
+    assert sys.modules.pop("imported_by_late").__name__ == "imported_by_late"

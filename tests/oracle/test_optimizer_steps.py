@@ -56,6 +56,8 @@ def agree(found: Any, expected: Any) -> None:
 
 
 T = torch.optim
+
+
 def test_proximal_adagrad() -> None:
     """As MindSpore's kernel for CPUs has it: what an element is drawn to 0 by is divided like its step."""
     w = Parameter(Tensor(np.array([1.0, -2.0, 0.01, 0.5], np.float32)), "w")

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
-from mspc.ir.graph import Graph, Node
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.verify_scale import verify_scale
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.arithmetic import Add, Div
+from mspc.ops.math.arithmetic import Add, Div, Neg
+from mspc.ops.math.elementwise import Exp, Log
+from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.moving import Reshape
+from mspc.verify.scale.blame import odd_one
+from mspc.verify.scale.rank_kinds import RankKind
 from mspc.verify.scale.relations import Pieces, keyed
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Rank, other_offset
 from tests.verify.scale.changes_of_programs import KINDS, made, rank_of
 from tests.verify.scale.planted_changes import Plan, judged
+from tests.verify.test_networks_in_stages import SCRIPT
 
 Edit = Callable[[Graph], Sequence[Node]]
 
@@ -144,3 +157,135 @@ def test_pieces_of_which_most_numbers_are_rounding_are_told_apart() -> None:
     moved = whole[0, :, None] * (1 + 1e-14) + 1e-17
     assert pieces.has(pieces.product(moved, 1)).all()
     assert pieces.numbers(pieces.product(moved, 1)).tolist() == [0, 1, 2, 3]
+
+
+# What a few ranks run otherwise than others is told where it is one change, and may be why they wait.
+
+
+OPS = (Neg, Exp, Log, Tanh)
+
+
+def kind(ranks: Sequence[int], order: Sequence[int]) -> RankKind:
+    """Ranks that apply some operators to one parameter, in an order."""
+    parameter = Parameter("x", TensorType(FLOAT32, (4,)))
+    builder = Builder(Graph("net"))
+    for number in order:
+        builder.emit(OPS[number](), parameter)
+    graph = Graph("net")
+    graph.parameters, graph.nodes, graph.results = [parameter], builder.nodes, builder.nodes[:1]
+    return RankKind(tuple(ranks), graph, mesh=(len(ranks),))
+
+
+def told(*kinds: RankKind) -> Node | None:
+    found = odd_one(kinds)
+    return None if found is None else found.node
+
+
+def test_a_node_that_is_moved() -> None:
+    others = kind((0, 1, 2), (0, 1, 2, 3))
+    for order, place in (((1, 2, 3, 0), 3), ((3, 0, 1, 2), 0)):
+        own = kind((3,), order)
+        assert told(others, own) is own.graph.nodes[place]
+    assert told(others, kind((3,), (3, 2, 1, 0))) is None
+
+
+def test_kinds_that_wait_for_what_is_run_otherwise() -> None:
+    others, own = kind((0, 1, 2), (0, 1, 2)), kind((3,), (0, 3, 2))
+    found = odd_one((others, own))
+    assert found is not None
+    assert found.may_stop([], [own])
+    assert found.may_stop([own], [])
+    assert not found.may_stop([others], [others])
+    half = odd_one((kind((0,), (0, 1, 2)), kind((1,), (0, 3, 2))))
+    assert half is not None
+    assert half.even
+    assert not half.may_stop([], [half.kind])
+    assert half.kind.runs_any([half.node])
+    assert not own.runs_any([half.node])
+    assert not own.runs_any([])
+
+
+# Ranks that do not hear of an overflow that others find are told.
+
+
+QUIET = Loudness(quiet=True)
+SCALED = """
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import Normal, initializer
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.up = Parameter(initializer(Normal(0.02), [16, 32], ms.float32))
+        self.down = Parameter(initializer(Normal(0.02), [32, 16], ms.float32))
+        self.first = ops.MatMul().shard(((2, 1), (1, 2)))
+        self.second = ops.MatMul().shard(((2, 2), (2, 1)))
+
+    def construct(self, x):
+        return ops.reduce_mean(ops.square(self.second(ops.gelu(self.first(x, self.up)), self.down)))
+
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True)
+net = Net()
+scale = nn.DynamicLossScaleUpdateCell(loss_scale_value=1024, scale_factor=2, scale_window=10)
+step = nn.TrainOneStepWithLossScaleCell(net, nn.Adam(net.trainable_params(), 1e-3), scale)
+step(Tensor(np.ones((64, 16)), ms.float32))
+"""
+EDITS = {
+    "nobody tells others": (r"%26(, %para5_current)", r"%25\1"),
+    "others are told": (r"(= AllReduce\(%25\).*rank_list: )\((0, 1|2, 3)\)", r"\1(0, 1, 2, 3)"),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scaled")
+    (folder / "net.py").write_text(SCALED)
+    compile_target(str(folder / "net.py"), CompileOptions(ranks=4, out=folder / "out", loudness=QUIET, weights=True))
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("staged")
+    (folder / "net.py").write_text(SCRIPT.replace("SCHEDULER", "1f1b").replace("DROPS", "False"))
+    compile_target(str(folder / "net.py"), CompileOptions(ranks=4, out=folder / "out", loudness=QUIET, weights=True))
+    return folder / "out"
+
+
+def edited(compiled: Path, pattern: str, by: str) -> None:
+    for path in compiled.glob("rank_*/*_execute_*.ir"):
+        changed, count = re.subn(pattern, by, path.read_text())
+        assert count == 1
+        path.write_text(changed)
+
+
+def test_an_overflow_that_all_hear_of(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verify_scale(str(compiled), CompileOptions(loudness=QUIET), 0)
+    edited(compiled, *EDITS["others are told"])
+    verify_scale(str(compiled), CompileOptions(loudness=QUIET), 0)
+    assert capsys.readouterr().out.count("equal: 32 values of 4 ranks of 1 kind") == 2
+
+
+def test_an_overflow_that_some_do_not_hear_of(compiled: Path) -> None:
+    edited(compiled, *EDITS["nobody tells others"])
+    with pytest.raises(ExecutionError) as caught:
+        verify_scale(str(compiled), CompileOptions(loudness=QUIET), 0)
+    notes = "\n".join(caught.value.notes)
+    assert "that of AllFinite 'all_finite' on rank 1, 3" in notes
+    assert "these ranks alone find an overflow there" in notes
+
+
+def test_an_overflow_that_a_stage_does_not_hear_of(staged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verify_scale(str(staged), CompileOptions(loudness=QUIET), 0)
+    assert "equal: 52 values of 4 ranks of 2 kinds" in capsys.readouterr().out
+    for path in staged.glob("rank_[23]/*_execute_*.ir"):
+        changed, count = re.subn(r"AllFinite\((%\d+), (%\d+), ", r"AllFinite(\2, \2, ", path.read_text())
+        assert count == 1
+        path.write_text(changed)
+    with pytest.raises(ExecutionError) as caught:
+        verify_scale(str(staged), CompileOptions(loudness=QUIET), 0)
+    assert any("that of AllFinite 'all_finite' on rank 0, 1" in note for note in caught.value.notes)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.verify_scale import verify_scale
+from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node, element_types
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
@@ -48,3 +55,168 @@ def _with_an_equal_entry(nodes: Sequence[Node]) -> Iterator[tuple[Node, int]]:
             for index, type in enumerate(element_types(node.inputs[0].type)):
                 if type == node.type and index != node.op.index:
                     yield node, index
+
+
+# `mspc verify --scale` of whole plans, and of dumps with one change each.
+
+
+QUIET = Loudness(quiet=True)
+NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
+WORDS = ("1", "32", "4", "48", "64", "2", "2", "2", "16")
+SMALL = ("2", "32", "4", "2", "48", "64", "2", "2", "2", "4", "8")
+SmallChange = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The files of a compiled folder, by their places in it."""
+    out = tmp_path_factory.mktemp("compiled") / "out"
+    options = CompileOptions(ranks=4, out=out, loudness=QUIET, script_arguments=WORDS, weights=True)
+    compile_target(str(NETWORKS / "llama.py"), options)
+    return {str(path.relative_to(out)): path.read_bytes().decode("latin1") for path in out.rglob("*") if path.is_file()}
+
+
+def edited(files: dict[str, str], folder: Path, change: SmallChange, ranks: range) -> Path:
+    changed = 0
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if "_execute_" in name and int(name.split("/")[0].removeprefix("rank_")) in ranks:
+            before, text = text, change(text)
+            changed += text != before
+        path.write_bytes(text.encode("latin1"))
+    assert changed == len(ranks)
+    return folder
+
+
+def line(pattern: str, old: str, new: str, number: int = 0) -> SmallChange:
+    """Change the line of that number which matches."""
+
+    def change(text: str) -> str:
+        lines = text.split("\n")
+        at = [i for i, each in enumerate(lines) if re.search(pattern, each)][number]
+        lines[at] = re.sub(old, new, lines[at])
+        return "\n".join(lines)
+
+    return change
+
+
+ALL = range(4)
+PLANTED = {
+    "another reduction": (line("= AllReduce", 'op: "sum"', 'op: "max"'), ALL, "Add 'add'"),
+    "a slice from elsewhere": (line("= StridedSlice", r"begin: \(16\), end: \(32\)", "begin: (0), end: (16)"),
+                               range(2, 3), "Gather 'embed'"),
+    "another axis": (line("= Softmax", "axis: -1", "axis: -2"), ALL, "Softmax 'softmax'"),
+    "another scale": (line("value=0.35355338", "value=0.35355338", "value=0.5"), ALL,
+                      "FusedElementwise of Mul 'scale', Add 'hide'"),
+    "another operand": (line("= MatMul.*attention.wk", "para6_layers.0.attention.wk", "para5_layers.0.attention.wq"),
+                        ALL, "MatMul 'key'"),
+    "a sum left out": (lambda text: re.sub(r"= Add\(%1, %20\)", "= Add(%1, %19)", text), ALL, "Add 'add'"),
+}  # fmt: skip
+
+
+def test_what_is_compiled_is_right(compiled: dict[str, str], tmp_path: Path) -> None:
+    folder = edited(compiled, tmp_path / "same", str, range(0))
+    verify_scale(str(folder), CompileOptions(json=tmp_path / "found.json", loudness=QUIET), 0)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["equal"]
+    assert (found["ranks"], found["kinds"], found["first"]) == (4, 1, None)
+    assert max(row["difference"] for row in found["values"]) < 1e-12
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_change_is_found_where_it_is(what: str, compiled: dict[str, str], tmp_path: Path) -> None:
+    change, ranks, first = PLANTED[what]
+    folder = edited(compiled, tmp_path / "edited", change, ranks)
+    with pytest.raises(ExecutionError, match="values of 4 ranks of 1 kind are not those of one device") as caught:
+        verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
+    notes = "\n".join(caught.value.notes)
+    assert f"none of one device's is that of {first} on rank" in notes
+    assert ("input 1 is a part of a sum over 2 ranks" in notes) == (what == "a sum left out")
+
+
+def test_what_hardly_moves_an_update_is_found(compiled: dict[str, str], tmp_path: Path) -> None:
+    change = line("= Adam", "value=1e-08", "value=1.5e-08")
+    folder = edited(compiled, tmp_path / "edited", change, ALL)
+    with pytest.raises(ExecutionError, match=r"2 of \d+ values of 4 ranks of 1 kind are not") as caught:
+        verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
+    assert "that of Adam 'opt' on rank" in caught.value.notes[0]
+
+
+def over_other_ranks(groups: dict[int, str], others: dict[int, str]) -> SmallChange:
+    """Let the first sum over some ranks be over others."""
+
+    def change(text: str) -> str:
+        rank = int(re.findall(r"^rank : (\d+)", text, re.M)[0])
+        pattern = rf"(= AllReduce\(.*rank_list: )\({groups[rank]}\)"
+        return re.sub(pattern, rf"\1({others[rank]})", text, count=1)
+
+    return change
+
+
+DATA = {0: "0, 2", 1: "1, 3", 2: "0, 2", 3: "1, 3"}
+TENSOR = {0: "0, 1", 1: "0, 1", 2: "2, 3", 3: "2, 3"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "others", "told"),
+    [
+        (TENSOR, DATA, "it would be right were AllReduce over ranks 0, 1, and groups alike"),
+        (DATA, TENSOR, "it adds up over ranks 0, 1, and MatMul is a part of a sum over ranks 0, 2"),
+    ],
+)
+def test_sums_over_other_ranks(
+    groups: dict[int, str], others: dict[int, str], told: str, compiled: dict[str, str], tmp_path: Path
+) -> None:
+    folder = edited(compiled, tmp_path / "edited", over_other_ranks(groups, others), ALL)
+    with pytest.raises(ExecutionError) as caught:
+        verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
+    assert told in caught.value.notes
+    assert any(re.fullmatch(r"it stands in rank_0/\w+\.ir:\d+, %\d+", note) for note in caught.value.notes)
+
+
+SUM = "AllReduce{op: sum} among ranks"
+NEVER_MEET = {
+    ("rank_list: (0, 1, 2, 3)", 0): f"rank 0 calls {SUM} 0, 1, 2, 3, and rank 1 {SUM} 0, 1, so that they never meet",
+    ("rank_list: (0, 2)", 0): f"rank 0 calls {SUM} 0, 2, and rank 2 {SUM} 2, 3, so that they never meet",
+    ("rank_list: (0, 2)", 1): "AllReduce: rank 1 is not in group",
+}
+
+
+@pytest.mark.parametrize(("group", "rank"), NEVER_MEET)
+def test_ranks_that_never_meet_are_told(group: str, rank: int, compiled: dict[str, str], tmp_path: Path) -> None:
+    folder = edited(
+        compiled, tmp_path / "edited", line("= AllReduce", r"rank_list: \(0, 1\)", group), range(rank, rank + 1)
+    )
+    with pytest.raises(ExecutionError) as caught:
+        verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
+    assert NEVER_MEET[group, rank] in caught.value.message
+
+
+def test_messages_without_their_partner_are_told(tmp_path: Path) -> None:
+    words = ("2", "8", "2", "2", "8", "8", "1", "2", "2", "2", "4", "1f1b")
+    options = CompileOptions(ranks=4, out=tmp_path / "out", loudness=QUIET, weights=True, script_arguments=words)
+    compile_target(str(NETWORKS / "staged_llama.py"), options)
+    (path,) = (tmp_path / "out" / "rank_0").glob("*_execute_*.ir")
+    text = path.read_text()
+    path.write_text(line("= SendToStage", r"sr_tag: \d+", "sr_tag: 99")(text))
+    with pytest.raises(ExecutionError, match=r"ranks wait for each other: .*ReceiveFromStage"):
+        verify_scale(str(tmp_path / "out"), CompileOptions(loudness=QUIET), 0)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_stages_of_many_ranks(schedule: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = CompileOptions(ranks=8, loudness=QUIET, script_arguments=(*SMALL, schedule))
+    verify_scale(str(NETWORKS / "staged_llama.py"), options, 0)
+    assert "equal: 146 values of 8 ranks of 2 kinds" in capsys.readouterr().out
+
+
+def test_sizes_that_no_machine_has_become_small(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("1", "16384", "128", "8", "53248", "128256", "4", "8", "1", "1", "8192")
+    options = CompileOptions(ranks=32, script_arguments=(*words, "1f1b"))
+    verify_scale(str(NETWORKS / "staged_llama.py"), options, 0)
+    said = capsys.readouterr().out
+    assert "values of 32 ranks of 1 kind" in said
+    table = re.search(r"table and \d+ more +\(128256, 16384\) +\((\d+), (\d+)\)", said)
+    assert table is not None
+    assert int(table[1]) * int(table[2]) < 4096

@@ -1,4 +1,4 @@
-"""Hosts of host files, lists and rank tables, and mpirun's command line for them."""
+"""The messages of a job that has ended name the cause first."""
 
 from __future__ import annotations
 
@@ -9,10 +9,70 @@ from typing import Any
 
 import pytest
 
+from mspc.engine.ranks import environment
 from mspc.engine.ranks.hosts import Host, check_slots, read_host_file, read_hosts, read_rank_table
-from mspc.engine.ranks.launcher import failed_rank
+from mspc.engine.ranks.launcher import Ended, failed_rank, lost_host
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_command
 from mspc.ir.diagnostics import MspcError
+from mspc.ops.cpu.blocks import thread_count
+
+KILLED = b"prterun noticed that process rank 1 with PID 7 on node a exited on signal 9 (Killed).\n"
+AT = "error: rank 1 was killed or left without a word in step 3, at AllReduce\n  --> net.py:7:3"
+
+
+def ended(folder: Path, status: int, said: bytes, *logs: str, begins: int = 0, printed: tuple[int, ...] = ()) -> Ended:
+    paths = [folder / f"worker_{rank}.log" for rank in range(len(logs))]
+    for path, text in zip(paths, logs, strict=True):
+        path.write_text(text)
+    return Ended(status, said, folder / "scheduler.log", paths, dict.fromkeys(range(len(logs)), begins),
+                 lambda rank: rank in printed, (Host("198.51.100.1", 1), Host("198.51.100.2", 2)))  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "lost"), [
+    (b"HNP daemon   : [prterun-a-2101@0,0] on node a\n  Remote daemon: [prterun-a-2101@0,3] on node b\n", (3, "b")),
+    (b"    Local host:    a\n    Remote host:   b\n    Daemon exit status: 137\n", (0, "b")),
+    (b"Process name: [prterun-a-9@1,2]\n", None),
+])  # fmt: skip
+def test_the_host_that_mpirun_has_lost(said: bytes, lost: tuple[int, str] | None) -> None:
+    assert lost_host(said) == lost
+
+
+def test_of_a_killed_rank_others_say_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(tmp_path, 137, KILLED, "loss 1\n", "loss 2\n", f"loss 3\n{AT}\n").explain()
+    end = f"note: rank 1 ended the job with status 137; the end of {tmp_path}/worker_1.log:\n  loss 2\n"
+    assert capsys.readouterr().err == f"{AT}\n{end}"
+
+
+def test_what_was_printed_or_said_in_an_earlier_start_is_not_said_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = f"error: rank 1 ended the job with status 137; the end of {tmp_path}/worker_1.log:\n  \n"
+    ended(tmp_path, 137, KILLED, f"{AT}\n", "", printed=(0,)).explain()
+    assert capsys.readouterr().err == error
+    ended(tmp_path, 137, KILLED, f"{AT}\n", "", begins=len(AT) + 1).explain()
+    assert capsys.readouterr().err == error
+
+
+@pytest.mark.parametrize(("number", "ranks"), [(1, "rank 0"), (2, "ranks 1 to 2")])
+def test_of_a_lost_host_its_ranks_and_where_another_rank_was(
+    number: int, ranks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"Remote daemon: [prterun-a-2101@0,{number}] on node b\n".encode()
+    words = "error: rank 0 ends in step 5, at MatMul 'a: b': mpirun was killed or has lost a host\n"
+    ended(tmp_path, 1, said, words, "", "").explain()
+    assert capsys.readouterr().err == (
+        f"error: the host b is lost: mpirun's part there does not answer any more ({ranks}); "
+        "rank 0 was in step 5, at MatMul 'a: b'\n"
+    )
+
+
+def test_an_mpirun_that_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(tmp_path, -9, b"", "error: rank 0 ends after step 2: mpirun was killed or has lost a host\n").explain()
+    said = "error: mpirun was ended by SIGKILL, and its ranks with it; rank 0 was after step 2\n"
+    assert capsys.readouterr().err == said
+
+
+# Hosts of host files, lists and rank tables, and mpirun's command line for them.
 
 
 def device(number: int, rank: int) -> dict[str, str]:
@@ -129,3 +189,50 @@ def test_mpirun_gets_ranks_host_by_host() -> None:
 ])  # fmt: skip
 def test_the_rank_that_mpirun_names(said: bytes, rank: int | None) -> None:
     assert failed_rank(said) == rank
+
+
+# What a rank reads of its launcher.
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(2, 4), (4, 2), (16, 1)])
+def test_ranks_of_one_machine_share_its_cores(ranks: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")  # so that what is set below is undone
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    for name, value in (("SIZE", ranks), ("LOCAL_RANK", 0), ("LOCAL_SIZE", ranks)):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
+    environment.limit_threads()
+    assert thread_count.__wrapped__() == count
+
+
+def test_a_process_that_nobody_started_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment.place() == {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "claimed": 1}
+    monkeypatch.setenv("RANK_ID", "2")
+    monkeypatch.setenv("RANK_SIZE", "4")
+    assert environment.place() == {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "claimed": 4}
+
+
+@pytest.mark.parametrize(("rank", "size"), [("0", "²"), ("0", "9" * 5000), ("4", "4"), ("0", "-1")])
+def test_a_launcher_that_cannot_be_is_none(rank: str, size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", size)
+    assert environment.place()["size"] == 1
+
+
+SRUN = {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1", "SLURM_TASKS_PER_NODE": "2(x3)"}
+
+
+@pytest.mark.parametrize(("variables", "expected"), [
+    ({**SRUN, "PMIX_RANK": "5"}, (5, 6, 1, 2)),
+    ({**SRUN, "PMI_RANK": "5", "PMI_SIZE": "6", "PMI_FD": "9"}, (5, 6, 1, 2)),
+    (SRUN, (0, 1, 0, 1)),  # a batch script: srun speaks of tasks there, but started no rank
+], ids=["PMIx", "PMI2", "batch"])  # fmt: skip
+def test_ranks_that_srun_starts(
+    variables: dict[str, str], expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert tuple(environment.place().values())[:4] == expected
+    assert environment.mpi_size() == (expected[1] if "PMIX_RANK" in variables or "PMI_RANK" in variables else 0)

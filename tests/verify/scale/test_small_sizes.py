@@ -1,0 +1,223 @@
+"""Which dimensions keep their sizes, and which do not."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mspc.commands.compile import CompileOptions
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.verify_scale import verify_scale
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Parameter, Value
+from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
+from mspc.ops.control.structural import StopGradient
+from mspc.ops.math.arithmetic import Add, Neg
+from mspc.ops.op import load_operators
+from mspc.ops.tensor.embedding import GatherGrad, UnsortedSegmentSum
+from mspc.ops.tensor.parts import PadV3
+from mspc.ops.tensor.reshape import Reshape
+from mspc.runtime import available_memory
+from mspc.runtime.available_memory import available_bytes
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import OneRank
+from mspc.verify.scale import room
+from mspc.verify.scale.program_sizes import Sizing, keep_constants
+from mspc.verify.scale.rank_kernels import run_on_all, slices_on_each
+from mspc.verify.scale.rank_kinds import RankKind, parts_of, widened
+from mspc.verify.scale.room import check_fits
+from tests.ops.backend import BACKEND
+from tests.ops.simulate import arrays_of, operator_of, samples_of, types_of
+
+
+def divisors(parameter: Parameter, builder: Builder, result: Value, *of: Value) -> list[list[int]]:
+    """By how much the dimensions of values become smaller, of a program with this parameter and result."""
+    graph = Graph("net")
+    graph.parameters, graph.nodes, graph.results = [parameter], builder.nodes, [result]
+    sizing = Sizing()
+    sizing.add(graph)
+    keep_constants(sizing)
+    sizing.resolve()
+    return [[sizing.divisor(dim) for dim in sizing.dims(value)[0]] for value in of]
+
+
+def test_dimensions_that_constants_alone_have() -> None:
+    """The diagonal's places in a square's elements: ranks might take others of them than one device."""
+    square = Parameter("square", TensorType(FLOAT32, (12, 12)))
+    builder = Builder(Graph("net"))
+    ones = Constant(np.full(12, -1.0, np.float32), FLOAT32)
+    places = Constant(np.arange(0, 144, 13), INT64)
+    diagonal = builder.emit(Reshape((12, 12)), builder.emit(GatherGrad(144), ones, places))
+    added = builder.emit(Add(), square, diagonal)
+    assert divisors(square, builder, added, ones, places) == [[1], [1]]
+
+
+def test_margins_and_stopped_gradients() -> None:
+    rows = Parameter("rows", TensorType(FLOAT32, (64, 32)))
+    builder = Builder(Graph("net"))
+    stopped = builder.emit(StopGradient(), rows)
+    wider = builder.emit(PadV3(paddings=(0, 1)), stopped, builder.constant(0.0, FLOAT32))
+    ((over, along),) = divisors(rows, builder, wider, rows)
+    assert over > 1
+    assert along == 1
+
+
+# Slices of one table of sums, for all ranks at once.
+
+
+RANK_BACKEND = NumPyBackend(OneRank())
+
+
+@pytest.mark.parametrize("lead", [(1, 1, 2), (1, 1, 1)])
+def test_slices_of_one_table(lead: tuple[int, ...]) -> None:
+    random = np.random.default_rng(2)
+    rows, places = random.standard_normal((*lead, 20, 3)), random.integers(-1, 14, (1, 1, 1, 20))
+    which = np.array([[0, 2, 1], [1, 0, 2]])[..., None]
+    ops = [UnsortedSegmentSum(num_segments=4, offset=offset) for offset in (4, 0, 8)]
+    found = slices_on_each(ops, which, 3, RANK_BACKEND, [rows, places])
+    assert found.shape == (2, 3, lead[2], 4, 3)
+    for place in np.ndindex(*found.shape[:3]):
+        own = [widened(array, found.shape[:3])[place] for array in (rows, places)]
+        wanted = ops[which[place[0], place[1], 0]].run(RANK_BACKEND, *own)
+        np.testing.assert_array_equal(found[place], wanted)
+
+
+def test_what_is_no_slice_of_one_table() -> None:
+    which = np.array([[0, 1]])
+    alike = [UnsortedSegmentSum(num_segments=4, offset=offset) for offset in (0, 4)]
+    others = [UnsortedSegmentSum(num_segments=size) for size in (4, 5)]
+    far = [UnsortedSegmentSum(num_segments=4, offset=offset) for offset in (0, 4000)]
+    rows, places = np.ones((1, 1, 5, 2)), np.zeros((1, 1, 5), np.int64)
+    own_rows = np.ones((1, 2, 5, 2))
+    assert slices_on_each(alike, which, 2, RANK_BACKEND, [rows, places]) is not None
+    assert slices_on_each(alike, which, 2, RANK_BACKEND, [own_rows, places]) is None
+    assert slices_on_each(others, which, 2, RANK_BACKEND, [rows, places]) is None
+    assert slices_on_each(far, which, 2, RANK_BACKEND, [rows, places]) is None
+
+
+# Every operator on the tensors of all ranks at once gives what its kernel gives rank by rank.
+
+
+load_operators()
+ELSEWHERE = (
+    "control.structural", "control.custom", "control.regions", "collective.collectives", "collective.exchange",
+    "collective.point_to_point", "collective.row_exchange",
+)  # fmt: skip
+"""Modules whose operators are collectives, or have no kernel."""
+CASES = list(samples_of(ELSEWHERE))
+MESH = (2, 3)
+
+
+def given_to_ranks(arrays: list[np.ndarray], wide: tuple[int, ...], random: np.random.Generator) -> list[np.ndarray]:
+    """Operands with leading dimensions: elements of those in `wide` stand in another order along one of these."""
+    found: list[np.ndarray] = []
+    for number, array in enumerate(arrays):
+        lead = (2, 1) if number % 2 == 0 else (1, 3)
+        if number not in wide:
+            lead = (1, 1)
+        blocks = [random.permutation(array.reshape(-1)).reshape(array.shape) for _ in range(max(lead))]
+        blocks[0] = array
+        found.append(np.stack(blocks[: max(lead)]).reshape(*lead, *array.shape))
+    return found
+
+
+@pytest.mark.parametrize(("name", "index"), CASES)
+def test_all_ranks_at_once(name: str, index: int) -> None:
+    op, sample = operator_of(name, index)
+    if op.draws:
+        pytest.skip("it draws other numbers on other ranks")
+    arrays = arrays_of(name, sample, types_of(sample))
+    random = np.random.default_rng(0)
+    for wide in {tuple(range(len(arrays))), *((i,) for i in range(len(arrays)))}:
+        given = given_to_ranks(arrays, wide, random)
+        if op.mutates:
+            given = [np.array(widened(a, MESH)) if i in op.mutates else a for i, a in enumerate(given)]
+        before = [np.array(widened(array, MESH)) for array in given]
+        expected: dict[tuple[int, ...], tuple[np.ndarray, ...]] = {}
+        try:
+            with np.errstate(all="ignore"):
+                for place in itertools.product(*map(range, MESH)):
+                    expected[place] = parts_of(op.kernel(BACKEND)(*(np.array(array[place]) for array in before)))
+        except (IndexError, ValueError, np.linalg.LinAlgError):  # it does not take elements in any order
+            continue
+        with np.errstate(all="ignore"):
+            found = parts_of(run_on_all(op, BACKEND, len(MESH), [np.array(array) for array in given]))
+        for place, results in expected.items():
+            for made, wanted in zip(found, results, strict=True):
+                assert made.dtype == np.asarray(wanted).dtype
+                np.testing.assert_allclose(
+                    widened(made, MESH)[place], wanted, rtol=1e-12, atol=1e-12, err_msg=f"{name} wide in {wide}"
+                )
+
+
+# What cannot shrink and does not fit into memory is said before anything is made.
+
+
+PRIMES = """
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import Normal, initializer
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.table = Parameter(initializer(Normal(0.02), [1000003, 500029], ms.float32))
+        self.product = ops.MatMul().shard(((2, 1), (1, 1)))
+
+    def construct(self, x):
+        return ops.reduce_mean(self.product(x, self.table))
+
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True)
+Net()(Tensor(shape=(64, 1000003), dtype=ms.float32))
+"""
+
+
+def test_sizes_that_cannot_shrink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(PRIMES)
+    with pytest.raises(MspcError) as caught:
+        verify_scale("net.py", CompileOptions(ranks=2, loudness=Loudness(quiet=True)), 0)
+    assert caught.value.exit_status == 2
+    assert caught.value.message.startswith("the least sizes that keep the plan as it is do not fit: they take ")
+    assert "parameter 'table' alone 3725.5 GiB" in caught.value.message
+    assert "table (1000003, 500029) keeps its sizes" in caught.value.notes[0]
+
+
+def chain() -> Graph:
+    """y = -x, that in another shape, and the sum of that with itself: two tensors of 800 bytes beside x."""
+    x = Parameter("x", TensorType(FLOAT64, (10, 10)), "input")
+    builder = Builder(Graph("net"))
+    flat = builder.emit(Reshape((100,)), builder.emit(Neg(), x))
+    graph = Graph("net")
+    graph.parameters, graph.results = [x], [builder.emit(Neg(), builder.emit(Add(), flat, flat))]
+    graph.nodes = builder.nodes
+    return graph
+
+
+@pytest.mark.parametrize(("available", "fits"), [(3199, False), (3200, True)])
+def test_what_is_alive_at_once(available: int, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "available_bytes", lambda: available)
+    graph = chain()
+    kinds = [RankKind((0, 1), chain(), mesh=(2,))]
+    if fits:
+        check_fits(graph, kinds, graph, 2)
+        return
+    with pytest.raises(MspcError, match=r"they take 3.1 KiB \(3,200 bytes\)"):
+        check_fits(graph, kinds, graph, 2)
+
+
+def test_memory_that_a_container_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = available_bytes()
+    assert free > 0
+    monkeypatch.setattr(available_memory, "CONTROL_GROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("2000\n")
+    assert available_bytes() == 3000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_bytes() > 3000
