@@ -195,14 +195,6 @@ def _size(node: Node) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _gathered(node: Node, operands: Sequence[Shape], results: Sequence[Shape]) -> str:
-    return _along_first(operands[0], results[0], _size(node), "gathers")
-
-
-def _scattered(node: Node, operands: Sequence[Shape], results: Sequence[Shape]) -> str:
-    return _along_first(results[0], operands[0], _size(node), "scatters")
-
-
 def _along_first(part: Shape, whole: Shape, size: int, verb: str) -> str:
     if not size or (part and whole and (part[0] * size, *part[1:]) == whole):
         return ""
@@ -247,8 +239,8 @@ def _product(node: Node, operands: Sequence[Shape], results: Sequence[Shape]) ->
 
 
 SHAPES: Mapping[str, Callable[[Node, Sequence[Shape], Sequence[Shape]], str]] = {
-    "AllGather": _gathered,
-    "ReduceScatter": _scattered,
+    "AllGather": lambda node, operands, results: _along_first(operands[0], results[0], _size(node), "gathers"),
+    "ReduceScatter": lambda node, operands, results: _along_first(results[0], operands[0], _size(node), "scatters"),
     "AllReduce": _same,
     "Broadcast": _same,
     "Reshape": _reshaped,

@@ -166,10 +166,6 @@ def _combined(array: Array, lead: Sequence[int], axes: Axes, how: str) -> Array:
     return _REDUCE[how].reduce(array, tuple(axes), keepdims=True, dtype=array.dtype)
 
 
-def _all_reduce(op: Any, array: Array, lead: Sequence[int], axes: Axes) -> Array:
-    return _combined(array, lead, axes, op.op)
-
-
 def _all_gather(op: Any, array: Array, lead: Sequence[int], axes: Axes) -> Array:
     depth = len(lead)
     array = _wide(array, lead, axes)
@@ -235,7 +231,7 @@ def _all_to_all(op: Any, array: Array, lead: Sequence[int], axes: Axes) -> Array
 
 
 _ALONG: dict[type[Collective], Callable[[Any, Array, Sequence[int], Axes], Array]] = {
-    AllReduce: _all_reduce,
+    AllReduce: lambda op, array, lead, axes: _combined(array, lead, axes, op.op),
     AllGather: _all_gather,
     ReduceScatter: _reduce_scatter,
     AlltoAll: _all_to_all,

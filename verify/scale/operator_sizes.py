@@ -259,10 +259,6 @@ def _entries(op: Any, rank: int) -> dict[int, int]:
     return found
 
 
-def _slice_of(op: Any, operands: Types, results: Types) -> Row:
-    return _strided(op, operands[0], lambda d: in_dim(0, d), out_dim)
-
-
 def _slice_grad(op: Any, operands: Types, results: Types) -> Row:
     row = _strided(op, results[0], out_dim, lambda d: in_dim(0, d))
     row.numbers += shape_numbers(op, "shape", out_dims(results))
@@ -284,10 +280,6 @@ def _part(op: Any, operands: Types, results: Types) -> Row:
 def _joined(op: Any, operands: Types, results: Types) -> Row:
     same = [(in_dim(i, d), out_dim(d)) for i, t in enumerate(operands) for d in range(len(t.shape))]
     return Row(same=same, by_rule=False)
-
-
-def _stacked(op: Any, operands: Types, results: Types) -> Row:
-    return Row(frozen=[out_dim(op.axis % len(results[0].shape))])
 
 
 def _split(op: Any, operands: Types, results: Types) -> Row:
@@ -331,14 +323,6 @@ def _rows_of(op: Any, operands: Types, results: Types) -> Row:
 
 def _row_sums(op: Any, operands: Types, results: Types) -> Row:
     return Row(whole_numbers(op, out_dim(op.axis % len(results[0].shape)), "size", "offset", "total"))
-
-
-def _segments(op: Any, operands: Types, results: Types) -> Row:
-    return Row(whole_numbers(op, out_dim(0), "num_segments", "offset"))
-
-
-def _lookup(op: Any, operands: Types, results: Types) -> Row:
-    return Row(whole_numbers(op, in_dim(0, 0), "offset"))
 
 
 def _elements(op: Any, operands: Types, results: Types) -> Row:
@@ -393,16 +377,8 @@ def _channels(op: Any, operands: Types, results: Types) -> Row:
     return row
 
 
-def _own_channels(op: Any, operands: Types, results: Types) -> Row:
-    return Row(same=[(in_dim(0, op.axis), out_dim(2))], by_rule=False)
-
-
 def _joined_channels(op: Any, operands: Types, results: Types) -> Row:
     return Row(same=[(in_dim(0, 2), out_dim(0, number)) for number in range(len(results))], by_rule=False)
-
-
-def _rotary(op: Any, operands: Types, results: Types) -> Row:
-    return Row(halves=[in_dim(0, len(operands[0].shape) - 1)])
 
 
 def _attention(op: Any, operands: Types, results: Types) -> Row:
@@ -463,11 +439,11 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     PasteSlices: _pasted,
     **ROUTED,
     NeighborExchange: _exchanged,
-    StridedSlice: _slice_of,
+    StridedSlice: lambda op, operands, results: _strided(op, operands[0], lambda d: in_dim(0, d), out_dim),
     StridedSliceGrad: _slice_grad,
     Slice: _part,
     Concat: _joined,
-    Stack: _stacked,
+    Stack: lambda op, operands, results: Row(frozen=[out_dim(op.axis % len(results[0].shape))]),
     Split: _split,
     SplitV: _split,
     SplitWithSize: _split,
@@ -476,8 +452,8 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     RepeatInterleaveInt: _repeated,
     Gather: _rows_of,
     GatherGrad: _row_sums,
-    UnsortedSegmentSum: _segments,
-    EmbeddingLookup: _lookup,
+    UnsortedSegmentSum: lambda op, operands, results: Row(whole_numbers(op, out_dim(0), "num_segments", "offset")),
+    EmbeddingLookup: lambda op, operands, results: Row(whole_numbers(op, in_dim(0, 0), "offset")),
     GatherD: _elements,
     GatherDGrad: _elements_grad,
     OneHot: _one_hot,
@@ -487,9 +463,9 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     Triu: _triangle,
     Dropout: _dropped,
     BatchNormStep: _channels,
-    ChannelStatistics: _own_channels,
+    ChannelStatistics: lambda op, operands, results: Row(same=[(in_dim(0, op.axis), out_dim(2))], by_rule=False),
     JoinStatistics: _joined_channels,
-    RotaryPositionEmbedding: _rotary,
+    RotaryPositionEmbedding: lambda op, operands, results: Row(halves=[in_dim(0, len(operands[0].shape) - 1)]),
     FlashAttentionScore: _attention,
     FlashAttentionScoreGrad: _attention,
 }
