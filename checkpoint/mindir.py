@@ -542,7 +542,6 @@ class LoopMaker(ABC):
         return (yield self._leave(behind, 0, number, outer, around))
 
     def _is_mark(self, name: str) -> bool:
-        """Whether a value is a mark of MindSpore's for the order of effects."""
         return name in self.constants and self.constants[name] is None
 
     def _chooses_alone(self, loop: MindirLoop) -> bool:
@@ -683,7 +682,6 @@ class LoopMaker(ABC):
     def _given_to(
         self, name: str, loop: MindirLoop, values: Sequence[str], slots: dict[str, dict[int, str]]
     ) -> tuple[str, ...]:
-        """The inputs of a graph after a loop."""
         own = slots.get(name, {})
         self.constants.setdefault(_MARK, None)
         return tuple(
@@ -788,7 +786,6 @@ class _Inlining(LoopMaker):
             raise ValueError(f"its graphs together have more than {MOST_NODES} nodes")
 
     def _body(self, graph: MindirGraph, given: Sequence[str], around: CallerGraphs, suffix: str) -> Steps:
-        """Add a graph's nodes and return its results."""
         names, _ = yield self._nodes(graph, given, around, suffix, "")
         return tuple(names.get(name, name) for name in graph.outputs)
 
@@ -836,7 +833,6 @@ class _Inlining(LoopMaker):
     def _result(
         self, call: Partial | ConditionalCall, inputs: Sequence[str], caller: str, around: CallerGraphs
     ) -> Steps:
-        """The name of a call's result."""
         if isinstance(call, ConditionalCall):
             condition = self.known(call.condition)
             if condition is not None:
@@ -941,7 +937,6 @@ def _model(data: bytes) -> MindirGraph:
 
 
 def _graph(data: bytes, part: WireField, primitives: dict[str, Any]) -> tuple[str, MindirGraph]:
-    """(name, graph)"""
     inside = _inside(data, part)
     nodes = [_node(data, each, primitives) for each in inside if each.number == 1]
     name = next((text(data, each) for each in inside if each.number == 2), "")
@@ -958,14 +953,12 @@ def _graph(data: bytes, part: WireField, primitives: dict[str, Any]) -> tuple[st
 
 
 def _is_mark(data: bytes, part: WireField) -> bool:
-    """Whether an input is a mark for the order of effects."""
     told = next((field for field in _inside(data, part) if field.number == 5), None)
     kinds = [] if told is None else [field.value for field in _inside(data, told) if field.number == 16]
     return any(kind in _MONADS for kind in kinds)
 
 
 def _typed(data: bytes, part: WireField) -> tuple[str, TensorType] | None:
-    """(name, type) of an input that is a tensor."""
     inside = _inside(data, part)
     told = next((field for field in inside if field.number == 2 and field.kind == BYTES), None)
     if told is None:
@@ -1051,7 +1044,6 @@ def _parameter(data: bytes, part: WireField) -> tuple[str, str, np.ndarray]:
 
 
 def _tensor(data: bytes, part: WireField) -> tuple[str, str, np.ndarray]:
-    """(name, name of the parameter, values) of a tensor."""
     sizes: list[int] = []
     dtype, raw, names = "", b"", {7: "", 13: ""}
     for part_field in _inside(data, part):

@@ -109,7 +109,6 @@ def _node(node: MindirNode, type: Type | None, primitive: str) -> bytes:
 
 
 def _typed(type: Type) -> bytes:
-    """The attribute of a node that says its type."""
     if isinstance(type, TensorType):
         return put_bytes(12, _tensor(type)) + put_integer(16, _TENSORS)
     elements = getattr(type, "elements", ())

@@ -164,7 +164,6 @@ def open_index(path: Path) -> Checkpoint:
 
 
 def _is_tensors(path: Path) -> bool:
-    """Whether a file begins as safetensors do."""
     with open(path, "rb") as file:
         begin = file.read(9)
     return begin[8:] == b"{" and int.from_bytes(begin[:8], "little") <= LONGEST_HEADER

@@ -159,7 +159,6 @@ def read_index(path: Path) -> Checkpoint:
 
 
 def _files(content: dict[str, Any], path: Path) -> tuple[list[Path], list[int], list[str]]:
-    """Paths, sizes and checksums of headers, "" if there is none."""
     paths: list[Path] = []
     sizes: list[int] = []
     headers: list[str] = []
@@ -314,7 +313,6 @@ def newest_of(folder: Path) -> Path | None:
 
 
 def _position(path: Path) -> tuple[int, int]:
-    """(epoch, step) in the name of a checkpoint."""
     match = CALLED.fullmatch(path.name)
     assert match
     return int(match[2]), int(match[3])
@@ -411,7 +409,6 @@ def _of_file(path: Path) -> int | None:
 
 
 def _names(folder: Path, prefix: str) -> list[str]:
-    """Entries of a folder that are called as checkpoints of the prefix are."""
     wanted = re.compile(re.escape(prefix) + r"-\d+_\d+(\.safetensors)?")
     return sorted(name for name in _listed(folder) if wanted.fullmatch(name))
 

@@ -117,7 +117,6 @@ def _begin(files: Files, piece: StoredSlice) -> bytes:
 
 
 def _placed(key: str, stored: TensorPieces, rank: int, layout: Layout | None, number: int, path: Path) -> TensorPieces:
-    """A rank's tensor at its place in the global tensor."""
     (piece,) = stored.pieces
     own = extent(piece.box)
     if piece.checksum or layout is None:  # the file says its place, or it is replicated

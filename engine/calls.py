@@ -99,7 +99,6 @@ class CompiledCall:
         self._traced, self._arrays = traced.without_script(), {}
 
     def _attached(self, parameter: GraphParameter) -> Array:
-        """This rank's array of a parameter of the script."""
         if parameter.name not in self._arrays:
             self._arrays[parameter.name] = self._store.attach(self._traced.parameters[parameter.name], parameter, self)
         return self._arrays[parameter.name]
@@ -146,7 +145,6 @@ def _constant(full: Any, parameter: GraphParameter, rank: int) -> Array:
 
 
 def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:
-    """This rank's slice of a fed array, or the array itself."""
     if array.shape == parameter.shape:
         return array
     return slice_parameter(parameter, array, rank, "argument")
@@ -207,7 +205,6 @@ def _joined(parts: Sequence[Array]) -> Array:
 
 
 def _exchanged(comm: Communicator, own: Sequence[Array] | None) -> list[list[Array]]:
-    """For every output the arrays of the ranks that have it."""
     known = _described(comm, "" if own is None else ";".join(f"{a.dtype.name}:{_shape(a)}" for a in own))
     have = [rank for rank, text in enumerate(known) if text]
     others = [rank for rank in range(comm.size) if rank != comm.rank]
@@ -222,7 +219,6 @@ def _exchanged(comm: Communicator, own: Sequence[Array] | None) -> list[list[Arr
 
 
 def _described(comm: Communicator, text: str) -> list[str]:
-    """The texts of all ranks."""
     everyone = tuple(range(comm.size))
     own = text.encode()
     longest = int(max(comm.all_gather(np.array([len(own)], np.int64), everyone, 0)))
@@ -472,7 +468,6 @@ class RankCalls:
             self._counts.begin(compiled_call.executor)
 
     def _run(self, target: Any, args: tuple[Any, ...]) -> tuple[CompiledCall, list[Array]]:
-        """Return the compiled target, and its results on this rank."""
         self._release_gone()
         tensors: list[Tensor] = []
         call = describe_call(args, tensors)
@@ -565,7 +560,6 @@ class RankCalls:
         return place if not alone else OWN_GRAPHS + GRAPHS * place
 
     def _drop_surplus(self, target: Any) -> None:
-        """Drop a graph of the target if there are too many."""
         found = self._known.surplus(identity(target))
         if found is None:
             return

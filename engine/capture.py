@@ -318,7 +318,6 @@ def _similar(name: str, namespace: dict[str, Any]) -> list[str]:
 
 
 def _top_line(frame: FrameType | None) -> Location | None:
-    """The line of the script's own top level that runs now."""
     while frame is not None:
         if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
             return Location(frame.f_code.co_filename, frame.f_lineno)
@@ -328,7 +327,6 @@ def _top_line(frame: FrameType | None) -> Location | None:
 
 @lru_cache(maxsize=4)
 def _statements(source: bytes) -> tuple[ast.stmt, ...]:
-    """The statements of a script, whose trees nobody changes."""
     return tuple(ast.parse(source).body)
 
 

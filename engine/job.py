@@ -219,5 +219,4 @@ def explain(error: BaseException) -> tuple[str, int]:
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of the user's own files."""
     return [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library(frame.filename)]

@@ -121,7 +121,6 @@ def _run(backend: NumPyBackend, comm: Any, op: Op, types: Sequence[Type], arrays
 
 
 def _run_parts(backend: NumPyBackend, comm: Any, op: Op, types: Sequence[Type], arrays: Sequence[Array]) -> Any:
-    """An operator that consists of several, one after another."""
     graph = Graph("parts")
     inputs = [Parameter(f"x{i}", type, "input") for i, type in enumerate(types)]
     found = op.decompose(Builder(graph), RequestedSharding(None, None, {}), inputs)

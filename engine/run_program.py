@@ -210,7 +210,6 @@ def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | No
 
 
 def _stages(program: Program, graph: Graph, ranks: int) -> int:
-    """How many stages the program has; layouts are of the ranks of one."""
     stages = graph.attrs.get(STAGES, 1)
     if type(stages) is not int or stages < 1 or ranks % stages:
         raise MspcError(f"{program.folder / program.execute[0]} is damaged: {ranks} ranks in {stages} stages")
@@ -268,7 +267,6 @@ def _global_outputs(layouts: list[Layout | None], results: list[Array], job: Job
 
 
 def _save_parameters(path: Path, executor: Any, job: Job) -> None:
-    """Rank 0 writes the full parameters, gathered one at a time."""
     own = {parameter.name: parameter for parameter in executor.graph.parameters if parameter.kind != "input"}
 
     def full(parameter: Parameter) -> Array:

@@ -57,7 +57,6 @@ def source_of(path: Path) -> bytes:
 
 @lru_cache(maxsize=4)
 def _compiled(source: bytes, path: str) -> CodeType:
-    """The code of a text: a script is run once for every rank that is looked at."""
     return compile(source, path, "exec", dont_inherit=True)
 
 
@@ -251,7 +250,6 @@ def _is_naming(called: Any) -> bool:
 
 
 def _is_format(function: ast.expr) -> bool:
-    """Whether it is `"...".format`."""
     text = function.value if isinstance(function, ast.Attribute) and function.attr == "format" else None
     return isinstance(text, ast.Constant)
 

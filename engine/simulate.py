@@ -310,7 +310,6 @@ def simulated_hardware(wishes: Wishes | None, rank: int) -> Hardware:
 
 
 def _naming(rank: int, ranks: int, body: Callable[[], object]) -> None:
-    """Run a rank's script; a failure names the rank if there are several."""
     try:
         body()
     except (RanksWanted, StoppedByOther):

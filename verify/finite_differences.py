@@ -147,7 +147,6 @@ REFUSED = (TypeError, ValueError, MspcError)
 
 
 def _checked(node: Node, run: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel of a node, which raises NotInFloat64."""
 
     def kernel(*operands: Any) -> Any:
         try:

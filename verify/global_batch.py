@@ -155,7 +155,6 @@ def compare_batches(
 
 
 def _first_apart(graph: Graph, batch: Values, places: Sequence[Values]) -> str:
-    """Return the label of the first operator whose value has no relation to the places' values, or ""."""
     least = coarsest(graph)
     for node in graph.nodes:
         key = node.attrs.get(SCRIPT)

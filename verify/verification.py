@@ -222,7 +222,6 @@ def _kernels(program: VerifiedProgram, graph: Graph) -> Kernels:
 
 
 def _not_finite(steps: list[list[Values]]) -> list[str]:
-    """The results and parameters that are not finite in some step."""
     found: dict[str, None] = {}
     for key, value in ((k, v) for places in steps for place in places for k, v in place.items()):
         named = isinstance(key, str) or (isinstance(key, tuple) and key[0] == "result")
@@ -284,6 +283,5 @@ def _search(
 
 
 def _alike(comparison: Comparison, found: list[list[Any]], step: int) -> bool:
-    """Whether results and parameters are the same up to a step."""
     upto = found[: step + 1]
     return all(row.same for row in comparison.results(upto) + comparison.parameters(upto))

@@ -144,7 +144,6 @@ def read_rank_table(path: Path) -> list[Host]:
 
 
 def _entries(table: Any) -> Iterator[tuple[str, int, int]]:
-    """(server, device, rank) of all entries of a table."""
     if "server_list" in table:
         for server in table["server_list"]:
             for device in server["device"]:

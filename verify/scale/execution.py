@@ -121,7 +121,6 @@ class KindRun:
         return [mapped(result, np.array) for result in results] if self._changing[graph] else results
 
     def _meets(self, op: Any) -> bool:
-        """Whether some rank meets others at an operator."""
         found = self._known_to_meet.get(id(op))
         if found is None:
             ops = told_apart(self.kind.ops_of(op))[0] if isinstance(op, Collective) else ()
@@ -294,7 +293,6 @@ def _stacked(rows: list[Any], depth: int) -> Array:
 
 
 def _on_each(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequence[Array]) -> Any:
-    """The result of an operator that differs between ranks."""
     placed = places_on_each(ops, kind.mesh, backend, operands)
     if placed is not None:
         return placed

@@ -101,7 +101,6 @@ def _whole(node: Node) -> Iterator[tuple[Any, Sequence[Any]]]:
 
 
 def _whole_said(node: Node) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """The same of an operator that says it itself."""
     said = node.attrs.get("origin_input_shapes")
     if node.in_strategy is not None and isinstance(said, tuple):
         yield node.in_strategy, said
@@ -111,7 +110,6 @@ def _whole_said(node: Node) -> Iterator[tuple[Any, Sequence[Any]]]:
 
 
 def _listed(node: Node) -> Shape:
-    """The ranks of a node's group, as far as the text lists them."""
     fields = node.op.attributes()
     listed = fields.get("rank_list", fields.get("group_rank_ids"))
     if isinstance(listed, tuple) and all(isinstance(rank, int) for rank in listed):
@@ -270,7 +268,6 @@ def _slices(strategy: Any, whole: Sequence[Any], operands: Sequence[Shape]) -> s
 
 
 def _order(dumps: Sequence[ForeignDump], found: DumpsFound) -> None:
-    """Members of a group call its collectives in one order."""
     calls: dict[tuple[Shape, int], list[Node]] = {}
     by_rank = {dump.rank: dump for dump in dumps}
     if dumps and len(by_rank) < 2:

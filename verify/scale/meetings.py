@@ -282,7 +282,6 @@ def _on(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]]) -> Any:
 
 
 def _as_one(op: Any) -> Callable[..., Any]:
-    """The collective's function of the tensors of all ranks."""
     return replace(op, mesh=(1,)).kernel(NumPyBackend(OneRank()))
 
 
@@ -497,7 +496,6 @@ class Board:
             raise NodeError(request.kind, request.node, f"a message of shape {own} arrives, not {tuple(op.shape)}")
 
     def _receive_by_rank(self, number: int, request: CollectiveRequest) -> list[tuple[int, Any]]:
-        """Receive rank by rank, if kinds differ between the two stages."""
         op, kind = request.ops[0], request.kind
         parts: list[Array] = []
         taken: list[tuple[dict[int, list[Any]], int]] = []
@@ -562,13 +560,11 @@ class Board:
 
 
 def _among(error: NodeError, request: CollectiveRequest, meeting: Iterable[CollectiveRequest]) -> NodeError:
-    """An error with the nodes at which others are."""
     others = [each.node for each in meeting if each is not request]
     return NodeError(error.kind, error.node, error.reason, others, error.computed)
 
 
 def _of_ranks(requests: Iterable[CollectiveRequest]) -> tuple[dict[int, Any], dict[int, list[Array]]]:
-    """Every rank's operator, and its operands."""
     ops: dict[int, Any] = {}
     tensors: dict[int, list[Array]] = {}
     for request in requests:
@@ -661,7 +657,6 @@ def _divide_by_places(kind: RankKind, ops: Sequence[NeighborExchange]) -> None:
 
 
 def _one_each(ops: Sequence[Any], groups: Sequence[Sequence[int]]) -> bool:
-    """Whether ranks of one group have one operator."""
     return len(told_apart(ops)[0]) == len(told_apart(groups)[0])
 
 
@@ -673,7 +668,6 @@ def _gathered(kind: RankKind, given: dict[int, Any]) -> Any:
 
 
 def _inside(request: CollectiveRequest, groups: Sequence[Sequence[int]]) -> Any:
-    """A meeting whose groups are all of one kind."""
     kind, key = request.kind, request.key
     known = kind.meetings.axes
     if isinstance(request.ops[0], NeighborExchange):

@@ -363,7 +363,6 @@ class _Walk:
     # The end
 
     def _results(self) -> Iterator[Misuse]:
-        """Results are there when the step is over."""
         for value in self.graph.results:
             if isinstance(value, Node):
                 for place, content in zip(self.plan.places[value], self.contents[value], strict=True):
@@ -471,7 +470,6 @@ class _BufferWalk:
         return self.plan.places[node][number]
 
     def _views(self, node: Node) -> list[set[Content]]:
-        """The contents that the tensors of a node's result may be views of."""
         taken = taken_elements(node.op)
         if taken is not None:
             whole = self.shown.get(node.inputs[0], [])
@@ -530,7 +528,6 @@ class _BufferWalk:
         )
 
     def _is(self, value: Value, content: Content) -> bool:
-        """Whether a value is this tensor, and no view of it."""
         node, number = content
         if isinstance(value, Node) and isinstance(value.op, TupleGetItem):
             return value.inputs[0] is node and value.op.index == number

@@ -235,7 +235,6 @@ def _strided(op: Any, source: TensorType, whole: Callable[[int], Dim], part: Cal
 
 
 def _bounds(op: Any, entry: int, along: Dim, cut: Any, size: int) -> list[Number]:
-    """Begin and end of a slice, counted from the front, those that count."""
     found: list[Number] = []
     if not op.begin_mask >> entry & 1:
         found.append(Number("begin", (entry,), along, cut.start))

@@ -505,7 +505,6 @@ def prove(
 def _found(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None
 ) -> ScaleProof:
-    """Prove at small sizes; arguments and errors are those of `prove`."""
     odd = odd_one(kinds)
     real = numbered([one, *(kind.graph for kind in kinds)])
     kept: list[Value] = []

@@ -167,7 +167,6 @@ class Readers:
         return found
 
     def _readers_of_sums(self, node: Node, places: Collection[int]) -> Iterator[Node]:
-        """The nodes that read some of a node's results."""
         for reader in self.of(node):
             if isinstance(reader, Node) and isinstance(reader.op, TupleGetItem):
                 if reader.op.index in places:

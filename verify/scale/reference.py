@@ -238,7 +238,6 @@ class OwnRowsReference:
         return found
 
     def _together(self, parts: Sequence[Array]) -> Array:
-        """The values of the kinds, in the order of ranks."""
         if len(parts) == 1:
             return parts[0]
         rows = {

@@ -153,7 +153,6 @@ class _Alive:
         return found
 
     def _region(self, node: Node, number: int, leads: dict[Part, Lead]) -> Peak:
-        """The same of a graph that a node runs."""
         region, op = node.regions[number], node.op
         for value, places in zip(node.inputs, op.places(number, [v.type for v in node.inputs]), strict=True):  # type: ignore[attr-defined]  # of operators with regions
             for place in places:

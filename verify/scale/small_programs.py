@@ -233,7 +233,6 @@ def _inferred(op: Op, types: tuple[Any, ...]) -> Type:
 
 
 def _in_float64(op: Any) -> Any:
-    """The operator in Float64. A product of halves that gives Float32 is a plain one there."""
     made = wide_op(op)
     return replace(made, wide=False) if isinstance(made, FusedMatMul) and made.wide else made
 
@@ -248,7 +247,6 @@ def _wide_lines(op: FusedUpdate | GroupedUpdate) -> Op:
 
 
 def _apart(op: Any) -> Any:
-    """An operator that is equal, and another object."""
     return replace(op)
 
 

@@ -59,7 +59,6 @@ def _hands_on(node: Node) -> bool:
 
 
 def _takes_mean(op: Any) -> bool:
-    """Whether an operator takes means, of which parts are parts of a mean."""
     if isinstance(op, FusedElementwise):
         return any(isinstance(line.op, ReduceMean) for line in steps_of(op))
     return isinstance(op, ReduceMean)
