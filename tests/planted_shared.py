@@ -242,8 +242,7 @@ OF_KINDS = {
         Planted("loop-never-reversed", "runtime/regions/loops.py",
                 "range(turns - 1, -1, -1) if op.reverse else range(turns)", "range(turns)"),
         Planted("carried-gradient-from-nothing", "passes/lib/region_gradients.py",
-                'Source("gradient" if number in given else "zero gradient", number)',
-                'Source("zero gradient", number)'),
+                'Source("gradient" if i in given else "zero gradient", i)', 'Source("zero gradient", i)'),
     ),
     "experts": (
         Planted("softmax-operands-swapped", "ops/nn/softmax.py",

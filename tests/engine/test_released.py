@@ -1,0 +1,130 @@
+"""Networks, functions and their graphs live as long as the script has them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Tensor, nn, ops
+from mspc.api import call_handler
+from tests import soak
+
+X = Tensor(np.ones((4, 8), np.float32))
+
+
+def training_step() -> tuple[Any, ...]:
+    net = nn.Dense(8, 8)
+    optimizer = nn.Adam(net.trainable_params(), 1e-3)
+    step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), optimizer).set_train()
+    step(X, X)
+    return net, optimizer, step, net.weight, optimizer.moment1[0]
+
+
+def step_by_hand() -> tuple[Any, ...]:
+    net, loss = nn.SequentialCell(nn.Dense(8, 8), nn.BatchNorm1d(8)), nn.MSELoss()
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+
+    def forward(x: Any, y: Any) -> Any:
+        return loss(net(x), y)
+
+    gradient = ms.value_and_grad(forward, None, optimizer.parameters)
+    for _ in range(2):
+        optimizer(gradient(X, X)[1])
+    net.set_train(False)
+    net(X)
+    return net, optimizer, forward, gradient, net[0].weight
+
+
+def functions() -> tuple[Any, ...]:
+    net = nn.Dense(8, 8)
+
+    @ms.jit
+    def compiled(x: Any) -> Any:
+        return net(x)
+
+    def function(x: Any, cell: Any) -> Any:
+        return cell(x).sum()
+
+    compiled(X)
+    ms.grad(function)(X, net)
+    ms.jit(net.construct)(X)
+    return net, compiled, function, net.weight
+
+
+@pytest.mark.parametrize("made", [training_step, step_by_hand, functions])
+def test_a_network_is_gone_with_the_last_reference(made: Callable[[], tuple[Any, ...]]) -> None:
+    gone = [weakref.ref(each) for each in made()]
+    gc.collect()
+    assert [each() for each in gone] == [None] * len(gone)
+    made()
+    before = len(call_handler.current().compiled_calls)
+    for _ in range(3):
+        made()
+        gc.collect()
+    assert len(call_handler.current().compiled_calls) == before
+
+
+def test_a_request_made_again_is_found_again() -> None:
+    def function(x: Any) -> Any:
+        return (x * x).sum()
+
+    net = nn.Dense(8, 1)
+    weights = net.trainable_params()
+
+    def calls() -> list[Any]:
+        return [
+            ms.grad(function)(X),
+            ms.value_and_grad(ms.jit(function))(X)[0],
+            ms.value_and_grad(net, 0, weights)(X)[1][0],
+            ops.GradOperation(get_by_list=True)(net, weights)(X)[0],
+            ms.grad(net, None, weights[0])(X),
+        ]
+
+    first = calls()
+    count = len(call_handler.current().compiled_calls)
+    for again, before in zip(calls(), first, strict=True):
+        np.testing.assert_array_equal(again.asnumpy(), before.asnumpy())
+    assert len(call_handler.current().compiled_calls) == count
+    ms.grad(net, None, weights[1])(X)
+    assert len(call_handler.current().compiled_calls) == count + 1
+
+
+def test_another_object_at_the_place_of_one_that_is_gone() -> None:
+    """Python gives the id of what is gone to others: what is stored under the id is not theirs."""
+
+    def scaled(by: float) -> Any:
+        class Scaled(nn.Cell):
+            def construct(self, x: Any) -> Any:
+                return x * by
+
+        return Scaled()
+
+    for by in range(1, 40):
+        assert float(scaled(float(by))(X).asnumpy()[0, 0]) == by
+
+
+def test_a_function_reads_the_network_that_its_name_has_now() -> None:
+    names = {"net": nn.Dense(8, 8)}
+
+    def function(x: Any) -> Any:
+        return names["net"](x)
+
+    ms.jit(function)(X)
+    names["net"] = nn.Dense(8, 8)
+    gc.collect()
+    np.testing.assert_array_equal(ms.jit(function)(X).asnumpy(), names["net"](X).asnumpy())
+
+
+def test_memory_is_flat_while_networks_come_and_go() -> None:
+    """A round has a network that takes 16 MB with its optimizer."""
+    before = soak.run(60, 60, rounds=3, quiet=True)
+    after = soak.run(60, 60, rounds=6, quiet=True)
+    assert after.rounds == 6
+    assert after.graphs[-1] <= before.graphs[-1] + 6  # the network with 64 shapes
+    assert after.megabytes[-1] - before.megabytes[-1] < 48
