@@ -135,7 +135,7 @@ _KINDS = {"int": "a whole number", "bool": "true or false", "str": "a word"}
 
 
 @functools.cache
-def _homes() -> dict[str, str]:
+def _module_by_name() -> dict[str, str]:
     """Return the modules of the files of passes/ and `BESIDE` by name."""
     [home] = passes.__path__
     rooms = [f"{passes.__name__}.{m.name}" for m in pkgutil.iter_modules([home]) if m.ispkg and m.name != "lib"]
@@ -149,12 +149,12 @@ def _homes() -> dict[str, str]:
 @functools.cache
 def pass_names() -> tuple[str, ...]:
     """The names of all passes, in order. It loads their modules."""
-    return tuple(sorted(name for name in _homes() if _pass_class(name) is not None))
+    return tuple(sorted(name for name in _module_by_name() if _pass_class(name) is not None))
 
 
 def _pass_class(name: str) -> type[Pass] | None:
     """Return the pass in the file `name`, or None for a helper of passes."""
-    home = _homes().get(name)
+    home = _module_by_name().get(name)
     if home is None:
         return None
     found = getattr(importlib.import_module(home), "".join(word.capitalize() for word in name.split("_")), None)

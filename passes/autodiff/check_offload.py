@@ -29,7 +29,7 @@ class CheckOffload(Pass):
                 first.setdefault(cell, node)
         if not first or not any(node.phase == "backward" for node in nodes):
             return False
-        keeping = _keeping(nodes, [value for each in graph.graphs()[1:] for value in each.results])
+        keeping = _storing_cells(nodes, [value for each in graph.graphs()[1:] for value in each.results])
         for cell, node in first.items():
             if not any(other == cell or other.startswith(f"{cell}/") for other in keeping):
                 raise node.error(
@@ -39,7 +39,7 @@ class CheckOffload(Pass):
         return False
 
 
-def _keeping(nodes: list[Node], handed_out: list[Value]) -> set[str]:
+def _storing_cells(nodes: list[Node], handed_out: list[Value]) -> set[str]:
     """Return the cells that gradients read, or that store nothing by intent. handed_out: the results of regions, which
     gradients may read."""
     read = set[Value](handed_out)

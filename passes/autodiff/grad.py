@@ -39,7 +39,7 @@ class Grad(Pass):
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
-        differentiate = _differentiating()
+        differentiate = _region_differentiation()
         has_regions = any(node.regions for node in graph.nodes)
         changed = False
         if has_regions:
@@ -57,7 +57,7 @@ class Grad(Pass):
         return changed
 
 
-def _differentiating() -> Differentiate:
+def _region_differentiation() -> Differentiate:
     """Return the function that differentiates nodes with regions; it makes the gradient of a region once."""
     known: list[Differentiate] = []
 
@@ -155,7 +155,7 @@ def _backward(
         source = _source(value)
         if found and isinstance(source, Parameter) and not isinstance(grad, Node) and mode == "data_parallel":
             grad = b.emit(Identity(), grad)  # every rank has its own; their sum is the gradient
-        name = _trained(source, mode)
+        name = _trained_name(source, mode)
         if name and isinstance(grad, Node):
             earlier = grad.attrs.get("gradient_for")
             grad.attrs["gradient_for"] = f"{earlier},{name}" if earlier else name
@@ -168,7 +168,7 @@ def _source(value: Value) -> Value:
     return value.inputs[0] if isinstance(value, Node) and isinstance(value.op, Identity) else value
 
 
-def _trained(value: Value, mode: str) -> str:
+def _trained_name(value: Value, mode: str) -> str:
     """Return the name of a parameter, or the common name of the parameters of equal layers; "" for other values. In
     sharded modes layouts say how a stack's gradient is reduced in each iteration, so it needs no name there."""
     if isinstance(value, Parameter):

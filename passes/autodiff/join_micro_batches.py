@@ -73,9 +73,9 @@ def _join(graph: Graph, forward: Node, backward: Node) -> None:
             assert isinstance(value, Node)
             inside[parameter] = first.results[value.op.index]  # type: ignore[attr-defined]  # TupleGetItem
         else:
-            _shared(scanned, inside, parameter, value)
+            _shared_parameter(scanned, inside, parameter, value)
     for parameter, value in zip(second.parameters[behind:], backward.inputs[behind:], strict=True):
-        _shared(captured, inside, parameter, value)
+        _shared_parameter(captured, inside, parameter, value)
     second.replace(inside)
     kept = _read_results(graph, forward, backward)
     joint = Graph(first.name)
@@ -93,7 +93,7 @@ def _join(graph: Graph, forward: Node, backward: Node) -> None:
     _replace(graph, forward, backward, made, operands, joint, kept)
 
 
-def _shared(
+def _shared_parameter(
     known: list[tuple[Parameter, Value]], inside: dict[Value, Value], parameter: Parameter, value: Value
 ) -> None:  # fmt: skip
     """Read an operand through the parameter that has it already."""

@@ -53,7 +53,7 @@ def _recompute(graph: Graph) -> dict[Value, Value]:
             def repeats(value: Node, here: int = number) -> bool:
                 return value in inside and not updates.between(value.inputs, position[value], here)
 
-            node.inputs = [_again(value, repeats, copies, nodes) for value in node.inputs]
+            node.inputs = [_backward_copy(value, repeats, copies, nodes) for value in node.inputs]
         nodes.append(node)
     graph.nodes = nodes
     return copies
@@ -75,12 +75,16 @@ def _save_less(program: Graph, forward: Sequence[Node]) -> None:
 
 def recomputed_values(graph: Graph) -> set[Value]:
     """Marked operators whose results do not leave their cell, and those that are marked themselves."""
-    marked = [node for node in graph.nodes if _mark(node) and not node.op.has_side_effect]
+    marked = [node for node in graph.nodes if _recompute_mark(node) and not node.op.has_side_effect]
     leaving = set(graph.results)
     leaving.update(handed_on(graph) if marked else ())
     for node in graph.nodes:
         if node.phase == "forward":
-            leaving.update(v for v in node.inputs if isinstance(v, Node) and _mark(v) not in (True, _mark(node)))
+            leaving.update(
+                v
+                for v in node.inputs
+                if isinstance(v, Node) and _recompute_mark(v) not in (True, _recompute_mark(node))
+            )
     return {node for node in marked if node not in leaving}
 
 
@@ -111,7 +115,7 @@ def handed_on(graph: Graph) -> set[Value]:
     return found | {value for value, places in read_at.items() if len(places) > 1}
 
 
-def _mark(node: Node) -> object:
+def _recompute_mark(node: Node) -> object:
     """Return the call of a marked cell that the operator is in, True if it is marked itself, or None. An element of a
     tuple counts as part of the operator that makes the tuple: gradients take some that no forward operator reads."""
     while isinstance(node.op, TupleGetItem):
@@ -123,7 +127,7 @@ def _mark(node: Node) -> object:
 
 
 @iterative
-def _again(
+def _backward_copy(
     value: Value, repeats: Callable[[Node], bool], copies: dict[Value, Value], nodes: list[Node]
 ) -> Generator[Any, Value, Value]:
     """Return the value, or its backward copy if it `repeats`; operands of the copy are emitted before it."""

@@ -69,8 +69,8 @@ def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
     if any(isinstance(node.op, Gradient | OwnGradient) for node in region.nodes):
         return False
     runs = number < len(loop.regions) - 1 or op.known_turns([value.type for value in loop.inputs]) > 0
-    outside = _captured(graph, loop, number)
-    chosen = _chosen(region, outside, runs, is_local)
+    outside = _captured_values(graph, loop, number)
+    chosen = _hoisted_nodes(region, outside, runs, is_local)
     if not chosen:
         return False
     moved = _with_sources(region, chosen)
@@ -89,7 +89,7 @@ def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
     return True
 
 
-def _captured(graph: Graph, loop: Node, number: int) -> dict[Value, Value]:
+def _captured_values(graph: Graph, loop: Node, number: int) -> dict[Value, Value]:
     """Return the outer values of the region's parameters that are the same in every iteration."""
     op, region = loop.op, loop.regions[number]
     assert isinstance(op, Loop)
@@ -105,7 +105,7 @@ def _captured(graph: Graph, loop: Node, number: int) -> dict[Value, Value]:
     return found
 
 
-def _chosen(region: Graph, same: dict[Value, Value], runs: bool, is_local: bool) -> set[Value]:
+def _hoisted_nodes(region: Graph, same: dict[Value, Value], runs: bool, is_local: bool) -> set[Value]:
     """Return the nodes to hand in. runs: the region runs at least once."""
     invariant: set[Value] = set(same)
     chosen: set[Value] = set()

@@ -97,7 +97,7 @@ def _forward_values(graph: Graph) -> bool:
     for number, node in enumerate(graph.nodes):
         if replaced or any(isinstance(v, Constant) for v in node.inputs):
             node.inputs = [constants.unique(replaced.get(v, v)) for v in node.inputs]
-        simpler = _simpler(node)
+        simpler = _simpler_value(node)
         if own_gradients and "gradient_for" in node.attrs and not isinstance(simpler, Node):
             simpler = None  # the node says whose gradient it is, and ranks still have to add it
         if simpler is not None and updates.changes(simpler):
@@ -187,7 +187,7 @@ class _Constants:
         return value
 
 
-def _simpler(node: Node) -> Value | None:
+def _simpler_value(node: Node) -> Value | None:
     """Return a value that equals the node's result, if there is one."""
     op = node.op
     if isinstance(op, TupleGetItem):

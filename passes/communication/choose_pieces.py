@@ -72,14 +72,14 @@ class ChoosePieces(Pass):
         for number, node in enumerate(candidates):
             node.attrs[PIECES] = number
         local, _ = SliceToRank().apply(graph)
-        chosen = self._chosen(local)
+        chosen = self._piece_counts(local)
         for number, node in enumerate(candidates):
             del node.attrs[PIECES]
             if number in chosen:
                 node.attrs[PIECES] = chosen[number]
         return bool(chosen)
 
-    def _chosen(self, local: Graph) -> dict[int, int]:
+    def _piece_counts(self, local: Graph) -> dict[int, int]:
         """Return the number of pieces of candidates by the numbers of their nodes in a rank's graph."""
         found: dict[int, int] = {}
         machine = ONE_HOST.under(local.attrs)

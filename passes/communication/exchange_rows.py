@@ -91,30 +91,30 @@ class _Exchanger:
             return
         self.b.like(node).phase = node.phase
         self.b.forward = node.forward
-        reader = self._reader(node)
+        reader = self._final_reader(node)
         final = node.layout if reader is None else reader.layout
         made = None
         if node.in_layouts is None and isinstance(node.layout, Layout) and isinstance(final, Layout):
             if isinstance(node.op, TakeRows):
-                made = self._fetched(node, node.op, final)
+                made = self._fetch_rows(node, node.op, final)
             elif isinstance(node.op, (AddRows, SetRows)):
-                made = self._sent(node, node.op, final)
+                made = self._send_rows(node, node.op, final)
         self.b.forward = None
         if made is None:
             self.nodes.append(node)
         else:
             self.replaced[reader or node] = made
 
-    def _reader(self, node: Node) -> Node | None:
+    def _final_reader(self, node: Node) -> Node | None:
         """Return the only reader of a result if it brings it to a layout that is not partial."""
         read = self.users.get(node, [])
         if not isinstance(node.layout, Layout) or node in self.held or len(read) != 1:
             return None
         return read[0] if isinstance(read[0].op, Redistribute) and not read[0].op.target.partial else None
 
-    def _fetched(self, node: Node, taken: TakeRows, final: Layout) -> Node | None:
+    def _fetch_rows(self, node: Node, taken: TakeRows, final: Layout) -> Node | None:
         """Return a lookup whose result has the layout `final`, by FetchRows."""
-        (table, moved), (places, told) = map(self._unmoved, node.inputs)
+        (table, moved), (places, told) = map(self._before_redistribution, node.inputs)
         held, known = table.layout, places.layout
         if not isinstance(held, Layout) or not isinstance(known, Layout) or final.partial:
             return None
@@ -123,7 +123,7 @@ class _Exchanger:
             return None
         (old, parts), (new, _), count = on_mesh(held, mesh), on_mesh(final, mesh), len(places.shape)
         owners = old[0]
-        new = tuple(_ahead(axes, parts) for axes in new)  # partial sums are scattered over the others afterwards
+        new = tuple(_axes_before(axes, parts) for axes in new)  # partial sums are scattered over the others afterwards
         if not owners or old[1:] != new[count:]:
             return None
         found = Layout.of(mesh, new, parts)
@@ -134,12 +134,12 @@ class _Exchanger:
         spared = moved + told + _cost(node, node.tensor_layout, final) - spent - _cost(node, found, final)
         if spared < self.least:
             return None
-        made = self._exchange(node, op, (table, self._bring(places, asked)), found)
+        made = self._exchange(node, op, (table, self._in_layout(places, asked)), found)
         return made if found == final else self._moved(made, final)
 
-    def _sent(self, node: Node, put: AddRows | SetRows, final: Layout) -> Node | None:
+    def _send_rows(self, node: Node, put: AddRows | SetRows, final: Layout) -> Node | None:
         """Return a sum of rows by their places that has the layout `final`, by SendRows."""
-        (rows, moved), (places, told) = map(self._unmoved, node.inputs)
+        (rows, moved), (places, told) = map(self._before_redistribution, node.inputs)
         held, known = rows.layout, places.layout
         if not isinstance(held, Layout) or not isinstance(known, Layout) or final.partial:
             return None
@@ -149,7 +149,7 @@ class _Exchanger:
         (old, parts), (new, _), count = on_mesh(held, mesh), on_mesh(final, mesh), len(places.shape)
         senders = [a for axes in old[:count] for a in axes]
         sets = isinstance(put, SetRows)
-        owners = _ahead(new[0], [a for a in new[0] if a not in senders])
+        owners = _axes_before(new[0], [a for a in new[0] if a not in senders])
         if not owners or old[count:] != new[1:] or (parts and sets):
             return None
         others = tuple(a for a in senders if a not in owners)
@@ -166,10 +166,10 @@ class _Exchanger:
         spent += _cost(places, known, asked) + _cost(node, summed, final)
         if moved + told + _cost(node, node.tensor_layout, final) - spent < self.least:
             return None
-        made = self._exchange(node, op, (rows, self._bring(places, asked)), summed)
+        made = self._exchange(node, op, (rows, self._in_layout(places, asked)), summed)
         return made if summed == final else self._moved(made, final)
 
-    def _unmoved(self, value: Value) -> tuple[Value, float]:
+    def _before_redistribution(self, value: Value) -> tuple[Value, float]:
         """Return (the value before its redistribution, the bytes of the redistribution if no other node reads its
         result)."""
         if isinstance(value, Node) and isinstance(value.op, Redistribute):
@@ -177,7 +177,7 @@ class _Exchanger:
             return value.inputs[0], _cost(value, value.op.source, value.op.target) if alone else 0.0
         return value, 0.0
 
-    def _bring(self, value: Value, target: Layout) -> Value:
+    def _in_layout(self, value: Value, target: Layout) -> Value:
         """Return the value in a layout; readers of the same rows' places, as gradients, share it."""
         if value.layout == target:
             return value
@@ -199,7 +199,7 @@ class _Exchanger:
         return made
 
 
-def _ahead(axes: Axes, stops: Sequence[int]) -> Axes:
+def _axes_before(axes: Axes, stops: Sequence[int]) -> Axes:
     """Return the axes of a dimension before the first of `stops`."""
     return next((axes[:i] for i, a in enumerate(axes) if a in stops), axes)
 

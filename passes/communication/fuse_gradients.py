@@ -51,7 +51,7 @@ class FuseGradients(Pass):
     """Fuse gradient AllReduces into buckets."""
 
     def run(self, graph: Graph) -> bool:
-        limit = _limit(graph)
+        limit = _bucket_bytes(graph)
         changed = False
         if limit:
             before = graph.nodes
@@ -61,7 +61,7 @@ class FuseGradients(Pass):
         return order_collectives(graph) or changed
 
 
-def _limit(graph: Graph) -> int:
+def _bucket_bytes(graph: Graph) -> int:
     """Return the bytes of a bucket: the header's, else BUCKET or a part of all gradients."""
     if "gradient_bucket" in graph.attrs:
         return int(graph.attrs["gradient_bucket"])
@@ -130,7 +130,7 @@ def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
     for node in sorted(graph.nodes, key=lambda node: max((position.get(v, -1) for v in node.inputs), default=-1)):
         if not _reduces_gradient(node):
             continue
-        fusion = _fusion(node, own)
+        fusion = _fusion_number(node, own)
         if not fusion:
             continue
         key = (node.op, node.tensor_type.dtype, fusion, node.attrs.get(STAGE))
@@ -149,7 +149,7 @@ def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
     return found
 
 
-def _fusion(node: Node, own: Mapping[str, int]) -> int:
+def _fusion_number(node: Node, own: Mapping[str, int]) -> int:
     """Return the fusion number of parameters' gradient: the least of theirs, 0 for none."""
     names = str(node.attrs["mirror_user_id"]).split(",") if own else []
     return min((own.get(name.strip(), 1) for name in names), default=1)

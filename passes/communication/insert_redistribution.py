@@ -159,7 +159,7 @@ class _Inserter:
         redistributed = builder.emit(Redistribute(source=source.layout, target=target), source, name=value.name)
         redistributed.layout = target
         redistributed.attrs["reason"] = reason(value, source.layout, target, reader, index)
-        mirrored = _mirrored(value, source.layout, reader)
+        mirrored = _mirrored_parameter(value, source.layout, reader)
         if mirrored:
             redistributed.attrs["mirror_user_id"] = mirrored
         copies[target] = redistributed
@@ -264,7 +264,7 @@ def _words(layout: Layout) -> str:
     return f"{sharding} on mesh {mesh} in {layout.size_of(layout.partial)} partial {REDUCTION_WORDS[layout.reduction]}"
 
 
-def _mirrored(value: Value, source: Layout, reader: Node | None) -> str:
+def _mirrored_parameter(value: Value, source: Layout, reader: Node | None) -> str:
     """Return the parameter whose gradient this reduces, as MindSpore's mirror operators name it."""
     if not source.partial or reader is None:
         return ""

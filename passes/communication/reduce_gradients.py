@@ -51,7 +51,7 @@ def summed_gradients(graph: Graph) -> set[Node]:
     """The gradients that are added over ranks with rows of their own, those in regions, too."""
     trained = trained_parameters(graph)
     with opened(graph):
-        return _summed(graph, trained, _readers_for_updates(graph, trained))
+        return _gradients_to_reduce(graph, trained, _readers_for_updates(graph, trained))
 
 
 def trained_parameters(graph: Graph) -> Trained:
@@ -81,7 +81,7 @@ def _find_trained(graph: Graph, origins: dict[Value, list[Parameter]], found: Tr
             _find_trained(region, inside, found)
 
 
-def _summed(graph: Graph, trained: Trained, readers: set[Node]) -> set[Node]:
+def _gradients_to_reduce(graph: Graph, trained: Trained, readers: set[Node]) -> set[Node]:
     """Return the gradients of an opened graph that lead to updates, but not through the script's own reductions."""
     used = {value for node in readers for value in node.inputs}
     by_script = _reduced_by_script(graph)
@@ -148,7 +148,7 @@ class _Reducer:
     def __init__(self, graph: Graph, trained: Trained, ranks: int) -> None:
         self.graph, self.trained, self.ranks = graph, trained, ranks
         self.readers = _readers_for_updates(graph, trained)
-        self.wanted = _summed(graph, trained, self.readers)
+        self.wanted = _gradients_to_reduce(graph, trained, self.readers)
         self.nodes: list[Node] = []
         self.ready: list[list[Node]] = [list[Node]()]
         self.reduced: dict[Value, Value] = {}
@@ -162,7 +162,7 @@ class _Reducer:
                     self.ready.append([])
             if node.phase == "update" or (node in self.readers and any(v in self.wanted for v in node.inputs)):
                 if self.ready[-1]:  # those of one optimizer side by side; another one may follow
-                    self._reduce(self.ready[-1])
+                    self._emit_reductions(self.ready[-1])
                     self.ready[-1].clear()
                 node.inputs = [self.reduced.get(v, v) for v in node.inputs]
             self.nodes.append(node)
@@ -171,7 +171,7 @@ class _Reducer:
         self.graph.nodes = self.nodes
         return bool(self.reduced)
 
-    def _reduce(self, gradients: list[Node]) -> None:
+    def _emit_reductions(self, gradients: list[Node]) -> None:
         """Emit the reductions, side by side so that they can share buckets, and then the means."""
         b, ranks = Builder(self.graph, self.nodes), self.ranks
         totals: dict[Value, Node] = {}

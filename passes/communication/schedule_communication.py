@@ -80,17 +80,17 @@ def launch_order(facts: ScheduleFacts) -> Sequence[int]:
     return whole
 
 
-def _apart(nodes: Sequence[Node]) -> list[bool]:
+def _lone_gradient_sums(nodes: Sequence[Node]) -> list[bool]:
     """Return which nodes are sums of gradients over a group that nothing else uses."""
     collectives = [node for node in nodes if isinstance(node.op, Collective)]
     others: list[Sequence[int]] = []
     for node in collectives:
-        if not sums_gradients(node) and (group := _group(node)) not in others:
+        if not sums_gradients(node) and (group := _stream_group(node)) not in others:
             others.append(group)
-    return [isinstance(n.op, Collective) and sums_gradients(n) and _group(n) not in others for n in nodes]
+    return [isinstance(n.op, Collective) and sums_gradients(n) and _stream_group(n) not in others for n in nodes]
 
 
-def _group(node: Node) -> Sequence[int]:
+def _stream_group(node: Node) -> Sequence[int]:
     """Return the ranks of a collective. One group uses one stream: its ranks must call its collectives in one order."""
     return ascending(node.op.members) if isinstance(node.op, Collective) else ()
 
@@ -122,7 +122,7 @@ class ScheduleFacts:
         self.is_view = [node.op.is_view for node in nodes]
         self.changes: list[tuple[int, ...]] = [node.op.mutates for node in nodes]
         self.is_collective = [node.op.is_collective for node in nodes]
-        self.apart = _apart(nodes)
+        self.apart = _lone_gradient_sums(nodes)
         free = [view or SHADOW in node.attrs for view, node in zip(self.is_view, nodes, strict=True)]
         known: dict[Graph, tuple[float, float]] = {}
         self.costs = [0.0 if free[i] else seconds(node, machine, known) for i, node in enumerate(nodes)]
@@ -186,7 +186,7 @@ class _Schedule:
         for i, found in enumerate(self.needs):
             for other in found:
                 self.readers[other].append(i)
-        self.goal = self._goals()
+        self.goal = self._first_collectives()
         self.gathered = {i: node.type.nbytes for i, node in enumerate(nodes) if _gathers_parameter(node)}
         self.order: list[int] = []
         self.over = [0.0] * len(nodes)
@@ -195,16 +195,16 @@ class _Schedule:
         self.main = self.side = self.reduction = 0.0
         self.next = 0
         self.ahead = 0
-        self.home = self._homes()
+        self.home = self._last_collectives()
         self.held: list[tuple[int, int]] = []
         self.able: list[tuple[int, float, int]] = []
         self.stalled: list[tuple[float, int, int]] = []
         for i, count in enumerate(self.missing):
             if not count:
-                self._offer(i)
+                self._note_launched(i)
         self._run()
 
-    def _goals(self) -> list[int]:
+    def _first_collectives(self) -> list[int]:
         """Return for every node the number of the first collective that needs it."""
         number = {i: k for k, i in enumerate(self.collectives)}
         last = len(self.collectives)
@@ -216,7 +216,7 @@ class _Schedule:
                     goal[other] = mine
         return goal
 
-    def _homes(self) -> list[int]:
+    def _last_collectives(self) -> list[int]:
         """Return for every node the number of collectives up to the last that was before it and gathers no parameter; 0
         for updates, whose results nobody reads."""
         count = past = 0
@@ -234,10 +234,10 @@ class _Schedule:
         while len(self.order) < len(nodes):
             self._start_collectives(forced=not (able or stalled or held))
             while held and (held[0][0] <= self.next + EARLY or not (able or stalled)):
-                self._admit(heapq.heappop(held)[1])
+                self._make_ready(heapq.heappop(held)[1])
             while stalled and stalled[0][0] <= self.main:
                 ready, rank, i = heapq.heappop(stalled)
-                heapq.heappush(able, self._place(ready, rank, i))
+                heapq.heappush(able, self._sort_in(ready, rank, i))
             if able:
                 *_, i = heapq.heappop(able)
                 self.main += self.costs[i]
@@ -280,18 +280,18 @@ class _Schedule:
         for other in self.readers[i]:
             self.missing[other] -= 1
             if not self.missing[other] and not self.is_collective[other]:
-                self._offer(other)
+                self._note_launched(other)
 
-    def _offer(self, i: int) -> None:
+    def _note_launched(self, i: int) -> None:
         """Note that everything that a node of the main stream needs has been launched."""
         if self.is_collective[i]:
             return
         if self.home[i] > self.next + EARLY:
             heapq.heappush(self.held, (self.home[i], i))
         else:
-            self._admit(i)
+            self._make_ready(i)
 
-    def _admit(self, i: int) -> None:
+    def _make_ready(self, i: int) -> None:
         """Let the node run from now on, or as soon as a collective that it needs is over."""
         # Updates only fill gaps; all else is as urgent as the collectives soon to come. Beside the gradients of earlier
         # layers, on a stream of their own, they take more from products than they save: with 8 multiprocessors for them
@@ -302,11 +302,11 @@ class _Schedule:
         if self.facts.is_view[i]:
             ready = 0.0
         if ready <= self.main:
-            heapq.heappush(self.able, self._place(ready, rank, i))
+            heapq.heappush(self.able, self._sort_in(ready, rank, i))
         else:
             heapq.heappush(self.stalled, (ready, rank, i))
 
-    def _place(self, ready: float, rank: int, i: int) -> tuple[int, float, int]:
+    def _sort_in(self, ready: float, rank: int, i: int) -> tuple[int, float, int]:
         """Sort a node in among those that may run: updates by the time of their sums, which may take longer than
         estimated."""
         return rank, ready if self.facts.changes[i] else 0.0, i

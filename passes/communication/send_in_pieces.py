@@ -70,11 +70,11 @@ class SendInPieces(Pass):
                 pieces.sum(node, count)
         pieces.apply()
         remove_dead(graph)
-        graph.nodes = _late(graph.nodes, pieces.joined)
+        graph.nodes = _with_joined_nodes(graph.nodes, pieces.joined)
         return True
 
 
-def _late(nodes: Sequence[Node], joined: Mapping[Node, Node]) -> list[Node]:
+def _with_joined_nodes(nodes: Sequence[Node], joined: Mapping[Node, Node]) -> list[Node]:
     """Return the nodes with each that is in `joined` only after the one there, or before its reader, and so with views:
     they wait for all pieces, and matmuls of the first ones do not."""
     late: dict[Value, None] = dict.fromkeys(joined)
@@ -129,7 +129,7 @@ class _Pieces(Emitter):
         rows = row_pieces(node, count)
         assert rows is not None
         parts = [self._part(node, node, node.inputs[0], rows.dim, i, count) for i in range(count)]
-        gathered = [self._gathered(node, part, rows, i, count) for i, part in enumerate(parts)]
+        gathered = [self._gathered_part(node, part, rows, i, count) for i, part in enumerate(parts)]
         products, others = reading_products(node, self.users, self.results)
         last = gathered[-1]
         for product in products:
@@ -138,12 +138,12 @@ class _Pieces(Emitter):
                 continue
             last = self._multiply(product, gathered, rows)
         if others:
-            whole, found = self._joined(node, node, gathered, rows)
+            whole, found = self._joined_pieces(node, node, gathered, rows)
             self.joined[whole] = last
             self.replace(node, found)
         self.drop(node)
 
-    def _gathered(self, node: Node, part: Node, rows: RowPieces, index: int, count: int) -> Node:
+    def _gathered_part(self, node: Node, part: Node, rows: RowPieces, index: int, count: int) -> Node:
         """Return a part of all ranks' rows. The rows of each rank are apart from the others', so that they stay
         together if pieces are put together, and nobody takes the number of ranks for a part of the rows."""
         op = node.op
@@ -164,7 +164,7 @@ class _Pieces(Emitter):
         for result in results_of(product, self.users):
             assert isinstance(result, Node)
             own = made if result is product else [self.emit(product, result.op, [each], result) for each in made]  # type: ignore[arg-type]  # of a view
-            self.replace(result, self._joined(product, result, own, rows)[1])
+            self.replace(result, self._joined_pieces(product, result, own, rows)[1])
             self.drop(result)
         self.drop(product)
         return made[-1]
@@ -216,7 +216,7 @@ class _Pieces(Emitter):
         size = value.shape[dim] // count
         return self.emit(place, part_of(value.shape, dim, index * size, (index + 1) * size), [value], like)
 
-    def _joined(self, place: Node, result: Node, pieces: Sequence[Node], rows: RowPieces) -> tuple[Node, Node]:
+    def _joined_pieces(self, place: Node, result: Node, pieces: Sequence[Node], rows: RowPieces) -> tuple[Node, Node]:
         """Return (the pieces put together, the same with the rows in the shape of `result`)."""
         blocks = [self._blocks(place, piece, rows, len(pieces)) for piece in pieces]
         whole = self.emit(place, Concat(len(blocks[0].shape) - 2), blocks, result)

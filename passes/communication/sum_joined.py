@@ -63,7 +63,7 @@ class _Sums:
         if source in self.emitter.results or not isinstance(source.type, TensorType) or len(source.shape) > 2:
             return
         makers = list(dict.fromkeys(self.emitter.readers(source)))
-        parts = self._parts(source, makers)
+        parts = self._split_parts(source, makers)
         if not parts or any(part in self.emitter.results for part in (*makers, *parts)):
             return
         casts = [self._cast_of(part) for part in parts]
@@ -71,14 +71,14 @@ class _Sums:
             return
         readers = [self.emitter.only_reader(cast) for cast in casts]
         sums = [reader for reader in readers if reader is not None and self._may_change(reader)]
-        if len(sums) < len(parts) or any(_kind(each) != _kind(sums[0]) for each in sums):
+        if len(sums) < len(parts) or any(_reduction_key(each) != _reduction_key(sums[0]) for each in sums):
             return
         last = max(sums, key=self.numbers.__getitem__)
         if self.numbers[last] < min(self.numbers[reader] for cast in casts for reader in self._read_sum(cast)):
             found = _Joined(source, makers, parts, casts, last)
             self.joined |= {cast: found for cast in casts}
 
-    def _parts(self, source: Node, makers: list[Node]) -> list[Node]:
+    def _split_parts(self, source: Node, makers: list[Node]) -> list[Node]:
         """Return the nodes that split a matrix, in order; [] if something else reads it, or not all of it."""
         if len(makers) == 1 and isinstance(makers[0].op, Split):
             taken = [each for each in self.emitter.readers(makers[0]) if isinstance(each.op, TupleGetItem)]
@@ -129,15 +129,15 @@ class _Sums:
         """Change the graph: the reductions in their order, as one may read a part split off for another."""
         reductions = {reduction for cast in self.joined for reduction in self.emitter.readers(cast)}
         joined = list(dict.fromkeys(self.joined.values()))
-        wholes = {each: self._whole(each) for each in joined}
+        wholes = {each: self._whole_matrix(each) for each in joined}
         for reduction in sorted(reductions, key=self.numbers.__getitem__):
             made = self._reduce(reduction, wholes)
             for each in joined:
                 if each.target is reduction:
-                    self._cut(each, wholes[each], made)
+                    self._split_sum(each, wholes[each], made)
         return self.emitter.apply()
 
-    def _whole(self, joined: _Joined) -> Value:
+    def _whole_matrix(self, joined: _Joined) -> Value:
         """Return the tensor to reduce for a matrix: it is cast if its parts were."""
         first = joined.casts[0]
         if first is joined.parts[0]:
@@ -164,21 +164,21 @@ class _Sums:
             assert isinstance(old.op, TupleGetItem)
             value = node.inputs[old.op.index]
             if value not in self.joined:
-                self.emitter.replace(old, self._taken(old, made, inputs.index(value), old, takes=True))
+                self.emitter.replace(old, self._emit_result(old, made, inputs.index(value), old, takes=True))
         return made
 
-    def _taken(self, place: Node, made: Node, index: int, like: Node, takes: bool = False) -> Node:
+    def _emit_result(self, place: Node, made: Node, index: int, like: Node, takes: bool = False) -> Node:
         """Emit one result of a reduction, before a node; like, takes: see `Emitter.emit`."""
         if not isinstance(made.type, TupleType):
             return made
         return self.emitter.emit(place, TupleGetItem(index), [made], like, takes=takes)
 
-    def _cut(self, joined: _Joined, whole: Value, made: Node | None) -> None:
+    def _split_sum(self, joined: _Joined, whole: Value, made: Node | None) -> None:
         """Split a sum before the first reader of one of its parts."""
         assert made is not None
         readers = [reader for cast in joined.casts for reader in self._read_sum(cast)]
         place = min(readers, key=self.numbers.__getitem__)
-        total = self._taken(place, made, list(made.inputs).index(whole), joined.parts[0])
+        total = self._emit_result(place, made, list(made.inputs).index(whole), joined.parts[0])
         again: dict[Value, Node] = {
             maker: self.emitter.emit(place, maker.op, [total], maker, takes=True)
             for maker in joined.makers if isinstance(maker.op, Split | StridedSlice)
@@ -194,6 +194,6 @@ class _Sums:
         self.emitter.gone.update((*joined.makers, *joined.parts, *joined.casts))
 
 
-def _kind(node: Node) -> tuple[object, ...]:
+def _reduction_key(node: Node) -> tuple[object, ...]:
     """Return a key that is equal for reductions that may take each other's operands."""
     return node.op, node.phase, node.attrs.get("stream"), "mirror_user_id" in node.attrs

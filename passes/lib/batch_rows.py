@@ -63,13 +63,13 @@ def _sources(nodes: Sequence[Node], wanted: Iterable[Value]) -> set[Value]:
     for node in reversed(nodes):
         if node in needed:
             needed.update(node.inputs)
-            owner = _differentiated(node)
+            owner = _differentiated_value(node)
             if owner is not None:
                 needed.add(owner)
     return needed
 
 
-def _differentiated(node: Node) -> Value | None:
+def _differentiated_value(node: Node) -> Value | None:
     """Return the value of which a node made by differentiation is the gradient, if known."""
     if node.forward is None or node.forward_input < 0 or node.forward_input >= len(node.forward.inputs):
         return None
@@ -79,12 +79,12 @@ def _differentiated(node: Node) -> Value | None:
 
 def _of_node(node: Node, found: dict[Value, RowLayouts], named: dict[str, RowLayouts], ranks: int) -> RowLayouts:
     if ROWS in node.attrs:
-        return (_noted(node, ranks),)
+        return (_attribute_rows(node, ranks),)
     names = gradient_names(node)
     if names:
         first, *others = [named.get(name, (None,)) for name in names]
         return first if all(other == first for other in others) else (None,)
-    owner = _differentiated(node)
+    owner = _differentiated_value(node)
     if owner is not None:
         return found.get(owner, (None,))
     none: RowLayouts = (None,) * len(element_types(node.type))
@@ -99,10 +99,10 @@ def _of_node(node: Node, found: dict[Value, RowLayouts], named: dict[str, RowLay
     rule = rule_of(node)
     if rule is None:
         return operands[0] if node.type == node.inputs[0].type else none
-    return _through(_thawed(rule), layouts)
+    return _through(_rule_without_frozen(rule), layouts)
 
 
-def _noted(node: Node, ranks: int) -> Layout:
+def _attribute_rows(node: Node, ranks: int) -> Layout:
     """Return the rows that the node's attribute names. Raise MspcError if its text does not fit."""
     text = str(node.attrs[ROWS])
     try:
@@ -126,7 +126,7 @@ def _through(rule: Rule, layouts: RowLayouts) -> RowLayouts:
 
 
 @lru_cache(maxsize=16384)
-def _thawed(rule: Rule) -> Rule:
+def _rule_without_frozen(rule: Rule) -> Rule:
     """Return the rule without factors that must not be sharded: rows remain rows if an operator reads all of them."""
     return replace(rule, frozen=frozenset()) if rule.frozen else rule
 
@@ -176,7 +176,7 @@ class FedRows:
         borders = (node.op for node in graph.nodes if isinstance(node.op, Border))
         self._of_micro_batches = {border.owner for border in borders if getattr(border.op, "micro_batches", False)}
         self._forward_all()
-        while turned := self._turned():  # rows that a loop's first iteration lacks and all others have
+        while turned := self._loop_rows():  # rows that a loop's first iteration lacks and all others have
             self.given |= turned
             self._forward_all()
         known = -1
@@ -219,7 +219,7 @@ class FedRows:
         for node in self.graph.nodes:
             self._forward(node)
 
-    def _turned(self) -> dict[Value, Rows]:
+    def _loop_rows(self) -> dict[Value, Rows]:
         """Return the rows of values that a loop carries, which have them from the second iteration on."""
         results = ((enter, self.of(result)) for enter, result in self._next_turn.items() if enter not in self.places)
         return {enter: rows for enter, rows in results if rows is not None}
@@ -275,11 +275,11 @@ class FedRows:
             dims = rule.inputs[starts[index]]
             rows = next((r for f in factors if f is not None and (r := _place(rule, dims, f)) is not None), None)
             if rows is None and isinstance(node.inputs[index], Node):
-                rows = self._alike(node, node.inputs[index])
+                rows = self._same_rows(node, node.inputs[index])
             if rows is not None:
                 self.places[node.inputs[index]] = (rows,) * len(element_types(node.inputs[index].type))
 
-    def _alike(self, node: Node, operand: Value) -> Rows | None:
+    def _same_rows(self, node: Node, operand: Value) -> Rows | None:
         """Return the rows of an operand that a rule does not name, if a rank has one row: they are in the dimension of
         the result's. So a mask of shape (1, 1) has a row for each of (1, 8)."""
         rows = self.of(node)

@@ -125,7 +125,7 @@ def merge(rule: Rule, sources: tuple[Source, ...], ranks: int) -> tuple[tuple[in
         before = list(axes)
         for dim, wanted in zip(dims, placed, strict=True):
             _shard_dimension(rule, mesh, dim, wanted, before, axes, used)
-    _legalise(rule, mesh, axes)
+    _drop_minor_shardings(rule, mesh, axes)
     return mesh, tuple(axes)
 
 
@@ -157,7 +157,7 @@ def _shard_dimension(
             return
 
 
-def _legalise(rule: Rule, mesh: tuple[int, ...], axes: list[Axes]) -> None:
+def _drop_minor_shardings(rule: Rule, mesh: tuple[int, ...], axes: list[Axes]) -> None:
     """Drop shardings of a minor factor if its major factors are not sharded to single elements: they would not be
     slices."""
     changed = True
@@ -176,7 +176,7 @@ def _legalise(rule: Rule, mesh: tuple[int, ...], axes: list[Axes]) -> None:
 def composite_conflict(rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes]) -> bool:
     """Return whether a dimension made of several factors would not be sharded into contiguous slices."""
     legal = list(axes)
-    _legalise(rule, mesh, legal)
+    _drop_minor_shardings(rule, mesh, legal)
     return legal != list(axes)
 
 
@@ -212,7 +212,7 @@ def choices(
         (dims, variant)
         for dims, layout in zip(rule.inputs, operands, strict=True)
         if layout is not None and layout.partial
-        for variant in _scattered(layout)
+        for variant in _scattered_layouts(layout)
     ]
     leaders = [*hints, *sources, *scattered]
     for leader in leaders:
@@ -226,13 +226,13 @@ def choices(
     for order in orders:
         shardings[merge(rule, order, ranks)] = None
     for mesh, axes in shardings:
-        for choice in _passing(op, rule, mesh, axes, operands):
+        for choice in _partial_variants(op, rule, mesh, axes, operands):
             found[choice] = None
         found[make_choice(rule, mesh, axes)] = None
     return tuple(found)
 
 
-def _scattered(layout: Layout) -> list[Layout]:
+def _scattered_layouts(layout: Layout) -> list[Layout]:
     """Return the layouts of a partial value after a reduce-scatter: the partial axes shard one of its dimensions."""
     return [
         Layout.of(layout.mesh, [(*axes, *layout.partial) if d == at else axes for d, axes in enumerate(layout.dims)])
@@ -240,7 +240,7 @@ def _scattered(layout: Layout) -> list[Layout]:
     ]
 
 
-def _passing(
+def _partial_variants(
     op: Op, rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...], operands: Sequence[Layout | None]
 ) -> Iterable[ShardingChoice]:
     """Return variants in which partial sums go through a linear operator."""

@@ -40,13 +40,13 @@ def order_collectives(graph: Graph) -> bool:
     behind: dict[Value, int] = {}
     line: list[int] = []
     for i in collectives:
-        behind[nodes[i]] = _ready(nodes[i], i, place, behind)
+        behind[nodes[i]] = _ready_place(nodes[i], i, place, behind)
         if not sums_gradients(nodes[i]):
             if len(line) >= AHEAD:
                 behind[nodes[i]] = max(behind[nodes[i]], line[-AHEAD])
             line.append(behind[nodes[i]])
     keys: dict[int, Key] = {i: (behind[nodes[i]], 1, i) for i in collectives}
-    unchanged = _unchanged(graph)
+    unchanged = _constant_parameters(graph)
     gathers = {i for i in collectives if nodes[i].inputs and parameter_of(nodes[i].inputs[0]) in unchanged}
     others = sorted(keys[i] for i in collectives if i not in gathers and not sums_gradients(nodes[i]))
     items = _items_of_buckets(nodes)
@@ -73,7 +73,7 @@ def _ahead_of(line: Sequence[Key], count: int, key: Key) -> int:
     return line[before - count][0] if before >= count else -1
 
 
-def _ready(node: Node, index: int, place: Mapping[Value, int], behind: Mapping[Value, int]) -> int:
+def _ready_place(node: Node, index: int, place: Mapping[Value, int], behind: Mapping[Value, int]) -> int:
     """Return the number of the operator after which all operands are there, or the node's own place."""
     if any(parameter_of(value) is not None for value in node.inputs):
         return index
@@ -93,7 +93,7 @@ def sums_gradients(node: Node) -> bool:
     return "mirror_user_id" in node.attrs
 
 
-def _unchanged(graph: Graph) -> set[Value]:
+def _constant_parameters(graph: Graph) -> set[Value]:
     """Return the parameters that nothing changes before their last reader."""
     changed: set[Value] = set()
     late: set[Value] = set()

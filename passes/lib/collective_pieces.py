@@ -331,7 +331,7 @@ def made_by_product(node: Node, users: Users, results: set[Value]) -> tuple[Node
     alone = all(_is_only_reader(reader, of, users, results) for of, reader in pairwise(line))
     if not isinstance(value, Node) or not alone or not _multiplies_rows(value) or value.phase != node.phase:
         return None, []
-    return (value, views) if _plain(value) else (None, [])
+    return (value, views) if _splits_by_columns(value) else (None, [])
 
 
 def product_of_blocks(product: Node, rows: RowPieces) -> Op:
@@ -366,6 +366,6 @@ def _multiplies_rows(node: Node) -> bool:
     return not isinstance(op, FusedMatMul) or not (op.addend or op.activation == "gelu_gradient")
 
 
-def _plain(node: Node) -> bool:
+def _splits_by_columns(node: Node) -> bool:
     """Return whether columns of a matmul's result may be made part by part from parts of its matrix alone."""
     return not isinstance(node.op, FusedMatMul) or not (node.op.bias or node.op.keeps_before)

@@ -99,7 +99,7 @@ def mesh_of(node: Node, ranks: int) -> ExpertMesh | None:
     x, w, _ = strategy
     transposed = bool(getattr(node.op, "transpose_b", False))
     if isinstance(x, NamedLayout) or isinstance(w, NamedLayout):
-        return _named(node, x, w, ranks)
+        return _named_grid(node, x, w, ranks)
     if len(x) != 2 or len(w) != 3 or not all(isinstance(n, int) and n > 0 for n in (*x, *w)) or w[0] == 1:
         return None
     inner, results = (w[2], w[1]) if transposed else (w[1], w[2])
@@ -128,7 +128,7 @@ def _with_room(node: Node, mesh: ExpertMesh) -> ExpertMesh:
     return replace(mesh, room=0 if room == rows else room)
 
 
-def _named(node: Node, x: object, w: object, ranks: int) -> ExpertMesh | None:
+def _named_grid(node: Node, x: object, w: object, ranks: int) -> ExpertMesh | None:
     """Return the grid that layouts name."""
     transposed = bool(getattr(node.op, "transpose_b", False))
     if not isinstance(x, NamedLayout) or not isinstance(w, NamedLayout) or len(x.axes) != 2 or len(w.axes) != 3:
@@ -316,7 +316,7 @@ def with_other_rows(node: Node, rows: int, other: int) -> tuple[Op, tuple[int, .
         keeps = node.inputs[0].shape[:1] == node.tensor_type.shape[:1] == (rows,)
         return (replace(op, shape=(other, *node.tensor_type.shape[1:])), (0,)) if keeps else None
     if isinstance(op, StridedSlice):
-        return _sliced(op, node, rows, other)
+        return _slice_of(op, node, rows, other)
     if type(op).localize is not Op.localize or type(op).expand is not Op.expand:
         return None  # its attributes may hold sizes
     rule = op.parsed_rule(*operand_types(node))
@@ -340,7 +340,7 @@ def _has(dims: tuple[tuple[int, ...], ...], factor: int) -> bool:
     return any(factor in dim for dim in dims)
 
 
-def _sliced(op: StridedSlice, node: Node, rows: int, other: int) -> tuple[Op, tuple[int, ...]] | None:
+def _slice_of(op: StridedSlice, node: Node, rows: int, other: int) -> tuple[Op, tuple[int, ...]] | None:
     """Return a slice along other dimensions than the first."""
     first = op.cuts(node.inputs[0].shape)[0]
     if first.dim != 0 or not first.takes_all or node.inputs[0].shape[0] != rows:
@@ -358,7 +358,7 @@ def route_slots(graph: Graph) -> bool:
 
     def visit(b: Builder, node: Node) -> Node | None:
         b.like(node).phase = node.phase
-        made = _taken(b, node, ranks) or _put(b, node)
+        made = _lookup_without_zeros(b, node, ranks) or _put(b, node)
         if made is not None:
             made.name = node.name or made.name
         return made
@@ -366,7 +366,7 @@ def route_slots(graph: Graph) -> bool:
     return rewrite_nodes(graph, visit)
 
 
-def _taken(b: Builder, node: Node, ranks: int) -> Node | None:
+def _lookup_without_zeros(b: Builder, node: Node, ranks: int) -> Node | None:
     """Return a lookup in a table that ends with rows of zeros, without the zeros; each rank has a share of it, because
     the rows are wanted by the rank of the tokens, not by that of the table."""
     op = node.op
@@ -421,13 +421,13 @@ def _put(b: Builder, node: Node) -> Node | None:
     zeros, indices, rows = table.inputs
     if not is_all_zero(zeros) or len(indices.shape) != 2 or indices.shape[1] != 1 or table.in_strategy is not None:
         return None
-    places = _line(b, indices)
+    places = _as_line(b, indices)
     if isinstance(op, TensorScatterAdd):
         return b.emit(AddRows(size), rows, places)
     return b.emit(SetRows(size, limit=limit), rows, places)
 
 
-def _line(b: Builder, indices: Value) -> Value:
+def _as_line(b: Builder, indices: Value) -> Value:
     """Return integers [rows, 1] as [rows]."""
     if isinstance(indices, Node) and isinstance(indices.op, (ExpandDims, Reshape)):
         (found,) = indices.inputs

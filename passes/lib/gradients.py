@@ -264,7 +264,7 @@ def keep_earlier_values(graph: Graph) -> None:
     for number, node in enumerate(graph.nodes):
         for read in wanted.get(number, ()):
             kept: dict[Value, Value] = {}
-            for parameter in _shown(read):
+            for parameter in _stack_entries(read):
                 version = parameter, bisect_right(changes.get(parameter, ()), number)
                 if version not in copies:
                     copies[version] = _copy(parameter, node)
@@ -302,7 +302,7 @@ def _copy(value: Value, reader: Node) -> Node:
     return Node(Identity(), [value], value.type, "", "", reader.scope, reader.frames, reader.phase)
 
 
-def _shown(value: Value) -> Sequence[Value]:
+def _stack_entries(value: Value) -> Sequence[Value]:
     """Return a parameter, or those that are the entries of a stack."""
     if isinstance(value, Parameter):
         return (value,)
@@ -323,11 +323,11 @@ def _early_reads(nodes: list[Node], request: Node, changes: dict[Value, list[int
         ancestors.update(node.inputs)
         if node.op.mutates and not node.op.updates_aside and not node.regions:
             continue
-        if _shown(node):
+        if _stack_entries(node):
             continue  # who reads the stack reads them
         written = {node.inputs[operand] for operand in node.op.mutates}
         read = [value for value in node.inputs if value not in written]
-        early = dict.fromkeys(v for v in read if any(changes.get(p, [-1])[-1] > number for p in _shown(v)))
+        early = dict.fromkeys(v for v in read if any(changes.get(p, [-1])[-1] > number for p in _stack_entries(v)))
         if early:
             found[number] = early
     return found

@@ -29,7 +29,7 @@ from mspc.passes.lib.timeline import ScheduleTimeline, Task, TaskCopies, copies_
 AUTO = 0
 
 
-def _said(node: Node) -> tuple[str, str]:
+def _offload_mark(node: Node) -> tuple[str, str]:
     """Return (the cell with the mark, "" for an operator by itself; its distance). A fused node has the marks of its
     parts, of which the last makes its result."""
     mark = node.attrs.get(OFFLOAD, "")
@@ -41,12 +41,12 @@ def _said(node: Node) -> tuple[str, str]:
 
 def cell_of(node: Node) -> str:
     """The cell that has asked; "" if none has."""
-    return _said(node)[0]
+    return _offload_mark(node)[0]
 
 
 def marked_cells(graph: Graph) -> dict[str, str]:
     """Return the marked cells with their distances."""
-    return {cell: ahead for cell, ahead in map(_said, graph.nodes) if cell}
+    return {cell: ahead for cell, ahead in map(_offload_mark, graph.nodes) if cell}
 
 
 def distance(node: Node, cells: Mapping[str, str]) -> int | None:
@@ -54,7 +54,7 @@ def distance(node: Node, cells: Mapping[str, str]) -> int | None:
     its cell's: nodes made by passes may have none. `AUTO` if the compiler decides; None if it stays."""
     if node.phase != "forward":
         return None
-    ahead, scope = _said(node)[1], node.scope
+    ahead, scope = _offload_mark(node)[1], node.scope
     while not ahead and scope:
         ahead, scope = cells.get(scope, ""), scope.rpartition("/")[0]
     if not ahead:
@@ -274,7 +274,7 @@ class HostStores:
             maker = self._maker(made, index)
             if maker is None or (made is not node and self._is_taken_twice(made, index)):
                 continue
-            found = self._shown(node)
+            found = self._with_views(node)
             if found is None or not self._returned.isdisjoint(found[0]):
                 continue
             shown, readers = found
@@ -303,7 +303,7 @@ class HostStores:
         ops = [self._nodes[reading.place].op for reading in self._uses[made]]
         return made in self._returned or sum(not isinstance(op, TupleGetItem) or op.index == index for op in ops) > 1
 
-    def _shown(self, value: Node) -> tuple[tuple[Node, ...], tuple[HostReading, ...]] | None:
+    def _with_views(self, value: Node) -> tuple[tuple[Node, ...], tuple[HostReading, ...]] | None:
         """Return (the value and views of it, its readers); None if views show more than it, except for tuples that
         nodes read as such."""
         shown, readers = [value], list[HostReading]()
@@ -612,7 +612,7 @@ def update_early(graph: Graph) -> None:
     """Move updates of states on the host, and the nodes of the update phase that they need, as early as possible. They
     wait for a sum over ranks no earlier than it ends by the rates of a machine."""
     nodes, needs = graph.nodes, ScheduleFacts(graph).needs
-    moving = _moving(nodes, needs)
+    moving = _movable_updates(nodes, needs)
     spans = StreamTimeline(graph, ONE_HOST).spans
     main = [place for place, node in enumerate(nodes) if node in spans and "stream" not in node.attrs]
     begins = [spans[nodes[place]][0] for place in main]
@@ -628,7 +628,7 @@ def update_early(graph: Graph) -> None:
     graph.nodes = [nodes[i] for i in sorted(range(len(nodes)), key=lambda i: (behind[i], i in moving, i))]
 
 
-def _moving(nodes: Sequence[Node], needs: Sequence[Sequence[int]]) -> set[int]:
+def _movable_updates(nodes: Sequence[Node], needs: Sequence[Sequence[int]]) -> set[int]:
     """Return the places of updates of states on the host, and of nodes of the update phase that they need, which
     neither communicate nor run graphs."""
     found: set[int] = set()

@@ -61,11 +61,11 @@ def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bo
         """Decide with these layouts, and return the values that cannot be carried in them."""
         fixed = dict(zip(values, begin, strict=True)) | {v: (v.op, (layout,), layout) for v, layout in wanted.items()}
         _try(values, [fixed[value] for value in values], wanted, decide)
-        return _impossible(graph)
+        return _impossible_values(graph)
 
     stored = _as_stored(graph, given)
     for turn in range(TRIES):
-        wanted = (stored if turn == 0 else {}) or dict(_better(graph, given))
+        wanted = (stored if turn == 0 else {}) or dict(_better_layouts(graph, given))
         if not wanted:
             break
         before = {enter: enter.layout for enter in wanted if isinstance(enter.layout, Layout)}
@@ -83,7 +83,7 @@ def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bo
     return is_other
 
 
-def _impossible(graph: Graph) -> set[Node]:
+def _impossible_values(graph: Graph) -> set[Node]:
     """Return the values carried as a part of a sum though an iteration leaves, or adds, a complete value."""
     found: set[Node] = set()
     for node in graph.nodes:
@@ -160,7 +160,7 @@ def _try(values: list[Value], states: list[State], wanted: dict[Node, Layout], d
     decide()
 
 
-def _better(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:
+def _better_layouts(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:
     """Return the carried values that an iteration leaves in another layout, with that layout; values carried as they
     enter stay so, and so do those in `given`."""
     changed = False
@@ -173,7 +173,7 @@ def _better(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:
             continue
         if enter in given:
             continue
-        layout = _left(enter, left)
+        layout = _final_layout(enter, left)
         if layout is None:
             layout = enter.layout
         changed |= layout != enter.layout
@@ -181,7 +181,7 @@ def _better(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:
     return iter(found if changed else ())
 
 
-def _left(enter: Node, left: Value) -> Layout | None:
+def _final_layout(enter: Node, left: Value) -> Layout | None:
     """Return the layout in which an iteration leaves a value that entered in this one."""
     zeros = is_zero(enter.inputs[0])
     if zeros and isinstance(left, Node) and isinstance(left.op, Op) and left.op.additive and enter in left.inputs:

@@ -193,7 +193,7 @@ class _Opener:
         made = self.builder.emit(op, *inputs)
         made.layout = layout
         if isinstance(layout, Layout) and inputs:
-            made.in_layouts = _needed(op, layout, inputs)
+            made.in_layouts = _boundary_layouts(op, layout, inputs)
         return made
 
 
@@ -202,7 +202,7 @@ def stands_for(value: Value) -> Value:
     return value.inputs[0] if is_stack_of_parameters(value) else value
 
 
-def _needed(op: TypedOp, layout: Layout, inputs: Sequence[Value]) -> tuple[Layout, ...]:
+def _boundary_layouts(op: TypedOp, layout: Layout, inputs: Sequence[Value]) -> tuple[Layout, ...]:
     """Return the layouts of a boundary's operands if its result has `layout`."""
     dims = layout.dims
     if isinstance(op, Enter) and op.scanned and len(inputs[0].shape) > len(dims):
@@ -341,7 +341,7 @@ class _Closer:
         marks = [parts.entered[number] for number in sorted(parts.entered)]
         entered = [mark.inputs[1] if isinstance(mark.op, StandIn) else mark for mark in marks]
         turn = [parts.turn] if parts.turn is not None else []
-        captured = _captured(parts, results, {*entered, *turn})
+        captured = _captured_values(parts, results, {*entered, *turn})
         lead = len(parts.given) + len(entered)
         for number, mark in enumerate((*parts.given, *marks)):
             self.operands[mark] = [(node, number)]
@@ -357,7 +357,7 @@ class _Closer:
         for number, region in enumerate(border.regions):
             first = turn if number == len(border.regions) - 1 else []
             names = _names(region, len(first) + len(entered), parts.handed, captured)
-            made = _closed(region.name, parts.lists[number], results[number])
+            made = _closed_region(region.name, parts.lists[number], results[number])
             made.attrs, made.returns_tuple = dict(region.attrs), region.returns_tuple
             _add_parameters(made, [*first, *entered, *captured], names, self.is_sliced)
             regions.append(made)
@@ -387,7 +387,7 @@ def _results(border: Border, parts: _Parts) -> list[list[Value]]:
     return [left, backs] if isinstance(border.op, If) else [left]
 
 
-def _captured(parts: _Parts, results: Sequence[Sequence[Value]], inside: set[Value]) -> list[Value]:
+def _captured_values(parts: _Parts, results: Sequence[Sequence[Value]], inside: set[Value]) -> list[Value]:
     """Return the values that the regions read from outside: those handed in before, if they are still read, then the
     rest."""
     read: dict[Value, None] = {}
@@ -415,7 +415,7 @@ def _names(region: Graph, lead: int, handed: Sequence[Value], captured: Sequence
     return list(found)
 
 
-def _closed(name: str, nodes: list[Node], results: Sequence[Value]) -> Graph:
+def _closed_region(name: str, nodes: list[Node], results: Sequence[Value]) -> Graph:
     """Return a region with these nodes and results, which still reads outside values."""
     made = Graph(name)
     made.nodes, made.results = nodes, list(results)
@@ -437,14 +437,14 @@ def _share_again(graph: Graph) -> None:
     """Let nodes run one graph again if their graphs were copies of one and are still equal."""
     variants: dict[str, list[Graph]] = {}
     for node in graph.nodes:
-        node.regions = tuple(_shared(region, variants) for region in node.regions)
+        node.regions = tuple(_shared_graph(region, variants) for region in node.regions)
 
 
-def _shared(region: Graph, variants: dict[str, list[Graph]]) -> Graph:
+def _shared_graph(region: Graph, variants: dict[str, list[Graph]]) -> Graph:
     """Return the first of the graphs that are equal to a region except for the name, and copies of one graph with
     it."""
     for node in region.nodes:
-        node.regions = tuple(_shared(inner, variants) for inner in node.regions)
+        node.regions = tuple(_shared_graph(inner, variants) for inner in node.regions)
     base, _, number = region.name.partition(COPY)
     known = variants.setdefault(base, [])
     if number:

@@ -70,7 +70,7 @@ def spread(search: Search, forward: list[Node]) -> None:
     configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
     begin = [state_of(node) for node in forward]
     found: list[tuple[float, float, list[State], list[Any]]] = []
-    for direction in (_downstream, _upstream) if configured else (_downstream,):
+    for direction in (_decide_downstream, _decide_upstream) if configured else (_decide_downstream,):
         _spread_from(search, forward, direction)
         sources = [node.attrs.get("strategy_from") for node in forward]
         work = sum(work_of(node, search.rules[node]) for node in forward)
@@ -92,7 +92,7 @@ def _spread_from(search: Search, forward: list[Node], first: Way) -> None:
         if all(isinstance(p.layout, Layout) and p.layout.is_replicated for p in data):
             _share_out(search, forward, set(data))
         known = {*data, *(node for node in forward if node.in_layouts is not None)}
-    directions = (first, _upstream if first is _downstream else _downstream)
+    directions = (first, _decide_upstream if first is _decide_downstream else _decide_downstream)
     changed = True
     while changed:
         changed = False
@@ -110,7 +110,7 @@ def _spread_from(search: Search, forward: list[Node], first: Way) -> None:
 Way = Callable[[Search, list[Node], set[Value]], bool]
 
 
-def _downstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
+def _decide_downstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
     """Decide on operators that read known values, in run order; return whether there were any."""
     changed = False
     for node in forward:
@@ -124,7 +124,7 @@ def _downstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
     return changed
 
 
-def _upstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
+def _decide_upstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
     """Decide on operators that known ones read, last first; return whether there were any."""
     changed = False
     for node in reversed(forward):
@@ -238,7 +238,7 @@ class BackwardLayouts:
             if isinstance(forward.op, MakeStack) and isinstance(wanted, Layout) and is_tensor:
                 wanted = Layout.of(wanted.mesh, ((), *wanted.dims))  # that of a stack is that of its entries
         elif forward.in_layouts is not None and node.forward_input >= 0:
-            wanted = _lies(forward, node.forward_input)
+            wanted = _gradient_layout(forward, node.forward_input)
         else:
             return options
         same = tuple(o for o in options if o.outputs[0].without_partial() == wanted)
@@ -275,7 +275,7 @@ class BackwardLayouts:
         if len(rule.outputs) == 1:
             wanted: list[Layout | None] = []
             if forward is not None and node.forward_input >= 0 and forward.in_layouts is not None:
-                wanted.append(_lies(forward, node.forward_input))
+                wanted.append(_gradient_layout(forward, node.forward_input))
             if forward is not None and node.attrs.get("recomputed") and isinstance(forward.layout, Layout):
                 wanted.append(forward.layout)
             for name in gradient_names(node):
@@ -356,7 +356,7 @@ class BackwardLayouts:
         return True
 
 
-def _lies(forward: Node, index: int) -> Layout | None:
+def _gradient_layout(forward: Node, index: int) -> Layout | None:
     """Return the layout to which the gradient of an operand goes back: the one in which the operator reads it, or its
     own if ranks exchange its rows."""
     assert forward.in_layouts is not None

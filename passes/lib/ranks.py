@@ -155,14 +155,14 @@ def _value_at(slot: RankField, rank: int, parts: Sequence[RankElement]) -> Any:
 def _frame(op: OpLike, differing: frozenset[str]) -> Hashable:
     """Return the class of an operator and its fields; of values that get stand-ins their class alone."""
     kind: type[Any] = type(op)
-    fixed, others = _sides(kind, differing)
+    fixed, others = _field_split(kind, differing)
     values: list[Any] = [getattr(op, name) for name in others]
     classes: list[Any] = [type(value) if type(value) in _HIDDEN else value for value in values]
     return kind, fixed(op), tuple(classes)
 
 
 @cache
-def _sides(kind: type[Any], differing: frozenset[str]) -> tuple[Callable[[OpLike], Any], tuple[str, ...]]:
+def _field_split(kind: type[Any], differing: frozenset[str]) -> tuple[Callable[[OpLike], Any], tuple[str, ...]]:
     """Return (the function that returns the fields that do not differ, the names of those that do)."""
     fixed = [name for name in _names(kind) if name not in differing]
     return attrgetter(*fixed) if fixed else _nothing, tuple(name for name in _names(kind) if name in differing)
@@ -210,7 +210,7 @@ class RankElement:
     result: int | Constant = 0
 
 
-def _moved(part: RankElement, by: int) -> RankElement:
+def _moved_part(part: RankElement, by: int) -> RankElement:
     """Return the part on a rank that is `by` further on, in another stage."""
 
     def op(given: Any) -> Any:
@@ -340,7 +340,7 @@ class GraphPositions:
         place_in_stage = rank % self._ranks
         same = self._same or [None] * len(self.all)
         parts = [part or place.on(place_in_stage) for part, place in zip(same, self.all, strict=True)]
-        return [_moved(part, rank - place_in_stage) for part in parts] if rank != place_in_stage else parts
+        return [_moved_part(part, rank - place_in_stage) for part in parts] if rank != place_in_stage else parts
 
 
 def _place(node: Node, op: Op, ranks: int) -> OperatorPlace:

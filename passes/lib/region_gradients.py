@@ -654,9 +654,9 @@ class JointSplit:
         self._inside: dict[Value, Value] = {}
         self._copies: dict[Graph, Graph] = {}
         for node in joint.backward:
-            node.inputs = [self._pulled(value) for value in node.inputs]
+            node.inputs = [self._own_version(value) for value in node.inputs]
             self.nodes.append(node)
-        self.grads = {number: self._pulled(value) for number, value in joint.grads.items()}
+        self.grads = {number: self._own_version(value) for number, value in joint.grads.items()}
 
     def placeholder(self, value: Value) -> Parameter:
         """The parameter of the gradient that is for a value of the region, made if there is none yet."""
@@ -681,7 +681,7 @@ class JointSplit:
         b.phase, b.scope = "backward", f"Gradients/{b.scope}"
         return b
 
-    def _pulled(self, value: Value) -> Value:
+    def _own_version(self, value: Value) -> Value:
         """Return the gradient's own version of a value."""
         waiting = [value]
         while waiting:
@@ -689,7 +689,7 @@ class JointSplit:
             if here not in self._own or here in self._inside:
                 waiting.pop()
             elif not isinstance(here, Node) or here not in self._again:
-                self._inside[here] = self._saved(here)
+                self._inside[here] = self._saved_parameter(here)
                 waiting.pop()
             elif missing := [v for v in here.inputs if v in self._own and v not in self._inside]:
                 waiting += missing
@@ -702,7 +702,7 @@ class JointSplit:
                 waiting.pop()
         return self._inside.get(value, value)
 
-    def _saved(self, value: Value) -> Value:
+    def _saved_parameter(self, value: Value) -> Value:
         """Return the parameter for a value; for a tuple one for each of its elements."""
         if not isinstance(value.type, TupleType):
             return self.placeholder(value)

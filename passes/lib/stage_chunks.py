@@ -152,7 +152,7 @@ def near_their_readers(
         mine = [node for node in readers.get(parameter, ()) if node in found]
         changing = [node for node in mine if any(node.inputs[index] is parameter for index in node.op.mutates)]
         if changing:
-            _together(parameter, changing[0], mine, movable, found, placement, errors)
+            _join_readers(parameter, changing[0], mine, movable, found, placement, errors)
 
 
 def check_order(body: Graph, found: Mapping[Value, int], table: ScheduleTable, errors: list[MspcError]) -> None:
@@ -185,7 +185,7 @@ def _may_be(node: Node, chunk: int, found: dict[Value, int], placement: StagePla
     return placement.stage(chunk) == placement.stage(found[node])
 
 
-def _together(
+def _join_readers(
     parameter: Parameter, changing: Node, mine: Sequence[Node], movable: set[Node], found: dict[Value, int],
     placement: StagePlacement, errors: list[MspcError],
 ) -> None:  # fmt: skip
@@ -219,9 +219,9 @@ def updated_where_read(
     """Return the stages of parameters that are updated on fewer stages than read them; none if that is all stages. of:
     the stages of the operators outside of micro-batches, none for those that every stage can compute."""
     everyone = frozenset(range(stages))
-    reading = _reading(graph, of, loop, everyone)
+    reading = _reading_stages(graph, of, loop, everyone)
     found: dict[Value, Stages] = {}
-    for value, where in _updating(graph, of, everyone).items():
+    for value, where in _updating_stages(graph, of, everyone).items():
         both = where | reading.get(value, Stages())
         if both != where:
             found[value] = Stages() if both == everyone else both
@@ -244,7 +244,7 @@ def place_parameters(
     """Note the stages of parameters that not all stages hold: those that read or update them. known: of those that
     micro-batches read."""
     everyone = frozenset(range(stages))
-    reading, updating = _reading(graph, of, loop, everyone), _updating(graph, of, everyone)
+    reading, updating = _reading_stages(graph, of, loop, everyone), _updating_stages(graph, of, everyone)
     for parameter in graph.parameters:
         if parameter.kind != "parameter":
             continue
@@ -253,7 +253,9 @@ def place_parameters(
             mark_stages(parameter.attrs, found)
 
 
-def _reading(graph: Graph, of: Mapping[Node, Stages], loop: Node | None, everyone: Stages) -> dict[Value, Stages]:
+def _reading_stages(
+    graph: Graph, of: Mapping[Node, Stages], loop: Node | None, everyone: Stages
+) -> dict[Value, Stages]:
     """Return the stages that read each value outside of micro-batches, except by updates of it."""
     wanted: dict[Value, Stages] = dict.fromkeys(graph.results, everyone)
     for node in reversed(graph.nodes):
@@ -267,7 +269,7 @@ def _reading(graph: Graph, of: Mapping[Node, Stages], loop: Node | None, everyon
     return wanted
 
 
-def _updating(graph: Graph, of: Mapping[Node, Stages], everyone: Stages) -> dict[Value, Stages]:
+def _updating_stages(graph: Graph, of: Mapping[Node, Stages], everyone: Stages) -> dict[Value, Stages]:
     """Return the stages on which parameters are updated; those common to all updates if there are several."""
     found: dict[Value, Stages] = {}
     for node in graph.nodes:
@@ -308,7 +310,7 @@ def split_sums(graph: Graph, loop: Node, inside: dict[Value, int]) -> None:
         result.attrs[STAGE] = inside[result] = first
     if more:
         _carry(graph, loop, more)
-    body.nodes = _used(body)
+    body.nodes = _live_nodes(body)
 
 
 @iterative
@@ -335,7 +337,7 @@ def _terms(body: Graph, value: Value, inside: dict[Value, int]) -> Generator[Any
     return [value]
 
 
-def _used(body: Graph) -> list[Node]:
+def _live_nodes(body: Graph) -> list[Node]:
     """Return the live nodes, each after its operands."""
     in_order(body)
     needed: set[Value] = set(body.results)
@@ -440,9 +442,9 @@ class Chunks:
 
 def chunk_graphs(body: Graph, apart: bool = False) -> Chunks:
     """The graphs of all chunks of a body. apart: gradients of weights have graphs of their own."""
-    members = _members(body)
+    members = _chunk_nodes(body)
     if apart:
-        members = {key: nodes for each in members.items() for key, nodes in _apart(body, *each)}
+        members = {key: nodes for each in members.items() for key, nodes in _split_gradients(body, *each)}
     made_in: dict[Value, Key] = {}
     for key in sorted(members):  # of a node in several graphs the forward one hands it on
         made_in |= dict.fromkeys(members[key], key)
@@ -477,13 +479,13 @@ def chunk_graphs(body: Graph, apart: bool = False) -> Chunks:
 def mark_apart(body: Graph) -> None:
     """Mark the nodes that run with gradients of inputs, in the graph of all ranks: a rank may only send in an exchange
     that another one reads, and all ranks have to meet in one order."""
-    for each in _members(body).items():
-        for key, nodes in _apart(body, *each):
+    for each in _chunk_nodes(body).items():
+        for key, nodes in _split_gradients(body, *each):
             for node in nodes if key.kind == INPUT_GRADIENT else ():
                 node.attrs[WITH_INPUTS] = True
 
 
-def _members(body: Graph) -> dict[Key, set[Node]]:
+def _chunk_nodes(body: Graph) -> dict[Key, set[Node]]:
     """Return the nodes of each graph; nodes of no chunk go before their readers, first of all in the forward graph."""
     readers = readers_of(body.nodes)
     of: dict[Node, set[Key]] = {}
@@ -511,7 +513,7 @@ def _tuple_of(node: Node) -> Node:
     return node
 
 
-def _apart(body: Graph, key: Key, own: set[Node]) -> list[tuple[Key, set[Node]]]:
+def _split_gradients(body: Graph, key: Key, own: set[Node]) -> list[tuple[Key, set[Node]]]:
     """Split the gradients that other chunks read, with everything they are made of, from the others. Marked nodes are
     decided."""
     if key.kind != BACKWARD:
@@ -523,12 +525,12 @@ def _apart(body: Graph, key: Key, own: set[Node]) -> list[tuple[Key, set[Node]]]
             needed.update(value for value in node.inputs if value in own)
     inputs = {node for node in own if _tuple_of(node) in needed or node in needed}
     if inputs and not marked:
-        inputs |= _cheap(body, own - inputs)
+        inputs |= _cheap_gradients(body, own - inputs)
     pairs = [(Key(INPUT_GRADIENT, key.chunk), inputs), (Key(WEIGHT_GRADIENT, key.chunk), own - inputs)]
     return [pair for pair in pairs if pair[1]]
 
 
-def _cheap(body: Graph, nodes: set[Node]) -> set[Node]:
+def _cheap_gradients(body: Graph, nodes: set[Node]) -> set[Node]:
     """Return the gradients of weights that need no matmul, as of norms and biases: they take less time beside their
     operands, with other gradients, than it takes to store these."""
     late: set[Node] = set()

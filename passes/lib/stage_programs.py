@@ -340,7 +340,7 @@ def sent_when_known(graph: Graph) -> list[Node]:
     nodes = graph.nodes
     last = max((number for number, node in enumerate(nodes) if WORK in node.attrs), default=-1)
     places = {node: number for number, node in enumerate(nodes)}
-    fixed = _fixed(graph)
+    fixed = _fixed_nodes(graph)
     moved: dict[Node, int] = {}
     for node in nodes[last + 1 :]:
         if not isinstance(node.op, SendToStage) or node.inputs[0].type.nbytes > SMALL:
@@ -356,7 +356,7 @@ def sent_when_known(graph: Graph) -> list[Node]:
     return _placed(nodes, moved)
 
 
-def _fixed(graph: Graph) -> set[Node]:
+def _fixed_nodes(graph: Graph) -> set[Node]:
     """Return the nodes that stay: received messages, updates, and readers of updated parameters."""
     updates = updated_parameters(graph)
     written = {parameter for parameters in updates.values() for parameter in parameters}

@@ -36,7 +36,7 @@ def out_layout(node: Node, ranks: int) -> Layout | None:
             raise node.error(
                 f"{node.label}: the out layout's device matrix {entry.device_matrix} needs {entry.ranks} ranks"
             )
-        return _following(node, _checked(node, entry.to_layout()))
+        return _natural_layout_as_wanted(node, _checked(node, entry.to_layout()))
     wanted = tuple(entry)
     if len(wanted) != len(node.shape):
         raise node.error(
@@ -73,7 +73,7 @@ def _check_natural(node: Node, natural: Sequence[Layout], entries: Sequence[Any]
             )
 
 
-def _following(node: Node, wanted: Layout) -> Layout:
+def _natural_layout_as_wanted(node: Node, wanted: Layout) -> Layout:
     """Return `wanted` if the operator can give it: it shards the result as the natural layout does, but partial sums
     may be scattered along any dimension, and repetitions that no input has (Tile) may be sharded too."""
     natural = node.tensor_layout
@@ -152,7 +152,7 @@ def decompose_nodes(graph: Graph, sharded: bool) -> tuple[bool, dict[Node, MspcE
         node.inputs = [replaced.get(v, v) for v in node.inputs]
         found: list[Value] | None = None
         if node in candidates:
-            found = _decomposed(builder, node, errors, ranks)
+            found = _decomposition(builder, node, errors, ranks)
         elif isinstance(node.op, TupleGetItem) and node.inputs[0] in parts:
             found = [parts[node.inputs[0]][node.op.index]]
         if found is None:
@@ -184,7 +184,7 @@ def _asked(node: Node, ranks: int) -> RequestedSharding:
     return RequestedSharding(node.in_strategy, node.out_strategy, node.attrs, ranks)
 
 
-def _decomposed(b: Builder, node: Node, errors: dict[Node, MspcError], ranks: int) -> list[Value] | None:
+def _decomposition(b: Builder, node: Node, errors: dict[Node, MspcError], ranks: int) -> list[Value] | None:
     """Return the results of the operators that replace `node`, which have its scope, source line and attributes."""
     assert isinstance(node.op, Op)
     start = len(b.nodes)

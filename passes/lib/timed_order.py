@@ -74,9 +74,9 @@ class OrderSearch:
         best, least, heat = [list(own) for own in order], cost, HEAT * cost
         order = [list(own) for own in order]
         rounds = min(ROUNDS, budget // (3 * max(1, len(steps.actions))))
-        path = self._critical(order, free)
+        path = self._critical_path(order, free)
         for turn in range(rounds):
-            move = self._drawn(order, path)
+            move = self._drawn_move(order, path)
             if move is None:
                 continue
             stage, source, target = move
@@ -88,12 +88,12 @@ class OrderSearch:
                 own.insert(source, own.pop(target))
                 continue
             cost, free = found, before
-            path = self._critical(order, free)
+            path = self._critical_path(order, free)
             if cost < least * (1 - 1e-9) and steps.makespan(order) <= self.longest:
                 best, least = [list(each) for each in order], cost
         return best
 
-    def _critical(self, order: Order, free: list[float]) -> list[tuple[int, int, int]]:
+    def _critical_path(self, order: Order, free: list[float]) -> list[tuple[int, int, int]]:
         """Return the critical path of a step: (stage, first place, last place) of actions that run one after another,
         of which another stage waits for the last."""
         steps = self.steps
@@ -120,7 +120,7 @@ class OrderSearch:
             last = place
         return found
 
-    def _drawn(self, order: Order, path: list[tuple[int, int, int]]) -> tuple[int, int, int] | None:
+    def _drawn_move(self, order: Order, path: list[tuple[int, int, int]]) -> tuple[int, int, int] | None:
         """Draw a stage, the place of an action in its order, and its new place."""
         random = self._random
         if random.random() < NEAR:
@@ -302,7 +302,7 @@ class _Clock:
         possible: list[tuple[tuple[int, ...], Action]] = []
         soon = float("inf")
         for action in self._next(stage):
-            begins = self._begins(action, stage)
+            begins = self._start_time(action, stage)
             if begins <= now:
                 possible.append((self._preference(action), action))
             elif action.kind != WEIGHT_GRADIENT:
@@ -334,7 +334,7 @@ class _Clock:
         needed = sum(self.of_chunks[chunk] for chunk in own)
         return self.kept[stage] + needed <= self.limits[stage] * ROUNDED
 
-    def _begins(self, action: Action, stage: int) -> float:
+    def _start_time(self, action: Action, stage: int) -> float:
         """Return the time at which all operands are there, or infinity if nobody makes one yet."""
         found = 0.0
         for value in reads(action, self.known.chunks):

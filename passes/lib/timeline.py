@@ -147,12 +147,12 @@ def timeline(
     made = ScheduleTimeline(schedule, tuple(map(tuple, walk.spans)))
     tails: dict[int, StepTail] = {}
     for stage, time in (behind or {}).items():
-        start = max([made.end(stage), *(_sent(made, *each) for each in (awaited or {}).get(stage, ()))])
+        start = max([made.end(stage), *(_send_time(made, *each) for each in (awaited or {}).get(stage, ()))])
         tails[stage] = StepTail(start, start + time)
     return ScheduleTimeline(schedule, made.spans, tails)
 
 
-def _sent(line: ScheduleTimeline, stage: int, behind: Action | None) -> float:
+def _send_time(line: ScheduleTimeline, stage: int, behind: Action | None) -> float:
     """Return the time at which a stage sends values after their last actions."""
     if behind is None:
         return line.end(stage)

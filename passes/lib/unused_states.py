@@ -33,12 +33,12 @@ class StatelessNode:
 
     def apply(self, node: Node) -> None:
         """Change the node, or one that is a copy of it: it reads the operands that are left."""
-        update, members = self._update(), _members(node)
+        update, members = self._stateless_update(), _members(node)
         op: Op = GroupedUpdate.of(update, len(members)) if isinstance(node.op, GroupedUpdate) else update
         node.op = op
         node.inputs = [member[place] for member in members for place in self.replacement.operands]
 
-    def _update(self) -> FusedUpdate:
+    def _stateless_update(self) -> FusedUpdate:
         """Return the replacement as an operator, which widens the gradient first if that is narrower."""
         operands, lines = self.replacement
         update, types = _update_of(self.node), [value.tensor_type for value in _members(self.node)[0]]

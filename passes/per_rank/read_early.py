@@ -23,7 +23,7 @@ class ReadEarly(Pass):
     """Put the nodes that make values for the host right after their operands."""
 
     def run(self, graph: Graph) -> bool:
-        wanted = _wanted(graph)
+        wanted = _host_values(graph)
         if not wanted:
             return False
         behind: list[list[Node]] = [[] for _ in range(len(graph.nodes) + 1)]
@@ -46,7 +46,7 @@ class ReadEarly(Pass):
         return changed
 
 
-def _wanted(graph: Graph) -> set[Node]:
+def _host_values(graph: Graph) -> set[Node]:
     """Return the nodes that make values for the host, and those that they wait for, as far as they may move."""
     own = set(graph.nodes)
     stack = [node.inputs[i] for node in graph.nodes for i in node.op.host_reads]

@@ -108,7 +108,7 @@ def _all_outside(
         if isinstance(node.op, Scan) and node.op.micro_batches:
             continue
         if node not in of:
-            of[node] = _outside(node, of, placement, errors)
+            of[node] = _stages_outside(node, of, placement, errors)
         found[node] = of[node]
     return found
 
@@ -309,7 +309,7 @@ def _check_is_inference(graph: Graph, stages: int) -> None:
         )
 
 
-def _outside(
+def _stages_outside(
     node: Node, of: Mapping[Value, frozenset[int]], placement: StagePlacement, errors: list[MspcError]
 ) -> frozenset[int]:  # fmt: skip
     """Return the stages of an operator that is in no micro-batch."""

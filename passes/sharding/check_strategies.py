@@ -311,7 +311,7 @@ def _from_layouts(
                     raise node.error(
                         f"{node.label}: {where} and {places[f]} are the same dimension of the operator, but their "
                         f"layouts differ",
-                        notes=[f"{where} is along {_named(entry, own)}, {places[f]} along {_named(entry, axes[f])}"],
+                        notes=[f"{where} is along {_axes(entry, own)}, {places[f]} along {_axes(entry, axes[f])}"],
                     )
                 axes[f], places[f] = own, where
             named |= dict(zip(range(len(mesh)), entry.alias_name, strict=False))
@@ -333,7 +333,7 @@ def _check_used_once(node: Node, axes: Sequence[Axes], places: dict[int, str], n
             first[a] = f
 
 
-def _named(layout: NamedLayout, axes: Axes) -> str:
+def _axes(layout: NamedLayout, axes: Axes) -> str:
     """Return axes by the names of a layout."""
     return ", ".join(repr(layout.alias_name[a]) for a in axes) or "no axis"
 

@@ -44,7 +44,7 @@ class DrawRows(Pass):
 
 def random_rows(graph: Graph) -> dict[Node, Rows]:
     """Return the places of the ranks' rows in the results of operators that draw, of those that have rows."""
-    fed = _fed(graph)
+    fed = _fed_inputs(graph)
     draws = [node for node in graph.nodes if draws_by_place(node.op)]
     pinned: dict[Value, Rows] = {}
     while True:
@@ -56,7 +56,7 @@ def random_rows(graph: Graph) -> dict[Node, Rows]:
         pinned[guessed] = FIRST
 
 
-def _fed(graph: Graph) -> dict[Value, Rows]:
+def _fed_inputs(graph: Graph) -> dict[Value, Rows]:
     """Return the inputs of which every rank feeds rows of its own."""
     found: dict[Value, Rows] = {}
     for parameter in graph.parameters:

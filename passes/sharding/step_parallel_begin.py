@@ -24,7 +24,7 @@ class StepParallelBegin(Pass):
         view.returns_tuple = graph.returns_tuple
         mapping: dict[Value, Value] = {}
         used: set[Value] = set()
-        shown = _shown(graph)
+        shown = _shown_nodes(graph)
         copies: dict[Graph, Graph] = {}
         for node in graph.nodes:
             if node not in shown:
@@ -36,7 +36,7 @@ class StepParallelBegin(Pass):
                 continue
             copy = Node(node.op, inputs, node.type, node.name, node.instance, node.scope, node.frames)
             copy.in_strategy, copy.out_strategy = node.in_strategy, node.out_strategy
-            copy.strategy = _strategy(node)
+            copy.strategy = _shown_strategy(node)
             copy.regions = tuple(copied_region(region, known=copies) for region in node.regions)
             mapping[node] = copy
             used.update(inputs)
@@ -60,12 +60,12 @@ def _leave_strategies(region: Graph) -> None:
     for parameter in region.parameters:
         parameter.layout = None
     for node in region.nodes:
-        node.strategy = _strategy(node)
+        node.strategy = _shown_strategy(node)
         node.in_layouts = node.layout = node.forward = None
         node.attrs = {}
 
 
-def _strategy(node: Node) -> tuple[tuple[int, ...], ...] | None:
+def _shown_strategy(node: Node) -> tuple[tuple[int, ...], ...] | None:
     """Return the user's strategy, in the user's terms, or else the one of the layouts."""
     if node.in_layouts is None:
         return None
@@ -75,7 +75,7 @@ def _strategy(node: Node) -> tuple[tuple[int, ...], ...] | None:
     return tuple(layout.strategy if layout is not None else () for layout in node.in_layouts)
 
 
-def _shown(graph: Graph) -> set[Node]:
+def _shown_nodes(graph: Graph) -> set[Node]:
     """Return the forward operators, and updates whose results they compute with, without operators that only have to
     run before."""
     shown = {node for node in graph.nodes if node.phase == "forward"}

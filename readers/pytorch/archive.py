@@ -236,10 +236,10 @@ class Archive:
         found: dict[str, tuple[zipfile.ZipInfo, ArchivePlace]] = {}
         ends: list[tuple[int, int, str]] = []
         for info in infos:
-            name = self._name(info)
+            name = self._inner_name(info)
             if name in found:
                 raise self._damaged(f"it has {name!r:.100} twice")
-            place = self._local(file, info)
+            place = self._member_offset(file, info)
             found[name] = info, place
             ends.append((info.header_offset, place.offset + place.size, name))
         ends.sort()
@@ -249,7 +249,7 @@ class Archive:
         self._check_folder(infos)
         return found
 
-    def _name(self, info: zipfile.ZipInfo) -> str:
+    def _inner_name(self, info: zipfile.ZipInfo) -> str:
         """Return the name inside of the folder of all members."""
         if "\\" in info.orig_filename or ":" in info.filename or "\0" in info.orig_filename:
             raise MspcError(f"{self.shown} names {info.orig_filename!r:.100}, which can be no member of a program")
@@ -266,7 +266,7 @@ class Archive:
                 f"{folders[0]!r:.40} and {folders[1]!r:.40} among them"
             )
 
-    def _local(self, file: BinaryIO, info: zipfile.ZipInfo) -> ArchivePlace:
+    def _member_offset(self, file: BinaryIO, info: zipfile.ZipInfo) -> ArchivePlace:
         """Return the place of a member by the header before it."""
         file.seek(max(0, info.header_offset))  # negative where bytes are missing
         header = file.read(LOCAL_HEADER.size)

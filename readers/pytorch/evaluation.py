@@ -107,24 +107,24 @@ class Autocast:
         if self.dtype is None:
             return list(given)
         if name in NARROW:
-            return [_as(value, self.dtype, (FLOAT32, *HALVES), call, type_of) for value in given]
+            return [_in_type(value, self.dtype, (FLOAT32, *HALVES), call, type_of) for value in given]
         if name in WIDE:
-            return [_as(value, FLOAT32, HALVES, call, type_of) for value in given]
+            return [_in_type(value, FLOAT32, HALVES, call, type_of) for value in given]
         floats = [type for type in map(type_of, _flat(given)) if type is not None and type.dtype.is_float]
         shaped = {type.dtype for type in floats if type.shape}
         if not shaped.intersection(HALVES):
             return list(given)
         dtype = _widest(shaped)
         if len({type.dtype for type in floats}) > 1:
-            given = [_as(value, dtype, (FLOAT32, *HALVES), call, type_of) for value in given]
-        return [_within(value, dtype) for value in given]
+            given = [_in_type(value, dtype, (FLOAT32, *HALVES), call, type_of) for value in given]
+        return [_within_range(value, dtype) for value in given]
 
     def results(self, name: str, given: Sequence[Any], found: list[Any], call: Call, type_of: TypeOf) -> list[Any]:
         """Return the results of a kind that computed with the operands of `operands`."""
         if self.dtype is None or name not in BY_BATCH:
             return found
         first = type_of(given[0])
-        return found if first is None else [_as(found[0], first.dtype, (FLOAT32,), call, type_of), *found[1:]]
+        return found if first is None else [_in_type(found[0], first.dtype, (FLOAT32,), call, type_of), *found[1:]]
 
 
 def name_of(target: str) -> str:
@@ -162,7 +162,7 @@ def _widest(dtypes: set[DType]) -> DType:
     return next(iter(dtypes)) if len(dtypes) == 1 else FLOAT32
 
 
-def _within(value: Any, dtype: DType) -> Any:
+def _within_range(value: Any, dtype: DType) -> Any:
     """Return a number that was the largest of Float32, as masks are filled with, as the largest of another type."""
     if not isinstance(value, float) or not math.isfinite(value):
         return value
@@ -170,10 +170,10 @@ def _within(value: Any, dtype: DType) -> Any:
     return min(max(value, -largest), largest)
 
 
-def _as(value: Any, dtype: DType, of: Sequence[DType], call: Call, type_of: TypeOf) -> Any:
+def _in_type(value: Any, dtype: DType, of: Sequence[DType], call: Call, type_of: TypeOf) -> Any:
     """Return a tensor of one of the types `of` in another one; of a list its tensors; anything else unchanged."""
     if isinstance(value, (tuple, list)):
-        return tuple([_as(each, dtype, of, call, type_of) for each in value])
+        return tuple([_in_type(each, dtype, of, call, type_of) for each in value])
     type = type_of(value)
     if type is None or type.dtype == dtype or type.dtype not in of:
         return value
@@ -366,13 +366,13 @@ class _Walk:
                 self._made(node)
 
     def _made(self, node: ExportedNode) -> None:
-        self._at(node)
+        self._at_node(node)
         try:
             self._run(node)
         except MspcError as error:
             raise of_node(error, node) from None
 
-    def _at(self, node: ExportedNode) -> None:
+    def _at_node(self, node: ExportedNode) -> None:
         """Attribute the next calls to this node."""
         precision = AS_THEY_ARE if self.autocast is not None and self.autocast.is_exported else None
         self.evaluator.at(frames_of(node), scope_of(node), precision)
@@ -427,14 +427,20 @@ class _Walk:
 
     def _run(self, node: ExportedNode) -> None:
         if node.target in CONTROL:
-            runs = self._choose if node.target == CONDITION else self._turn if node.target in LOOPS else self._inline
+            runs = (
+                self._run_branch
+                if node.target == CONDITION
+                else self._run_loop
+                if node.target in LOOPS
+                else self._inline
+            )
             runs(node)
             return
         kind = kind_of(node.target)
         assert kind is not None, "the kinds were looked at before"
         operands = kind.bound(self._operands(node, kind))
-        self._at(node)  # again: operands may have been made
-        values = self._computed(node, kind, operands)
+        self._at_node(node)  # again: operands may have been made
+        values = self._kind_results(node, kind, operands)
         if kind.writes:
             self._write(node, kind, values)
         if not node.results:
@@ -442,11 +448,11 @@ class _Walk:
         if len(values) < len(node.results):
             raise MspcError(f"it gives {len(values)} values here, and {len(node.results)} were exported")
         each = zip(node.results, values[: len(node.results)], node.types, strict=True)
-        typed = [self._typed(name, value, type) for name, value, type in each]
+        typed = [self._in_exported_type(name, value, type) for name, value, type in each]
         typed = [self.evaluator.planned(name, value) for name, value in zip(node.results, typed, strict=True)]
-        self.values.update(zip(node.results, self._shared(node, kind, operands, typed), strict=True))
+        self.values.update(zip(node.results, self._views_of_first(node, kind, operands, typed), strict=True))
 
-    def _computed(self, node: ExportedNode, kind: Kind, operands: list[Any]) -> list[Any]:
+    def _kind_results(self, node: ExportedNode, kind: Kind, operands: list[Any]) -> list[Any]:
         """Return the results of a kind, in the element types of autocast."""
         call, type_of, autocast, name = self.evaluator.call, self.evaluator.type_of, self.autocast, name_of(node.target)
         given = operands if autocast is None else autocast.operands(name, operands, call, type_of)
@@ -454,7 +460,9 @@ class _Walk:
         values = list(found) if isinstance(found, (tuple, list)) else [found]
         return values if autocast is None else autocast.results(name, operands, values, call, type_of)
 
-    def _shared(self, node: ExportedNode, kind: Kind, operands: list[Any], values: list[Any]) -> list[NamedValue]:
+    def _views_of_first(
+        self, node: ExportedNode, kind: Kind, operands: list[Any], values: list[Any]
+    ) -> list[NamedValue]:
         """Return the results, as views of the first argument if they share its elements."""
         first = returned(node, kind)
         base = None if first is None else self.values.get(first.name)
@@ -498,7 +506,7 @@ class _Walk:
                 value = self.evaluator.call(overwritten, [named.read(self.evaluator.call), value])
             named.write(self.evaluator.call, value, self.is_differentiated)
 
-    def _typed(self, name: str, value: Any, type: ExportedType | None) -> Any:
+    def _in_exported_type(self, name: str, value: Any, type: ExportedType | None) -> Any:
         """Return a result in the exported element type, or in the half of autocast. Raise MspcError if it has another
         shape."""
         found = self.evaluator.type_of(value)
@@ -521,7 +529,9 @@ class _Walk:
 
     def _inline(self, node: ExportedNode) -> None:
         graph, operands, differentiated = inlined(node)
-        inner = self._entered(graph, operands, inside(node, self.autocast), differentiated and self.is_differentiated)
+        inner = self._inner_walk(
+            graph, operands, inside(node, self.autocast), differentiated and self.is_differentiated
+        )
         for name, output in zip(node.results, graph.outputs, strict=True):
             value = inner.argument(output)
             if isinstance(output, NodeResult) and self.evaluator.type_of(value) is not None:
@@ -546,21 +556,21 @@ class _Walk:
                 made.add(found.storage)
                 found.storage.replace(call(ops.stop_gradient, [found.storage.value]))
 
-    def _choose(self, node: ExportedNode) -> None:
+    def _run_branch(self, node: ExportedNode) -> None:
         """Run the graph whose condition is known to hold; if only the run knows it, both, and select the elements of
         one: neither changes anything else."""
         condition, graphs, operands = branches(node)
         answer = self.argument(condition)
         if self.evaluator.type_of(answer) is None:
-            values = self._inside(graphs[0] if answer else graphs[1], operands, self.autocast)
+            values = self._graph_results(graphs[0] if answer else graphs[1], operands, self.autocast)
         else:
-            both = [self._inside(graph, operands, self.autocast) for graph in graphs]
-            self._at(node)
+            both = [self._graph_results(graph, operands, self.autocast) for graph in graphs]
+            self._at_node(node)
             values = [self.evaluator.call(ops.where, [answer, *pair]) for pair in zip(*both, strict=True)]
         for name, value in zip(node.results, values, strict=True):
             self.values[name] = NamedValue(Storage(value), value)
 
-    def _turn(self, node: ExportedNode) -> None:
+    def _run_loop(self, node: ExportedNode) -> None:
         """Run graphs repeatedly: while a condition holds, or for every row."""
 
         def turned(evaluator: Evaluator, graph: ExportedGraph, given: Sequence[Any]) -> list[Any]:
@@ -571,24 +581,26 @@ class _Walk:
             return [inner.result(output) for output in graph.outputs]
 
         given = [value if isinstance(value, ExportedGraph) else self.argument(value) for _, value in node.arguments]
-        self._at(node)
+        self._at_node(node)
         values = looped(node.target, given, self.evaluator.call, turned)
         for name, value in zip(node.results, values, strict=True):
             self.values[name] = NamedValue(Storage(value), value)
 
-    def _inside(self, graph: ExportedGraph, operands: Sequence[Argument], autocast: Autocast | None) -> list[Any]:
+    def _graph_results(
+        self, graph: ExportedGraph, operands: Sequence[Argument], autocast: Autocast | None
+    ) -> list[Any]:
         """Return the results of a graph for these operands."""
-        inner = self._entered(graph, operands, autocast, self.is_differentiated)
+        inner = self._inner_walk(graph, operands, autocast, self.is_differentiated)
         return [inner.argument(output) for output in graph.outputs]
 
-    def _entered(
+    def _inner_walk(
         self, graph: ExportedGraph, operands: Sequence[Argument], autocast: Autocast | None, is_differentiated: bool
     ) -> _Walk:  # fmt: skip
         """Return the walk of a graph with these operands, at its end."""
         inner = _Walk(self.evaluator, {}, autocast, is_differentiated)
         for (name, _), operand in zip(graph.inputs, operands, strict=True):
             if isinstance(operand, NodeResult) and operand.name in self.halved:
-                inner.values[name] = self._handed(operand.name, autocast)
+                inner.values[name] = self._exported_half(operand.name, autocast)
                 inner.halved.update([name] if inner.values[name] is self.values[operand.name] else [])
             elif isinstance(operand, NodeResult):
                 inner.values[name] = self.named(operand.name)
@@ -597,7 +609,7 @@ class _Walk:
         inner.run(graph)
         return inner
 
-    def _handed(self, name: str, autocast: Autocast | None) -> NamedValue:
+    def _exported_half(self, name: str, autocast: Autocast | None) -> NamedValue:
         """Return a half for an inner graph, whose block may compute in the types that were exported."""
         found = self.named(name)
         if autocast is None or not autocast.is_exported:

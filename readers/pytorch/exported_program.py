@@ -39,7 +39,7 @@ Expression = Number | str | CallExpression
 """A number, the name of a symbol, or an operation."""
 
 
-def _divided(left: Number, right: Number) -> Number:
+def _quotient(left: Number, right: Number) -> Number:
     """Divide, exactly if the result is a whole number."""
     both_whole = isinstance(left, int) and isinstance(right, int)
     return left // right if both_whole and left % right == 0 else left / right
@@ -57,7 +57,7 @@ OPERATIONS: dict[str, Callable[..., Number]] = {
     "Pow": _power,
     "PowByNatural": _power,
     "FloatPow": _power,
-    "Rational": _divided,
+    "Rational": _quotient,
     "IntTrueDiv": operator.truediv,
     "FloatTrueDiv": operator.truediv,
     "FloorDiv": operator.floordiv,
@@ -183,11 +183,11 @@ def shown(expression: Expression) -> str:
     sign = SIGNS.get(expression.kind)
     if sign is None:
         return f"{expression.kind}({', '.join(map(shown, expression.operands))})"
-    text = sign.join(_bracketed(operand, expression.kind) for operand in expression.operands)
+    text = sign.join(_in_brackets(operand, expression.kind) for operand in expression.operands)
     return text.replace(" + -", " - ")
 
 
-def _bracketed(operand: Expression, outer: str) -> str:
+def _in_brackets(operand: Expression, outer: str) -> str:
     """Return an operand, in brackets if the sign around it would take only a part of it."""
     text = shown(operand)
     plain = (

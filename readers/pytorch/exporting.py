@@ -80,7 +80,7 @@ def export_folder(folder: Path, to: Path, sizes: Mapping[str, int], names: Seque
     unknown = [name for name in sizes if name not in EXAMPLE]
     if unknown:
         raise MspcError(f"{folder} has no size {unknown[0]!r:.60}", notes=[f"it has {', '.join(EXAMPLE)}"])
-    with _told(f"transformers cannot make the model in {folder}"), warnings.catch_warnings():
+    with _error_message(f"transformers cannot make the model in {folder}"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = _config(transformers, folder)
         name = next(iter(getattr(config, "architectures", None) or ()), "")
@@ -149,12 +149,12 @@ def _stored_names(model: Any, names: Sequence[str]) -> dict[str, JoinedWeight]:
         dims = {type(each).__name__: getattr(each, "dim", None) for each in converter.operations}
         if not set(dims) <= {STACKED, JOINED} or len(converter.target_patterns) != 1:
             continue  # it does more with them
-        lists = [sorted(by_pattern.get(pattern, ()), key=_natural) for pattern in converter.source_patterns]
+        lists = [sorted(by_pattern.get(pattern, ()), key=_natural_order) for pattern in converter.source_patterns]
         found[own] = JoinedWeight(tuple(map(tuple, lists)), dims.get(STACKED), dims.get(JOINED))
     return found
 
 
-def _natural(name: str) -> list[Any]:
+def _natural_order(name: str) -> list[Any]:
     """Sort `experts.10` after `experts.9`."""
     return [(len(part), part) if part.isdigit() else part for part in name.split(".")]
 
@@ -162,7 +162,7 @@ def _natural(name: str) -> list[Any]:
 def _exported(
     torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], to: Path, where: str
 ) -> Exported:
-    with _told(f"PyTorch cannot export {where}"), warnings.catch_warnings(), own_gradients(torch) as lost:
+    with _error_message(f"PyTorch cannot export {where}"), warnings.catch_warnings(), own_gradients(torch) as lost:
         warnings.simplefilter("ignore")
         inputs, named = _each_its_own(torch, (inputs, named))
         program = torch.export.export(module, inputs, named, strict=False)
@@ -282,7 +282,7 @@ def in_type(dtype: Any) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Generator[None]:
+def _error_message(what: str) -> Generator[None]:
     """Return the first lines of PyTorch's error as a message."""
     try:
         yield
@@ -322,14 +322,14 @@ def read_folder(folder: Path, sizes: Mapping[str, int]) -> ExportedProgram:
     Raises:
         MspcError: PyTorch or transformers is missing, cannot make or export the model, or weights are not the model's.
     """
-    stored = _stored(folder)
+    stored = _weights_in(folder)
     with TemporaryDirectory(prefix="mspc-") as place:
         exported = export_folder(folder, Path(place) / "model.pt2", sizes, [*(stored.tensors if stored else ())])
         program = replace(read_program(exported.path), name=str(folder), same=exported.same, own_plan=exported.own_plan)
         return program if stored is None else with_weights(program, stored, exported.stored, ADVICE)
 
 
-def _stored(folder: Path) -> Checkpoint | None:
+def _weights_in(folder: Path) -> Checkpoint | None:
     """Return the weights in the folder, or None."""
     found = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     return None if found is None else open_checkpoint(found)

@@ -55,7 +55,7 @@ def known_result(target: str, operands: Mapping[str, Any], type: ExportedType) -
         return None
     if any(n not in (1, size) for n, size in zip(base.shape, shape, strict=True)):
         return None
-    return KnownTensor(_compact(base.astype(type.dtype.numpy, copy=False)), shape, type.dtype)
+    return KnownTensor(_compact_tensor(base.astype(type.dtype.numpy, copy=False)), shape, type.dtype)
 
 
 def is_known(value: Any) -> bool:
@@ -69,7 +69,7 @@ def _padded(base: Any, rank: int) -> Any:
     return base.reshape((1,) * (rank - base.ndim) + base.shape)
 
 
-def _compact(base: Any) -> Any:
+def _compact_tensor(base: Any) -> Any:
     """Return the tensor with size 1 for dimensions that repeat one number."""
     for dim in range(base.ndim if base.size <= FEW else 0):
         first = base.take([0], dim) if base.shape[dim] > 1 else base

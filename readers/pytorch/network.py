@@ -53,11 +53,11 @@ class ImportedNetwork(Cell):
         object.__setattr__(self, "program", program)
         names = tuple(each.qualified for each in program.inputs if each.kind == "user")
         object.__setattr__(self, "argument_names", names)
-        object.__setattr__(self, "held", self._held(program))
+        object.__setattr__(self, "held", self._held_tensors(program))
         object.__setattr__(self, "constants", {})
         object.__setattr__(self, "results", _results(program, returns))
 
-    def _held(self, program: ExportedProgram) -> dict[str, Tensor]:
+    def _held_tensors(self, program: ExportedProgram) -> dict[str, Tensor]:
         """Return the parameters, buffers and constants by the names of their values in the graph."""
         found: dict[str, Tensor] = {}
         tensors: dict[str, Tensor] = {}
@@ -179,7 +179,7 @@ def module_step(
             own = module.get_parameter(part.whole).narrow(part.dim, part.begin, part.end - part.begin)
             own.copy_(torch.from_numpy(np.array(weights[name])).to(own.dtype))
     inputs, named = tree.tree_unflatten(leaves, spec)
-    with _masked(torch, masks):
+    with _dropout_masks(torch, masks):
         found = [leaf for leaf in tree.tree_flatten(module(*inputs, **named))[0] if isinstance(leaf, torch.Tensor)]
     users = [each for each in network.program.outputs if each.kind in ("user", "loss")]
     tensors = [each for each in users if isinstance(each.value, NodeResult)]
@@ -202,7 +202,7 @@ def module_step(
 
 
 @contextmanager
-def _masked(torch: Any, masks: Sequence[Array]) -> Generator[None]:
+def _dropout_masks(torch: Any, masks: Sequence[Array]) -> Generator[None]:
     """Let dropout of modules keep the elements of these masks, one call after the other. Raise MspcError if they do not
     fit."""
     functional, own, used = torch.nn.functional, torch.nn.functional.dropout, 0

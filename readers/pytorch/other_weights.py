@@ -80,13 +80,13 @@ def _made_of(
         given = names.get(name, JoinedWeight(((name,),)))
         if all(given.names) and all(part in stored.tensors for parts in given.names for part in parts):
             return given
-        packed = _packed(stored, name, each)
+        packed = _packed_parts(stored, name, each)
         if packed is not None:
             return packed
     return None
 
 
-def _packed(stored: Checkpoint, name: str, each: ProgramInput) -> JoinedWeight | None:
+def _packed_parts(stored: Checkpoint, name: str, each: ProgramInput) -> JoinedWeight | None:
     """Return the parts of a parameter that a plan has taken apart, as a run saves them: `gate_up_proj[0]` and `[1]`."""
     parts: list[str] = []
     while f"{name}[{len(parts)}]" in stored.tensors:

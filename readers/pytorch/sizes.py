@@ -77,7 +77,7 @@ def _values(program: ExportedProgram, given: Mapping[str, int], known: Mapping[s
     sizes = {name: value for name, value in program.examples.items() if name in known}
     by_name: dict[str, Expression] = {
         place: symbol for symbol, places in known.items() for place in (symbol, *places)
-    } | _derived(program)
+    } | _derived_dimensions(program)
     said: dict[str, str] = {}
     for name, value in given.items():
         if name not in by_name:
@@ -85,7 +85,7 @@ def _values(program: ExportedProgram, given: Mapping[str, int], known: Mapping[s
             fixed = "all of its sizes are numbers: export it with dynamic_shapes"
             notes = [*did_you_mean(name, names), f"it has {', '.join(names)}" if names else fixed]
             raise MspcError(f"{program.name} has no size {name!r:.60}", notes=notes)
-        symbol, number = _solved(program, name, by_name[name], value)
+        symbol, number = _solved_symbol(program, name, by_name[name], value)
         if symbol in said and sizes[symbol] != number:
             first = said[symbol]
             raise MspcError(
@@ -108,7 +108,7 @@ def _values(program: ExportedProgram, given: Mapping[str, int], known: Mapping[s
     return sizes
 
 
-def _derived(program: ExportedProgram) -> dict[str, Expression]:
+def _derived_dimensions(program: ExportedProgram) -> dict[str, Expression]:
     """Return the dimensions of inputs that are computed from one symbol."""
     return {
         f"{each.qualified}.{at}": size.expression
@@ -119,7 +119,7 @@ def _derived(program: ExportedProgram) -> dict[str, Expression]:
     }  # fmt: skip
 
 
-def _solved(program: ExportedProgram, name: str, size: Expression, value: int) -> tuple[str, int]:
+def _solved_symbol(program: ExportedProgram, name: str, size: Expression, value: int) -> tuple[str, int]:
     """Return the symbol of a size, and its value if the size is `value`. Raise MspcError if the size never is, or does
     not grow linearly with the symbol."""
     if isinstance(size, str):

@@ -118,15 +118,15 @@ class _Search:
         self.types = dict(program.graph.inputs)
         self.types |= {name: type for node in nodes for name, type in zip(node.results, node.types, strict=True)}
         self.written = written_names(program.graph)
-        self.data = _dependent(nodes, [each.name for each in program.inputs if each.kind == "user"])
-        self.trained = _dependent(nodes, [each.name for each in program.inputs if each.trainable])
+        self.data = _dependent_names(nodes, [each.name for each in program.inputs if each.kind == "user"])
+        self.trained = _dependent_names(nodes, [each.name for each in program.inputs if each.trainable])
 
     def ratios(self, value: Argument, is_sum: bool = False) -> Iterator[_Ratio]:
         """Yield the ratios among the terms of a number. is_sum: it adds up the elements of `value`."""
         node = self.maker.get(value.name) if isinstance(value, NodeResult) else None
         if node is None:
             return
-        target, given = _plain(node.target), list(dict(node.arguments).values())
+        target, given = _functional_kind(node.target), list(dict(node.arguments).values())
         if target in SAME or (target in SCALED and not self._is_data(given[1])):
             yield from self.ratios(given[0], is_sum)
         elif target in TERMS:
@@ -141,10 +141,10 @@ class _Search:
     def divides(self, node: ExportedNode) -> bool:
         """Return whether a node divides by a number that each part counts for itself."""
         if node.target in MEANS:
-            target = _given(node, "target")
+            target = _argument_of(node, "target")
             type = self.types.get(target.name) if isinstance(target, NodeResult) else None
-            return _given(node, "reduction") == MEAN and (type is None or type.dtype.is_integer)
-        other = _given(node, "other") if node.target in DIVISIONS else None
+            return _argument_of(node, "reduction") == MEAN and (type is None or type.dtype.is_integer)
+        other = _argument_of(node, "other") if node.target in DIVISIONS else None
         return self._is_data(other) and self._is_number(other)
 
     def counts(self, ratios: Sequence[_Ratio]) -> ExportedProgram:
@@ -152,7 +152,7 @@ class _Search:
         graph = self.program.graph
         made = [node for ratio in ratios for node in ratio.made]
         needed = {name for node in made for _, value in node.arguments for name in names_in(value)}
-        nodes = self._needed(needed | {ratio.count for ratio in ratios})
+        nodes = self._needed_nodes(needed | {ratio.count for ratio in ratios})
         read = {name for node in (*nodes, *made) for _, value in node.arguments for name in names_in(value)}
         inputs = [each for each in self.program.inputs if each.kind in ("user", "value") or each.name in read]
         fixed = [each if each.kind in ("user", "value") else replace(each, kind="constant") for each in inputs]
@@ -163,9 +163,9 @@ class _Search:
 
     def _of_labels(self, node: ExportedNode) -> _Ratio | None:
         """Return the mean of losses with class numbers."""
-        target, weight, ignored = (_given(node, name) for name in ("target", "weight", "ignore_index"))
+        target, weight, ignored = (_argument_of(node, name) for name in ("target", "weight", "ignore_index"))
         type = self.types.get(target.name) if isinstance(target, NodeResult) else None
-        if _given(node, "reduction") != MEAN or type is None or not type.dtype.is_integer:
+        if _argument_of(node, "reduction") != MEAN or type is None or not type.dtype.is_integer:
             return None
         if not self._is_fixed([value for value in (target, weight) if isinstance(value, NodeResult)]):
             return None
@@ -188,7 +188,7 @@ class _Search:
 
     def _of_sums(self, node: ExportedNode, is_sum: bool) -> _Ratio | None:
         """Return a sum over a function of another sum."""
-        above, below = _given(node, "self"), _given(node, "other")
+        above, below = _argument_of(node, "self"), _argument_of(node, "other")
         if not self._is_number(below) or not (is_sum or self._adds_up(above)):
             return None
         chain: list[ExportedNode] = []
@@ -197,7 +197,7 @@ class _Search:
             if maker is None or len(maker.results) != 1 or not self._is_fixed([below]):
                 return None
             type = self.types[below.name]
-            if _plain(maker.target) in SUMS and type is not None:
+            if _functional_kind(maker.target) in SUMS and type is not None:
                 return _Ratio(node, below.name, type, (), tuple(chain[::-1]))
             chain.append(maker)
             names = {name for _, value in maker.arguments for name in names_in(value)} & self.data
@@ -211,7 +211,7 @@ class _Search:
         node = self.maker.get(value.name) if isinstance(value, NodeResult) else None
         if node is None:
             return False
-        target, given = _plain(node.target), list(dict(node.arguments).values())
+        target, given = _functional_kind(node.target), list(dict(node.arguments).values())
         if target in SAME or (target in SCALED and not self._is_data(given[1])):
             return self._adds_up(given[0])
         if target in ("aten.add.Tensor", "aten.sub.Tensor"):
@@ -220,13 +220,13 @@ class _Search:
 
     def _is_fixed(self, values: Iterable[NodeResult]) -> bool:
         """Return whether values depend on no parameter, and on nothing that is overwritten."""
-        needed = {name for value in values for name in (value.name, *self._names_behind(value.name))}
+        needed = {name for value in values for name in (value.name, *self._operand_names(value.name))}
         return not needed & (self.written | self.trained)
 
-    def _names_behind(self, name: str) -> set[str]:
-        return {name for node in self._needed({name}) for _, value in node.arguments for name in names_in(value)}
+    def _operand_names(self, name: str) -> set[str]:
+        return {name for node in self._needed_nodes({name}) for _, value in node.arguments for name in names_in(value)}
 
-    def _needed(self, names: set[str]) -> list[ExportedNode]:
+    def _needed_nodes(self, names: set[str]) -> list[ExportedNode]:
         """Return the nodes that compute names, in order."""
         needed, found = set(names), list[ExportedNode]()
         for node in reversed(self.program.graph.nodes):
@@ -298,19 +298,19 @@ def _renamed(node: ExportedNode, names: Mapping[str, str], result: str) -> Expor
     return replace(node, name=result, results=(result,), arguments=tuple((n, renamed(v)) for n, v in node.arguments))
 
 
-def _given(node: ExportedNode, name: str) -> Argument:
+def _argument_of(node: ExportedNode, name: str) -> Argument:
     """Return an argument of a call, or its default."""
     kind = kind_of(node.target)
     assert kind is not None
     return dict(node.arguments).get(name, next(each.default for each in kind.arguments if each.name == name))
 
 
-def _plain(target: str) -> str:
+def _functional_kind(target: str) -> str:
     """Return the kind that computes the same without writing into its first argument."""
     return target.replace("_.", ".") if not target.startswith("_") else target
 
 
-def _dependent(nodes: Sequence[ExportedNode], names: Iterable[str]) -> set[str]:
+def _dependent_names(nodes: Sequence[ExportedNode], names: Iterable[str]) -> set[str]:
     """Return the names that are computed from others."""
     found = set(names)
     for node in nodes:
@@ -480,7 +480,7 @@ def compiled_as(program: ExportedProgram, training: Training) -> CompiledStep:
         network = _as_said(ImportedNetwork(program, loss.target or None, half), training.plan)
         trained = CompiledStep(network, network.input_types)
         if training.accumulate != 1:
-            network, counts = _counted(program, loss, training, half)
+            network, counts = _counted_networks(program, loss, training, half)
             part = network
     if training.accumulate != 1:
         trained = _in_parts(program, trained, part, counts, training.accumulate)
@@ -522,7 +522,7 @@ def _as_said(network: ImportedNetwork, plan: LayerPlan | None) -> ImportedNetwor
     return network
 
 
-def _counted(
+def _counted_networks(
     program: ExportedProgram, loss: ProgramOutput, training: Training, half: DType | None
 ) -> tuple[ImportedNetwork, Cell | None]:
     """Return the network of the loss of one part, and the one of its counts, if the loss has some."""
@@ -604,7 +604,7 @@ def type_of(program: ExportedProgram, output: ProgramOutput) -> ExportedType | N
     return dict(program.graph.inputs).get(name)
 
 
-def _users(program: ExportedProgram) -> list[tuple[ProgramOutput, ExportedType]]:
+def _user_results(program: ExportedProgram) -> list[tuple[ProgramOutput, ExportedType]]:
     """Return the results that are tensors, with their types."""
     found = [(each, type_of(program, each)) for each in program.outputs if each.kind in ("user", LOSS)]
     return [(each, type) for each, type in found if type is not None]
@@ -612,7 +612,7 @@ def _users(program: ExportedProgram) -> list[tuple[ProgramOutput, ExportedType]]
 
 def _loss(program: ExportedProgram, path: str) -> ProgramOutput:
     """Return the result that is the loss."""
-    users = _users(program)
+    users = _user_results(program)
     for each, type in users:
         if each.target == path if path else each.target == LOSS or each.kind == LOSS:
             return _checked(program, each, type)
@@ -636,7 +636,7 @@ def _checked(program: ExportedProgram, output: ProgramOutput, type: ExportedType
 
 def _result(program: ExportedProgram) -> ProgramOutput:
     """Return the result that a loss is computed of: the one called logits, else the first."""
-    users = [each for each, type in _users(program) if type.dtype.is_float and type.shape]
+    users = [each for each, type in _user_results(program) if type.dtype.is_float and type.shape]
     if not users:
         raise MspcError(f"{program.name} returns nothing that a loss could be computed of")
     return next((each for each in users if each.target == "logits"), users[0])

@@ -207,7 +207,7 @@ def _differentiated_operands(node: ExportedNode) -> set[str]:
         return names_in(tuple([value for _, value in node.arguments]))
     graph, operands, is_differentiated = inlined(node)
     if not is_differentiated:
-        return set(_through(node)[1].values())
+        return set(_overwritten_operands(node)[1].values())
     reached = differentiated_names(graph, names_in(tuple(graph.outputs)))
     pairs = zip(graph.inputs, operands, strict=True)
     return {operand.name for (name, _), operand in pairs if name in reached and isinstance(operand, NodeResult)}
@@ -231,7 +231,7 @@ def _written_and_origin(graph: ExportedGraph, of_gradients: bool = False) -> tup
     written: set[str] = set()
     for node in graph.nodes:
         if node.target in INLINED:
-            inner_written, views = _through(node)
+            inner_written, views = _overwritten_operands(node)
             written |= {origin.get(name, name) for name in inner_written}
             origin |= {name: origin.get(first, first) for name, first in views.items()}
             continue
@@ -256,7 +256,7 @@ def returned(node: ExportedNode, kind: Kind) -> NodeResult | None:
     return base if isinstance(base, NodeResult) else None
 
 
-def _through(node: ExportedNode) -> tuple[set[str], dict[str, str]]:
+def _overwritten_operands(node: ExportedNode) -> tuple[set[str], dict[str, str]]:
     """Return (the operands that an inner graph overwrites, for every result that shares an operand's elements that
     one)."""
     try:

@@ -188,7 +188,7 @@ def attention(
     if isinstance(attn_mask, tuple):
         mode, before, behind = 4, attn_mask[0], attn_mask[1]
         if dropout_p > 0:
-            hidden = _outside(q, k, before, behind)
+            hidden = _outside_band(q, k, before, behind)
     elif attn_mask is not None:
         mask = _in_four_by_ones(attn_mask)
         if mask.dtype == BOOL:
@@ -222,7 +222,7 @@ def _in_four_by_ones(mask: Any) -> Any:
     return ops.Reshape()(mask, (1,) * (4 - len(mask.shape)) + mask.shape)
 
 
-def _outside(query: Any, key: Any, before: Any, behind: Any) -> Any:
+def _outside_band(query: Any, key: Any, before: Any, behind: Any) -> Any:
     """Return a Bool [queries, keys]: the keys outside of the band around each query's own place."""
     queries, keys = ops.arange(0, query.shape[2], 1), ops.arange(0, key.shape[2], 1)
     apart = ops.ExpandDims()(keys, 0) - ops.ExpandDims()(queries, 1)

@@ -114,12 +114,12 @@ def dims_of_results(
     shapes = {name: _numbers(type) for name, type in types.items()}
     if any(shapes[name][dim] % parts for name, dim in cuts.items()):
         raise Unjudged
-    smaller = _smaller(shapes, cuts)
+    smaller = _smaller_sizes(shapes, cuts)
     arrays = _arrays(types, shapes, smaller)
     if sum(array.size for array in arrays.values()) > LARGEST:
         raise Unjudged
     try:
-        whole = _computed(kind, node, arrays, smaller)
+        whole = _computed_results(kind, node, arrays, smaller)
     except MspcError:
         raise Unjudged from None
     return _dims(kind, node, arrays, smaller, cuts, parts, whole)
@@ -135,7 +135,7 @@ def _dims(
     for place, expected in enumerate(whole):
         for dim in _candidates(expected, parts):
             wanted = [expected if dim is None else _slice(expected, dim, parts, rank) for rank in ranks]
-            if _gives(kind, node, slices, smaller, place, wanted):
+            if _gives_arrays(kind, node, slices, smaller, place, wanted):
                 found.append(dim)
                 break
         else:
@@ -149,7 +149,7 @@ def _candidates(expected: Any, parts: int) -> Iterator[int | None]:
     yield None
 
 
-def _gives(
+def _gives_arrays(
     kind: Kind, node: ExportedNode, slices: Sequence[Mapping[str, Any]], smaller: Mapping[int, int], place: int,
     wanted: Sequence[Any],
 ) -> bool:  # fmt: skip
@@ -157,7 +157,7 @@ def _gives(
     shape = tuple(wanted[0].shape)
     for own in (None, shape) if any(name in SIZES for name, _ in node.arguments) else (None,):
         try:
-            found = [_computed(kind, node, each, smaller, own)[place] for each in slices]
+            found = [_computed_results(kind, node, each, smaller, own)[place] for each in slices]
         except (MspcError, IndexError):
             continue
         pairs = zip(found, wanted, strict=True)
@@ -166,7 +166,7 @@ def _gives(
     return False
 
 
-def _computed(
+def _computed_results(
     kind: Kind, node: ExportedNode, arrays: Mapping[str, Any], smaller: Mapping[int, int],
     own: tuple[int, ...] | None = None,
 ) -> list[Any]:  # fmt: skip
@@ -200,7 +200,7 @@ def _numbers(type: ExportedType) -> tuple[int, ...]:
     return tuple(size for size in type.shape if isinstance(size, int))
 
 
-def _smaller(shapes: Mapping[str, tuple[int, ...]], cuts: Mapping[str, int]) -> dict[int, int]:
+def _smaller_sizes(shapes: Mapping[str, tuple[int, ...]], cuts: Mapping[str, int]) -> dict[int, int]:
     """Return smaller sizes instead of those that no operand is cut along, for large operands."""
     if sum(int(np.prod(shape)) for shape in shapes.values()) <= SMALL:
         return {}
@@ -355,7 +355,7 @@ class LayerFlow:
         if weight in self.placed:  # placements require nothing of their input, which is redistributed
             raise _Unknown
         if style is not None and isinstance(x, NodeResult) and x.name not in self.cuts:
-            return _given(style, last, layer)
+            return _result_state(style, last, layer)
         cut = _State(self.of(x))
         if style is None or style.weight == NOTHING:
             if cut.dim == last:
@@ -372,7 +372,7 @@ class LayerFlow:
             what = "gives" if style.weight == OUT else "takes"
             raise _Wrong(f"{layer} is {style.name}, and {self.parts} ranks do not divide the {size} that it {what}")
         self._check_input(layer, style, cut, last)
-        return _given(style, last, layer)
+        return _result_state(style, last, layer)
 
     def _check_input(self, layer: str, style: Style, cut: _State, last: int) -> None:
         """Raise if the input is not cut as the style requires."""
@@ -410,7 +410,7 @@ class LayerFlow:
         if size % self.parts:
             what = "rows" if style.weight in (ROWS, IN) else "columns"
             raise _Wrong(f"{layer} is {style.name}, and {self.parts} ranks do not divide its {size} {what}")
-        return _given(style, len(self._result(node)) - 1, layer)
+        return _result_state(style, len(self._result(node)) - 1, layer)
 
     def _other(self, node: ExportedNode, kind: str, given: Mapping[str, Argument]) -> State | list[State]:
         values = [value for value in _results(tuple(given.values()))]
@@ -447,7 +447,7 @@ class LayerFlow:
         types = {value.name: self.types[value.name] for value, _ in states}
         dims = {name: cut.dim for name, cut in cuts.items()}
         places = {name: str(place) for place, name in enumerate(types)}
-        arguments = tuple((name, _named(value, places)) for name, value in node.arguments)
+        arguments = tuple((name, _renamed_text(value, places)) for name, value in node.arguments)
         key = (node.target, arguments, *((type, dims.get(name)) for name, type in types.items()))
         try:
             if key not in self._alike:
@@ -586,17 +586,17 @@ class _Wrong(Exception):
         self.text = text
 
 
-def _given(style: Style, last: int, layer: str) -> State:
+def _result_state(style: Style, last: int, layer: str) -> State:
     """Return the state of a layer's result, by its style; a DTensor needs none."""
     if not style.is_local:
         raise _Unknown
     return None if style.gives in ("", WHOLE) else SlicedValue(1 if style.gives == SEQUENCE else last, layer)
 
 
-def _named(value: Argument, names: Mapping[str, str]) -> str:
+def _renamed_text(value: Argument, names: Mapping[str, str]) -> str:
     """Return the text of an argument with other names."""
     if isinstance(value, tuple):
-        return f"({','.join(_named(each, names) for each in value)})"
+        return f"({','.join(_renamed_text(each, names) for each in value)})"
     return f"%{names[value.name]}" if isinstance(value, NodeResult) else repr(value)
 
 

@@ -83,9 +83,9 @@ def unpacked(program: ExportedProgram, names: Collection[str]) -> tuple[Exported
     ]
     parts: dict[str, ProgramPart] = {}
     for packed in found:
-        program = _apart(program, packed, parts)
+        program = _program_in_parts(program, packed, parts)
     if parts:
-        program = replace(program, weights=_weights(program, parts), parts=dict(parts))
+        program = replace(program, weights=_weights_in_parts(program, parts), parts=dict(parts))
     return program, parts
 
 
@@ -136,7 +136,7 @@ def _only(users: Mapping[str, list[ExportedNode]], name: str) -> ExportedNode | 
     return found[0] if len(found) == 1 else None
 
 
-def _apart(program: ExportedProgram, packed: _Found, parts: dict[str, ProgramPart]) -> ExportedProgram:
+def _program_in_parts(program: ExportedProgram, packed: _Found, parts: dict[str, ProgramPart]) -> ExportedProgram:
     """Return the program with the parts of one parameter."""
     count = len(packed.split.results)
     cut = {packed.weight.name: packed.dim} | ({packed.bias.name: 0} if packed.bias is not None else {})
@@ -201,7 +201,7 @@ def _cut(type: ExportedType, dim: int, count: int) -> ExportedType:
     return replace(type, shape=tuple(sizes))
 
 
-def _weights(program: ExportedProgram, parts: Mapping[str, ProgramPart]) -> Checkpoint:
+def _weights_in_parts(program: ExportedProgram, parts: Mapping[str, ProgramPart]) -> Checkpoint:
     """Return the weights with the parts of those that are there."""
     weights = program.weights
     tensors = dict(weights.tensors)

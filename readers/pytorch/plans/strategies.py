@@ -106,7 +106,7 @@ def stages_of(plan: str, program: ExportedProgram, count: int, named: Sequence[s
         for length in range(1, len(parts) + 1):
             first.setdefault(".".join(parts[:length]), place)
     found = matched(plan, dict.fromkeys(named), first, "module")
-    lists = _lists(scopes)
+    lists = _module_lists(scopes)
     chosen = {name: blocks for name, blocks in lists.items() if not named or name in found}
     blocks = max(chosen.values(), key=len, default=[])
     if len(blocks) < count:
@@ -120,10 +120,14 @@ def stages_of(plan: str, program: ExportedProgram, count: int, named: Sequence[s
     for name in found:
         if name != of_blocks:
             stages[name] = 0 if first[name] < begin else count - 1
-    return {scope_of(node): stage for node in program.graph.nodes if (stage := _of(node.scope, stages)) is not None}
+    return {
+        scope_of(node): stage
+        for node in program.graph.nodes
+        if (stage := _stage_of_module(node.scope, stages)) is not None
+    }
 
 
-def _lists(scopes: Sequence[str]) -> dict[str, list[str]]:
+def _module_lists(scopes: Sequence[str]) -> dict[str, list[str]]:
     """Return lists of modules by their names, outermost ones, each with its modules in order."""
     found: dict[str, list[str]] = {}
     for scope in scopes:
@@ -133,7 +137,7 @@ def _lists(scopes: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _of(scope: str, stages: Mapping[str, int]) -> int | None:
+def _stage_of_module(scope: str, stages: Mapping[str, int]) -> int | None:
     """Return the stage of the innermost module that has one."""
     while scope:
         if scope in stages:
@@ -416,7 +420,7 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
                             f"{rows} rows")  # fmt: skip
     tensor = {name: dim for name, cuts in placed.items() for dim, axes in cuts.items() if plan.tensor_axis in axes}
     flow = LayerFlow(program, styles, plan.parts, tensor, tied)
-    _tell(plan.name, flow.mistakes)
+    _raise_first(plan.name, flow.mistakes)
     cuts = {
         name: state.dim for node in program.graph.nodes for name in node.results
         if (state := flow.cuts.get(name)) is not None
@@ -472,7 +476,7 @@ def _given_by(program: ExportedProgram, modules: Collection[str]) -> frozenset[s
     )  # fmt: skip
 
 
-def _tell(plan: str, mistakes: Sequence[Mistake]) -> None:
+def _raise_first(plan: str, mistakes: Sequence[Mistake]) -> None:
     """Raise an error of the first mistake, which names the others."""
     if not mistakes:
         return

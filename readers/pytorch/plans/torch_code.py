@@ -427,7 +427,7 @@ def plan_back(graph: Graph) -> PlanBack:
     if not search.wrong:
         _walk(search, {p.name: p for p in own})
     if search.wrong:
-        raise _refused(search.wrong)
+        raise _first_error(search.wrong)
     _check_mesh(ranks, data, search.tensor)
     modules = tuple(dict.fromkeys([*(p.name.rpartition(".")[0] for p in own), *search.layers]))
     return PlanBack(ranks, data, search.tensor, tuple(search.layers.values()), sharing(own, trained, data), modules)
@@ -533,11 +533,11 @@ def _data_axis(graph: Graph) -> Axis | None:
         else:
             found = axes[0]
     if wrong:
-        raise _refused(wrong)
+        raise _first_error(wrong)
     return found
 
 
-def _refused(wrong: Sequence[tuple[str, Node | None]]) -> MspcError:
+def _first_error(wrong: Sequence[tuple[str, Node | None]]) -> MspcError:
     """Return the error of the first mistake, with the others."""
     text, node = next((each for each in wrong if each[1] is not None), wrong[0])
     others = [each for each in dict.fromkeys(each for each, _ in wrong) if each != text]
@@ -638,7 +638,7 @@ def torch_code(plan: PlanBack, made_of: str, compile_id: str) -> str:
         placements |= {"DTensor", "Partial", "Replicate", "Shard", "distribute_tensor"}
     lines = [
         f'"""How {made_of} is sharded over {plan.ranks} ranks, in DTensor\'s words.', "",
-        f"Written by `mspc compile --out-torch`, of compile {compile_id}.", "", *_told(plan), '"""', "",
+        f"Written by `mspc compile --out-torch`, of compile {compile_id}.", "", *_reader_notes(plan), '"""', "",
         *(["from typing import Any", ""] if is_own or is_local else []),
         f"from torch import {'Tensor, ' if is_local else ''}nn",
         "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh",
@@ -676,7 +676,7 @@ def torch_code(plan: PlanBack, made_of: str, compile_id: str) -> str:
     return "\n".join([*lines, "    return module", ""])
 
 
-def _told(plan: PlanBack) -> list[str]:
+def _reader_notes(plan: PlanBack) -> list[str]:
     """Return the notes for a reader."""
     found = ["Between layers are local tensors: a module that views them has to ask for their sizes, or for -1 heads."]
     if plan.tensor is not None:

@@ -89,17 +89,17 @@ def style_of(text: str) -> Style:
     style = replace(style, name=text)
     if not mark:
         return style
-    for word, value in _given(text).items():
+    for word, value in _style_arguments(text).items():
         if word == "input_layouts":
-            style = replace(style, takes=_held(text, value))
+            style = replace(style, takes=_placement_of_tensor(text, value))
         elif word in ("output_layouts", "desired_input_layouts"):
-            style = replace(style, gives=_held(text, value))
+            style = replace(style, gives=_placement_of_tensor(text, value))
         elif word == "use_local_output":
             style = replace(style, is_local=not (isinstance(value, ast.Constant) and value.value is False))
     return style
 
 
-def _given(text: str) -> dict[str, ast.expr]:
+def _style_arguments(text: str) -> dict[str, ast.expr]:
     """Return the arguments of a style that is written as a call, by their names."""
     try:
         call = ast.parse(text.strip(), mode="eval").body
@@ -115,7 +115,7 @@ def _given(text: str) -> dict[str, ast.expr]:
     return found
 
 
-def _held(text: str, value: ast.expr) -> str:
+def _placement_of_tensor(text: str, value: ast.expr) -> str:
     """Return how ranks hold a tensor by `Shard(-1)`, `Shard(1)` or `Replicate()`; of several the first one."""
     if isinstance(value, ast.Tuple) and value.elts:
         value = value.elts[0]

@@ -37,6 +37,17 @@ def test_parameters_have_the_names_of_the_module(tmp_path: Path) -> None:
     assert network.argument_names == ("x",)
 
 
+def test_it_has_a_state_as_other_cells(tmp_path: Path) -> None:
+    network = loaded(two_layers(), tmp_path)
+    state = network.state_dict()
+    assert list(state) == [p.name for p in network.get_parameters()]
+    assert list(network.named_buffers()) == []
+    weights = {name: Tensor(values(*each.shape)) for name, each in state.items()}
+    network.load_state_dict(weights)
+    for name, each in network.parameters_dict().items():
+        np.testing.assert_array_equal(each.asnumpy(), weights[name].asnumpy())
+
+
 def test_it_computes_what_the_program_says(tmp_path: Path) -> None:
     network = loaded(two_layers(), tmp_path)
     w, b, v = (p.asnumpy() for p in network.get_parameters())
