@@ -1,14 +1,166 @@
-"""Idle time and memory of schedules are those of their papers' formulas, for equal stages."""
+"""Timelines of schedules and of compiles: durations, copies to the host, idle time."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.nodes import seconds
+from mspc.api.state import Session
+from mspc.compiler.driver import compile_call
+from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import WORK, Graph, Node
+from mspc.ops.collective.point_to_point import SendToStage
+from mspc.output.programs import config_of
+from mspc.output.stage_times import stage_times
 from mspc.passes.lib.schedules import FORWARD, Action, Overlapped, Schedule, named_schedule
-from mspc.passes.lib.timeline import ScheduleTimeline, equal_durations, timeline
+from mspc.passes.lib.timeline import ScheduleTimeline, Task, TaskCopies, copies_of, equal_durations, leaving, timeline
 
-STAGES = (2, 3, 4, 8)
+# Copies to the host and back pace a schedule: nodes that wait for them do so in order, everything else hides.
+
+STAGES, PARTS = 4, 12
+
+
+def paced(schedule: Schedule, seconds: float, waits: bool = True) -> ScheduleTimeline:
+    """Forwards and both gradients take one each, copies one way so long."""
+    copies: dict[Task, TaskCopies] = {}
+    for stage in range(STAGES):
+        own = dict.fromkeys(schedule.chunks_of(stage), seconds)
+        copies |= copies_of(schedule, stage, own, waits)
+    return timeline(schedule, equal_durations(schedule), overlap=None, copies=copies)
+
+
+def made(name: str) -> Schedule:
+    return named_schedule(name, STAGES, PARTS, None)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_copies_of_a_micro_batch_hide_behind_the_work_on_others(waits: bool) -> None:
+    schedule = made("1f1b")
+    alone = timeline(schedule, equal_durations(schedule), overlap=None).makespan
+    assert paced(schedule, 2.5, waits).makespan == pytest.approx(alone)
+    assert paced(schedule, 4, waits).makespan > alone + 1, "the bus has no time for so much"
+
+
+def test_forwards_wait_for_all_but_the_last_that_leave() -> None:
+    spans = [span for span in paced(made("gpipe"), 3).spans[0] if span.entry.kind == FORWARD]  # type: ignore[union-attr]  # actions by themselves
+    assert [span.start for span in spans[:5]] == [0, 1, 4, 7, 10]
+    assert [span.start for span in paced(made("gpipe"), 3, False).spans[0][:5]] == [0, 1, 2, 3, 4]
+
+
+def test_what_comes_back_at_once_stays() -> None:
+    schedule = made("1f1b")
+    assert not [*leaving(schedule, STAGES - 1)]
+    assert len([*leaving(schedule, 0)]) == PARTS - 2, "behind the last two there are no forwards"
+
+
+def test_fetches_run_one_behind_another_from_their_places_on() -> None:
+    schedule = named_schedule("gpipe", 1, 2, None)
+    copied = [(0, 0, 0), (0, 1, 0)]
+    copies = {
+        ("F", 0, 0): TaskCopies(left=[(copied[0], 5.0)]),
+        ("F", 0, 1): TaskCopies(left=[(copied[1], 1.0)]),
+        ("B", 0, 0): TaskCopies(ahead=[(copied[0], 0.0), (copied[0], 2.0), (copied[1], 3.0)], read=copied[:1]),
+        ("B", 0, 1): TaskCopies(read=copied[1:]),
+    }
+    spans = timeline(schedule, equal_durations(schedule), overlap=None, copies=copies).spans[0]
+    # The first is gone at 6 and back at 8, the second comes until 11.
+    assert [(str(span.entry), span.start) for span in spans] == [("0F0", 0), ("0F1", 1), ("0B0", 8), ("0B1", 11)]
+
+
+def test_copies_of_other_chunks_are_alike() -> None:
+    own = TaskCopies([((0, 3, 1), 0.0)], [(0, 2, 0)], [((0, 4, 0), 1.5)])
+    assert own.like({0: 7}) == TaskCopies([((7, 3, 1), 0.0)], [(7, 2, 0)], [((7, 4, 0), 1.5)])
+
+
+# The timeline of a compile: from the times of its graphs' nodes, which may be measured, and of messages by border.
+
+SCRIPT = """\
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Parameter, Tensor
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=3)
+class Layer(nn.Cell):
+    def __init__(self, stage, width):
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones((4, width), np.float32)))
+        self.back = Parameter(Tensor(np.ones((width, 4), np.float32)))
+        self.pipeline_stage = stage
+    def construct(self, x):
+        return ops.matmul(x, self.w)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = Layer(0, 32), Layer(1, 2), Layer(2, 4)
+        self.back = Parameter(Tensor(np.ones((32, 4), np.float32)))
+        self.more = Parameter(Tensor(np.ones((2, 4), np.float32)))
+    def construct(self, x):
+        x = ops.tanh(self.first(x))
+        x = self.second(ops.MatMul().set_stage(1)(x, self.back))
+        return self.last(ops.MatMul().set_stage(2)(ops.tanh(x), self.more)).sum()
+cell = nn.PipelineCell(Net(), 4)
+step = nn.TrainOneStepCell(cell, nn.SGD(cell.trainable_params(), 0.1))
+step(Tensor(np.ones((8, 4), np.float32)))
+"""
+
+
+@pytest.fixture
+def graphs(tmp_path: Path) -> list[Graph]:
+    """Of the ranks of three stages, between which 2 x 32 and 2 x 2 numbers go."""
+    (tmp_path / "net.py").write_text(SCRIPT)
+    captured = capture(tmp_path / "net.py", [], Session.of_rank(0, 3))
+    compiled = compile_call(captured.target, captured.args, config_of(captured, 3))
+    return [compiled.rank_graph(rank) for rank in range(3)]
+
+
+def test_nodes_and_messages_take_what_is_measured(graphs: list[Graph]) -> None:
+    """A forward of 1 and a backward of 2; messages of 0.25 a number of the border, which the first one hides."""
+
+    def own(node: Node) -> float:
+        return {"F": 1.0, "B": 2.0}.get(node.attrs.get(WORK, ""), 0.0)
+
+    found = stage_times(graphs, own=own, way=lambda node: node.inputs[0].type.nbytes / 16)
+    starts = [spans[0].start for spans in found.spans]
+    assert starts == [0, 1 + 16, 17 + 1 + 1]
+    assert found.spans[1][-1].end - found.spans[2][-1].end == 1 + 2
+    assert found.spans[0][-1].end - found.spans[1][-1].end == 16 + 2
+    assert [tail.end - tail.start for tail in found.tails.values()] == [0, 0, 0]
+    assert stage_times(graphs, own=own, way=lambda _: 0.0).makespan == 6 * 3
+
+
+def test_updates_are_behind_the_last_micro_batch(graphs: list[Graph]) -> None:
+    """Each takes 1 here; the first stages wait for the loss, which the last one sends behind its own work."""
+    updates = [sum(node.phase == "update" and not node.op.is_view for node in graph.nodes) for graph in graphs]
+
+    def own(node: Node) -> float:
+        return {"F": 1.0, "B": 2.0}.get(node.attrs.get(WORK, ""), float(node.phase == "update"))
+
+    found = stage_times(graphs, own=own, way=lambda _: 0.0)
+    assert all(updates)
+    assert [tail.end - tail.start for tail in found.tails.values()] == updates
+    assert [tail.start for tail in found.tails.values()] == [18, 16, 14]
+    assert found.makespan == 18 + updates[0]
+
+
+def test_a_machine_says_what_is_not_measured(graphs: list[Graph]) -> None:
+    found = stage_times(graphs)
+    calls = [node for node in graphs[1].nodes if WORK in node.attrs]
+    busy = found.busy(1)
+    assert busy > sum(seconds(node) for node in calls)
+    assert busy < sum(seconds(node) for node in graphs[1].nodes)
+    (slow, quick) = (
+        max(seconds(n) for n in graph.nodes if isinstance(n.op, SendToStage)) for graph in (graphs[0], graphs[2])
+    )
+    assert slow == H200.collective_seconds("Send", 256, range(2))
+    assert slow > quick
+
+
+# Idle time and memory of schedules are those of the formulas in their papers, for equal stages.
+
+STAGE_COUNTS = (2, 3, 4, 8)
 TIMES = [(1, 1, 1), (2, 2, 2), (3, 4, 2), (5, 5, 1), (2, 3, 2)]
 """Of a forward, a gradient for inputs and a gradient for weights of one chunk."""
 
@@ -25,7 +177,7 @@ def idle(made: ScheduleTimeline, *, postponed: bool = False) -> set[float]:
 
 
 @pytest.mark.parametrize("times", TIMES)
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", STAGE_COUNTS)
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
 def test_idle_time_of_whole_stages(name: str, stages: int, times: tuple[int, int, int]) -> None:
     """(p - 1) (F + B)."""
@@ -36,7 +188,7 @@ def test_idle_time_of_whole_stages(name: str, stages: int, times: tuple[int, int
 
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("chunks", [1, 2, 3, 4])
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", STAGE_COUNTS)
 @pytest.mark.parametrize("name", ["gpipe", "interleaved"])
 def test_idle_time_of_several_chunks(name: str, stages: int, chunks: int, times: tuple[int, int, int]) -> None:
     """(p - 1) (F + B) / v, where F and B are of all chunks of a stage: here they are of one. For numbers of
@@ -47,7 +199,7 @@ def test_idle_time_of_several_chunks(name: str, stages: int, chunks: int, times:
 
 
 @pytest.mark.parametrize("times", TIMES)
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", STAGE_COUNTS)
 def test_idle_time_of_zero_bubble_h1(stages: int, times: tuple[int, int, int]) -> None:
     """(p - 1) (F + I - W), a third of 1F1B's where F = I = W."""
     forward, input_gradient, weight_gradient = times
@@ -56,7 +208,7 @@ def test_idle_time_of_zero_bubble_h1(stages: int, times: tuple[int, int, int]) -
         assert idle(made) == {(stages - 1) * (forward + input_gradient - weight_gradient)}
 
 
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", STAGE_COUNTS)
 @pytest.mark.parametrize("name", ["zero_bubble_2p", "zero_bubble_v"])
 def test_no_idle_time(name: str, stages: int) -> None:
     """For m of 2 p - 1 and more: with fewer, a stage has not as many forwards as the first gradient takes time."""
@@ -67,7 +219,7 @@ def test_no_idle_time(name: str, stages: int) -> None:
 
 
 @pytest.mark.parametrize("times", TIMES)
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", STAGE_COUNTS)
 def test_idle_time_of_dual_pipe_v(stages: int, times: tuple[int, int, int]) -> None:
     """(p - 1) (F&B + B - 3 W), for 2 p - 1 micro-batches and more."""
     forward, backward, weight_gradient = times[0], times[1] + times[2], times[2]
@@ -77,7 +229,7 @@ def test_idle_time_of_dual_pipe_v(stages: int, times: tuple[int, int, int]) -> N
 
 
 @pytest.mark.parametrize("overlap", [0.25, 0.5, 1])
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", STAGE_COUNTS)
 def test_idle_time_of_dual_pipe_v_with_overlap(stages: int, overlap: float) -> None:
     """The same formula with what pairs really take, for the last stage but one. Every stage has a pair more than the
     one before it, so it works for that much less of a step that is as long for all."""
@@ -89,7 +241,7 @@ def test_idle_time_of_dual_pipe_v_with_overlap(stages: int, overlap: float) -> N
         ]
 
 
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", STAGE_COUNTS)
 def test_memory_is_within_its_bound(stages: int) -> None:
     """In micro-batches of one chunk. The bounds are reached with so many micro-batches."""
     bounds = {
@@ -107,7 +259,7 @@ def test_memory_is_within_its_bound(stages: int) -> None:
             assert kept == bound or micro_batches <= 2 * stages
 
 
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", STAGE_COUNTS)
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 def test_memory_of_rounds(stages: int, chunks: int) -> None:
     """GPipe keeps all; interleaved 1F1B p (1 + (p - 1) / (p v)) of a stage, where p divides m."""

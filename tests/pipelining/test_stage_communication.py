@@ -1,0 +1,229 @@
+"""Messages of stages: rings of keys, values along residuals, and joined matmuls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import mspc
+from mspc import Parameter, Tensor, nn, ops
+from mspc.api import context
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.run import run_directory
+from mspc.commands.verify import verify_target
+from mspc.compiler.config import Config
+from mspc.compiler.driver import compile_call
+from mspc.ir.graph import Graph
+from mspc.ops.collective.point_to_point import SendToStage
+from mspc.runtime.program import load_program
+
+# Ranks meet in their exchanges of keys in one order if gradients of weights are apart.
+
+RINGS = """
+import numpy as np
+import mindspore as ms
+from mindspore import Layout, Parameter, Tensor, nn, ops
+from mindspore.ops.operations.nn_ops import FlashAttentionScore
+
+ms.set_auto_parallel_context(
+    parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=2,
+    pipeline_config={{"pipeline_scheduler": "{schedule}"}},
+)
+WIDTH = 8
+layout = Layout((1, 2), ("data", "context"))
+draw = np.random.RandomState(0)
+
+
+class Attention(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (
+            Parameter(Tensor(draw.randn(WIDTH, WIDTH) * 0.3, ms.float32), name=name) for name in "qkvo"
+        )
+        self.attention = FlashAttentionScore(2, scale_value=0.5, input_layout="BSH", sparse_mode=2)
+        rows = layout("data", "context", "None")
+        self.attention.shard((rows, rows, rows, layout("None", "None")))
+        self.attention.add_prim_attr("enable_ring_attention", True)
+        self.mask = Tensor(np.triu(np.ones((2048, 2048), np.uint8), 1))
+
+    def construct(self, x):
+        query, key, value = (ops.matmul(x, weight) for weight in (self.query, self.key, self.value))
+        found = self.attention(query, key, value, None, None, None, self.mask, None)[3]
+        return x + ops.matmul(found, self.out)
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.CellList([Attention() for _ in range(4)])
+        for number, layer in enumerate(self.layers):
+            layer.pipeline_stage = {stages}[number]
+        self.layers[1].recompute()
+        self.layers[3].recompute()
+
+    def construct(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return ops.square(x).mean()
+
+
+cell = nn.PipelineCell(Net(), 2)
+step = nn.TrainOneStepCell(cell, nn.SGD(cell.trainable_params(), 0.1))
+step(Tensor(draw.randn(4, 8, WIDTH), ms.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages"),
+    [("zero_bubble_h1", (0, 0, 1, 1)), ("zero_bubble_2p", (0, 0, 1, 1)), ("zero_bubble_v", (0, 1, 1, 0))],
+)  # fmt: skip
+def test_computing_again_sends_in_the_order_of_all_ranks(
+    schedule: str, stages: tuple[int, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "net.py"
+    script.write_text(RINGS.format(schedule=schedule, stages=stages))
+    verify_target(str(script), CompileOptions(ranks=4, loudness=Loudness(quiet=True)), seed=0)
+    assert capsys.readouterr().out.startswith("equal: ")
+
+
+# Along residuals stages send one tensor per border and micro-batch, both ways.
+
+STAGES, PARTS, ROWS, WIDTH = 4, 8, 4, 8
+
+
+class Layer(nn.Cell):
+    def __init__(self, stage: int) -> None:
+        super().__init__()
+        self.weight = Parameter(Tensor(np.ones((WIDTH, WIDTH), np.float32)), name="weight")
+        self.pipeline_stage = stage
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x + ops.tanh(ops.matmul(x, self.weight))
+
+
+class Net(nn.Cell):
+    def __init__(self, places: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layers = nn.CellList([Layer(stage) for stage in places])
+
+    def construct(self, x: Tensor, y: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return ((x - y) ** 2).mean()
+
+
+def sent(schedule: str, places: tuple[int, ...]) -> Counter[tuple[int, int]]:
+    """How many messages of micro-batches go from each stage to each other one."""
+    settings = {"pipeline_stages": STAGES, "pipeline_config": {"pipeline_scheduler": schedule}}
+    mspc.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, **settings)
+    try:
+        cell = nn.PipelineCell(Net(places), PARTS)
+        step = nn.TrainOneStepCell(cell, nn.Momentum(cell.trainable_params(), 0.1, 0.9))
+        batch = Tensor(np.ones((ROWS * PARTS, WIDTH), np.float32))
+        compiled = compile_call(step, (batch, batch), Config.from_context(context.freeze(step), STAGES))
+        found: Counter[tuple[int, int]] = Counter()
+        for rank in range(STAGES):
+            ops_of_rank = [node.op for node in compiled.rank_graph(rank).nodes]
+            found.update((rank, op.stage) for op in ops_of_rank if isinstance(op, SendToStage) and op.micro_batch >= 0)
+        return found
+    finally:
+        mspc.reset_auto_parallel_context()
+
+
+@pytest.mark.parametrize(("schedule", "places"), [
+    ("1f1b", (0, 1, 2, 3)), ("gpipe", (0, 0, 1, 2, 3, 3)), ("zero_bubble_h1", (0, 1, 2, 3)),
+])  # fmt: skip
+def test_neighbours_alone_send_to_each_other(schedule: str, places: tuple[int, ...]) -> None:
+    borders = [(stage, stage + 1) for stage in range(STAGES - 1)]
+    there_and_back = [*borders, *((b, a) for a, b in borders)]
+    assert sent(schedule, places) == dict.fromkeys(there_and_back, PARTS)
+
+
+def test_chunks_there_and_back_send_as_often() -> None:
+    """Of the eight chunks' seven borders the one in the middle is within the last stage."""
+    found = sent("zero_bubble_v", (0, 1, 2, 3, 3, 2, 1, 0))
+    assert sum(found.values()) == 2 * 6 * PARTS
+    assert all(abs(a - b) == 1 for a, b in found)
+
+
+# On GPUs the matmuls of query, key and value are one in every stage, forward, backward and for the weights.
+
+PROJECTIONS = """\
+import sys
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Parameter, Tensor
+from mindspore.communication import init
+ms.set_context(device_target="GPU")
+init()
+scheduler, stages = sys.argv[1], int(sys.argv[2])
+places = {"zero_bubble_v": [0, 1, 1, 0], "interleaved": [0, 1, 0, 1]}.get(scheduler, [0, 0, 1, 1])
+ms.set_auto_parallel_context(
+    parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=stages,
+    pipeline_config={"pipeline_interleave": places[1:3] == [1, 0],
+                     "pipeline_scheduler": scheduler.replace("interleaved", "1f1b")})
+draw = np.random.RandomState(3).randn
+class Layer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (
+            Parameter(Tensor((0.1 * draw(16, 16)).astype(np.float32))) for _ in range(4))
+    def heads(self, x, weight):
+        return ops.transpose(ops.reshape(ops.matmul(ops.reshape(x, (-1, 16)), weight), (-1, 6, 2, 8)), (0, 2, 1, 3))
+    def construct(self, x):
+        scores = ops.matmul(self.heads(x, self.query), ops.transpose(self.heads(x, self.key), (0, 1, 3, 2)))
+        mixed = ops.matmul(ops.softmax(scores * 0.5, axis=-1), self.heads(x, self.value))
+        return x + ops.reshape(ops.matmul(ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (-1, 16)), self.out), x.shape)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.CellList([Layer() for _ in range(4)])
+        if stages > 1:
+            for layer, stage in zip(self.layers, places):
+                layer.pipeline_stage = stage
+    def construct(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return ops.square(x).mean()
+cell = nn.PipelineCell(Net(), 4)
+step = nn.TrainOneStepCell(cell, nn.Momentum(cell.trainable_params(), 0.1, 0.9))
+step(Tensor(draw(8, 6, 16).astype(np.float32)))
+"""
+
+
+def trained(folder: Path, scheduler: str, stages: int) -> tuple[Path, dict[str, np.ndarray]]:
+    """The folder of a compile for GPUs, and the parameters behind two steps of it on the CPU."""
+    script = folder / "net.py"
+    script.write_text(PROJECTIONS)
+    out = folder / f"{scheduler}_{stages}"
+    quiet = Loudness(False, True)
+    arguments = scheduler, str(stages)
+    compile_target(str(script), CompileOptions(stages, out=out, loudness=quiet, script_arguments=arguments))
+    run_directory(out, synthetic=True, steps=2, save=out / "after.safetensors", simulate=True)
+    return out, load_file(out / "after.safetensors")
+
+
+def counts(graph: Graph, name: str) -> int:
+    return sum(node.op.name == name for node in graph.nodes)
+
+
+@pytest.mark.parametrize("scheduler", ["1f1b", "interleaved", "zero_bubble_v"])
+def test_each_stage_joins_its_own_products(scheduler: str, tmp_path: Path) -> None:
+    _, alone = trained(tmp_path, scheduler, 1)
+    folder, found = trained(tmp_path, scheduler, 2)
+    program = load_program(folder)
+    for rank in range(2):
+        graph = program.graph(rank, program.text(rank))
+        assert counts(graph, "Concat") == 2  # of a layer's three weights, once for all micro-batches
+        others = graph.graphs()[1:]
+        assert not any(counts(each, "Concat") for each in others)
+        # Of a layer: two products forward, two for its operand, which the first one has no gradient for, two for its
+        # weights.
+        assert sum(counts(each, "MatMul") + counts(each, "FusedMatMul") for each in others) == 2 * 6 - (rank == 0)
+    for name, value in alone.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=2e-6 * np.abs(value).max(), err_msg=name)

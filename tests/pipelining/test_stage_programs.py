@@ -1,0 +1,410 @@
+"""Training, inference and early results of networks in stages: each has the numbers of one stage."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mspc
+from mspc import Parameter, Tensor, nn, ops
+from mspc.analysis.cost.known_machines import H200
+from mspc.api import context
+from mspc.compiler.config import Config
+from mspc.compiler.driver import compile_call
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import WORK, Graph
+from mspc.nn import PipelineGradReducer
+from mspc.ops.collective.point_to_point import SendToStage
+from mspc.output.stage_times import predicted_work
+from mspc.passes.lib.schedules import Action
+from tests.pipelining.random_networks import run
+from tests.pipelining.staged_script import printed, same_as_one_stage
+
+# Networks that are not trained.
+
+TIED = """
+class Embedding(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.table = Parameter(Tensor(drawn.randn(16, 8)), name="table")
+
+    def construct(self, x):
+        return ops.gather(self.table, x, 0), self.table.value()
+
+
+class Head(nn.Cell):
+    def construct(self, x, table):
+        return ops.matmul(x, table.T)
+
+
+class Tied(nn.Cell):
+    @ms.lazy_inline
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.first, self.last, self.head = Embedding(), Layer(), Layer(), Head()
+
+    def construct(self, x):
+        x, table = self.embedding(x)
+        return self.head(self.last(self.first(x)), table)
+
+
+class Parts(nn.Cell):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def construct(self, x):
+        rows = x.shape[0] // 4
+        return ops.concat([self.network(x[i * rows : (i + 1) * rows]) for i in range(4)])
+
+
+net = Tied()
+if STAGES > 1:
+    net.embedding.pipeline_stage, net.first.pipeline_stage = 0, {stages}[0]
+    net.last.pipeline_stage, net.head.pipeline_stage = {stages}[1], 1
+x = Tensor(np.arange(8) * 3 % 16, ms.int32)
+"""
+
+
+@pytest.mark.parametrize("broadcast", [False, True])
+def test_parts_of_a_batch_and_a_table_that_two_stages_read(tmp_path: Path, broadcast: bool) -> None:
+    same_as_one_stage(tmp_path, TIED.format(stages=(0, 1)) + f"""
+network = AutoParallel(Parts(net).set_train(False), "semi_auto")
+network.dataset_strategy("full_batch")
+network.pipeline(STAGES, output_broadcast={broadcast})
+network.compile(x)
+ms.sync_pipeline_shared_parameters(network)
+print("%.10e" % np.abs(network(x).asnumpy()).sum())
+""")  # fmt: skip
+
+
+@pytest.mark.parametrize("more", ["pipeline_segments=2", "pipeline_config={'pipeline_interleave': True}"])
+def test_values_come_back_where_stages_have_several_parts(tmp_path: Path, more: str) -> None:
+    same_as_one_stage(tmp_path, TIED.format(stages=(1, 0)) + f"""
+settings(**(dict({more}) if STAGES > 1 else {{}}))
+print("%.10e" % np.abs(ms.train.Model(net).predict(x).asnumpy()).sum())
+""")  # fmt: skip
+
+
+def test_values_do_not_come_back_otherwise(tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match="values flow forward"):
+        printed(tmp_path, TIED.format(stages=(1, 0)) + "settings()\nms.train.Model(net).predict(x)\n")
+
+
+def test_several_results_of_micro_batches_are_sums_too(tmp_path: Path) -> None:
+    found = printed(tmp_path, """
+settings()
+class Two(Net):
+    def construct(self, x, y):
+        found = self.second(self.first(x))
+        return self.last(found), (found * y).sum()
+
+Net = Two
+net, (x, y) = staged(), batch()
+print(["%.10e" % np.abs(each.asnumpy()).sum() for each in nn.PipelineCell(net, 2)(x, y)])
+first, second, last = (each.w.asnumpy() for each in (net.first, net.second, net.last))
+found = np.tanh(np.tanh(x.asnumpy() @ first) @ second)
+sums = np.tanh(found @ last).reshape(2, 4, 8).sum(0), (found * y.asnumpy()).sum()
+print(["%.10e" % np.abs(each).sum() for each in sums])
+""")  # fmt: skip
+    assert len(found) == 4
+    assert len(set(found)) == 1
+
+
+# Results of no stage: parts of a loss of parameters alone, or of data alone, equal those of one device.
+
+SCRIPT = """
+import numpy as np
+import mspc as ms
+from mspc import Parameter, Tensor, nn, ops
+from mspc.communication import get_rank, init
+
+init()
+ms.set_auto_parallel_context({settings})
+
+
+class Layer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.eye(4) * 0.3), name="w")
+
+    def construct(self, x):
+        return ops.tanh(x @ self.w)
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Layer(), Layer()
+        self.other = Parameter(Tensor(np.ones((4, 4))), name="other")
+
+    def construct(self, x, y):
+        loss = ops.square(self.second(self.first(x)) - y).mean()
+        return {result}
+
+
+class Parts(nn.Cell):
+    def __init__(self, net):
+        super().__init__(auto_prefix=False)
+        self.net = net
+
+    def construct(self, x, y):
+        return self.net(x[:2], y[:2]) + self.net(x[2:], y[2:])
+
+
+net = Net()
+{cell}
+step = nn.TrainOneStepCell(cell, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+x = np.arange(16).reshape(4, 4) / 8.0
+losses = [step(Tensor(x), Tensor(x[::-1] * 0.5)).asnumpy() for _ in range(2)]
+values = {{p.name: p.asnumpy() for p in net.get_parameters()}}
+np.savez({folder!r} + f"/rank_{{get_rank()}}.npz", loss=losses, **values)
+"""
+STAGES = "net.first.pipeline_stage, net.second.pipeline_stage = 0, 1\ncell = nn.PipelineCell(net, 2)"
+
+
+@pytest.mark.parametrize(
+    "result",
+    ["loss + 0.0 * self.other.sum()", "loss + ops.square(self.other).sum() + y.mean()",
+     "0.5 * ops.square(self.other).sum()"],
+    ids=["no share of the loss", "of parameters and of data", "of nothing else"],
+)  # fmt: skip
+def test_a_loss_of_what_is_of_no_stage(tmp_path: Path, result: str) -> None:
+    folder = str(tmp_path)
+    (alone,) = run(SCRIPT.format(settings="", result=result, cell="cell = Parts(net)", folder=folder), 1, tmp_path)
+    settings = "parallel_mode='semi_auto_parallel', dataset_strategy='full_batch', pipeline_stages=2"
+    text = SCRIPT.format(settings=settings, result=result, cell=STAGES, folder=folder)
+    for rank in run(text, 2, tmp_path):
+        for name, wanted in alone.items():
+            np.testing.assert_allclose(rank[name], wanted, rtol=0, atol=1e-12, err_msg=name)
+
+
+# Results for other stages are sent as soon as they are known.
+
+
+class Layer(nn.Cell):
+    def __init__(self, stage: int) -> None:
+        super().__init__()
+        self.w = Parameter(Tensor(np.eye(4, dtype=np.float32)))
+        self.pipeline_stage = stage
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.tanh(ops.matmul(x, self.w))
+
+
+class Net(nn.Cell):
+    def __init__(self, places: tuple[int, ...], wide: bool) -> None:
+        super().__init__()
+        self.layers, self.wide = nn.CellList([Layer(stage) for stage in places]), wide
+
+    def construct(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return ops.broadcast_to(x.sum(), (64, 64)) * 1.0 if self.wide else x.sum()
+
+
+def graphs(scheduler: str, places: tuple[int, ...], wide: bool = False) -> list[Graph]:
+    mspc.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=2,
+        pipeline_config={"pipeline_interleave": len(places) > 2, "pipeline_scheduler": scheduler},
+    )  # fmt: skip
+    try:
+        cell = nn.PipelineCell(Net(places, wide), 4)
+        step = nn.TrainOneStepCell(cell, nn.SGD(cell.trainable_params(), 0.1))
+        config = Config.from_context(context.freeze(step), 2)
+        found = compile_call(step, (Tensor(np.ones((8, 4), np.float32)),), config)
+        return [found.rank_graph(rank) for rank in range(2)]
+    finally:
+        mspc.reset_auto_parallel_context()
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "places", "stage", "chunk"),
+    [("zero_bubble_v", (0, 1, 1, 0), 0, 3), ("1f1b", (0, 1), 1, 1), ("gpipe", (0, 1), 1, 1),
+     ("1f1b", (0, 1, 0, 1), 1, 3)],
+)  # fmt: skip
+def test_a_loss_is_sent_behind_the_forward_that_makes_it(
+    scheduler: str, places: tuple[int, ...], stage: int, chunk: int
+) -> None:
+    found = graphs(scheduler, places)
+    nodes = found[stage].nodes
+    calls = [number for number, node in enumerate(nodes) if WORK in node.attrs]
+    sent = [n for n, node in enumerate(nodes) if isinstance(node.op, SendToStage) and node.op.micro_batch < 0]
+    last = next(
+        n
+        for n in calls
+        if (nodes[n].attrs[WORK], nodes[n].attrs["micro_batch"], nodes[n].attrs["chunk"]) == ("F", 3, chunk)
+    )
+    assert len(sent) == 1
+    assert [n for n in calls if last < n < sent[0]] == []
+    assert any(n > sent[0] for n in calls), "gradients come behind it"
+    _, work = predicted_work(found, H200)
+    assert work.awaited is not None
+    assert [*work.awaited[1 - stage]] == [(stage, Action("F", chunk, 3))]
+
+
+def test_what_is_large_is_sent_behind_the_work() -> None:
+    nodes = graphs("1f1b", (0, 1), wide=True)[1].nodes
+    last = max(number for number, node in enumerate(nodes) if WORK in node.attrs)
+    sent = [n for n, node in enumerate(nodes) if isinstance(node.op, SendToStage) and node.op.micro_batch < 0]
+    assert sent
+    assert min(sent) > last
+
+
+# Ways in which scripts train networks of several stages: each has the numbers of one stage.
+
+SHOWN = "print('\\n'.join(sums(net)))\n"
+FUNCTIONAL = """
+settings({more})
+net = staged()
+cell = nn.PipelineCell(net, 4).set_train()
+optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+reducer = nn.PipelineGradReducer(optimizer.parameters{scale})
+gradient = ops.value_and_grad(lambda x, y: cell(x, y) * {factor}, None, optimizer.parameters)
+
+@ms.jit
+def step(x, y):
+    loss, gradients = gradient(x, y)
+    gradients = reducer(gradients)
+    optimizer(gradients)
+    return loss, gradients
+
+for _ in range(3):
+    loss, gradients = step(*batch())
+    print("loss %.10e" % (float(loss.asnumpy()) / {factor}), ["%.10e" % abs(g.asnumpy()).sum() for g in gradients])
+"""
+
+
+@pytest.mark.parametrize("more", ["", "enable_parallel_optimizer=True"])
+def test_functions_of_gradients(tmp_path: Path, more: str) -> None:
+    assert len(same_as_one_stage(tmp_path, FUNCTIONAL.format(more=more, scale="", factor=1) + SHOWN)) == 6
+
+
+def test_a_reducer_divides_by_the_scale_of_the_loss(tmp_path: Path) -> None:
+    plain = same_as_one_stage(tmp_path, FUNCTIONAL.format(more="", scale="", factor=1))
+    assert same_as_one_stage(tmp_path, FUNCTIONAL.format(more="", scale=", 8.0", factor=8)) == plain
+
+
+@pytest.mark.parametrize(("arguments", "kind", "message"), [
+    (("w",), TypeError, "parameters must be a tuple or a list, not 'w'"),
+    (([1],), TypeError, "parameters must be Parameters"),
+    (([], "1"), TypeError, "scale_sense must be a number, not '1'"),
+    (([], 0), ValueError, "scale_sense must not be 0"),
+    (([], 1.0, 2), TypeError, "opt_shard must be True or False or None, not 2"),
+])  # fmt: skip
+def test_arguments_of_a_reducer(arguments: tuple[object, ...], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message) as refused:
+        PipelineGradReducer(*arguments)  # type: ignore[arg-type]
+    assert isinstance(refused.value, MspcError)
+
+
+def test_a_reducer_needs_a_gradient_for_each_parameter() -> None:
+    reducer = PipelineGradReducer([Parameter(Tensor(np.ones(2)), name="w")])
+    with pytest.raises(ValueError, match="one gradient for each parameter"):
+        reducer(())
+
+
+def test_models_and_settings_around_a_network(tmp_path: Path) -> None:
+    same_as_one_stage(tmp_path, """
+from mspc.parallel.nn import Pipeline
+from mspc.train import LossMonitor, Model
+net = staged(None, None, None)
+cell = nn.WithLossCell(nn.SequentialCell(net.first, net.second, net.last), nn.MSELoss())
+if STAGES > 1:
+    cell = Pipeline(cell, 4, stage_config={"_backbone.0": 0, "_backbone.1": 1, "_backbone.2": 1})
+else:
+    cell = Pipeline(cell, 4)
+optimizer = nn.Adam(cell.trainable_params(), 0.01)
+wrapped = AutoParallel(nn.TrainOneStepCell(cell, optimizer).set_train(), "semi_auto")
+wrapped.dataset_strategy("full_batch")
+wrapped.pipeline(STAGES, scheduler="gpipe")
+for _ in range(2):
+    print("%.10e" % float(wrapped(*batch()).asnumpy()))
+""" + SHOWN)  # fmt: skip
+    same_as_one_stage(tmp_path, """
+from mspc.train import Model
+settings()
+net = staged()
+model = Model(nn.PipelineCell(net, 2), optimizer=nn.AdamWeightDecay(net.trainable_params(), 0.01))
+data = ms.dataset.NumpySlicesDataset((drawn.randn(16, 8), drawn.randn(16, 8)), ["x", "y"], shuffle=False)
+model.train(2, data.batch(8), dataset_sink_mode=False)
+""" + SHOWN)  # fmt: skip
+
+
+OVERFLOWS = """
+settings()
+net = staged()
+for p in net.trainable_params():
+    p.set_dtype(ms.float32)
+cell = nn.PipelineCell(net, 4)
+manager = nn.DynamicLossScaleUpdateCell(2.0**{power}, 2, 2)
+step = nn.TrainOneStepWithLossScaleCell(cell, nn.Momentum(net.trainable_params(), 0.01, 0.9), manager).set_train()
+for _ in range(4):
+    x, y = batch()
+    loss, overflow, scale = step(x.astype(ms.float32), y.astype(ms.float32) * {factor})
+    print(bool(overflow.asnumpy()), float(scale.asnumpy()))
+print([bool(np.isfinite(p.asnumpy()).all()) for p in net.trainable_params()])
+"""
+
+
+def test_an_overflow_anywhere_stops_the_updates_of_all_stages(tmp_path: Path) -> None:
+    found = same_as_one_stage(tmp_path, OVERFLOWS.format(power=120, factor=1e4))
+    assert found[0].startswith("True")
+    assert found[-1] == "[True, True, True]"
+    assert same_as_one_stage(tmp_path, OVERFLOWS.format(power=4, factor=1))[0].startswith("False")
+
+
+def test_an_overflow_on_the_first_stage_alone(tmp_path: Path) -> None:
+    """What is added to the first layer's result is 0, and its gradient as large as the largest input."""
+    text = OVERFLOWS.format(power=10, factor=1).replace("net = staged()\n", """
+class Added(Layer):
+    def construct(self, x):
+        total = self.w.sum()
+        return super().construct(x) + (total - ops.stop_gradient(total)) * x.max()
+
+net = Net()
+net.first = Added()
+net.first.pipeline_stage, net.last.pipeline_stage = 0, STAGES - 1
+""").replace("step(x.astype(ms.float32)", "step(x.astype(ms.float32) * (1e37 if _ == 1 else 1)")  # fmt: skip
+    found = same_as_one_stage(tmp_path, text)
+    assert [line.split()[0] for line in found[:4]] == ["False", "True", "False", "False"]
+    assert found[-1] == "[True, True, True]"
+
+
+def test_parts_of_parts_are_micro_batches(tmp_path: Path) -> None:
+    text = """
+settings()
+net = staged()
+cell = {cell}
+step = nn.TrainOneStepCell(cell, nn.Momentum(net.trainable_params(), 0.1, 0.9)).set_train()
+print("%.10e" % float(step(*batch(16)).asnumpy()))
+"""
+    cells = (
+        "nn.PipelineCell(net, 4)", "nn.GradAccumulationCell(net, 4)",
+        "nn.GradAccumulationCell(nn.PipelineCell(net, 2), 2)", "nn.PipelineCell(nn.GradAccumulationCell(net, 2), 2)",
+    )  # fmt: skip
+    found = [same_as_one_stage(tmp_path, text.format(cell=cell) + SHOWN) for cell in cells]
+    assert all(each == found[0] for each in found)
+
+
+def test_sums_that_nobody_adds_to_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match=re.escape("reads 'accu_grads.first.w', to which nothing adds gradients here")):
+        printed(tmp_path, """
+settings()
+net = staged()
+cell = nn.PipelineCell(net, 4).set_train()
+optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+kept = optimizer.parameters.clone(prefix="accu_grads", init="zeros")
+gradient = ops.value_and_grad(cell, None, optimizer.parameters)
+
+@ms.jit
+def step(x, y):
+    loss, gradients = gradient(x, y)
+    optimizer(kept)
+    return ops.depend(loss, gradients)
+
+step(*batch())
+""")  # fmt: skip
