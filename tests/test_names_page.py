@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.public_names import DOCUMENT, MODULES, document, lacking, table
+from docs.site.public_names import DOCUMENT, MODULES, document, lacking, table
 from mspc.api import index
 from mspc.api.index.absent import absent_names
 from mspc.api.index.table import rows_of

@@ -4,8 +4,8 @@ The tests hold the document to the index, and write it anew with `--update-golde
 taken from an installed one in two steps, for which two interpreters may be needed, as no mspc may be in the way of
 the first:
 
-    python benchmarks/public_names.py list > names.json     # where MindSpore is installed
-    python benchmarks/public_names.py take names.json       # where mspc is; writes api/index/mindspore.txt
+    python docs/site/public_names.py list > names.json     # where MindSpore is installed
+    python docs/site/public_names.py take names.json       # where mspc is; writes api/index/mindspore.txt
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MODULES = (
     "amp", "parallel", "parallel.nn", "communication", "communication.comm_func", "common", "common.dtype",
     "common.initializer", "context", "log", "runtime", "_checkparam",
 )  # fmt: skip
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT, TABLE = ROOT / "docs" / "names.md", ROOT / "api" / "index" / "mindspore.txt"
 HEAD = """# Names
 
 Which of MindSpore's public names mspc has: those that MindSpore {version}, a build for the CPU, lists in a module
 (`__all__`, or what its `dir()` shows), and those that can be had under the same name here. `Tensor` stands for the
 methods and attributes of tensors. A name that is here may still refuse an argument: it says so then. Made from the
-tables of `api/index/` by `benchmarks/public_names.py`.
+tables of `api/index/` by `docs/site/public_names.py`.
 
 | Module | MindSpore | mspc | Share |
 |---|---|---|---|
@@ -46,7 +46,7 @@ what hardly a file of the public collections uses that were looked through. Of t
 """
 TABLE_HEAD = """\
 # What MindSpore {version}, a build for the CPU, lists in a module: how many names, and those that mspc lacks.
-# Made by `benchmarks/public_names.py`.
+# Made by `docs/site/public_names.py`.
 
 """
 
