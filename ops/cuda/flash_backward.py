@@ -23,7 +23,7 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
-from mspc.ops.cuda.attention import Attention, aligned_bytes, first_row
+from mspc.ops.cuda.attention_kernels import Attention, aligned_bytes, first_row
 from mspc.ops.cuda.flash_parts import (
     LONG,
     MIDDLE,

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.cuda.attention import Attention, first_row
+from mspc.ops.cuda.attention_kernels import Attention, first_row
 from mspc.ops.cuda.flash_parts import (
     LONG,
     MIDDLE,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.types import FLOAT32, HALVES, DType, dtype_of
-from mspc.ops.cuda.attention import Attention, addends
+from mspc.ops.cuda.attention_kernels import Attention, addends
 from mspc.ops.cuda.text import address
 from mspc.ops.device import Array, Device, Launch, c_type
 from mspc.ops.nn.attention_kernel import Draws, Shape, draws_source, seed_of

@@ -15,7 +15,7 @@ from mspc.ir.graph import element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, TupleType, Type, dtype_of
 from mspc.ops.bases import require_float, require_same
-from mspc.ops.cuda.attention import LOWEST, Attention, AttentionKernels, Room
+from mspc.ops.cuda.attention_kernels import LOWEST, Attention, AttentionKernels, Room
 from mspc.ops.cuda.flash_backward import flash_backward, flash_shift
 from mspc.ops.cuda.flash_forward import flash_forward
 from mspc.ops.device import Array, Device, Launch, in_order

@@ -15,7 +15,7 @@ from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import FLOAT64, TensorType, TupleType, Type
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, constrained
-from mspc.ops.cuda.attention import launch_join
+from mspc.ops.cuda.attention_kernels import launch_join
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.mint import RepeatInterleaveInt

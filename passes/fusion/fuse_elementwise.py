@@ -29,7 +29,7 @@ from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.groups import GroupSlot, Member, NodeOrder, needed
+from mspc.passes.fusion.fusion_groups import GroupSlot, Member, NodeOrder, needed
 from mspc.passes.fusion.rewriter import Rewriter, element, gathered, parts_of
 
 

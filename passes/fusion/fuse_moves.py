@@ -25,7 +25,7 @@ from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.fuse_elementwise import row_member
-from mspc.passes.fusion.groups import (
+from mspc.passes.fusion.fusion_groups import (
     FARTHEST,
     MOST_LINES,
     MOST_OPERANDS,

@@ -21,7 +21,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowsByIntegers, RowSums
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import Pass
-from mspc.passes.fusion.groups import looked_at
+from mspc.passes.fusion.fusion_groups import looked_at
 from mspc.passes.fusion.rewriter import Rewriter, groups_of_alike, parts_of, successor
 
 

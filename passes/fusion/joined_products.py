@@ -26,7 +26,7 @@ from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.cleanup.simplify import live_values
-from mspc.passes.fusion.groups import FARTHEST, MOST_LINES
+from mspc.passes.fusion.fusion_groups import FARTHEST, MOST_LINES
 from mspc.passes.fusion.pack_attention import Attention
 
 Repeated = Reshape | Cast | StridedSlice

@@ -33,7 +33,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.groups import MOST_LINES, MOST_OPERANDS, enough_rows
+from mspc.passes.fusion.fusion_groups import MOST_LINES, MOST_OPERANDS, enough_rows
 from mspc.passes.fusion.rewriter import parts_of
 
 LITTLE = 64

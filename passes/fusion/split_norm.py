@@ -22,7 +22,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.fused.kernel import row_of
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
-from mspc.passes.fusion.groups import enough_rows
+from mspc.passes.fusion.fusion_groups import enough_rows
 from mspc.passes.fusion.rewriter import split
 
 

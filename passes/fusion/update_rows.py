@@ -23,7 +23,7 @@ from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate, member_of, unchan
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowSums
 from mspc.passes.base import Pass
-from mspc.passes.fusion.groups import looked_at
+from mspc.passes.fusion.fusion_groups import looked_at
 from mspc.passes.fusion.rewriter import Rewriter, element
 
 

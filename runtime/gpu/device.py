@@ -295,7 +295,7 @@ class GpuDevice:
 
     def attention(self, *arrays: Array, **options: Any) -> Launch | None:
         """See `Device.attention`."""
-        from mspc.runtime.gpu.attention import make_attention  # cuDNN is loaded for networks that need it
+        from mspc.runtime.gpu.cudnn_attention import make_attention  # cuDNN is loaded for networks that need it
 
         return make_attention(self, *arrays, **options)
 

@@ -21,7 +21,7 @@ from mspc.ir.types import FLOAT16, FLOAT32, TensorType, dtype_of
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion.fuse_updates import HELD, MOST_MEMBERS
-from mspc.passes.fusion.groups import FARTHEST, MOST_LINES, MOST_OPERANDS
+from mspc.passes.fusion.fusion_groups import FARTHEST, MOST_LINES, MOST_OPERANDS
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
 from mspc.runtime.executor import Executor

@@ -19,7 +19,7 @@ from mspc.ops.fused.kernel import ALONE
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.nn.softmax import Softmax
 from mspc.passes.base import find_pass
-from mspc.passes.fusion.groups import LEAST_ROWS, LITTLE
+from mspc.passes.fusion.fusion_groups import LEAST_ROWS, LITTLE
 from tests.passes.fusion.test_fuse_elementwise import fused, names, new_graph, op, run
 from tests.runtime.region_graphs import graph, run_graphs
 
