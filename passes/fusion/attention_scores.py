@@ -1,4 +1,4 @@
-"""How many scores an attention may have, without a look at what it is made of."""
+"""Bound the number of scores of an attention without a look at its operands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def may_be_attention(node: Node, least: int) -> bool:
 
 
 def may_shard_queries(node: Node) -> bool:
-    """Whether a node may be a product or the softmax of an attention whose strategy shards the queries."""
+    """Return True if a node may be a matmul or the softmax of an attention with sharded queries."""
     if not node.in_strategy:
         return False
     entry = node.in_strategy[0]

@@ -1,8 +1,8 @@
 """Put equal lookups of rows by integers into one operator, and sums of rows, as their gradients are.
 
 Input:  `%3 = Gather(%t, %1)`, `%4 = Gather(%u, %2)`, `%5 = Cast(%3) {dst_type: BFloat16}`, the same of `%4`
-Output: `%3 = GroupedLookups(%t, %1, %u, %2) {lookups: ("Gather(...)", "Gather(...)"), dst_type: BFloat16}` and what
-takes its result apart; of sums likewise `GroupedRowSums(...) {sums: ("GatherGrad(size=40, ...)", ...)}`
+Output: `%3 = GroupedLookups(%t, %1, %u, %2) {lookups: ("Gather(...)", "Gather(...)"), dst_type: BFloat16}` and
+elements of its result; of sums likewise `GroupedRowSums(...) {sums: ("GatherGrad(size=40, ...)", ...)}`
 
 On a GPU each is one or some small kernels, and those of a group are the kernels of one. Alike are lookups and sums of
 as many rows, of as many elements, in the same types; the tables may differ in size. A group takes the place of its last

@@ -6,7 +6,7 @@ Output: `%1 = ReduceSum(%dy) {axis: (1, 2)}`, [n, channels]; `ReduceSum(%1) {axi
         `%gamma` and 1 / (h w) for the second
 
 This saves a pass over memory for every sum but one. The places of a sum are neighbouring dimensions that are
-not the last: along rows a kernel adds up what it holds anyway. Sums over more places, such as those of all images, add
+not the last: along rows a kernel adds up its registers anyway. Sums over more places, such as those of all images, add
 up the others' results. Factors of a sum's operand are found through views.
 """
 

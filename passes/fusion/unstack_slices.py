@@ -1,7 +1,7 @@
 """Make one operator of slices that each take one position of an axis, if they are most of it.
 
 Input:  `%1 = StridedSlice(%x) {begin: (0, 0), end: (8, 1), shrink_axis_mask: 2}`, the same of the other columns
-Output: `%1 = Unstack(%x) {axis: 1}` and what takes its result apart
+Output: `%1 = Unstack(%x) {axis: 1}` and elements of its result
 
 So columns of one tensor may index rows of several tables. On a GPU few kernels make all. Slices that a kernel reads
 in place are none of these (`fuse_moves`).

@@ -7,8 +7,8 @@ neighbouring in memory, which makes them vectors: output channels, for which an 
 
 Of the result and of the image's gradient a row is a position, k an input channel with a place of the window, and b the
 weights. Of the weights' gradient a row is an input channel with a place of the window, k a position, and b the
-gradient of the result. Both come in two stages, whose parts are numbered one behind the other: first b is packed, so
-that the lanes of every k lie side by side, then the sums are made. A part copies what it reads of the image to a slab,
+gradient of the result. Both come in two stages with consecutive numbers of parts: first b is packed, so
+that the lanes of every k lie side by side, then the sums are made. A part copies its operands of the image to a slab,
 padded, unless the windows never leave the image.
 """
 
