@@ -1,8 +1,8 @@
 """CUDA kernels of elementwise operators and of chains, with reductions that close them.
 
-Every operand is read once and every result written once. A result may be an operand's memory: a thread reads
-elements before it overwrites them. Reductions have a fixed order: along rows by a warp or a block each, along columns or over everything
-in two passes if one has too few results to fill the GPU.
+Every operand is read once and every result written once. A result may be an operand's memory: a thread reads elements
+before it overwrites them. Reductions have a fixed order: along rows by a warp or a block each, along columns or over
+everything in two passes if one has too few results to fill the GPU.
 """
 
 from __future__ import annotations
