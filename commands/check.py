@@ -30,7 +30,7 @@ from mspc.ir.files.atomic_writing import check_writable, shown_path
 from mspc.ir.late_dataclass import dataclass
 
 MOST = 5
-"""Collectives of a broken limit that are printed where not all are requested, those that send most."""
+"""Collectives of a broken limit that are printed if not all are requested, those that send most."""
 BROKEN = 1
 """Exit status where a limit does not hold."""
 
@@ -127,7 +127,7 @@ def _print(checked: Checked, output: CheckOutput) -> None:
 
 
 def checked_target(target: str, compiling: CompileOptions, limits: Limits, may_be_free: bool = False) -> Checked:
-    """As `check_target`, without a word. may_be_free: it is no mistake where nothing is limited."""
+    """As `check_target`, without a word. may_be_free: it is no mistake if nothing is limited."""
     if limits.name and limits.file is None:
         raise MspcError(f"the budget {limits.name!r} needs the file that has it", notes=["name it with --budget FILE"])
     if limits.tolerance is not None and limits.baseline is None:

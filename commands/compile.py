@@ -41,7 +41,7 @@ class CompileOptions:
 
     ranks: None asks mpirun or the script. level: 0 to 3, what is written. only_ranks: () for all.
     kinds_only: of ranks with programs that are equal but for ranks, groups and offsets the first alone is written,
-    where there are more than `few`. few: so many at most are written where their networks are their own; 0 for all.
+    if there are more than `few`. few: so many at most are written where their networks are their own; 0 for all.
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
     weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
     are sharded. schedule: where the timeline of stages goes, if anywhere; machine: whose times it has, by name or file;

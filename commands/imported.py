@@ -85,7 +85,7 @@ def capture_imported(
 
 
 def _check_micro_batches(plan: LayerPlan, parts: int) -> None:
-    """Raise MspcError where a batch has too few parts for the stages to work at a time."""
+    """Raise MspcError if a batch has too few parts for the stages to work at a time."""
     if parts < plan.plan.stages:
         raise MspcError(
             f"{plan.plan.name} has {plan.plan.stages} stages, and --accumulate {parts} gives a batch fewer parts",

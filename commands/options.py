@@ -227,7 +227,7 @@ def target_name(target: NamedTarget | Path) -> str:
 
 
 def check_seconds(option: str, seconds: float) -> float:
-    """The same number. Raises MspcError where it is none or endless: nothing is ever longer than NaN seconds."""
+    """The same number. Raises MspcError if it is none or endless: nothing is ever longer than NaN seconds."""
     if not math.isfinite(seconds):
         raise MspcError(f"{option} is {seconds}, not a number of seconds")
     return seconds
@@ -258,7 +258,7 @@ def keep_what_is_read(command: Any) -> None:
 
 
 def _check_kept(option: str, path: Path, read: Sequence[Any]) -> None:
-    """Raises MspcError where a file that is written is one of those that are read. In a folder that is read `--save`
+    """Raises MspcError if a file that is written is one of those that are read. In a folder that is read `--save`
     may write over the weights."""
     from mspc.runtime.program import PROGRAM, WEIGHTS
 

@@ -57,7 +57,7 @@ class SearchOptions:
     out the script's strategies. machine: its name or a file, "" for H200s. memory: bytes that a rank has, 0 for any.
     meshes: as "8x4", that the search shards for. seconds: for one search, 0 for any number. explain: an operator to
     tell of instead; compare: two plans. out: where the plan goes. stages: their numbers, () for all that there may be,
-    None where nothing is said of them; micro_batches: () for the script's number. summary: say the best plan, and the
+    None if nothing is said of them; micro_batches: () for the script's number. summary: say the best plan, and the
     best usual one, in the words of the field. device: that programs are made for, "CPU" or "GPU"; "" for that of a
     named machine, or else the script's."""
 
@@ -405,7 +405,7 @@ NAMED = 3
 
 
 def check_fit(program: Program, one: Graph, graphs: Sequence[Graph], fed: Sequence[Layout]) -> None:
-    """Raises MspcError where a rank's program is none of the network's. one: the network on one device. fed: how its
+    """Raises MspcError if a rank's program is none of the network's. one: the network on one device. fed: how its
     inputs are sliced, where the programs do not say it."""
     known = {p.name: p for p in one.parameters}
     layouts = dict(zip((p.name for p in one.parameters if p.kind == "input"), fed, strict=False))

@@ -101,7 +101,7 @@ def check_has_one_device(many: Compiled) -> None:
 
 
 def check_ranks_alike(found: FoundCall) -> None:
-    """Raises MspcError where ranks that ask for their number launch different graphs."""
+    """Raises MspcError if ranks that ask for their number launch different graphs."""
     first = compile_for(found.captured, found.ranks, NO_FILES, found.asked)
     if Programs(first, range(found.ranks), True, NO_FILES, found.rerun).differ:
         raise MspcError(

@@ -92,7 +92,7 @@ def fed_layouts(program: Program) -> tuple[Layout, ...]:
 
 
 def _stages(program: Program, network: Graph) -> int:
-    """How many stages the program has. Raises MspcError where its ranks cannot have so many."""
+    """How many stages the program has. Raises MspcError if its ranks cannot have so many."""
     stages = network.attrs.get(STAGES, 1)
     if not isinstance(stages, int) or stages < 1 or program.ranks % stages:
         raise MspcError(f"{program.folder / PROGRAM} is damaged: {program.ranks} ranks in {stages} stages")
@@ -197,7 +197,7 @@ def _check_told(program: Program, one: Graph, inputs: Sequence[Type], many: Grap
 
 
 def _check_type(path: Path, what: str, told: Type, own: Type, any_sizes: bool) -> None:
-    """Raises MspcError where a type of the program is not that of its network."""
+    """Raises MspcError if a type of the program is not that of its network."""
     alike = any_sizes and isinstance(told, TensorType) and isinstance(own, TensorType) and told.dtype == own.dtype
     if alike or told == own:
         return
@@ -212,7 +212,7 @@ def _type(program: Program, entry: dict[str, Any]) -> TensorType:
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
-    """The sizes of a shape. Raises ValueError where it is no list of them."""
+    """The sizes of a shape. Raises ValueError if it is no list of them."""
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError(f"its shape is {shape!r:.80}")
     return tuple(shape)

@@ -224,7 +224,7 @@ class KnownValues:
         return next((value for value in found if value is not MISSING), MISSING)
 
     def public_bases(self, cls: OwnClass, below: tuple[ast.ClassDef, ...] = ()) -> list[Instance] | None:
-        """The classes of mspc that a class derives from; None where it derives from others that are not known."""
+        """The classes of mspc that a class derives from; None if it derives from others that are not known."""
         found: list[Instance] = []
         if cls.node in below or any(word.arg == "metaclass" for word in cls.node.keywords):
             return None
@@ -284,7 +284,7 @@ class KnownValues:
 
 
 def imported_by(call: ast.Call) -> ast.Constant | None:
-    """The name of the module that a call of `importlib.import_module` brings, where the text says it."""
+    """The name of the module that a call of `importlib.import_module` brings, if the text says it."""
     match call:
         case ast.Call(
             func=ast.Name(id="import_module") | ast.Attribute(value=ast.Name(id="importlib"), attr="import_module"),
@@ -309,7 +309,7 @@ def _of_instance(base: Instance, name: str) -> Value:
 
 
 def _one(values: list[Value]) -> Value:
-    """The one thing that several bindings of a name give; None where they give several."""
+    """The one thing that several bindings of a name give; None if they give several."""
     first = values[0]
     if len(values) == 1 or all(value is MISSING for value in values):
         return first

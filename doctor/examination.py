@@ -86,7 +86,7 @@ def _deep_calls(script: Path) -> Generator[None]:
 
 
 class _Examiner:
-    """Reads one file. reach: what the script comes to, None where it comes to everything. for_gpu: see `examine`."""
+    """Reads one file. reach: what the script comes to, None if it comes to everything. for_gpu: see `examine`."""
 
     def __init__(
         self, evaluation: KnownValues, file: ScriptFile, reach: Reach | None = None, for_gpu: bool = False
@@ -316,7 +316,7 @@ KINDS = (LACKS, IGNORED, NOTE, UNREACHED, PLAIN)
 @dataclass(frozen=True)
 class Finding:
     """One use. kind: of KINDS. name: in full, as `mindspore.ops.Foo` or `mindspore.nn.Dense(foo)`. file, line, column:
-    where, from 1. instead: what to write, or why it changes nothing; "" where nothing is known."""
+    where, from 1. instead: what to write, or why it changes nothing; "" if nothing is known."""
 
     kind: str
     name: str
@@ -348,7 +348,7 @@ ALIKE = 0.8
 
 @cache
 def instead_of(base: PublicModule | Instance | None, name: str, full: str) -> str:
-    """A known replacement or reason, else where the name stands, else names that are like it; "" without any.
+    """A known replacement or reason, else if the name stands, else names that are like it; "" without any.
 
     base: where the script looks for it. full: what the script calls it, in full.
     """
@@ -426,7 +426,7 @@ def _of_operator(cls: type[Primitive], call: ast.Call) -> Iterator[Misfit]:
 
 
 def _signature(callee: Public) -> list[inspect.Parameter] | None:
-    """The parameters that a call gives; None where they are not known."""
+    """The parameters that a call gives; None if they are not known."""
     if not (inspect.isclass(callee.found) or inspect.isroutine(callee.found)):
         return None
     found = _parameters(callee.found)

@@ -95,7 +95,7 @@ class ScriptFiles:
 
     def module(self, file: ScriptFile, name: str, level: int) -> ScriptFile | None:
         """The file behind `import name` in a file, or behind `from ..name import` with as many dots as `level`; None
-        where it is none of the script's own."""
+        if it is none of the script's own."""
         if level:
             folder = file.path.parent
             for _ in range(level - 1):

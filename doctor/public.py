@@ -82,7 +82,7 @@ def is_own(first: str, path: str) -> bool:
 
 
 def member(module: PublicModule, name: str) -> Any:
-    """A PublicModule, a Public, None where nothing more can be known of the name, or MISSING."""
+    """A PublicModule, a Public, None if nothing more can be known of the name, or MISSING."""
     if name.startswith("__"):
         return None
     below = f"{module.path}.{name}".lstrip(".")
@@ -137,7 +137,7 @@ def has_attribute(cls: type, name: str) -> bool:
 
 @functools.cache
 def _assigned(cls: type) -> frozenset[str] | None:
-    """Attributes that a class's own text assigns, declares or names; None where they cannot be told from it."""
+    """Attributes that a class's own text assigns, declares or names; None if they cannot be told from it."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     except (OSError, TypeError, SyntaxError):
@@ -243,7 +243,7 @@ def settings_of(function: Any) -> tuple[Table, bool]:
 
 
 def why_without_effect(function: Any) -> str:
-    """Why the call of a function or a method changes nothing; "" where it does something."""
+    """Why the call of a function or a method changes nothing; "" if it does something."""
     return _entry(_CALLS, function) or ""
 
 
@@ -306,7 +306,7 @@ def _codes(found: Any) -> Iterator[CodeType]:
 
 
 def _function(name: str) -> Any:
-    """The function, or the operator, of this name in `ops`; None where there is none."""
+    """The function, or the operator, of this name in `ops`; None if there is none."""
     from mspc import ops  # late: only who asks for GPUs needs all of it
 
     found = None if name.startswith("_") else getattr(ops, name, None)

@@ -57,7 +57,7 @@ class Scope:
         return self if self.outer is None else self.outer.top
 
     def owner(self, name: str) -> Scope | None:
-        """The scope whose name this is here; None where no scope of the file has it. Functions do not see the names of
+        """The scope whose name this is here; None if no scope of the file has it. Functions do not see the names of
         the class around them."""
         scope: Scope | None = self
         while scope is not None:

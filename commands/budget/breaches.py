@@ -25,7 +25,7 @@ PARTS = ("weights", "states", "inputs", "constants", "step")
 @dataclass(frozen=True)
 class Breach:
     """A limit that does not hold. key: of the limit. message: what is, and what may be. ranks: that break it by as
-    much. times: how many times the limit that is; where nothing may be, how much there is. collectives: that do, those
+    much. times: how many times the limit that is; if nothing may be, how much there is. collectives: that do, those
     that send most first. memory: bytes of the parts, where the limit is on them."""
 
     key: str
@@ -157,7 +157,7 @@ def _largest_first(kind: RankFacts, wanted: Callable[[CollectiveFact], bool]) ->
 
 
 def _check_cell(facts: CompileFacts, forbidden: Forbidden) -> None:
-    """Raise MspcError where nothing is in the cell: a name that was mistaken would forbid nothing for ever."""
+    """Raise MspcError if nothing is in the cell: a name that was mistaken would forbid nothing for ever."""
     known: dict[str, None] = {}
     scopes = [name.rpartition("/")[0] for name in facts.layouts or ()]
     for scope in (*scopes, *(scope for kind in facts.kinds for scope in kind.scopes)):
@@ -177,7 +177,7 @@ LARGEST = 1 << 20
 
 @dataclass(frozen=True)
 class Baseline:
-    """Figures of a compile, see above. memory, step: None where they are not told."""
+    """Figures of a compile, see above. memory, step: None if they are not told."""
 
     bytes: int
     memory: int | None
@@ -220,7 +220,7 @@ def baseline_of(facts: CompileFacts) -> Baseline:
 
 
 def write_baseline(path: Path, facts: CompileFacts) -> None:
-    """Write the figures of a compile. Raises MspcError where the file cannot be written."""
+    """Write the figures of a compile. Raises MspcError if the file cannot be written."""
     found = baseline_of(facts)
     write_json({MARK: VERSION, **{key: getattr(found, key) for key in KEYS[1:]}}, path)
 
@@ -248,7 +248,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def _wrong(found: Any) -> str:
-    """What is wrong with the content of a file; "" where nothing is."""
+    """What is wrong with the content of a file; "" if nothing is."""
     if not isinstance(found, dict):
         return "it is not a JSON object"
     table = cast("dict[str, Any]", found)

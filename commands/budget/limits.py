@@ -70,7 +70,7 @@ def budget_of(limits: Mapping[str, Any], where: str = "") -> Budget:
     """The budget that values by their keys make.
 
     Args:
-        limits: of KEYS; None where there is no limit. where: begins messages.
+        limits: of KEYS; None if there is no limit. where: begins messages.
 
     Raises:
         MspcError: a value is none that the key takes.

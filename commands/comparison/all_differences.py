@@ -29,7 +29,7 @@ from mspc.ir.late_dataclass import dataclass
 @dataclass(frozen=True)
 class Difference:
     """One thing that is not the same in both. name: of it. cell: around it. first, second: what it is in each; None
-    where it is in the other alone. why: the reasons that the texts give, the second's last."""
+    if it is in the other alone. why: the reasons that the texts give, the second's last."""
 
     name: str
     cell: str
@@ -41,7 +41,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class SentDifference(Difference):
-    """What collectives do otherwise for one tensor. operators: in each, "" where it is in the other alone. bytes: that
+    """What collectives do otherwise for one tensor. operators: in each, "" if it is in the other alone. bytes: that
     a rank sends of it in each."""
 
     operators: tuple[str, str] = ("", "")
@@ -454,7 +454,7 @@ OFFLOADED = "kept on the host"
 def memory_differences(first: PlannedMemory | None, second: PlannedMemory | None) -> list[Difference]:
     """The cells and parameters that two plans treat otherwise; none where one of the two does not tell.
 
-    Every Difference has as its cell what the plans say of that name, and None where a plan leaves it as it is.
+    Every Difference has as its cell what the plans say of that name, and None if a plan leaves it as it is.
     """
     return [] if first is None or second is None else list(_differences(first, second))
 
@@ -490,7 +490,7 @@ class BorderDifference:
 @dataclass(frozen=True)
 class StageDifference:
     """A stage that is idle otherwise, or keeps another number of micro-batches. idle: the part of a step, in each of
-    the two; None where one has no such stage."""
+    the two; None if one has no such stage."""
 
     stage: int
     idle: tuple[float | None, float | None]
@@ -502,7 +502,7 @@ class StageDifferences:
     """All that the pipelines of two compiles differ in.
 
     settings: the numbers of stages, micro-batches and chunks, the schedule. moved: operators in another stage, a
-    Difference for each. borders, stages: those that differ. step: predicted seconds with all waits, where they differ.
+    Difference for each. borders, stages: those that differ. step: predicted seconds with all waits, if they differ.
     """
 
     settings: list[Difference] = field(default_factory=list[Difference])

@@ -36,7 +36,7 @@ from mspc.commands.report.tables import (
 
 NOTHING = "-"
 LONGEST = 30
-"""Characters of a name that is above a column; where one is longer it is "first" and "second"."""
+"""Characters of a name that is above a column; if one is longer it is "first" and "second"."""
 
 
 def tables(found: Differences) -> list[TextTable]:
@@ -215,7 +215,7 @@ def print_differences(found: Differences) -> None:
 
 
 def cells_table(found: Differences, first: RankDifferences, names: tuple[str, str]) -> TextTable:
-    """How many of every kind of difference every kind of cell has, and the bytes that it sends in both; where there are
+    """How many of every kind of difference every kind of cell has, and the bytes that it sends in both; if there are
     too many kinds of cells those come first whose bytes change most, then those with most differences."""
     layouts = alike(found.layouts, lambda told: layer_kind(told.cell))
     operators = alike(first.operators, lambda told: layer_kind(told.cell))

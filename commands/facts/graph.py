@@ -140,7 +140,7 @@ class GraphFacts:
         return isinstance(node.op, STRUCTURAL) and not isinstance(node.op, Collective)
 
     def collective(self, node: Node, times: Times | None = None) -> CollectiveFact | None:
-        """What a node sends that a step runs so often, None where it is no collective."""
+        """What a node sends that a step runs so often, None if it is no collective."""
         if isinstance(node.op, Collective):
             row, sent = collective_row(node, times), node.op.sent_bytes
             ranks = len(node.op.members)
@@ -238,7 +238,7 @@ class GraphFacts:
         self, node: Node, label: str, op: OpLike | None, inputs: Sequence[Texts], output: Texts,
         sources: Sequence[str] = (),
     ) -> OperatorFact:  # fmt: skip
-        """One operator. op: None where its attributes are not told."""
+        """One operator. op: None if its attributes are not told."""
         sharding = "; ".join(str(layout) for layout in element_layouts(node.layout))
         strategy = node.strategy or node.in_strategy
         if not sharding and strategy is not None:

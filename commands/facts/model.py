@@ -51,7 +51,7 @@ class SentTensor:
 
 @dataclass(frozen=True)
 class CollectiveFact:
-    """A collective of a rank. outputs: types of its results. seconds: predicted; None where nothing tells. attributes:
+    """A collective of a rank. outputs: types of its results. seconds: predicted; None if nothing tells. attributes:
     those that change what it computes."""
 
     row: CollectiveRow
@@ -65,7 +65,7 @@ class CollectiveFact:
 @dataclass
 class ScopeTotals:
     """Sums over the nodes of one cell, their gradients included. sent: tensors that collectives take from here.
-    seconds: predicted, of every node by itself; None where the text says too little."""
+    seconds: predicted, of every node by itself; None if the text says too little."""
 
     nodes: int = 0
     sent: int = 0
@@ -86,8 +86,8 @@ class StepTimes:
 class RankFacts:
     """What ranks of one kind do in a step; figures and names are of `ranks[0]`.
 
-    memory, times: None where the text does not say enough. idle: the part of a step in which their stage of a pipeline
-    does not work, None where there are no stages."""
+    memory, times: None if the text does not say enough. idle: the part of a step in which their stage of a pipeline
+    does not work, None if there are no stages."""
 
     ranks: tuple[int, ...]
     operators: tuple[OperatorFact, ...]
@@ -133,7 +133,7 @@ class PlannedMemory:
 @dataclass(frozen=True)
 class StageFacts:
     """One stage of a pipeline. idle: the part of a step in which it does not work; keeps: micro-batches at most at
-    once; None where there is no schedule. operators: of one of its ranks."""
+    once; None if there is no schedule. operators: of one of its ranks."""
 
     idle: float | None
     keeps: int | None
@@ -144,7 +144,7 @@ class StageFacts:
 class PipelineFacts:
     """A network in several stages, as far as the folder has them.
 
-    count: of stages. schedule: its name, and micro_batches, chunks: of all stages; "" and 0 where there is none. step:
+    count: of stages. schedule: its name, and micro_batches, chunks: of all stages; "" and 0 if there is none. step:
     predicted seconds with the waits of stages for each other, None without a schedule. stages: by their numbers.
     borders: by (source, target) the messages of a step, and the bytes that a rank sends in them.
     """
@@ -162,9 +162,9 @@ class PipelineFacts:
 class CompileFacts:
     """All that is known of one compile, dump or plan.
 
-    name: as the user named it. layouts: of operators by their names in plans, a text for every operand; None where
-    nothing is known of them. kinds: of ranks; empty for a plan. foreign: MindSpore wrote it. memory: None where
-    nothing tells. pipeline: None of a network in one stage, and where nothing tells.
+    name: as the user named it. layouts: of operators by their names in plans, a text for every operand; None if
+    nothing is known of them. kinds: of ranks; empty for a plan. foreign: MindSpore wrote it. memory: None if
+    nothing tells. pipeline: None of a network in one stage, and if nothing tells.
     """
 
     name: str
@@ -180,7 +180,7 @@ class CompileFacts:
 
     @property
     def step(self) -> float | None:
-        """Predicted seconds of a step, those in which stages wait for each other among them; None where nothing
+        """Predicted seconds of a step, those in which stages wait for each other among them; None if nothing
         tells."""
         if self.pipeline is not None and self.pipeline.step is not None:
             return self.pipeline.step

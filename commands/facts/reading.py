@@ -238,7 +238,7 @@ def target_facts(target: str, options: CompileOptions = SCRIPTS_OWN, machine: Ma
 
 
 def check_used(targets: tuple[str, ...], options: CompileOptions) -> None:
-    """Raise MspcError where options say how scripts are compiled, and no target is one."""
+    """Raise MspcError if options say how scripts are compiled, and no target is one."""
     given = [
         name
         for name, value in (

@@ -15,7 +15,7 @@ OUTSIDE = "-"
 
 
 def most_expensive_kinds(kinds: Iterable[str], weight: Callable[[str], tuple[int, ...]]) -> list[str]:
-    """The kinds once, as they come; where there are more than MOST_KINDS those of most weight first."""
+    """The kinds once, as they come; if there are more than MOST_KINDS those of most weight first."""
     found = [*dict.fromkeys(kinds)]
     if len(found) <= MOST_KINDS:
         return found

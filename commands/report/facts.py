@@ -287,7 +287,7 @@ def _slice(node: Node) -> SliceRow:
 
 
 def source_line(frames: Frames) -> str:
-    """`net.py:45`, of the innermost line of the user's own files where there is one."""
+    """`net.py:45`, of the innermost line of the user's own files if there is one."""
     for frame in frames:
         if not frame.file.startswith("mspc/"):
             return f"{frame.file}:{frame.line}"

@@ -113,7 +113,7 @@ PICTURES, TABLE = (".svg", ".txt"), ".csv"
 
 
 def check_picture(path: Path, machine: str = "", keep_more: int = 0) -> None:
-    """Raises MspcError where a file is to be written in a form that there is not, there is no such machine, or more is
+    """Raises MspcError if a file is to be written in a form that there is not, there is no such machine, or more is
     to be kept where no order is written."""
     machine_of(machine)
     if path.suffix not in (*PICTURES, TABLE):

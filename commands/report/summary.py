@@ -64,7 +64,7 @@ def print_summary(report: Report, folder: Path) -> None:
 
 
 def kinds_table(report: Report) -> TextTable:
-    """A row for every kind of cell, those inside of others below them; where there are too many the ones that send most
+    """A row for every kind of cell, those inside of others below them; if there are too many the ones that send most
     come first, then those with most operators."""
     operators = alike(report.operators, lambda row: layer_kind(row.scope))
     sent = alike(report.collectives, lambda row: layer_kind(row.scope.removeprefix(GRADIENTS)))

@@ -18,7 +18,7 @@ from mspc.ir.files.atomic_writing import check_writable, write_atomically
 from mspc.ir.late_dataclass import dataclass
 
 OTHERWISE = 100
-"""Characters of a line where there is no terminal and COLUMNS does not say, so that pipes get the same text always."""
+"""Characters of a line if there is no terminal and COLUMNS does not say, so that pipes get the same text always."""
 REPORT_VERSION = 1
 """Version of the form of reports. It grows if a field goes or changes its meaning, not if one is added."""
 BOLD, PLAIN = "\033[1m", "\033[0m"
@@ -51,7 +51,7 @@ def _colours() -> bool:
 
 
 def check_json(path: Path | None) -> None:
-    """Find out before the work whether `write_json` can write there. Raises MspcError where it cannot."""
+    """Find out before the work whether `write_json` can write there. Raises MspcError if it cannot."""
     if path is not None and path != Path("-"):
         check_writable(path, "--json")
 
@@ -284,7 +284,7 @@ def total_lines(report: Report) -> list[str]:
 
 
 def on_host(memory: MemoryRow) -> str:
-    """What lies in the host's memory; "" where nothing does."""
+    """What lies in the host's memory; "" if nothing does."""
     parts = {"states": memory.states_on_host, "activations": memory.values_on_host}
     told = [f"{name} {size_text(nbytes)}" for name, nbytes in parts.items() if nbytes]
     return f"; on the host {', '.join(told)}" if told else ""

@@ -144,7 +144,7 @@ def _counted(found: Against) -> str:
 def _check(
     rows: Sequence[ComparedValue], first: Node | None, between: str, notes: Sequence[str], place: str = ""
 ) -> None:
-    """Raises ExecutionError where a value differs. place: where the first operator is, in words."""
+    """Raises ExecutionError if a value differs. place: where the first operator is, in words."""
     wrong = [r for r in rows if not r.same]
     if wrong:
         where = f"the first operator where they part is {first.label}{place}" if first is not None else ""
@@ -194,7 +194,7 @@ MOST_KINDS = 15
 
 
 def print_values(rows: Sequence[ComparedValue], title: str, all_rows: bool) -> None:
-    """Print the values: every one, where there is room on a screen or all of them are requested, else by kind."""
+    """Print the values: every one, if there is room on a screen or all of them are requested, else by kind."""
     table = comparison_table(rows, title)
     if all_rows or len(fit(table, line_width()).lines) <= SCREEN:
         print_table(table)

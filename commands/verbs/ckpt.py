@@ -58,7 +58,7 @@ def diff(
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Compare the tensors of two checkpoints, whatever strategies wrote them; status 1 where they differ."""
+    """Compare the tensors of two checkpoints, whatever strategies wrote them; status 1 if they differ."""
     from mspc.commands.checkpoints import diff_checkpoints
 
     raise typer.Exit(diff_checkpoints((checkpoint, other), (strategy, other_strategy), json))

@@ -127,7 +127,7 @@ class _Neighbours:
         return found
 
     def _ways(self, variable: int) -> list[OperatorAlternative]:
-        """The present way and the `NEXT` cheapest others; nothing where it is none of the model's."""
+        """The present way and the `NEXT` cheapest others; nothing if it is none of the model's."""
         stands = self.stands.get(variable)
         if stands is None:
             return []

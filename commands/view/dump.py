@@ -42,7 +42,7 @@ _AFTER = re.compile(r"# after: (\w+),")
 
 @dataclass
 class Dump:
-    """What is shown. title: the folder or file as it was named. ranks: of the compile, 0 where nothing says it.
+    """What is shown. title: the folder or file as it was named. ranks: of the compile, 0 if nothing says it.
 
     kinds: of ranks, as the page has them. ranks_of: the ranks of each. programs: a graph for each. stages: by a stage's
     number the program of its first ranks, also where that is none of `programs`, which would be too large. plan: the

@@ -28,7 +28,7 @@ def page_facts(
     """What the page shows of a dump.
 
     `graphs` are the programs of `programs`, or those of a single file, then the graph of all ranks at place `plan` (-1
-    where there is none); a graph has the columns of `graph_columns` and more, where they can be told: `collectives`,
+    if there is none); a graph has the columns of `graph_columns` and more, where they can be told: `collectives`,
     `schedule`, `memory`, `origin`, `members` and `origins`: the nodes of the plan that a node was made of, as
     `Origins` has them. Behind these come the graphs that nodes of theirs run, as `region_facts` has them.
 

@@ -158,7 +158,7 @@ def add_regions(
 
     A graph has in `regions`, by node, the numbers of the graphs that the node runs. One that is run has further the
     `root`, the number of the graph at whose begin that is; `runs`, how often a step runs it in words; and `planned`,
-    the number of its like in the graph of all ranks, whose number is `plan`: -1 where there is none.
+    the number of its like in the graph of all ranks, whose number is `plan`: -1 if there is none.
     """
     numbers: dict[Graph, int] = dict(zip(roots, range(len(roots)), strict=True))
     planned: dict[str, int] = {}
@@ -194,7 +194,7 @@ def strides_of_axes(mesh: Sequence[int], axes: Sequence[int]) -> Strides:
 
 
 def strides_of_members(members: Sequence[int]) -> Strides | None:
-    """The strides of a group by its members, None where they lie by no such rule.
+    """The strides of a group by its members, None if they lie by no such rule.
 
     The first run of equal steps is the innermost axis; the runs' first members are a group again.
     """

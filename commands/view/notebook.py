@@ -22,7 +22,7 @@ class View:
         self.html = html
 
     def save(self, file: str | os.PathLike[str]) -> None:
-        """Write the page to a file. Raises MspcError where that cannot be."""
+        """Write the page to a file. Raises MspcError if that cannot be."""
         content = utf8_bytes(self.html)
         write_atomically(Path(file), lambda opened: opened.write(content))
 

@@ -78,7 +78,7 @@ def _digest(content: str) -> str:
 
 
 ENDING = ".view.html"
-"""What the names of pages end in where nobody names them."""
+"""What the names of pages end in if nobody names them."""
 RANKS = 16
 """Ranks of a script up to which all are written, so that the page has what they have of their own, and at most so many
 whose networks are their own."""

@@ -26,7 +26,7 @@ Content = Mapping[str, Any]
 def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
     """What the page shows of a report. `values` has a row for each value: [what, name, ranks, the largest difference,
     what was allowed there, whether all were the same, the step, rank and element of the first that was not]; those that
-    differ are the first. `node` is that of the first failure: [program, place], None where it is not known.
+    differ are the first. `node` is that of the first failure: [program, place], None if it is not known.
 
     Raises:
         MspcError: the file cannot be read or is no such report, or it is of another compile.
@@ -79,7 +79,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _failure(content: Content) -> Content:
-    """What is told first: an operator with its place and ranks; empty where nothing is wrong."""
+    """What is told first: an operator with its place and ranks; empty if nothing is wrong."""
     waiting, memory = content["waiting"], content["memory"]
     misuses = [] if memory is None else memory["misuses"]
     found = content["odd"] or content["first"] or (waiting or [content["failed"]])[0] or (misuses or [{}])[0]
@@ -145,7 +145,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _count(row: Content, key: str) -> int:
-    """An entry that counts. Raises ValueError for any other, KeyError where it is missing."""
+    """An entry that counts. Raises ValueError for any other, KeyError if it is missing."""
     if not _is_count(row[key]):
         raise ValueError(f"{key} is {row[key]!r:.80}, not a number that counts")
     return row[key]
@@ -218,7 +218,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def _checked(path: Path, event: dict[str, Any], graphs: dict[int, Graph]) -> tuple[int, int, int]:
-    """(rank, node, step) of an event. Raises MspcError where the dump has no such node."""
+    """(rank, node, step) of an event. Raises MspcError if the dump has no such node."""
     args = event.get("args")
     said = args if isinstance(args, dict) else {}
     rank, node, step = (_integer(number) for number in (event.get("pid"), said.get("node"), said.get("step")))

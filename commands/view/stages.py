@@ -25,7 +25,7 @@ from mspc.runtime.memory_plan import plan_memory
 def stage_facts(
     programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: NodeTables
 ) -> dict[str, Any] | None:
-    """What is told of stages; None where the programs have none.
+    """What is told of stages; None if the programs have none.
 
     `of` is the stage of every program. Where there is a program of every stage, and they work on micro-batches,
     `heading` sums the schedule up, `total` are the seconds of a step, and `rows` are of every stage: the number of its
@@ -94,7 +94,7 @@ def _calls(graph: Graph) -> dict[tuple[str, int, int], int]:
 
 
 def _call(calls: dict[tuple[str, int, int], int], kinds: Sequence[str], part: Any) -> int:
-    """The first node that an action runs; -1 where nothing is left of it."""
+    """The first node that an action runs; -1 if nothing is left of it."""
     return next((calls[key] for kind in kinds if (key := (kind, part.chunk, part.micro_batch)) in calls), -1)
 
 

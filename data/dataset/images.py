@@ -272,7 +272,7 @@ class Records:
 
 
 def check_folder(name: str, folder: Path) -> None:
-    """Raises MspcError where there is no folder of that name."""
+    """Raises MspcError if there is no folder of that name."""
     if not os.path.isdir(folder):
         raise MspcError(f"{name}: there is no folder {str(folder)!r}")
 

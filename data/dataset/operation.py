@@ -119,7 +119,7 @@ AT_ONCE = 1 << 20
 Step = tuple[Callable[..., Any], Any]
 """A function of NumPy and its second operand: a number, or an array of as many dimensions as the values."""
 Room = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
-"""Gives the memory for a result of a shape and type; None where there is none of the kind."""
+"""Gives the memory for a result of a shape and type; None if there is none of the kind."""
 
 
 class Arithmetic(Operation):

@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import MspcError
 
 
 def library() -> Any:
-    """Pillow's module of images. Raises MspcError where it is not installed."""
+    """Pillow's module of images. Raises MspcError if it is not installed."""
     try:
         from PIL import Image
     except ImportError:

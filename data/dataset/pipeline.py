@@ -75,15 +75,15 @@ class Dataset:
         return self._node.repeat_count
 
     def num_classes(self) -> int | None:
-        """Number of classes of the labels, None where it is not known."""
+        """Number of classes of the labels, None if it is not known."""
         return self._node.classes
 
     def get_class_indexing(self) -> dict[str, Any]:
-        """Numbers of classes by their names, where there are names."""
+        """Numbers of classes by their names, if there are names."""
         return dict(self._node.class_indexing)
 
     def output_shapes(self, estimate: bool = False) -> list[list[int | None]]:
-        """Shapes of the columns of the first row; with `estimate` of all rows, None where sizes differ.
+        """Shapes of the columns of the first row; with `estimate` of all rows, None if sizes differ.
 
         Raises:
             ValueError: rows of a column differ in their number of dimensions.
@@ -132,7 +132,7 @@ class Dataset:
         return found
 
     def peek(self) -> Any:
-        """The next row, which whoever reads next reads again; None where there is none."""
+        """The next row, which whoever reads next reads again; None if there is none."""
         place = (self._epoch, self._first_row)
         rows = DatasetIterator(self._node, lambda: place, 1, False)
         try:
@@ -334,7 +334,7 @@ class Dataset:
         return Dataset(Zipped([stage_of("zip", other) for other in (self, *others)]))
 
     def apply(self, apply_func: Callable[[Dataset], Any]) -> Dataset:
-        """What a function makes of this data set. Raises TypeError where it gives no data set."""
+        """What a function makes of this data set. Raises TypeError if it gives no data set."""
         made = _function("apply", "apply_func", apply_func)(self)
         stage_of("apply", made)
         return made

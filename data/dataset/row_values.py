@@ -64,7 +64,7 @@ def flag(function: str, what: str, value: Any) -> bool:
 
 
 def common_shape(name: str, shapes: set[tuple[int, ...]]) -> list[int | None]:
-    """The shape of all rows of a column, None where sizes differ. Raises ValueError where not all have as many
+    """The shape of all rows of a column, None if sizes differ. Raises ValueError if not all have as many
     dimensions."""
     if len({len(shape) for shape in shapes}) != 1:
         raise ApiValueError(f"output_shapes: rows of column '{name}' have shapes {sorted(shapes)}: no common one")

@@ -171,7 +171,7 @@ class RecordField:
         return pack_integers(array) if array.dtype.kind == "i" else array.tobytes()
 
     def array(self, raw: bytes) -> np.ndarray:
-        """The value of a blob; bytes are one dimension of UInt8. Raises ValueError where the bytes are not of it."""
+        """The value of a blob; bytes are one dimension of UInt8. Raises ValueError if the bytes are not of it."""
         if self.type == "bytes":
             return np.frombuffer(raw, np.uint8).copy()
         dtype = np.dtype(self.type)
@@ -185,7 +185,7 @@ class RecordField:
         return found.reshape(shape)
 
     def scalar(self, value: Any) -> np.ndarray:
-        """One value as an array. Raises ValueError where it is of another kind."""
+        """One value as an array. Raises ValueError if it is of another kind."""
         wanted = str if self.type == "string" else int if self.type.startswith("int") else (int, float)
         if not isinstance(value, wanted):
             raise ValueError(f"{self.name} is {value!r}, which is no {self.type}")
@@ -195,7 +195,7 @@ class RecordField:
             raise ValueError(f"{self.name} is {value}, which is no {self.type}") from None
 
     def misfit(self, value: Any) -> str:
-        """Why a value cannot be written; "" where it can."""
+        """Why a value cannot be written; "" if it can."""
         if self.type == "bytes":
             return "" if isinstance(value, bytes | bytearray) else f"must be bytes, not {type(value).__name__}"
         if self.shape is not None:

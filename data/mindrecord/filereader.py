@@ -55,7 +55,7 @@ class FileReader:
         return self._records
 
     def get_next(self) -> Iterator[dict[str, Any]]:
-        """Every record as a dict: bytes, strings, numbers, and arrays where a field has a shape. Raises MspcError where
+        """Every record as a dict: bytes, strings, numbers, and arrays if a field has a shape. Raises MspcError if
         one is damaged."""
         records = self._open("get_next")
         for number in range(len(records)):
@@ -140,7 +140,7 @@ class Shard:
         return found[:, 1:]
 
     def _check_places(self) -> None:
-        """Raises MspcError where a record lies outside of the pages or of the file."""
+        """Raises MspcError if a record lies outside of the pages or of the file."""
         size = os.fstat(self._descriptor).st_size
         lengths = np.array([page["page_size"] for page in self.header.pages], np.int64)
         for page, begin, end in (self.places[:, :3].T, self.places[:, 3:].T):
@@ -156,7 +156,7 @@ class Shard:
         return f"record {number} of {str(self.path)!r}"
 
     def values(self, number: int) -> dict[str, Scalar]:
-        """The fields of a record that are one value. Raises MspcError where it is damaged."""
+        """The fields of a record that are one value. Raises MspcError if it is damaged."""
         page, begin, end = self.places[number, :3].tolist()
         try:
             return unpack(self._row(page, begin, end))
@@ -164,7 +164,7 @@ class Shard:
             raise damaged(self.path, f"record {number}: {error}") from None
 
     def bytes_of(self, number: int) -> dict[str, bytes]:
-        """The bytes of the other fields of a record. Raises MspcError where it is damaged."""
+        """The bytes of the other fields of a record. Raises MspcError if it is damaged."""
         if not self.blobs:
             return {}
         page, begin, end = self.places[number, 3:].tolist()
@@ -188,7 +188,7 @@ class Shard:
         return raw[LENGTH.size :]
 
     def record(self, number: int, fields: Sequence[RecordField]) -> list[np.ndarray]:
-        """Some fields of a record. Raises MspcError where it is damaged."""
+        """Some fields of a record. Raises MspcError if it is damaged."""
         blobs = self.bytes_of(number) if any(field.is_blob for field in fields) else {}
         values = self.values(number) if not all(field.is_blob for field in fields) else {}
         found: list[np.ndarray] = []

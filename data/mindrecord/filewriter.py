@@ -38,7 +38,7 @@ class FileWriter:
     """Writes records, which are at their place when they are committed.
 
     Args:
-        file_name: of the file; behind it stands the number of each where there are several. shard_num: how many files
+        file_name: of the file; behind it stands the number of each if there are several. shard_num: how many files
             share the records. overwrite: whether files that are there give way.
 
     Raises:
@@ -130,7 +130,7 @@ class FileWriter:
                 shard.add(row)
 
     def commit(self) -> None:
-        """Put the files at their place, each with its index. Raises MspcError where they cannot be written."""
+        """Put the files at their place, each with its index. Raises MspcError if they cannot be written."""
         self._check_open("commit")
         self._is_committed = True
         for shard in self._started():
@@ -191,7 +191,7 @@ class _ShardWriter:
             raise cannot_write(path, error) from None
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write a record. Raises RuntimeError where it is larger than a page, MspcError where the disk is full."""
+        """Write a record. Raises RuntimeError if it is larger than a page, MspcError where the disk is full."""
         values = pack(self._values(row))
         blob = self._bytes(row)
         for what, part in (("values", values), ("bytes", blob)):

@@ -57,12 +57,12 @@ class PipelineNode:
 
     @property
     def classes(self) -> int | None:
-        """Number of classes of the labels, None where it is not known."""
+        """Number of classes of the labels, None if it is not known."""
         return self.sources[0].classes if self.sources else None
 
     @property
     def class_indexing(self) -> dict[str, int]:
-        """Numbers of classes by their names, where there are names."""
+        """Numbers of classes by their names, if there are names."""
         return self.sources[0].class_indexing if self.sources else {}
 
     def place(self, column: str) -> int:
@@ -170,7 +170,7 @@ class Indexed(PipelineNode):
         raise NotImplementedError
 
     def labels(self) -> np.ndarray | None:
-        """The class of every row, None where it is not known before rows are read."""
+        """The class of every row, None if it is not known before rows are read."""
         return None
 
     def describe(self, number: int) -> str:

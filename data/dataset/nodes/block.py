@@ -35,8 +35,8 @@ class Origin:
 class Block:
     """At least one row.
 
-    columns: one entry per column. origin: None where it is not known. positions: of the rows in the order of all
-    shards, by which they draw random numbers, so that shards draw what one reader of everything would; None where a
+    columns: one entry per column. origin: None if it is not known. positions: of the rows in the order of all
+    shards, by which they draw random numbers, so that shards draw what one reader of everything would; None if a
     stage counts its rows itself. All blocks of one stage have them, or none has.
     """
 
@@ -59,7 +59,7 @@ class Block:
         return Block(tuple(column[first:last] for column in self.columns), origin, positions)
 
     def place(self, index: int) -> str:
-        """Where a row comes from, for messages; "" where it is not known."""
+        """Where a row comes from, for messages; "" if it is not known."""
         return "" if self.origin is None else self.origin.describe(int(self.origin.numbers[index]))
 
     @staticmethod
@@ -114,7 +114,7 @@ def picked(rows: Sequence[tuple[Block, int]]) -> Block:
 
 
 def _source_of(blocks: Sequence[Block]) -> Callable[[int], str] | None:
-    """What gives the places of the rows of all these blocks, None where it is not one for all of them."""
+    """What gives the places of the rows of all these blocks, None if it is not one for all of them."""
     origins = [block.origin for block in blocks if block.origin is not None]
     if len(origins) < len(blocks) or any(origin.describe != origins[0].describe for origin in origins):
         return None
@@ -179,7 +179,7 @@ class BlockColumns:
         self._columns: dict[int, np.ndarray] = {}
 
     def part(self, column: int, first: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
-        """The memory for some rows of a column, None where others of its rows have another shape or type."""
+        """The memory for some rows of a column, None if others of its rows have another shape or type."""
         with self._lock:
             if column not in self._columns:
                 self._columns[column] = self._memory.array((self.rows, *shape[1:]), dtype)

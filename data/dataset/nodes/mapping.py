@@ -113,7 +113,7 @@ def _without_images(column: Column) -> Column:
 
 @dataclass(frozen=True)
 class _MappedPiece:
-    """What became of a piece. columns: the new ones, None where an operation failed: then the rows before that one, and
+    """What became of a piece. columns: the new ones, None if an operation failed: then the rows before that one, and
     the error."""
 
     piece: RowSlice

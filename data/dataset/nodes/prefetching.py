@@ -35,7 +35,7 @@ class _Shelf:
         self.error: BaseException | None = None
 
     def put(self, block: Block) -> bool:
-        """Wait for room; False where nobody reads any more."""
+        """Wait for room; False if nobody reads any more."""
         size = nbytes(block)
         with self.changed:
             while not self.closed and self.blocks and self._is_full(size):

@@ -239,7 +239,7 @@ class Arena(ReusedMemory):
         self._slots.extend(self.bytes[i * size : (i + 1) * size] for i in range(count))
 
     def offset(self, array: np.ndarray | None) -> int:
-        """Where an array lies in the shared memory, -1 where it does not."""
+        """Where an array lies in the shared memory, -1 if it does not."""
         found = -1 if array is None else _address(array) - _address(self.bytes)
         return found if 0 <= found < self.bytes.size else -1
 
@@ -279,7 +279,7 @@ def by_crew(
     change: Callable[[RowSlice, tuple[Column, ...], np.ndarray], object],
     pieces: Iterator[tuple[RowSlice, tuple[Column, ...], np.ndarray]], arena: Arena, fault: RowFault,
 ) -> Iterator[tuple[RowSlice, tuple[np.ndarray, ...] | None]]:
-    """Pieces in their order with the columns that processes made of them; None where this process has to do it, since
+    """Pieces in their order with the columns that processes made of them; None if this process has to do it, since
     an operation failed, or the columns are of other kinds than before.
 
     Args:

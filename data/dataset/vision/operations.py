@@ -232,7 +232,7 @@ def height_axis(name: str, images: np.ndarray) -> int:
 
 
 def require_image(name: str, shape: tuple[int, ...]) -> None:
-    """Raises ValueError where an image has another shape than [height, width] or [height, width, channels]."""
+    """Raises ValueError if an image has another shape than [height, width] or [height, width, channels]."""
     if len(shape) not in (2, 3):
         raise ApiValueError(f"{name}: an image has 2 or 3 dimensions, not shape {shape}")
     if 0 in shape:
