@@ -1,8 +1,8 @@
 """Scripts that import MindSpore's private `_checkparam` check arguments here: functions, as MindSpore 2 has them, and
 the classes `Validator` and `Rel` of MindSpore 1.
 
-Every check returns what it was given. It raises TypeError for the wrong type and ValueError for the wrong value; the
-message names the argument and, where they give it, the operator.
+Every check returns its argument. It raises TypeError for the wrong type and ValueError for the wrong value; the message
+names the argument and, if they give it, the operator.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _subject(arg_name: Any, prim_name: Any) -> str:
 
 
 def _is(value: Any, kind: type) -> bool:
-    """Whether a value is of a type; truths are no numbers."""
+    """Return whether a value is of a type; truths are no numbers."""
     kinds = {int: (int, np.integer), float: (float, np.floating)}.get(kind, (kind,))
     return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool | np.bool_))
 
@@ -110,56 +110,35 @@ def check_equal_int(arg_value: Any, value: Any, arg_name: Any = None, prim_name:
     return _number(arg_value, value, EQ, int, arg_name, prim_name)
 
 
-def check_positive_int(arg_value: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return _number(arg_value, 0, GT, int, arg_name, prim_name)
+def _beside_zero(rel: int, kind: type) -> Callable[..., Any]:
+    """Return the check of a number that is compared with 0."""
+
+    def check(arg_value: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
+        return _number(arg_value, 0, rel, kind, arg_name, prim_name)
+
+    return check
 
 
-def check_negative_int(arg_value: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return _number(arg_value, 0, LT, int, arg_name, prim_name)
+check_positive_int, check_negative_int = _beside_zero(GT, int), _beside_zero(LT, int)
+check_non_positive_int, check_non_negative_int = _beside_zero(LE, int), _beside_zero(GE, int)
+check_positive_float, check_negative_float = _beside_zero(GT, float), _beside_zero(LT, float)
+check_non_positive_float, check_non_negative_float = _beside_zero(LE, float), _beside_zero(GE, float)
 
 
-def check_non_positive_int(arg_value: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return _number(arg_value, 0, LE, int, arg_name, prim_name)
+def _each(check_one: Callable[..., Any]) -> Callable[..., Any]:
+    def check(sequence: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
+        if not isinstance(sequence, (tuple, list)):
+            _wrong_type(_subject(arg_name, prim_name), "a tuple or a list", sequence)
+        for i, item in enumerate(sequence):
+            check_one(item, f"{arg_name or 'value'}[{i}]", prim_name)
+        return sequence
+
+    return check
 
 
-def check_non_negative_int(arg_value: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return _number(arg_value, 0, GE, int, arg_name, prim_name)
-
-
-def check_positive_float(arg_value: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return _number(arg_value, 0, GT, float, arg_name, prim_name)
-
-
-def check_negative_float(arg_value: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return _number(arg_value, 0, LT, float, arg_name, prim_name)
-
-
-def check_non_positive_float(arg_value: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return _number(arg_value, 0, LE, float, arg_name, prim_name)
-
-
-def check_non_negative_float(arg_value: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return _number(arg_value, 0, GE, float, arg_name, prim_name)
-
-
-def _each(check_one: Callable[..., Any], sequence: Any, arg_name: Any, prim_name: Any) -> Any:
-    if not isinstance(sequence, (tuple, list)):
-        _wrong_type(_subject(arg_name, prim_name), "a tuple or a list", sequence)
-    for i, item in enumerate(sequence):
-        check_one(item, f"{arg_name or 'value'}[{i}]", prim_name)
-    return sequence
-
-
-def check_positive_int_sequence(sequence: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return _each(check_positive_int, sequence, arg_name, prim_name)
-
-
-def check_non_negative_int_sequence(sequence: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return _each(check_non_negative_int, sequence, arg_name, prim_name)
-
-
-def check_positive_float_sequence(sequence: Any, arg_name: Any = None, prim_name: Any = None) -> Any:
-    return _each(check_positive_float, sequence, arg_name, prim_name)
+check_positive_int_sequence = _each(check_positive_int)
+check_non_negative_int_sequence = _each(check_non_negative_int)
+check_positive_float_sequence = _each(check_positive_float)
 
 
 def check_int_range(
@@ -335,7 +314,7 @@ def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
 
 
 def is_stub_tensor(tensor: Any) -> bool:
-    """Whether a tensor waits for its values; none does."""
+    """Return whether a tensor waits for its values; none does."""
     return False
 
 

@@ -44,8 +44,8 @@ class PublicFinder:
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def leaves(self, rest: str) -> bool:
-        """Whether a module is mspc's own, for other finders. A folder without code is none: of a checkout that was
-        brought up to date an old one may be left."""
+        """Return whether a module is mspc's own, for other finders. A folder without code is none: of a checkout that
+        was brought up to date an old one may be left."""
         folder, _, name = rest.rpartition(".")
         if name in _files(os.path.join(ROOT, *folder.split("."))):
             return True
@@ -72,7 +72,7 @@ class AliasFinder(PublicFinder):
         return bool(rest) and not isinstance(sys.modules.get(NAME), _Alias)
 
     def refuse(self, fullname: str, rest: str) -> None:
-        from mspc.api.index.absent import why_absent  # only on the way to an error
+        from mspc.api.index.module import why_absent  # only on the way to an error
 
         parent, _, name = fullname.rpartition(".")
         module = sys.modules.get(parent)
@@ -147,11 +147,8 @@ def public(found: Any) -> Any:
 
 
 def find_public(package: str, name: str) -> Any:
-    """An attribute of a public module that is in a folder of mspc's own: `mspc.ops.relu`, `mspc.ops.operations`.
-
-    Raises:
-        AttributeError: there is none.
-    """
+    """An attribute of a public module that is in a folder of mspc's own: `mspc.ops.relu`, `mspc.ops.operations`. Raises
+    AttributeError if there is none."""
     if name.startswith("__") and name != "__all__":
         raise AttributeError(name)
     full = f"{package}.{name}"
@@ -183,7 +180,7 @@ def install() -> None:
 
 
 def install_last() -> None:
-    """Make `import mindspore` mean mspc where no package of that name is installed."""
+    """Make `import mindspore` mean mspc if no package of that name is installed."""
     if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
         sys.meta_path.append(AliasFinder())
 
@@ -197,7 +194,7 @@ def uninstall() -> None:
 
 def _hint(module: ModuleType, full: str) -> str:
     """The message for a name that a public module lacks."""
-    from mspc.api.index.absent import why_absent  # only on the way to an error
+    from mspc.api.index.module import why_absent  # only on the way to an error
 
     return why_absent(full.partition(".")[2], dir(module))
 

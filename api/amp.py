@@ -13,9 +13,15 @@ from mspc.api import ops
 from mspc.api.context import get_context
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.nn.loss_scale import TrainOneStepWithLossScaleCell
-from mspc.api.nn.loss_scaler import DynamicLossScaler, LossScaler, StaticLossScaler, all_finite, init_status
-from mspc.api.nn.precision import Precision
+from mspc.api.nn.cell_state import Precision
+from mspc.api.nn.loss_scale import (
+    DynamicLossScaler,
+    LossScaler,
+    StaticLossScaler,
+    TrainOneStepWithLossScaleCell,
+    all_finite,
+    init_status,
+)
 from mspc.api.nn.wrap import TrainOneStepCell, WithLossCell, WithWideLossCell
 from mspc.api.setting_kind import say_once
 from mspc.api.train.loss_scale_manager import (
@@ -73,10 +79,8 @@ def auto_mixed_precision(network: Cell, amp_level: str = "O0", dtype: Any = FLOA
     """`network`, computing in `dtype` (float16 or bfloat16) as the level says; its results are Float32.
 
     O0 changes nothing. O1: the cells and operators of the white list compute in `dtype`. O2: all but the cells of the
-    black list. O3: everything. "auto": operators of `AUTO_WHITE` in `dtype`, those of `AUTO_BLACK` in Float32.
-
-    Raises:
-        TypeError: `network` is no Cell. ValueError: an unknown level or element type.
+    black list. O3: everything. "auto": operators of `AUTO_WHITE` in `dtype`, those of `AUTO_BLACK` in Float32. Raises
+    TypeError if `network` is no Cell; ValueError for an unknown level or element type.
     """
     name = "auto_mixed_precision"
     if not isinstance(network, Cell):
@@ -100,11 +104,8 @@ def auto_mixed_precision(network: Cell, amp_level: str = "O0", dtype: Any = FLOA
 def custom_mixed_precision(
     network: Cell, *, white_list: Any = None, black_list: Any = None, dtype: Any = FLOAT16
 ) -> Cell:
-    """`network` with the cells and operators of one list in `dtype`, or all but those of the other.
-
-    Raises:
-        TypeError: `network` is no Cell, an entry no Cell or Primitive class. ValueError: both lists are given, or none.
-    """
+    """`network` with the cells and operators of one list in `dtype`, or all but those of the other. Raises TypeError if
+    `network` is no Cell, an entry no Cell or Primitive class; ValueError if both lists are given, or none."""
     name = "custom_mixed_precision"
     if not isinstance(network, Cell):
         raise ApiTypeError(f"{name}: network must be a Cell, not {type(network).__name__}")
@@ -127,14 +128,12 @@ def custom_mixed_precision(
 
 
 def _auto_black_list(network: Cell, black_list: Any, dtype: Any = FLOAT16) -> Cell:
-    """`custom_mixed_precision` with a black list, whose results stay in `dtype`, as packages import it."""
     network = custom_mixed_precision(network, black_list=black_list, dtype=dtype)
     network.get_flags().pop("result_float", None)
     return network
 
 
 def _narrow(network: Cell, half: DType, cells: tuple[type, ...], operators: frozenset[str]) -> None:
-    """Let the white-listed parts compute in half precision; what leaves each of them is Float32."""
     network.add_flags_recursive(precision=Precision(half, operators, widens=True))
     for _, cell in network.cells_and_names():
         if isinstance(cell, cells):
@@ -145,7 +144,6 @@ def _narrow(network: Cell, half: DType, cells: tuple[type, ...], operators: froz
 
 
 def _keep_wide(network: Cell, half: DType, cells: tuple[type, ...]) -> None:
-    """Let cells compute in Float32 again; what leaves them is as narrow as around them."""
     for _, cell in network.cells_and_names():
         if isinstance(cell, cells):
             cell.to_float(FLOAT32)
@@ -167,8 +165,7 @@ def build_train_network(
         kwargs: keep_batchnorm_fp32 and loss_scale_manager replace the level's; cast_model_type replaces dtype
             (float32: as O0).
 
-    Raises:
-        TypeError, ValueError: an argument is of the wrong kind.
+    Raises TypeError or ValueError if an argument is of the wrong kind.
     """
     name = "build_train_network"
     check_boost(name, boost_level)

@@ -22,15 +22,15 @@ class CallHandler(Protocol):
         ...
 
     def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
-        """Run `target(*args)` on all ranks that share a run, and hand out on each of them what all have computed.
+        """Run `target(*args)` on all ranks that share a run, and hand out on each of them the results of all.
 
-        A rank without further data gives None for its arguments, and gets what the others have computed; None where
-        no rank had any.
+        A rank without further data gives None for its arguments, and gets the results of the others; None if no rank
+        had any.
         """
         ...
 
     def of_all_ranks(self, number: float, what: str = "", note: str = "") -> list[float]:
-        """The numbers that the ranks call this with, by rank. what, note: what messages say a rank is doing where the
+        """The numbers that the ranks call this with, by rank. what, note: the activity of a rank in messages, if the
         others do not come."""
         ...
 
@@ -48,12 +48,12 @@ class CallHandler(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Wait for all steps under way; raises what they raise."""
+        """Wait for all steps under way; raises their errors."""
         ...
 
     def operations(self) -> tuple[float, float, float, float]:
         """Floating-point operations of the matrix products of the step that ran last: of all ranks together, and so
-        many with what is recomputed; of this rank, and so many with what it recomputes."""
+        many with recomputation; of this rank, and so many with recomputation."""
         ...
 
     def most_memory(self) -> int:
@@ -114,7 +114,7 @@ def installed() -> CallHandler | None:
 
 
 def shows_types_only() -> bool:
-    """Whether the first call ends the script, so that its arguments are there for their types alone."""
+    """Return whether the first call ends the script, so that its arguments are there for their types alone."""
     return bool(_installed) and getattr(_installed[0], "types_only", False)
 
 

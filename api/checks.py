@@ -141,9 +141,7 @@ def dataset_strategy(key: str, value: Any) -> str | tuple[Any, ...]:
     if isinstance(value, str):
         return one_of("data_parallel", "full_batch")(key, value)
     if not isinstance(value, tuple):
-        raise ApiTypeError(
-            f"{key} must be a string or a tuple with one tuple or Layout per input, not {value!r}"
-        )
+        raise ApiTypeError(f"{key} must be a string or a tuple with one tuple or Layout per input, not {value!r}")
     for entry in value:
         if isinstance(entry, NamedLayout):
             if entry.interleaved > 1:
@@ -160,9 +158,7 @@ def dataset_strategy(key: str, value: Any) -> str | tuple[Any, ...]:
 _FUSED = ("openstate", "allreduce", "allgather", "reducescatter")
 
 
-FUSED_BY_DEFAULT: dict[str, Any] = {"openstate": True} | {
-    name: {"mode": "auto", "config": None} for name in _FUSED[1:]
-}
+FUSED_BY_DEFAULT: dict[str, Any] = {"openstate": True} | {name: {"mode": "auto", "config": None} for name in _FUSED[1:]}
 """The settings of `comm_fusion` where a script gives none."""
 
 

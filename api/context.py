@@ -62,8 +62,8 @@ _CONDITIONAL = {name: setting for name, setting in with_entries(CONTEXT | PARALL
 
 @dataclass(frozen=True)
 class FrozenContext(_Settings):
-    """What the compiler is handed: the context as it was when the graph was launched. Its fields are those of
-    `frozen_settings`, beside
+    """The context for the compiler, as it was when the graph was launched. Its fields are those of `frozen_settings`,
+    beside
 
     training: the launched cell is in training mode.
     asked: (name, as the script wrote it, line) of the settings that change nothing in some places.
@@ -85,7 +85,7 @@ class FrozenContext(_Settings):
         return self.dataset_strategy == "full_batch"
 
     def place_of(self, *names: str) -> Location | None:
-        """The line that has set the first of these settings that the script gave; None where it gave none."""
+        """The line that has set the first of these settings that the script gave; None if it gave none."""
         return first_place(self.set_at, *names)
 
     def changing_nothing(self, command: str, device: str) -> list[tuple[str, str]]:
@@ -109,12 +109,8 @@ def _values(table: Table, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def set_context(**values: Any) -> None:
-    """Set general options: `mode`, `device_target`, `save_graphs` (False, True or 0 to 3),
-    `save_graphs_path`, ...
-
-    Raises:
-        ValueError: a key or a value is not known. TypeError: a value has the wrong type.
-    """
+    """Set general options: `mode`, `device_target`, `save_graphs` (False, True or 0 to 3), `save_graphs_path`, ...
+    Raises ValueError if a key or a value is not known; TypeError if a value has the wrong type."""
     found = checked("set_context", CONTEXT, values)
     session = state.current()
     note_asked(session.asked, "set_context", CONTEXT, found)
@@ -130,11 +126,8 @@ def get_context(attr_key: str) -> Any:
 
 
 def set_auto_parallel_context(**values: Any) -> None:
-    """Set options of parallel training.
-
-    Raises:
-        ValueError: a key or a value is not known. TypeError: a value has the wrong type.
-    """
+    """Set options of parallel training. Raises ValueError if a key or a value is not known; TypeError if a value has
+    the wrong type."""
     found = checked("set_auto_parallel_context", PARALLEL, values)
     session = state.current()
     note_asked(session.asked, "set_auto_parallel_context", PARALLEL, found)
@@ -144,7 +137,6 @@ def set_auto_parallel_context(**values: Any) -> None:
 
 
 def _with_other_names(found: dict[str, Any]) -> dict[str, Any]:
-    """The values, and what they say of the settings that are theirs by another name."""
     found = dict(found)
     if "full_batch" in found:
         found["full_batch_is_set"] = True
@@ -159,12 +151,8 @@ def _with_other_names(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def get_auto_parallel_context(attr_key: str) -> Any:
-    """The value of one option of `set_auto_parallel_context`; device_num and global_rank as the
-    launcher has them.
-
-    Raises:
-        ValueError: the key is not known.
-    """
+    """The value of one option of `set_auto_parallel_context`; device_num and global_rank as the launcher has them.
+    Raises ValueError if the key is not known."""
     session = state.current()
     if attr_key not in PARALLEL:
         return _entry(attr_key, "get_auto_parallel_context")
@@ -204,12 +192,9 @@ def set_ps_context(**values: Any) -> None:
 
 
 def set_offload_context(offload_config: Mapping[str, Any]) -> None:
-    """Say what of a network waits outside of the device's memory: nothing does here, and every entry that says
-    otherwise changes nothing, as one warning says. It is an older name, which MindSpore 2.10 has no more.
-
-    Raises:
-        ValueError: an entry or its value is not known. TypeError: a value has the wrong type.
-    """
+    """Choose the values that wait outside of the device's memory: none do here, and every entry that says otherwise
+    changes nothing, as one warning says. It is an older name, which MindSpore 2.10 has no more. Raises ValueError if an
+    entry or its value is not known; TypeError if a value has the wrong type."""
     given = checks.mapping("offload_config", offload_config)
     state.current().offload.update(checked("set_offload_context", OFFLOAD, given))
 

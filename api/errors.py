@@ -92,7 +92,7 @@ def at_users_line(error: MspcError, place: Location | None = None) -> None:
 
 
 def is_own(file: str) -> bool:
-    """Whether a source file is one of mspc's modules; samples and tests in a checkout are none."""
+    """Return whether a source file is one of mspc's modules; samples and tests in a checkout are none."""
     if not file.startswith(PACKAGE):
         return False
     folder = file[len(PACKAGE) :].partition(os.sep)[0]
@@ -106,7 +106,7 @@ def _is_room(folder: str) -> bool:
 
 @functools.cache
 def is_library(file: str) -> bool:
-    """Whether a source file belongs to mspc or to an installed library, not to the user."""
+    """Return whether a source file belongs to mspc or to an installed library, not to the user."""
     if is_own(file) or file.startswith("<") or "site-packages" in file:
         return True
     return file.startswith(_PYTHON)
@@ -127,7 +127,7 @@ def _location(file: str, code: object, instruction: int, line: int) -> Location:
 
 @functools.lru_cache
 def _from_here(file: str, here: str) -> str:
-    """A file's name in a folder, or its full path where it lies elsewhere."""
+    """A file's name in a folder, or its full path if it lies elsewhere."""
     shown = os.path.relpath(file, here)
     return file if shown.startswith("..") else shown
 

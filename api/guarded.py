@@ -1,6 +1,6 @@
 """Public functions, constructors and methods are wrapped here: what Python says of arguments that do not fit, they say
-in mspc's words. Numbers, truths, strings and functions are looked at before, by their annotations; all else only where
-the call has failed, so that a good call costs next to nothing."""
+in mspc's words. Numbers, truths, strings and functions are looked at before, by their annotations; all else only if the
+call has failed, so that a good call costs next to nothing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from mspc.ops.operator_arguments import describe
 
 @functools.cache
 def guarded(found: Any) -> Any:
-    """A function that explains what was wrong with a call, or a class whose constructor and methods do so from now on;
-    what explains it already as it is."""
+    """A function that explains wrong arguments of a call, or a class whose constructor and methods do so from now on; a
+    function that explains them already as it is."""
     if isinstance(found, FunctionType):
         return found if hasattr(found, "check_arguments") else _explaining(found.__name__, found)
     if isinstance(found, type) and not issubclass(found, enum.Enum | BaseException):

@@ -23,7 +23,7 @@ def note_shard_options(function: str, device: str, level: int) -> None:
 
 
 def note_target(shown: str, target: str) -> None:
-    """Say once that a target changes nothing, where it is another device than that of all."""
+    """Say once that a target changes nothing, if it is another device than that of all."""
     device = context.get_context("device_target")
     if target in (device, "DEVICE"):
         return

@@ -8,7 +8,7 @@ from typing import Any
 
 from mspc.api.errors import ApiTypeError
 from mspc.api.setting_kind import place_of_caller, say_once
-from mspc.api.train.callback_base import Callback
+from mspc.api.train.callback import Callback
 
 __all__ = [
     "AicoreMetrics", "DynamicProfilerMonitor", "ExportType", "HostSystem", "Profiler", "ProfilerActivity",
@@ -26,7 +26,7 @@ class ProfilerLevel(enum.Enum):
 
 
 class ProfilerActivity(enum.Enum):
-    """What MindSpore's profiler looks at."""
+    """Activities that MindSpore's profiler records."""
 
     CPU = "CPU"
     GPU = "GPU"
@@ -34,7 +34,7 @@ class ProfilerActivity(enum.Enum):
 
 
 class AicoreMetrics(enum.Enum):
-    """What MindSpore's profiler counts in an Ascend device."""
+    """Counters of an Ascend device in MindSpore's profiler."""
 
     AiCoreNone = "AiCoreNone"
     ArithmeticUtilization = "ArithmeticUtilization"
@@ -54,7 +54,7 @@ class ExportType(enum.Enum):
 
 
 class HostSystem(enum.Enum):
-    """What MindSpore's profiler looks at of the host."""
+    """Facts of the host for MindSpore's profiler."""
 
     CPU = "cpu"
     MEM = "mem"
@@ -107,11 +107,8 @@ class profile(Profiler):
 def schedule(
     *, wait: int = 0, active: int, warmup: int = 0, repeat: int = 0, skip_first: int = 0
 ) -> Callable[[int], str]:
-    """Which steps would be noted: a function of the step's number, "record" or "none".
-
-    Raises:
-        TypeError: a number is no integer from 0 on.
-    """
+    """Which steps would be noted: a function of the step's number, "record" or "none". Raises TypeError if a number is
+    no integer from 0 on."""
     named = {"wait": wait, "active": active, "warmup": warmup, "repeat": repeat, "skip_first": skip_first}
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -128,7 +125,7 @@ def schedule(
 
 
 def tensorboard_trace_handler(*_: Any, **__: Any) -> Callable[[Any], None]:
-    """What would write a trace; writes none, as there is none."""
+    """The writer of a trace; writes none, as there is none."""
 
     def handler(_profiler: Any) -> None: ...
 
@@ -137,10 +134,7 @@ def tensorboard_trace_handler(*_: Any, **__: Any) -> Callable[[Any], None]:
 
 class _ExperimentalConfig:
     """Further options of MindSpore's profiler, stored as attributes: what it is given to notes nothing, and says so.
-
-    Raises:
-        TypeError: there is no option of a name.
-    """
+    Raises TypeError if there is no option of a name."""
 
     def __init__(self, **options: Any) -> None:
         unknown = sorted(options.keys() - _OPTIONS.keys())
@@ -162,7 +156,7 @@ class mstx:
 
     @staticmethod
     def mark(message: str, stream: Any = None, domain: str = "default") -> None:
-        """Checked; marks nothing, in no `stream`. Raises TypeError where message or domain is no string."""
+        """Checked; marks nothing, in no `stream`. Raises TypeError if message or domain is no string."""
         _say_no_marks("mark", message, domain)
 
     @staticmethod
@@ -173,7 +167,7 @@ class mstx:
 
     @staticmethod
     def range_end(range_id: int, domain: str = "default") -> None:
-        """Checked; ends nothing. Raises TypeError where range_id is no integer or domain no string."""
+        """Checked; ends nothing. Raises TypeError if range_id is no integer or domain no string."""
         if isinstance(range_id, bool) or not isinstance(range_id, int):
             raise ApiTypeError(f"mstx.range_end: range_id must be an integer, not {range_id!r}")
         _say_no_marks("range_end", "", domain)
@@ -188,11 +182,7 @@ def _say_no_marks(function: str, message: Any, domain: Any) -> None:
 
 class DynamicProfilerMonitor(Callback):
     """A callback that would start MindSpore's profiler when a file says so. Takes its arguments, starts nothing, and
-    says so.
-
-    Raises:
-        TypeError: a path is no string, or poll_interval no integer.
-    """
+    says so. Raises TypeError if a path is no string, or poll_interval no integer."""
 
     def __init__(
         self, cfg_path: str | None = None, output_path: str | None = None, poll_interval: int = 2, **_: Any

@@ -14,8 +14,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of mspc."""
 PUBLIC = tuple(f"mspc.{room}." for room in ROOMS)
 """What the full names of such modules begin with."""
-_INTERNAL = frozenset("alias checks errors guarded index launch pytest_plugin rooms setting_kind settings"
-    " state".split())
+_INTERNAL = frozenset(
+    "alias checks errors guarded index launch pytest_plugin rooms setting_kind settings state".split()
+)
 """Modules of api/ that no script imports."""
 
 
@@ -47,8 +48,8 @@ def public_modules() -> list[str]:
 
 @functools.cache
 def home_of(name: str) -> str | None:
-    """The module of mspc behind a public one (`nn.loss.loss`), None where there is none. It is looked for once: some
-    file systems take half a millisecond to say that a file is not there."""
+    """The module of mspc behind a public one (`nn.loss.loss`), None if there is none. It is looked for once: some file
+    systems take half a millisecond to say that a file is not there."""
     if name in other_names():
         return other_names()[name]
     if not name:

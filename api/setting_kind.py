@@ -37,12 +37,11 @@ class Setting:
     """One keyword of a function that sets something. A value other than the default is heeded, refused, or
     changes nothing, as one warning says.
 
-    changes: what it does; "" for nothing, anywhere. ignored: why it changes nothing. refused: what is wrong with
-    other values.
-    modes: the parallel modes in which it counts, () for all. needs: the setting without which it changes nothing.
-    elsewhere: says where a network is launched why it changes nothing there.
-    field: its name in `FrozenContext`; "" keeps its own name. attribute: its name in `Config` and in the header of the
-    graph, for what a pass reads. compiled: makes that from the value. entries: of a dict, settings of their own.
+    changes: what it does; "" for nothing, anywhere. ignored: why it changes nothing. refused: what is wrong with other
+    values. modes: the parallel modes in which it counts, () for all. needs: the setting without which it changes
+    nothing. elsewhere: says where a network is launched why it changes nothing there. field: its name in
+    `FrozenContext`; "" keeps its own name. attribute: its name in `Config` and in the header of the graph, to be read
+    by a pass. compiled: makes that from the value. entries: of a dict, settings of their own.
     """
 
     name: str
@@ -65,15 +64,15 @@ class Setting:
 
     @property
     def is_conditional(self) -> bool:
-        """Whether it depends on the launch that it changes anything."""
+        """Return whether it depends on the launch that it changes anything."""
         return bool(self.modes or self.needs or self.elsewhere)
 
     def attribute_of(self, value: Any) -> Any:
-        """What becomes of a frozen value for the compiler."""
+        """The value of a setting for the compiler."""
         return value if self.compiled is None else self.compiled(value)
 
     def without_effect(self, place: CallSite) -> str:
-        """Why any other value than the default changes nothing at `place`; "" where it counts."""
+        """Why any other value than the default changes nothing at `place`; "" if it counts."""
         if self.modes and place.mode not in self.modes:
             return f"it counts in {' and '.join(self.modes)} mode, and the mode is {place.mode}"
         if self.needs and self.needs not in place.enabled:
@@ -89,12 +88,9 @@ def table(*settings: Setting) -> dict[str, Setting]:
 
 
 def checked(function: str, settings: Table, values: Mapping[str, Any], shown: str = "") -> dict[str, Any]:
-    """The values to store of a call `function(**values)`; says what changes nothing. `shown`: the call as the script
-    wrote it, where it has other words.
-
-    Raises:
-        ValueError, TypeError: a name is not known, or a value is wrong or not supported; then nothing counts.
-    """
+    """The values to store of a call `function(**values)`; reports values that change nothing. `shown`: the call as the
+    script wrote it, if it has other words. Raises ValueError or TypeError if a name is not known, or a value is wrong
+    or not supported; then nothing counts."""
     for key in values:
         if key not in settings:
             raise unknown(function, key, settings)
@@ -108,7 +104,8 @@ def checked(function: str, settings: Table, values: Mapping[str, Any], shown: st
 def note_asked(
     asked: dict[str, tuple[str, str]], function: str, settings: Table, found: Mapping[str, Any], shown: str = ""
 ) -> None:
-    """Note in `asked`, by name, how and where the script wrote what may change nothing where a network is launched."""
+    """Note in `asked`, by name, how and where the script wrote a setting that may change nothing if a network is
+    launched."""
     for key, value in found.items():
         for name, setting in with_entries({key: settings[key]}):
             own = value if name == key else (value or {}).get(setting.name, setting.default)
@@ -169,7 +166,7 @@ def name_of(shown: str) -> str:
 
 
 def place_of_caller() -> str:
-    """`net.py:7:1: `, the line of the user's file that runs now; "" where none does."""
+    """`net.py:7:1: `, the line of the user's file that runs now; "" if none does."""
     found = caller_location()
     return f"{found}: " if found else ""
 
@@ -185,11 +182,8 @@ def say_once(name: str, text: str) -> None:
 
 
 def _silent(function: str, setting: Setting, key: str, value: Any, shown: str) -> list[tuple[str, str]]:
-    """(the setting as given, why it changes nothing) of the setting and its entries.
-
-    Raises:
-        ValueError: the value is not supported.
-    """
+    """(the setting as given, why it changes nothing) of the setting and its entries. Raises ValueError if the value is
+    not supported."""
     found: list[tuple[str, str]] = []
     for entry in setting.entries:
         if isinstance(value, Mapping) and entry.name in value:

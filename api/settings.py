@@ -1,5 +1,5 @@
-"""Every setting that a script can give has a row: name, default, legal values, and what it changes or why it changes
-nothing. `FrozenContext`, `Config` and the graph's header have from here what they hold.
+"""Every setting that a script can give has a row: name, default, legal values, and its effect or the reason for none.
+`FrozenContext`, `Config` and the graph's header have from here what they hold.
 
 A new setting is a line here, and a pass that reads its `attribute` from the header.
 """
@@ -38,12 +38,11 @@ SHAPES_OF_CALLS = "a graph is compiled for the shapes of each call"
 
 
 def _search(value: str) -> str:
-    """What the sharding pass looks for; "" where layouts spread from the configured operators, as by default."""
     return "" if value == "sharding_propagation" else value
 
 
 def missing_file(path: str) -> str:
-    """Why a file cannot be read, "" where it can: a matter of the run, not of what mspc supports."""
+    """Why a file cannot be read, "" if it can: a matter of the run, not of what mspc supports."""
     return "" if os.path.isfile(path) else "there is no such file"
 
 
@@ -98,8 +97,14 @@ def _gpu_programs(place: CallSite) -> str:
 
 
 _GPU_CONFIG = (
-    Setting("matmul_allow_tf32", False, boolean, "products of Float32 round operands to TF32", elsewhere=_gpu,
-            attribute="matmul_allow_tf32"),
+    Setting(
+        "matmul_allow_tf32",
+        False,
+        boolean,
+        "products of Float32 round operands to TF32",
+        elsewhere=_gpu,
+        attribute="matmul_allow_tf32",
+    ),
     Setting("conv_allow_tf32", True, boolean, ignored=LIKE_PRODUCTS),
     Setting("conv_fprop_algo", "normal", text, ignored=TIMED),
     Setting("conv_dgrad_algo", "normal", text, ignored=TIMED),
@@ -161,21 +166,46 @@ _OPTIMIZER = (
 _STRATEGY_FILES = (
     Setting("load_file", "", text, CUTS_LOADED, refused=missing_file, modes=SHARDED, field="strategy_load_file"),
     Setting("save_file", "", text, CUTS_SAVED, modes=SHARDED, field="strategy_save_file"),
-    Setting("only_trainable_params", True, boolean, "states of the optimizer are in the file, too", modes=SHARDED,
-            field="strategy_trainable_only"),
-    Setting("operator_load_file", "", text, CUTS_LOADED, refused=missing_file, modes=SHARDED,
-            field="operator_load_file"),
+    Setting(
+        "only_trainable_params",
+        True,
+        boolean,
+        "states of the optimizer are in the file, too",
+        modes=SHARDED,
+        field="strategy_trainable_only",
+    ),
+    Setting(
+        "operator_load_file", "", text, CUTS_LOADED, refused=missing_file, modes=SHARDED, field="operator_load_file"
+    ),
     Setting("operator_save_file", "", text, CUTS_SAVED, modes=SHARDED, field="operator_save_file"),
 )
+
+
 def _stages(place: CallSite) -> str:
     return "" if "pipeline_stages" in place.enabled else ONE_STAGE
 
 
 _PIPELINE = (
-    Setting("pipeline_interleave", False, boolean, "a rank has several stages", modes=SHARDED,
-            elsewhere=_stages, field="pipeline_interleave", attribute="pipeline_interleave"),
-    Setting("pipeline_scheduler", "1f1b", checks.schedule, "the order of a stage's work", modes=SHARDED,
-            elsewhere=_stages, field="pipeline_scheduler", attribute="pipeline_scheduler"),
+    Setting(
+        "pipeline_interleave",
+        False,
+        boolean,
+        "a rank has several stages",
+        modes=SHARDED,
+        elsewhere=_stages,
+        field="pipeline_interleave",
+        attribute="pipeline_interleave",
+    ),
+    Setting(
+        "pipeline_scheduler",
+        "1f1b",
+        checks.schedule,
+        "the order of a stage's work",
+        modes=SHARDED,
+        elsewhere=_stages,
+        field="pipeline_scheduler",
+        attribute="pipeline_scheduler",
+    ),
 )
 _GROUPS = ("all_group_parallel", "same_server_group_parallel", "no_group_parallel")
 

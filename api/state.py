@@ -20,14 +20,14 @@ class Session:
 
     rank, size: of the job of all ranks. local_rank, local_size: on this host.
     launched: rank and size were set by a launcher and win over the environment.
-    claimed: ranks that the environment speaks of where no launcher has started this process, else 0.
-    initialized: `init()` was called. backend: what it was given, "nccl", or "" for none.
+    claimed: ranks that the environment speaks of if no launcher has started this process, else 0.
+    initialized: `init()` was called. backend: its argument, "nccl", or "" for none.
     seed: of `set_seed`, None before. dataset_seed: of `dataset.config.set_seed`, which wins for data sets.
     initializers: how many initial values were requested so far. shuffles, dropouts: how many random stages
         of data sets and dropout layers were made. draws: how many random operators without seeds ran outside of a
         network.
     groups: user-made groups of ranks by name.
-    general, parallel, offload: what `set_context`, `set_auto_parallel_context` and `set_offload_context` have set.
+    general, parallel, offload: the values set by `set_context`, `set_auto_parallel_context` and `set_offload_context`.
     asked: how and where the script wrote some of them. set_at: the lines that have set them, and called `init`.
     said: what was warned of. speaks: whether this rank warns for all.
     background: what writes checkpoints while the script continues. resumed: folders and prefixes of the checkpoints

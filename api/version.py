@@ -1,4 +1,4 @@
-"""This module has what scripts import that ask for MindSpore's version."""
+"""This module has names that scripts import that ask for MindSpore's version."""
 
 from mspc.api.alias import API_LEVEL
 

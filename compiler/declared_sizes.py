@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from mspc.api.common.symbol import Symbol
+from mspc.api.common.tensor import Symbol
 from mspc.api.nn.cell import Cell
-from mspc.api.nn.declared_inputs import is_open
+from mspc.api.nn.cell_state import is_open
 from mspc.api.setting_kind import say_once
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mspc.analysis.aliasing import Updates
 from mspc.api.common.gradient import NamedCall
-from mspc.api.common.initial_values import InitialValue
+from mspc.api.common.initializers import InitialValue
 from mspc.api.nn.cell import Cell
 from mspc.api.settings import LEVELS
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data

@@ -9,7 +9,7 @@ from typing import Any
 
 from mspc.api import context, state
 from mspc.api.context import FrozenContext
-from mspc.api.nn.declared_inputs import is_open
+from mspc.api.nn.cell_state import is_open
 from mspc.compiler.config import Config
 from mspc.compiler.declared_sizes import compiled_for_declared
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mspc.api.index.absent import said_of
+from mspc.api.index.module import said_of
 from mspc.api.ops.method_table import own_name
 from mspc.api.ops.operator_function import OperatorFunction, input_of, parameters_of
 from mspc.api.ops.primitive import Primitive

@@ -13,7 +13,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from mspc.api import alias, settings
-from mspc.api.common.tensor_methods import TensorMethods
+from mspc.api.common.tensor import TensorMethods
 from mspc.api.index.module import find, listed
 from mspc.api.nn.cell import Cell
 from mspc.api.ops.primitive import Primitive

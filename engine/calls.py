@@ -14,7 +14,7 @@ import numpy as np
 
 from mspc.analysis.aliasing import updated_parameters
 from mspc.api import context
-from mspc.api.common.initial_values import InitialValue
+from mspc.api.common.initializers import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import FrozenContext
 from mspc.api.runtime import asked_device

@@ -19,7 +19,7 @@ from typing import Any
 from mspc.api import alias, call_handler, state
 from mspc.api.context import FrozenContext, ParallelMode, freeze
 from mspc.api.errors import at_users_line, caller_location
-from mspc.api.nn.declared_inputs import is_open
+from mspc.api.nn.cell_state import is_open
 from mspc.api.setting_kind import say_once
 from mspc.api.settings import SHARDED
 from mspc.engine.script import ScriptError, name_of, run_script_as, source_of

@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 
 from mspc.api import state
-from mspc.api.common.held_slice import HeldSlice
-from mspc.api.common.parameter import Parameter
-from mspc.api.common.stored_value import StoredValue
+from mspc.api.common.parameter import HeldSlice, Parameter, StoredValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
 from mspc.api.nn.optim.optimizer import Optimizer

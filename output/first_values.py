@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.initial_values import InitialValue
+from mspc.api.common.initializers import InitialValue
 from mspc.api.common.parameter import Parameter
 from mspc.compiler.frontend.trace import Traced
 from mspc.ir.diagnostics import MspcError

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.api.common.initial_values import InitialValue
+from mspc.api.common.initializers import InitialValue
 from mspc.checkpoint.mindir import (
     AS_TUPLE,
     ATTRIBUTES,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mspc.api.nn.declared_inputs import Dimension, open_dimensions
+from mspc.api.nn.cell_state import Dimension, open_dimensions
 from mspc.compiler.driver import Compiled
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError

@@ -23,7 +23,7 @@ ALSO = frozenset(("engine/ranks/test_launching.py", "oracle/test_activations.py"
 SLOW = frozenset("""
     analysis/test_counted_bytes.py
     api/common/test_bad_arguments.py api/common/test_sharded_functions.py api/common/test_unread_arguments.py
-    data/dataset/test_crew.py data/dataset/test_workers.py api/nn/test_adasum.py api/nn/test_sharded_optimizers.py
+    data/dataset/test_crew.py data/dataset/test_workers.py api/nn/test_sharded_optimizers.py
     api/test_notebook.py api/train/test_tutorial_loss.py
     checkpoint/test_sets.py
     checkpoint/test_resuming.py checkpoint/test_strategies.py

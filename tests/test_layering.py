@@ -181,7 +181,7 @@ _BOTH = "scripts know a module of this name, which is api's"
 BOTH = {"mspc.ops", "mspc.runtime"}
 """Packages that load MindSpore's modules of the same name for scripts."""
 LATE = {
-    ("mspc.api.index.module", "mspc.api.index.asked"): "what a row makes may name every operator and function",
+    ("mspc.api.index.module", "mspc.api.index.functions"): "what a row makes may name every operator and function",
     ("mspc.api.ops", "mspc.api.common.tensor"): "operators that run at once make tensors",
     ("mspc.ops", "mspc.api.ops"): _BOTH,
     ("mspc.ops", "mspc.api.alias"): _BOTH,

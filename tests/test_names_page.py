@@ -9,7 +9,7 @@ import pytest
 
 from docs.site.public_names import DOCUMENT, MODULES, document, lacking, table
 from mspc.api import index
-from mspc.api.index.absent import absent_names
+from mspc.api.index.module import absent_names
 from mspc.api.index.table import rows_of
 
 

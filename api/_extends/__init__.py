@@ -1,4 +1,4 @@
-"""This package has what scripts import from MindSpore's private package `_extends`."""
+"""This package has names that scripts import from MindSpore's private package `_extends`."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["cell_attr_register"]
 
 
 def cell_attr_register(fn: Any = None, attrs: Any = None) -> Callable[..., Any]:
-    """Accepted as a decorator of `__init__`, bare or with arguments: what a cell is made of is read, not registered."""
+    """Accepted as a decorator of `__init__`, bare or with arguments: the parts of a cell are read, not registered."""
     return fn if callable(fn) else lambda decorated: decorated

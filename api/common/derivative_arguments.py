@@ -10,14 +10,14 @@ from mspc.ops.operator_arguments import describe
 
 
 def no_weights(name: str, weights: Any) -> None:
-    """Raises ValueError where gradients of parameters are requested."""
+    """Raises ValueError if gradients of parameters are requested."""
     if weights is not None:
         note = "value_and_grad(fn, None, weights) gives gradients of parameters"
         raise ApiValueError(f"{name}(): weights must be None", [note])
 
 
 def lacking(name: str, fn: Any) -> None:
-    """Raises TypeError for what cannot be called."""
+    """Raises TypeError if it cannot be called."""
     if not callable(fn):
         raise ApiTypeError(f"{name}() takes a function, not {describe(fn)}")
 
@@ -48,7 +48,7 @@ def _is_axis(axis: Any, nested: bool) -> bool:
 
 def batch_size(name: str, shapes: Sequence[Any], axes: Sequence[Any], cells: int = 0) -> int:
     """How many slices there are. shapes: lists for arguments that are tuples. cells: so many they must be, unless 0.
-    Raises ValueError where tensors have different numbers of them, or none is sliced."""
+    Raises ValueError if tensors have different numbers of them, or none is sliced."""
     sizes = {cells} - {0}
     for shape, axis in _pairs(name, shapes, axes):
         if axis is None:

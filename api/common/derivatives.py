@@ -1,8 +1,7 @@
-"""This module has products with Jacobians, Jacobians, and functions of a row that become functions of a batch. They are
-compiled as functions of a script are.
+"""Products with Jacobians, Jacobians, and functions of a row that become functions of a batch. They are compiled as
+functions of a script are.
 
-A product along a direction is the derivative, by the weights of the results, of the gradient's product with it.
-"""
+A product along a direction is the derivative, by the weights of the results, of the gradient's product with it."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from mspc.api.common.derivative_arguments import axes_of, batch_size, ensemble, 
 
 
 def vjp(fn: Callable[..., Any], *inputs: Any, weights: Any = None, has_aux: bool = False) -> Any:
-    """(fn(*inputs), a function of what its results are weighted with that gives the gradient, one for each input). With
-    has_aux results behind the first are handed out beside these, and not weighted.
+    """(fn(*inputs), a function of the weights of its results that gives the gradient, one for each input). With has_aux
+    results behind the first are handed out beside these, and not weighted.
 
     weights: None alone; `value_and_grad` gives gradients of parameters.
     """
@@ -96,7 +95,7 @@ def _stacked(gradients: Any, inputs: Any, place: int, shape: Any) -> Any:
 
 
 def jacfwd(fn: Callable[..., Any], grad_position: Any = 0, has_aux: bool = False) -> Any:
-    """What `jacrev` gives."""
+    """The result of `jacrev`."""
     return jacrev(fn, grad_position, has_aux)
 
 

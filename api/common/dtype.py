@@ -1,4 +1,4 @@
-"""This module has element types under MindSpore's names (`mindspore.float32`, `mindspore.common.dtype`)."""
+"""Element types and their kinds."""
 
 from __future__ import annotations
 
@@ -6,10 +6,55 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.dtype_kinds import Bool, Complex, Float, Int, Number, UInt  # noqa: F401  # for scripts
 from mspc.api.index.module import beside
 from mspc.ir import types
-from mspc.ir.types import DType
+from mspc.ir.types import BFLOAT16, DType
+
+
+class _DtypeKind(type):
+    """A class whose instances are the element types of one kind."""
+
+    letters: str
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], names: dict[str, Any], letters: str = "") -> _DtypeKind:
+        made = super().__new__(mcs, name, bases, names)
+        made.letters = letters
+        return made
+
+    def __init__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], letters: str = "") -> None:
+        super().__init__(name, bases, names)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, DType) and ("B" if instance == BFLOAT16 else instance.kind) in cls.letters
+
+
+class Float(metaclass=_DtypeKind, letters="f"):
+    """Float16, Float32, Float64."""
+
+
+class BFloat(metaclass=_DtypeKind, letters="B"):
+    """BFloat16, which MindSpore counts as a kind of its own."""
+
+
+class Int(metaclass=_DtypeKind, letters="i"):
+    """Int8 to Int64."""
+
+
+class UInt(metaclass=_DtypeKind, letters="u"):
+    """UInt8 to UInt64."""
+
+
+class Complex(metaclass=_DtypeKind, letters="c"):
+    """Complex64, Complex128."""
+
+
+class Bool(metaclass=_DtypeKind, letters="b"):
+    """Bool."""
+
+
+class Number(metaclass=_DtypeKind, letters="biufcB"):
+    """Every element type."""
+
 
 bool_ = types.BOOL
 int8, int16, int32, int64 = types.INT8, types.INT16, types.INT32, types.INT64
@@ -71,3 +116,7 @@ def promoted_scalar(dtype: DType, scalar: Any) -> DType:
     if isinstance(scalar, complex):
         return types.complex_of(dtype)
     return dtype if dtype.is_float or dtype.is_complex else float32
+
+
+TensorType, TypeNone = tensor_type, type_none
+"""Their names in `_c_expression.typing`."""

@@ -1,4 +1,4 @@
-"""Generators of random numbers each have a seed and a place in its sequence."""
+"""Generators of random numbers, and the seeds of random operators."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Generator:
         return Tensor.from_array(np.array([self._seed, self._offset], np.int64))
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` gave. Raises ValueError for anything else."""
+        """Go on from the result of `get_state`. Raises ValueError for anything else."""
         self._seed, self._offset = state_of("set_state", state)
 
     def _step(self, step: Any) -> tuple[Tensor, Tensor]:
@@ -112,12 +112,12 @@ def initial_seed() -> int:
 
 
 def get_rng_state() -> Any:
-    """What draws outside of networks continue from, a tensor."""
+    """The state from which draws outside of networks continue, a tensor."""
     return default_generator.get_state()
 
 
 def set_rng_state(state: Any) -> None:
-    """Go on from what `get_rng_state` gave. Raises ValueError for anything else."""
+    """Go on from the result of `get_rng_state`. Raises ValueError for anything else."""
     default_generator.set_state(state)
 
 
@@ -136,3 +136,15 @@ def state_of(name: str, state: Any) -> tuple[int, int]:
     if array is None or array.shape != (2,) or array.dtype.kind not in "iu":
         raise ApiValueError(f"{name}(): the state must be what get_state gives, not {describe(state)}")
     return checked_seed(name, int(array[0])), int(array[1])
+
+
+def seeds_of(given: Any, which: int = 0) -> tuple[int, int]:
+    """The two seeds of an operator; zeros, with which it draws numbers of its own, if nothing is given. A Generator
+    gives others at each call. which: tells the draws of one number apart. Raises TypeError if it is none of these."""
+    if given is None:
+        return 0, 0
+    if isinstance(given, Generator):
+        return given.next_seeds()
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise ApiTypeError(f"a seed must be an integer, a Generator or None, not {describe(given)}")
+    return given, which

@@ -1,8 +1,4 @@
-"""Requests for gradients are plain data: what `value_and_grad`, `grad` and `GradOperation` return.
-
-They hold what to differentiate and with respect to what; the front end turns them into a Gradient node
-when they are called inside a compiled function. Called by a script, they launch a graph themselves.
-"""
+"""Gradients of functions and networks: `grad`, `value_and_grad`, `GradOperation`, and functions compiled by `jit`."""
 
 from __future__ import annotations
 
@@ -54,7 +50,7 @@ class GradientFunction:
 
     @property
     def takes_global_inputs(self) -> bool:
-        """Whether `fn` is a function that `shard` gave, called by itself."""
+        """Return whether `fn` is a function that `shard` gave, called by itself."""
         return bool(getattr(self.fn, "takes_global_inputs", False))
 
     def by_name(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[GradientFunction, list[Any]]:
@@ -89,16 +85,10 @@ class GradOperation:
     def __post_init__(self) -> None:
         for name in ("get_all", "get_by_list", "sens_param"):
             if not isinstance(getattr(self, name), bool):
-                raise ApiTypeError(
-                    f"GradOperation: {name} must be True or False, not {getattr(self, name)!r}"
-                )
+                raise ApiTypeError(f"GradOperation: {name} must be True or False, not {getattr(self, name)!r}")
 
     def __call__(self, fn: Any, weights: Any = None) -> GradientFunction:
-        """What computes the gradients of `fn`.
-
-        Raises:
-            TypeError: `weights` holds something else than Parameters.
-        """
+        """What computes the gradients of `fn`. Raises TypeError if `weights` holds something else than Parameters."""
         found, _ = _weights(weights)
         if self.get_by_list and found is None:
             found = tuple(fn.trainable_params()) if hasattr(fn, "trainable_params") else ()
@@ -130,8 +120,7 @@ def value_and_grad(
         has_aux: only the first result of fn is differentiated.
         sens_param: the last argument of the call is the gradient of the result.
 
-    Raises:
-        ValueError: neither positions nor weights are given. TypeError: an argument has the wrong type.
+    Raises ValueError if neither positions nor weights are given; TypeError if an argument has the wrong type.
     """
     return _request("value_and_grad", fn, grad_position, weights, has_aux, return_ids, sens_param, True)
 
@@ -143,11 +132,8 @@ def grad(
     has_aux: bool = False,
     return_ids: bool = False,
 ) -> GradientFunction:
-    """A function that returns the gradients of fn; with `has_aux` also its further results.
-
-    Raises:
-        ValueError: neither positions nor weights are given. TypeError: an argument has the wrong type.
-    """
+    """A function that returns the gradients of fn; with `has_aux` also its further results. Raises ValueError if
+    neither positions nor weights are given; TypeError if an argument has the wrong type."""
     return _request("grad", fn, grad_position, weights, has_aux, return_ids, False, False)
 
 
@@ -173,9 +159,7 @@ def _request(
     positions = () if position is None else position if isinstance(position, tuple) else (position,)
     for entry in positions:
         if isinstance(entry, bool) or not isinstance(entry, int):
-            raise ApiTypeError(
-                f"{name}: grad_position must be an integer or a tuple of them, not {position!r}"
-            )
+            raise ApiTypeError(f"{name}: grad_position must be an integer or a tuple of them, not {position!r}")
         if entry < 0:
             raise ApiValueError(f"{name}: grad_position {entry} is negative")
     return GradientFunction(
@@ -210,8 +194,8 @@ class NamedCall:
 def launched(
     target: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "construct"
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Return what to launch for a call with arguments by name, and all arguments in a row. `function` is what `target`
-    runs, `name` how messages call it. Raises TypeError for arguments that do not fit."""
+    """Return the target to launch for a call with arguments by name, and all arguments in a row. `function` is run by
+    `target`, `name` is its name in messages. Raises TypeError for arguments that do not fit."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
@@ -253,10 +237,8 @@ class JitFunction:
 def jit(function: Any = None, *, fn: Any = None, **options: Any) -> Any:
     """Mark a function to be compiled when it is called, as `@jit` or `@jit(...)`. `fn` is an older name of `function`.
 
-    A warning says of options that are not at their defaults that they change nothing.
-
-    Raises:
-        TypeError: it is no function. ValueError, TypeError: there is no such option or value.
+    A warning says of options that are not at their defaults that they change nothing. Raises TypeError if it is no
+    function; ValueError or TypeError if there is no such option or value.
     """
     checked("jit", JIT, options)
     marked = fn if function is None else function

@@ -7,25 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.initial_values import initial_value
-from mspc.api.common.initializer_names import NAMED
 from mspc.api.common.initializers import (
+    NAMED,
     Constant,
+    Dirac,
     HeNormal,
     HeUniform,
+    Identity,
     Initializer,
     Normal,
     One,
+    Orthogonal,
+    Sparse,
     TruncatedNormal,
     Uniform,
+    VarianceScaling,
     XavierNormal,
     XavierUniform,
     Zero,
     fan_of,
     fans,
     gain,
+    initial_value,
 )
-from mspc.api.common.shaped_initializers import Dirac, Identity, Orthogonal, Sparse, VarianceScaling
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiValueError
 from mspc.ir.types import FLOAT32
@@ -65,8 +69,7 @@ def initializer(init: Any, shape: Any = None, dtype: Any = FLOAT32) -> Tensor:
     Args:
         init: a name ("normal", "zeros", ...), a number, an Initializer, its class, or a Tensor of that shape.
 
-    Raises:
-        TypeError, ValueError: `init` or `shape` is of the wrong kind.
+    Raises TypeError or ValueError if `init` or `shape` is of the wrong kind.
     """
     if isinstance(init, Tensor):
         if shape is not None and tuple(shape) != init.shape:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class _no_grad:
-    """A context manager and decorator: what a network computes inside is a constant for gradients, as
+    """A context manager and decorator: values that a network computes inside are constants for gradients, as
     `ops.stop_gradient` makes it. Outside of a network it refuses calls of `grad()`."""
 
     depth = 0

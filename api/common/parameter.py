@@ -1,27 +1,61 @@
-"""A `Parameter` is a tensor with a name that training changes. While a graph trains it, its values live in the
-runtime."""
+"""A `Parameter` is a tensor with a name that training changes. While a graph
+trains it, its values are in the runtime."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from mspc.api import state
 from mspc.api.checks import integer
-from mspc.api.common.initial_values import InitialValue, as_initializer, initial_value
+from mspc.api.common.initializers import InitialValue, as_initializer, initial_value
 from mspc.api.common.tensor import STORED, Tensor, as_array
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.setting_kind import checked, note_asked
 from mspc.api.settings import STAGE
+from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.layout import Layout
-from mspc.ir.types import TensorType, dtype_of
+from mspc.ir.initial_value import Description, Slices, clear_row
+from mspc.ir.layout import Layout, NamedLayout
+from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.ops.operator_arguments import describe
+
+
+class StoredValue(InitialValue):
+    """A tensor of an open checkpoint, in place of an initializer.
+
+    source: the checkpoint. key: the tensor's name there.
+    """
+
+    in_parts = True
+
+    def __init__(self, source: Checkpoint, key: str) -> None:
+        self.source = source
+        self.key = key
+        self.shape = source.tensors[key].type.shape
+        self.dtype = source.tensors[key].type.dtype
+        self.zero_row = None
+
+    def description(self) -> Description | None:
+        return None
+
+    def fill(self, slices: Slices | None = None) -> np.ndarray:
+        """The values in `slices` (None: all); no other bytes are read. Raises MspcError."""
+        array = self.source.read(self.key, slices).astype(self.dtype.numpy, copy=False)
+        clear_row(array, self.zero_row, self.shape, slices)
+        return array
+
+    def cast(self, dtype: DType) -> InitialValue | None:
+        return self if dtype == self.dtype else self._with(dtype=dtype)
+
+    def restyled(self, dtype: DType) -> InitialValue:
+        return self._with(dtype=dtype)
+
 
 UNNAMED = "Parameter"
 """The name of a parameter until a cell's attribute gives it one."""
@@ -31,7 +65,7 @@ FACTS = ("_requires_grad", "_layerwise_parallel", "_parallel_optimizer", "_comm_
 
 
 class _Compiling(threading.local):
-    """Whether this thread is reading a network, for which the values of parameters are not known."""
+    """Return whether this thread is reading a network, for which the values of parameters are not known."""
 
     network = False
 
@@ -98,7 +132,7 @@ class Store(Protocol):
         ...
 
     def draw(self, parameter: Parameter, initial: InitialValue) -> None:
-        """Replace it by what an initializer makes."""
+        """Replace it by the values of an initializer."""
         ...
 
     def part(self, parameter: Parameter) -> tuple[Layout | None, np.ndarray]:
@@ -158,6 +192,7 @@ class Parameter(Tensor):
         if name is not None and not name.strip():
             raise ApiValueError("the name of a parameter must not be empty")
         super().__init__(default_input)
+        self._view = None
         if self._array is not None and not _is_fresh(default_input):
             self._array = np.array(self._array)
         made = self._array if self._lazy is None else self._lazy
@@ -187,8 +222,7 @@ class Parameter(Tensor):
         Returns:
             a handle, whose `remove()` takes the hook away.
 
-        Raises:
-            TypeError: it is no function.
+        Raises TypeError if it is no function.
         """
         if not callable(hook):
             raise ApiTypeError(f"register_hook: hook must be a function, not {describe(hook)}")
@@ -202,7 +236,7 @@ class Parameter(Tensor):
     @property
     def comm_fusion(self) -> int:
         """With which others its gradient travels: those of the same number; 0 for none. Raises TypeError or ValueError
-        for what is no integer from 0."""
+        if it is no integer from 0."""
         return self._comm_fusion
 
     @comm_fusion.setter
@@ -248,17 +282,17 @@ class Parameter(Tensor):
         return self._lazy if self.store is None else None
 
     def released(self, store: Store) -> None:
-        """From now on `store` has the values: what this object holds of them is given back."""
+        """From now on `store` has the values: their memory in this object is given back."""
         self.store = store
         self._array = self._lazy = None
 
     @property
     def is_here(self) -> bool:
-        """Whether this rank holds some of the values, and not another stage's ranks alone."""
+        """Return whether this rank holds some of the values, and not another stage's ranks alone."""
         return self.store is None or getattr(self.store, "holds", True)
 
     def part(self) -> tuple[Layout | None, np.ndarray]:
-        """How the ranks hold the parameter now (None: replicated), and what this rank holds, which no other need ask
+        """How the ranks hold the parameter now (None: replicated), and the part of this rank, which no other need ask
         for. The array is the one that further training changes."""
         _require_values(self)
         return (None, self.fill_slices()) if self.store is None else self.store.part(self)
@@ -269,13 +303,9 @@ class Parameter(Tensor):
         return self
 
     @property
-    def data(self) -> Parameter:
-        return self
-
-    @property
     def param_info(self) -> Parameter:
-        """What MindSpore notes of the parameter beside its values is the parameter itself. Set, it takes over the name
-        and the marks of another one. Raises TypeError for what is none."""
+        """The parameter itself, which has MindSpore's notes of it as attributes. Set, it takes over the name and the
+        marks of another one. Raises TypeError if it is none."""
         return self
 
     @param_info.setter
@@ -294,9 +324,7 @@ class Parameter(Tensor):
             return self
         array = as_array(data)
         if array.shape != self.shape:
-            raise ApiValueError(
-                f"parameter '{self.name}' has shape {self.shape}, the new values {array.shape}"
-            )
+            raise ApiValueError(f"parameter '{self.name}' has shape {self.shape}, the new values {array.shape}")
         kind = dtype_of(array.dtype)
         if kind != self.dtype and kind.is_float and not self.dtype.is_float:
             raise ApiTypeError(f"parameter '{self.name}' is {self.dtype}, the new values are {kind}")
@@ -304,7 +332,7 @@ class Parameter(Tensor):
         return self
 
     def _take_over(self, data: Any) -> bool:
-        """Have the values made as those of `data` are, where an initializer makes them; whether that was done."""
+        """Have the values made as those of `data` are, if an initializer makes them; whether that was done."""
         lazy = data.initial if isinstance(data, Tensor) else None
         if lazy is None or lazy.shape != self.shape or (lazy.dtype.is_float and not self.dtype.is_float):
             return False
@@ -340,9 +368,7 @@ class Parameter(Tensor):
             source: Any = np.array(self.array) if self.initial is None else self.initial
         else:
             source = initial_value(init, self.shape, self.dtype)
-        twin = Parameter(
-            source, self.name, self.requires_grad, self.layerwise_parallel, self.parallel_optimizer
-        )
+        twin = Parameter(source, self.name, self.requires_grad, self.layerwise_parallel, self.parallel_optimizer)
         twin.comm_fusion, twin.on_host = self.comm_fusion, self.on_host
         return twin
 
@@ -410,6 +436,110 @@ class ParameterTuple(tuple[Parameter, ...]):
 
 
 def _is_fresh(data: Any) -> bool:
-    """Whether nobody changes the array that is made of `data` in place: it was made now, or is of a tensor that has it
-    for itself. (A tensor gets another array where it changes.)"""
+    """Return whether nobody changes the array that is made of `data` in place: it was made now, or is of a tensor that
+    has it for itself. (A tensor gets another array if it changes.)"""
     return not isinstance(data, Tensor) or (data.owned and not isinstance(data, Parameter))
+
+
+Plan = tuple[tuple[Any, Any], ...]
+"""(Parameter, strategy) in the order of the dict."""
+
+
+def checked_plan(cell: Any, plan: Any, label: str) -> Plan:
+    """The plan with the parameters themselves. Names are those of the parameters or paths of attributes, with "self."
+    before them or not. Raises TypeError for no dict of tuples or Layouts; ValueError if a parameter that the cell does
+    not have, or a strategy that does not fit its shape."""
+    if plan is None:
+        return ()
+    if not isinstance(plan, Mapping):
+        raise ApiTypeError(f"{label}: parameter_plan must be a dict, not {plan!r}")
+    known: dict[str, Any] = {}
+    for path, parameter in cell.parameters_and_names():
+        known.setdefault(parameter.name, parameter)
+        known[path] = parameter
+    found: list[tuple[Any, Any]] = []
+    for name, strategy in cast("Mapping[Any, Any]", plan).items():
+        strategy = _checked_strategy(name, strategy, label)
+        parameter = known.get(name.removeprefix("self."))
+        if parameter is None:
+            raise ApiValueError(
+                f"{label}: parameter_plan names {name!r}, which is no parameter of {type(cell).__name__}",
+                [f"its parameters are {', '.join(known)}" if known else "it has none"],
+            )
+        _check_fit(name, strategy, tuple(parameter.shape), label)
+        found.append((parameter, strategy))
+    return tuple(found)
+
+
+def _checked_strategy(name: Any, strategy: Any, label: str) -> Any:
+    """A tuple of ints or a Layout, which may be in a tuple of its own."""
+    if isinstance(strategy, tuple) and len(strategy) == 1 and isinstance(strategy[0], NamedLayout):
+        strategy = strategy[0]
+    cuts: Any = strategy.strategy if isinstance(strategy, NamedLayout) else strategy
+    if not isinstance(name, str) or not isinstance(cuts, tuple) or not all(_is_shard_count(shards) for shards in cuts):
+        raise ApiTypeError(
+            f"{label}: parameter_plan maps names to tuples of integers or Layouts, not {name!r} to {strategy!r}",
+            ['write {"self.weight": (2, 4)}'],
+        )
+    return strategy
+
+
+def _is_shard_count(shards: Any) -> bool:
+    return isinstance(shards, int) and not isinstance(shards, bool) and shards > 0
+
+
+def _check_fit(name: str, strategy: Any, shape: tuple[int, ...], label: str) -> None:
+    cuts: tuple[int, ...] = strategy.strategy if isinstance(strategy, NamedLayout) else strategy
+    if len(cuts) != len(shape):
+        raise ApiValueError(
+            f"{label}: the strategy {cuts} of parameter {name!r} has {len(cuts)} entries for {len(shape)} dimensions",
+            [f"its shape is {shape}"],
+        )
+    for dimension, (size, shards) in enumerate(zip(shape, cuts, strict=True)):
+        if size % shards:
+            raise ApiValueError(
+                f"{label}: dimension {dimension} of parameter {name!r} is {size}, which {shards} does not divide",
+                [f"its shape is {shape}, the strategy {cuts}"],
+            )
+
+
+def checked_layout(layout: Any) -> NamedLayout:
+    """The placement of one tensor. Raises TypeError for anything else."""
+    if not isinstance(layout, NamedLayout):
+        raise ApiTypeError(
+            f"reshard takes the layout of a tensor, not {layout!r}", ['write Layout((2, 4), ("dp", "mp"))("dp", "mp")']
+        )
+    return layout
+
+
+class HeldSlice(InitialValue):
+    """A tensor of `shape` of which this rank knows its part by `layout`."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], layout: Layout, rank: int, array: np.ndarray) -> None:
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype_of(array.dtype)
+        self.zero_row = None
+        self._places = layout.slices_for(rank, shape)
+        self._array = array
+
+    def description(self) -> Description | None:
+        return None
+
+    def fill(self, slices: Slices | None = None) -> np.ndarray:
+        """The slice. Raises MspcError for any other."""
+        if slices is None or [(s.start, s.stop) for s in slices] != [(s.start, s.stop) for s in self._places]:
+            raise MspcError(
+                f"parameter '{self.name}': only this rank's own slice was loaded",
+                notes=[
+                    "the global tensor is there when the network trains, sharded as when the checkpoint was written",
+                    "load_distributed_checkpoint reads the files of all ranks for any strategy",
+                ],
+            )
+        return self._array.astype(self.dtype.numpy)
+
+    def cast(self, dtype: DType) -> InitialValue | None:
+        return self if dtype == self.dtype else self._with(dtype=dtype)
+
+    def restyled(self, dtype: DType) -> InitialValue:
+        return self._with(dtype=dtype)

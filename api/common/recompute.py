@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.api.common.compiling import prepare
+from mspc.api.common.api import prepare
 
 
 def recompute(
@@ -15,9 +15,7 @@ def recompute(
     """`block(*args, **kwargs)` of a cell, whose values are not saved for the gradient but computed again.
 
     use_reentrant, output_recompute, early_stop and context_fn say in MindSpore how hooks do that; here the graph does.
-
-    Raises:
-        TypeError: `block` is no Cell.
+    Raises TypeError if `block` is no Cell.
     """
     prepare(block, output_recompute, context_fn)
     return block(*args, **kwargs)

@@ -14,11 +14,8 @@ DEFAULT_SEED = 0
 
 
 def set_seed(seed: int) -> None:
-    """Seed NumPy, `random`, initial values, shuffling and dropout.
-
-    Raises:
-        TypeError: `seed` is no integer. ValueError: it is negative or above 2**32 - 1.
-    """
+    """Seed NumPy, `random`, initial values, shuffling and dropout. Raises TypeError if `seed` is no integer; ValueError
+    if it is negative or above 2**32 - 1."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
         raise ApiTypeError(f"set_seed takes an integer, not {type(seed).__name__}")
     if not 0 <= seed < 2**32:
@@ -54,7 +51,7 @@ def of_pipelines() -> int:
 
 def seeds_of_call(chosen: tuple[int, int], call: int) -> tuple[int, int]:
     """The seeds of the `call`-th call, from 0, of one random operator, or of all those without seeds: every call draws
-    numbers of its own, also where a layer is called twice."""
+    numbers of its own, also if a layer is called twice."""
     if any(chosen):
         return chosen[0], chosen[1] + call * _BETWEEN_CALLS
     seed = state.current().seed
@@ -68,7 +65,7 @@ _BETWEEN_CALLS = 1 << 40
 
 def _get_graph_seed(op_seed: int, kernel_name: str) -> tuple[int, int]:
     """(seed of the script, seed of an operator), for the two seeds of a random operator; two zeros, with which it draws
-    numbers of its own, where `op_seed` is 0."""
+    numbers of its own, if `op_seed` is 0."""
     if not op_seed:
         return 0, 0
     seed = state.current().seed

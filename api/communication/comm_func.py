@@ -1,7 +1,4 @@
-"""Collectives are functions here, as in `mindspore.communication.comm_func`, in compiled functions and outside of them.
-
-Ranks are named by their numbers in the job. Results are new tensors; gradients are those of the operators.
-"""
+"""Collectives that a script calls outside of a network, on tensors of its rank."""
 
 from __future__ import annotations
 
@@ -12,9 +9,19 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.common.tensor import Tensor
 from mspc.api.communication.group import GlobalComm, ReduceOp, get_rank
-from mspc.api.communication.handle import handle_of, member, number_in_group, size_of, split_sizes, square
-from mspc.api.communication.in_place import in_place, put
-from mspc.api.communication.messages import P2POp, checked_messages, kinds_of
+from mspc.api.communication.messages import (
+    P2POp,
+    checked_messages,
+    handle_of,
+    in_place,
+    kinds_of,
+    member,
+    number_in_group,
+    put,
+    size_of,
+    split_sizes,
+    square,
+)
 from mspc.api.ops.checked import TensorLike, checked
 
 __all__ = [
@@ -80,8 +87,8 @@ def all_to_all_single_with_output_shape(
     output_shape: Any, tensor: TensorLike, output_split_sizes: Any = None, input_split_sizes: Any = None,
     group: str | None = None, async_op: bool = False,
 ) -> Any:  # fmt: skip
-    """(what arrives, of `output_shape`, handle or None): rows go to the ranks in order, as many as listed, or equal
-    parts."""
+    """(the received elements, of `output_shape`, handle or None): rows go to the ranks in order, as many as listed, or
+    equal parts."""
     chosen = GlobalComm.WORLD_COMM_GROUP if group is None else group
     count = size_of("all_to_all_single_with_output_shape", chosen)
     shape = output_shape.shape if isinstance(output_shape, Tensor) else tuple(output_shape)
@@ -98,7 +105,8 @@ def all_to_all_single_with_output_shape(
 def all_to_all_with_output_shape(
     output_shape_list: Sequence[Any], input_tensor_list: Sequence[Any], group: str | None = None, async_op: bool = False
 ) -> Any:
-    """(what arrives from each rank, of the shapes listed, handle or None): tensor i goes to rank i of the group."""
+    """(the received elements from each rank, of the shapes listed, handle or None): tensor i goes to rank i of the
+    group."""
     chosen = GlobalComm.WORLD_COMM_GROUP if group is None else group
     shapes = [shape.shape if isinstance(shape, Tensor) else tuple(shape) for shape in output_shape_list]
     sizes = [math.prod(shape) for shape in shapes]
@@ -116,8 +124,8 @@ def all_to_all_with_output_shape(
 def all_to_all_v_c(
     output: TensorLike, input: TensorLike, send_count_matrix: Any, group: str | None = None, async_op: bool = False
 ) -> Any:
-    """`output` becomes what arrives; row i of the matrix, given as one list, says how many rows rank i of the group
-    sends to each. Returns the handle."""
+    """`output` becomes the received elements; row i of the matrix, given as one list, says how many rows rank i of the
+    group sends to each. Returns the handle."""
     chosen = GlobalComm.WORLD_COMM_GROUP if group is None else group
     count, own = size_of("all_to_all_v_c", chosen), get_rank(chosen)
     sizes = square("all_to_all_v_c", send_count_matrix, count)
@@ -137,7 +145,7 @@ def send(tensor: TensorLike, dst: int = 0, group: str = GlobalComm.WORLD_COMM_GR
 
 @_public
 def recv(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP, tag: int = 0) -> Any:
-    """What rank `src` sends under the tag, of the shape and element type of `tensor`."""
+    """The tensor that rank `src` sends under the tag, of the shape and element type of `tensor`."""
     return ops.Receive(tag, member("recv", "src", src, group), tensor.shape, tensor.dtype, group)()
 
 
@@ -156,7 +164,7 @@ def irecv(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_G
 
 @_public
 def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> Any:
-    """What comes for each `P2POp`, all at once: the tensor received, or one zero where it sends."""
+    """The tensor received for each `P2POp`, all at once: the tensor received, or one zero if it sends."""
     group = checked_messages(p2p_op_list)
     found = [None] * len(p2p_op_list)
     for kind in kinds_of(p2p_op_list):

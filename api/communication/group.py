@@ -1,15 +1,46 @@
-"""A script asks this module for its rank and its groups: `init`, ranks, sizes, groups. Nothing here talks to other
-ranks."""
+"""Groups of ranks, and which rank of them a script is."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from mspc.api import state
-from mspc.api.communication.groups import listed, ranks_of, require_init
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.setting_kind import Setting, note_places, say_once, table
 from mspc.sharding.groups import WORLD_GROUPS
+
+
+def require_init(function: str) -> state.Session:
+    """The session, for a function that needs communication. Raises RuntimeError before `init()`."""
+    session = state.current()
+    if not session.initialized:
+        raise ApiRuntimeError(f"{function}() was called before init()", ["call mindspore.communication.init() first"])
+    return session
+
+
+def ranks_of(group: str) -> tuple[int, ...]:
+    """The ranks of a group, in its order. Raises TypeError if the name is no string; ValueError if there is no such
+    group."""
+    if not isinstance(group, str):
+        raise ApiTypeError(f"the name of a group must be a string, not {group!r}")
+    session = state.current()
+    if group in WORLD_GROUPS:
+        return tuple(range(world_size(session)))
+    if group not in session.groups:
+        known = ", ".join([WORLD_GROUPS[0], *session.groups])
+        raise ApiValueError(f"there is no group {group!r}; known are {known}")
+    return session.groups[group]
+
+
+def listed(ranks: tuple[int, ...]) -> str:
+    """Ranks in messages: "rank 3" or "ranks 0, 2"."""
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
+
+
+def world_size(session: state.Session) -> int:
+    """All ranks of the job; before a launcher says, as many as the script's device_num."""
+    return session.size if session.launched else session.parallel.get("device_num") or session.size
+
 
 HCCL_WORLD_COMM_GROUP = "hccl_world_group"
 NCCL_WORLD_COMM_GROUP = "nccl_world_group"
@@ -21,7 +52,7 @@ class _OfSession(type):
 
     @property
     def INITED(cls) -> bool:
-        """Whether `init()` was called. MindSpore's programs for one process set it instead."""
+        """Return whether `init()` was called. MindSpore's programs for one process set it instead."""
         return state.current().initialized
 
     @INITED.setter
@@ -54,12 +85,9 @@ _INIT = table(Setting("init", ""))
 
 
 def init(backend_name: str | None = None) -> None:
-    """Make ranks and groups known. "nccl" asks for GPUs, unless `device_target` or `--device` says otherwise.
-
-    Raises:
-        TypeError: `backend_name` is no string. ValueError: it is not "hccl", "nccl" or "mccl". RuntimeError: the
-            environment says RANK_SIZE, and no launcher has started the ranks.
-    """
+    """Make ranks and groups known. "nccl" asks for GPUs, unless `device_target` or `--device` says otherwise. Raises
+    TypeError if `backend_name` is no string; ValueError if it is not "hccl", "nccl" or "mccl"; RuntimeError if the
+    environment says RANK_SIZE, and no launcher has started the ranks."""
     if backend_name is not None and not isinstance(backend_name, str):
         raise ApiTypeError(f"init: backend_name must be a string, not {backend_name!r}")
     if backend_name not in (None, "hccl", "nccl", "mccl"):
@@ -83,7 +111,7 @@ def init(backend_name: str | None = None) -> None:
 
 
 def _is_initialized() -> bool:
-    """Whether `init` was called, under the name that MindSpore's own code has for it."""
+    """Return whether `init` was called, under the name that MindSpore's own code has for it."""
     return state.current().initialized
 
 
@@ -95,11 +123,8 @@ def release() -> None:
 
 
 def get_rank(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
-    """This rank's number in the group.
-
-    Raises:
-        RuntimeError: `init()` was not called. ValueError: there is no such group, or this rank is not in it.
-    """
+    """This rank's number in the group. Raises RuntimeError if `init()` was not called; ValueError if there is no such
+    group, or this rank is not in it."""
     session = require_init("get_rank")
     return _with_own_rank("get_rank", session, group).index(session.rank)
 
@@ -128,11 +153,8 @@ def get_local_rank_size(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
 
 
 def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
-    """The world's number of the rank that has number `group_rank_id` in the group.
-
-    Raises:
-        RuntimeError: before `init()`. TypeError: the number is no integer. ValueError: no such group or rank.
-    """
+    """The world's number of the rank that has number `group_rank_id` in the group. Raises RuntimeError for before
+    `init()`; TypeError if the number is no integer; ValueError for no such group or rank."""
     require_init("get_world_rank_from_group_rank")
     ranks = ranks_of(group)
     _check_number("get_world_rank_from_group_rank", "group_rank_id", group_rank_id)
@@ -164,12 +186,9 @@ def get_comm_name(group: str = GlobalComm.WORLD_COMM_GROUP) -> str:
 
 
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
-    """Name a group of ranks, which are numbered in the order that is given; every member calls it alike.
-
-    Raises:
-        RuntimeError: before `init()`. TypeError, ValueError: the name is taken, or the ranks are not different ranks of
-        this job.
-    """
+    """Name a group of ranks, which are numbered in the order that is given; every member calls it alike. Raises
+    RuntimeError for before `init()`; TypeError or ValueError if the name is taken, or the ranks are not different ranks
+    of this job."""
     session = require_init("create_group")
     if not isinstance(group, str) or not group:
         raise ApiTypeError(f"create_group: the name must be a string, not {group!r}")

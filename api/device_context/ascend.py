@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.api.hal import device
+from mspc.api import runtime
 from mspc.api.setting_kind import place_of_caller, say_once
 
 __all__ = [
@@ -15,12 +15,12 @@ __all__ = [
 
 def device_count() -> int:
     """0."""
-    return device.device_count("Ascend")
+    return runtime.device_count("Ascend")
 
 
 def is_available() -> bool:
     """False."""
-    return device.is_available("Ascend")
+    return runtime.is_available("Ascend")
 
 
 def _ignored(name: str) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from mspc.api import runtime
 from mspc.api.context import set_context
-from mspc.api.hal import device
 
 __all__ = ["device_count", "is_available", "threads_num"]
 
 
 def device_count() -> int:
     """1."""
-    return device.device_count("CPU")
+    return runtime.device_count("CPU")
 
 
 def is_available() -> bool:
     """True."""
-    return device.is_available("CPU")
+    return runtime.is_available("CPU")
 
 
 def threads_num(num: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mspc.api import runtime
 from mspc.api.context import get_context, set_context
-from mspc.api.hal import device
 
 __all__ = [
     "conv_allow_tf32", "conv_dgrad_algo", "conv_fprop_algo", "conv_wgrad_algo", "device_count", "is_available",
@@ -15,12 +15,12 @@ __all__ = [
 
 def device_count() -> int:
     """How many GPUs there are."""
-    return device.device_count("GPU")
+    return runtime.device_count("GPU")
 
 
 def is_available() -> bool:
-    """Whether there is a GPU."""
-    return device.is_available("GPU")
+    """Return whether there is a GPU."""
+    return runtime.is_available("GPU")
 
 
 def _set(name: str, value: Any) -> None:
@@ -28,13 +28,13 @@ def _set(name: str, value: Any) -> None:
 
 
 def matmul_allow_tf32(value: bool) -> None:
-    """Whether products of Float32 round operands to TF32. Raises TypeError for no bool."""
+    """Return whether products of Float32 round operands to TF32. Raises TypeError for no bool."""
     _set("matmul_allow_tf32", value)
 
 
 def conv_allow_tf32(value: bool) -> None:
-    """Whether convolutions round operands to TF32; says that `matmul_allow_tf32` decides. Raises TypeError for no
-    bool."""
+    """Return whether convolutions round operands to TF32; says that `matmul_allow_tf32` decides. Raises TypeError for
+    no bool."""
     _set("conv_allow_tf32", value)
 
 

@@ -9,7 +9,7 @@ the whole. Functions are made of its rows, and every public module that has one 
     divide = div                                another name of a row
     from mspc.api.ops.function.math_func: div   a function that does more than an expression says, or another object
     hidden from mspc.api.mint.nn.layers: Linear the same for what `dir()` does not show
-    all: mspc.api.nn                            what the table of a module has, or else what its files define
+    all: mspc.api.nn                            what the table of a module has, or else the names its files define
     each: *Ext = mint.nn.*                      every name of other modules, each under another one; not shown
     modules: nn linalg                          public modules below this one, which `__all__` names
     module: nn.layer nn.layer.basic = mspc.api.nn   in `mspc-modules.txt`: public modules that lie elsewhere

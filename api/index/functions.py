@@ -1,7 +1,6 @@
 """Functions are made of rows as Python has them, with their signature, their words, and the line of the row.
 
-An expression is parsed, looked through and translated; nothing is evaluated but the functions when they are called.
-"""
+An expression is parsed, looked through and translated; nothing is evaluated but the functions when they are called."""
 
 from __future__ import annotations
 
@@ -18,6 +17,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from mspc.api.index.table import IndexRow, module_of, rows_of
+from mspc.api.ops.checked import checked, checked_class
 
 _PACKAGE = "mspc.api"
 _MODULES = {
@@ -35,11 +35,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {ast.Div: ope
 
 
 def found(row: IndexRow) -> Any:
-    """The object that a row stands for, as its definition has it.
-
-    Raises:
-        ValueError: the row is none.
-    """
+    """The object that a row stands for, as its definition has it. Raises ValueError if the row is none."""
     if row.home:
         return getattr(importlib.import_module(row.home), row.target)
     if row.kind == "class":
@@ -61,13 +57,12 @@ def _of_ops(name: str) -> Any:
 
 
 def is_expression(row: IndexRow) -> bool:
-    """Whether it is a function with parameters and an expression; "Abs" behind them is an operator."""
+    """Return whether it is a function with parameters and an expression; "Abs" behind them is an operator."""
     parameters, target = _parts(row)
     return parameters != "" and not (target.isidentifier() and target[0].isupper() and not iskeyword(target))
 
 
 def _parts(row: IndexRow) -> tuple[str, str]:
-    """("(parameters)" or "", what is behind the "=")."""
     if not row.target.startswith("("):
         return "", row.target
     end = _end_of_parameters(row.target)
@@ -76,9 +71,8 @@ def _parts(row: IndexRow) -> tuple[str, str]:
 
 
 def _operator_function(row: IndexRow, operator: Any, parameters: str) -> Any:
-    """An operator as a function. parameters: of what has a call of its own; "(input|input_x, n=None)" has two names."""
     from mspc.api.ops.operator_function import NEEDED
-    from mspc.api.ops.operator_function import function_of as function_of_operator  # it imports NumPy
+    from mspc.api.ops.operator_function import function_of as function_of_operator
 
     call = ast.parse(f"f{parameters or '()'}", mode="eval").body
     assert isinstance(call, ast.Call)
@@ -122,11 +116,8 @@ class _Operators(ast.NodeTransformer):
 
 @functools.cache
 def tree_of(row: IndexRow) -> ast.FunctionDef:
-    """The row as the function that it is; the text's lines are those of the table.
-
-    Raises:
-        ValueError: the text is no row, or its expression is made of something else than rows are.
-    """
+    """The row as the function that it is; the text's lines are those of the table. Raises ValueError if the text is no
+    row, or its expression is made of something else than rows are."""
     parameters, expression = _parts(row)
     name = row.names[0].removeprefix(".")
     try:
@@ -187,11 +178,7 @@ def _translated(tree: ast.FunctionDef, path: str) -> CodeType:
 
 
 def _named(row: IndexRow, name: str) -> Any:
-    """What a name of a row's expression stands for.
-
-    Raises:
-        ValueError: nothing that a row may name.
-    """
+    """What a name of a row's expression stands for. Raises ValueError if nothing that a row may name."""
     if name in row.uses:
         home, target = row.uses[name]
         return getattr(importlib.import_module(home), target)
@@ -205,7 +192,6 @@ def _named(row: IndexRow, name: str) -> Any:
 
 
 def _value(row: IndexRow, node: ast.expr) -> Any:
-    """A default: a constant, a tuple of them, one over another, or what the table uses."""
     if isinstance(node, ast.Name):
         return _named(row, node.id)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
@@ -214,11 +200,7 @@ def _value(row: IndexRow, node: ast.expr) -> Any:
 
 
 def tree_at(path: str, line: int, name: str) -> ast.FunctionDef:
-    """The tree of the row of a function that is in a line of a table.
-
-    Raises:
-        LookupError: there is none.
-    """
+    """The tree of the row of a function that is in a line of a table. Raises LookupError if there is none."""
     return tree_of(_by_place(path)[line, name])
 
 
@@ -226,3 +208,19 @@ def tree_at(path: str, line: int, name: str) -> ast.FunctionDef:
 def _by_place(path: str) -> dict[tuple[int, str], IndexRow]:
     rows = rows_of(module_of(path)).values()
     return {(row.line, row.names[0].removeprefix(".")): row for row in rows if row.path == path}
+
+
+def object_of(row: IndexRow, name: str) -> Any:
+    """The object of a row under one of its names. A method of tensors, `.name`, looks at its arguments itself, and so
+    does what says how."""
+    answer = found(row)
+    if isinstance(answer, type):
+        return _class(answer) if row.module == "ops" else answer
+    if not (row.is_public and row.is_of_tensors and isinstance(answer, FunctionType)):
+        return answer
+    return answer if hasattr(answer, "check_arguments") else checked(f"{row.module}.{name.removeprefix('.')}", answer)
+
+
+def _class(found: type) -> type:
+    is_by_hand = "__init__" in vars(found) or found.__module__.startswith("mspc.api.ops.composite")
+    return checked_class(found) if is_by_hand else found

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
+import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from mspc.api.index.table import rows_of
+from mspc.api.index.table import IndexRow, rows_of
 from mspc.api.rooms import home_of, public_modules, public_name
 
 _WHOLE = "mspc"
@@ -38,7 +41,6 @@ def _has_table(module: str) -> bool:
 
 
 def _defined(home: str) -> dict[str, tuple[str, str]]:
-    from mspc.api.index.defined import defined_in  # few modules have names from files
 
     return {name: (place, name) for name, place in defined_in(home).items()}
 
@@ -49,8 +51,8 @@ def names_of(module: str) -> list[str]:
 
 
 def listed(module: str) -> list[str]:
-    """What `__all__` of a public module has: its objects, and the modules that its table names. Of the whole these are
-    the modules right below it, and no name hides one of Python's."""
+    """`__all__` of a public module: its objects, and the modules that its table names. Of the whole these are the
+    modules right below it, and no name hides one of Python's."""
     modules: Iterable[str] = rows_of(module, "modules")
     if module == _WHOLE:
         modules = (name for name in public_modules() if name and "." not in name)
@@ -59,16 +61,13 @@ def listed(module: str) -> list[str]:
 
 def find(module: str, name: str) -> Any:
     """The object behind a name of a module, `.name` for a method of tensors; a function of tensors with its arguments
-    checked, but for one that tensors alone have, as they look at them before.
-
-    Raises:
-        LookupError: the index has no such name.
-    """
+    checked, but for one that tensors alone have, as they look at them before. Raises LookupError if the index has no
+    such name."""
     row = rows_of(module).get(name)
     if row is None or not (row.is_of_tensors or module == "ops"):
         home, own = places_of(module)[name] if row is None else (row.home, row.target)
         return getattr(importlib.import_module(home), own)
-    from mspc.api.index.asked import object_of  # where a name is used: it imports NumPy
+    from mspc.api.index.functions import object_of  # where a name is used: it imports NumPy
 
     return object_of(row, name)
 
@@ -89,7 +88,7 @@ def answers(
 
     Args:
         package: the full name of the module of mspc.
-        otherwise: what gives an object that the index does not have, or raises AttributeError.
+        otherwise: gives an object that the index does not have, or raises AttributeError.
         names: names of such objects.
     """
     module, get = public_name(package), beside(package, otherwise)
@@ -132,7 +131,6 @@ def _answer(package: str, module: str, name: str, otherwise: Getter | None) -> A
         return answer
     if otherwise is not None:
         return otherwise(name)
-    from mspc.api.index.absent import why_absent  # only on the way to an error
 
     known = () if name.startswith("_") else listed(module)  # tools ask every object for names of their own
     if package == _WHOLE:
@@ -141,7 +139,6 @@ def _answer(package: str, module: str, name: str, otherwise: Getter | None) -> A
 
 
 def _module_below(package: str, module: str, name: str) -> ModuleType | None:
-    """The module of that name, in the same folder or where the index has it."""
     if package == _WHOLE:
         return importlib.import_module(f"{_WHOLE}.{name}") if name and home_of(name) is not None else None
     full = f"{package}.{name}"
@@ -154,13 +151,11 @@ def _module_below(package: str, module: str, name: str) -> ModuleType | None:
 @functools.cache
 def _files(package: str) -> frozenset[str]:
     """Short names of the modules in the folder of a package."""
-    from mspc.api.index.defined import modules_in
 
     return frozenset(modules_in(package))
 
 
 def _modules_shown(package: str) -> Iterable[str]:
-    """The modules below a package whose files' names are its own, for `dir()`."""
     if package not in rows_of(public_name(package), "all"):
         return ()
     above = f"{public_name(package)}."
@@ -169,7 +164,6 @@ def _modules_shown(package: str) -> Iterable[str]:
 
 
 def _of_each(module: str, name: str) -> Any:
-    """What a row has that stands for each name of other public modules; None where there is none, or a module."""
     for pattern, row in rows_of(module, "each").items():
         before, _, behind = pattern.partition("*")
         if not (name.startswith(before) and name.endswith(behind)):
@@ -181,3 +175,80 @@ def _of_each(module: str, name: str) -> Any:
             if answer is not None and not isinstance(answer, ModuleType):
                 return answer
     return None
+
+
+_DEFINED = re.compile(r"\n(?:(?:class|def) ([A-Za-z]\w*)|([a-z]\w*) = [a-z]\w*(?=\n))")
+"""Classes, functions, and second names of functions (`divide = div`)."""
+_LISTED = re.compile(r"\n__all__[^=]*= *[\[(]([^\])]*)[\])]")
+
+
+@functools.cache
+def defined_in(module: str) -> dict[str, str]:
+    """The full name of the defining module by public name, of a package or of one file: what the `__all__` of a file
+    names, or, in a file without one, its classes and functions without an underscore."""
+    files = {home: file for home, file in _files_of(module).items() if os.path.basename(file) != "__init__.py"}
+    found = ((name, home) for home, file in files.items() for name in _public(file))
+    return {name: home for name, home in found if not name.startswith("_")}
+
+
+def modules_in(package: str) -> list[str]:
+    """Short names of the modules and packages right below a package."""
+    return [home.rpartition(".")[2] for home in _files_of(package) if home != package]
+
+
+def _files_of(module: str) -> dict[str, str]:
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    if spec.submodule_search_locations is None:
+        return {module: str(spec.origin)}
+    found: dict[str, str] = {}
+    for folder in spec.submodule_search_locations:
+        for entry in sorted(os.listdir(folder)):
+            place = os.path.join(folder, entry)
+            if entry.endswith(".py") and entry != "__init__.py":
+                found[f"{module}.{entry[:-3]}"] = place
+            elif os.path.isfile(opening := os.path.join(place, "__init__.py")):
+                found[f"{module}.{entry}"] = opening
+    return found
+
+
+def _public(file: str) -> list[str]:
+    with open(file, encoding="utf-8") as opened:
+        text = f"\n{opened.read()}\n"
+    listed = _LISTED.search(text)
+    if listed is not None:
+        return re.findall(r"\w+", re.sub(r"#.*", "", listed[1]))
+    return [first or second for first, second in _DEFINED.findall(text)]
+
+
+def absent_names() -> dict[str, IndexRow]:
+    """The rows by names without the first (`nn.Tril`)."""
+    return rows_of("mspc", "absent")
+
+
+def said_of(path: str, prefix: str = "") -> str:
+    """The text of the index for a name without the first, or for a name above it; "" if that is nothing. The text for a
+    name of `ops` counts in all modules of `ops`.
+
+    prefix: what is ahead of a name to write instead, "mindspore.".
+    """
+    parts, rows = path.split("."), absent_names()
+    places = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    if parts[0] == "ops" and ".".join(parts[:-1]) in rows_of("mspc", "module"):
+        places.append(f"ops.{parts[-1]}")
+    row = next((rows[place] for place in places if place in rows), None)
+    if row is None:
+        return ""
+    return f"write {prefix}{row.target}" if row.target else " ".join(row.doc.split())
+
+
+def why_absent(path: str, known: Iterable[str]) -> str:
+    """The message for a name that mspc lacks, `nn.Tril` without the first: what stands for it, why there is none, or
+    the known names that are most like it; "" if nothing is known."""
+    from mspc.ir.diagnostics import nearest
+
+    said = said_of(path)
+    if said:
+        return f"; {said}"
+    found = nearest(path.rpartition(".")[2], known)
+    return f"; did you mean {' or '.join(found)}?" if found else ""

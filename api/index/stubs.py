@@ -1,27 +1,347 @@
-"""Stubs of the public modules are made from the names that there are, for editors and type checkers.
+"""Stubs of the public modules, for editors and type checkers.
 
-They are made when mspc is installed, as two stub packages, of `mspc` and of `mindspore`, which import everything from
-where it is defined; operators and rows of the index, which no file defines as Python, have a line each.
+They are made when mspc is installed, as two stub packages, of `mspc` and of `mindspore`, which import every name from
+its module; operators and rows of the index, which no file defines as Python, have a line each. A function of the index
+states no type for its result. It follows from the operators that the function calls: one tensor or several.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import keyword
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import Any
 
+from mspc.api.index.functions import tree_at
 from mspc.api.index.module import places_of
-from mspc.api.index.stub_types import ANY, of_operator, result_of, settings_signature, tensor_stub
 from mspc.api.index.table import rows_of
+from mspc.api.ops.method_table import find_method, method_names
+from mspc.api.ops.primitive import Primitive
 from mspc.api.rooms import PUBLIC, home_of, other_names, public_modules, public_name
+from mspc.ir.types import TensorType, TupleType, dtype_of
+from mspc.ops.op import Op
+
+TENSOR, SEVERAL, ANY = "Tensor", "tuple[Tensor, ...]", "Any"
+OPERAND = "Tensor | np.ndarray | np.generic | complex"
+"""Python's numbers are complex, for a type checker."""
+_BINARY = "add sub mul truediv floordiv mod pow and or xor matmul".split()
+_COMPARED = "lt le gt ge eq ne".split()
+_KNOWN = re.compile(r"(?:Any|None|bool|int|float|str|bytes|list|tuple|dict|Self|Tensor|DType|TensorType|np\.\w+|\W+)*")
+"""Annotations that mean something in the stub of the Tensor."""
+_HEAD = """from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+
+from mspc.ir.types import DType, TensorType
+"""
+
+
+_STATED = {
+    TENSOR: "addcdiv addcmul argmax argmin argwhere avg_pool2d avg_pool3d cartesian_prod conv2d conv3d "
+            "conv_transpose2d csr_mv csr_to_dense diagonal diff flash_attention_score fmax fmin grid_sample identity "
+            "logcumsumexp lp_pool2d make_range max_unpool2d max_unpool3d mvlgamma pad padding positive stop_gradient "
+            "strided_slice tuple_to_array",
+    SEVERAL: "triangular_solve unique unique_with_pad",
+    "COOTensor": "csr_to_coo dense_to_sparse_coo",
+    "CSRTensor": "dense_to_sparse_csr",
+    "bool": "is_complex is_floating_point",
+    "int": "numel rank size",
+    "tuple[int, ...]": "shape",
+    "DType": "dtype",
+}  # fmt: skip
+"""Functions of tensors whose results do not follow from the operators they call."""
+STATED = {name: kind for kind, names in _STATED.items() for name in names.split()}
+_SPARSE = {"coo_": "COOTensor", "csr_": "CSRTensor"}
+
+
+def result_of(found: Any) -> str:
+    """Return the type that a function of tensors, or an operator, returns."""
+    name = getattr(found, "__name__", "")
+    if str(getattr(found, "__module__", "")).startswith(("mspc.api.ops", "mspc.api.mint")):
+        known = STATED.get(name) or _SPARSE.get(name[:4])
+        if known is not None:
+            return known
+    if isinstance(found, Primitive):
+        return of_operator(type(found.op))
+    if not isinstance(found, FunctionType):
+        return ANY
+    stated = str(found.__annotations__.get("return", ANY)).strip("'")
+    if stated not in (ANY, "TensorLike"):
+        return stated if stated in (TENSOR, SEVERAL) else ANY
+    return _of_function(found)
+
+
+@functools.cache
+def of_operator(operator: type[Op]) -> str:
+    """Return the type of an operator's results, by its samples."""
+    kinds: set[str] = set()
+    for sample in operator.samples:
+        dtypes = sample.dtypes or ("Float32",) * len(sample.shapes)
+        types = [TensorType(dtype_of(name), shape) for name, shape in zip(dtypes, sample.shapes, strict=True)]
+        try:
+            result = operator(**sample.fields).infer(*types)
+        except Exception:  # a sample may be of what has no type without a graph
+            return ANY
+        kinds.add(TENSOR if isinstance(result, TensorType) else SEVERAL if isinstance(result, TupleType) else ANY)
+    return kinds.pop() if len(kinds) == 1 else ANY
+
+
+_in_progress: set[FunctionType] = set()
+UNDECIDED = ""
+
+
+def _one(kinds: set[str]) -> str:
+    """Return the one type of all cases, Any if there are several."""
+    kinds.discard(UNDECIDED)
+    return kinds.pop() if len(kinds) == 1 else ANY
+
+
+@functools.cache
+def _of_function(function: FunctionType) -> str:
+    if function in _in_progress:  # it calls itself: its other results decide
+        return UNDECIDED
+    _in_progress.add(function)
+    try:
+        tree = _tree(function)
+        if tree is None or isinstance(tree.returns, ast.Constant):
+            return ANY
+        results = _Results(function, tree)
+        given = [node.value for node in _nodes(tree, ast.Return) if node.value is not None]
+        return results.of_cases(given)
+    finally:
+        _in_progress.discard(function)
+
+
+def _tree(function: FunctionType) -> ast.FunctionDef | None:
+    code = inspect.unwrap(function).__code__  # type: ignore[attr-defined]  # a function
+    try:
+        if code.co_filename.endswith(".txt"):
+            return tree_at(code.co_filename, code.co_firstlineno, function.__name__)
+        found = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except (LookupError, OSError, SyntaxError, TypeError):
+        return None
+    return found if isinstance(found, ast.FunctionDef) else None
+
+
+def _nodes(tree: ast.FunctionDef, *kinds: type[ast.stmt]) -> Iterator[Any]:
+    """Yield statements of a function, without those of functions inside."""
+    left: list[ast.AST] = list(tree.body)
+    while left:
+        node = left.pop()
+        if isinstance(node, kinds):
+            yield node
+        elif not isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            left += ast.iter_child_nodes(node)
+
+
+class _Results:
+    """Finds the type of an expression in a function, whose names are those of its module."""
+
+    def __init__(self, function: FunctionType, tree: ast.FunctionDef) -> None:
+        self._globals = inspect.unwrap(function).__globals__  # type: ignore[attr-defined]  # a function
+        self._parameters = set(inspect.signature(function).parameters)
+        self._assigned: dict[str, list[ast.expr]] = {}
+        """All values of a name, of which some may be of another type."""
+        self._others: set[str] = set()
+        """Names that get their values in another way."""
+        self._in_progress: set[str] = set()
+        for node in _nodes(tree, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.With):
+            self._note(node)
+
+    def _note(self, node: ast.stmt) -> None:
+        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+        if isinstance(node, ast.Assign) and isinstance(target, ast.Name):
+            self._assigned.setdefault(target.id, []).append(node.value)
+            return
+        if isinstance(node, ast.Assign) and isinstance(target, ast.Tuple):
+            names = [each.id for each in target.elts if isinstance(each, ast.Name)]
+            if len(names) == len(target.elts):
+                for name in names:
+                    self._assigned.setdefault(name, []).append(ast.Subscript(node.value, ast.Constant(0)))
+                return
+        self._others |= {
+            each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        }
+        if isinstance(node, ast.For | ast.With):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Assign):
+                    self._note(inner)
+
+    def of_cases(self, nodes: Sequence[ast.expr]) -> str:
+        """Return the one type of values of which a case takes one."""
+        return _one({self.of(each) for each in nodes if not self._is_argument(each)})
+
+    def of(self, node: ast.expr) -> str:
+        """Return the type of an expression."""
+        if isinstance(node, ast.Name):
+            return self._of_name(node.id)
+        if isinstance(node, ast.Tuple):
+            return SEVERAL if node.elts and all(self.of(each) == TENSOR for each in node.elts) else ANY
+        if isinstance(node, ast.IfExp):
+            return self.of_cases((node.body, node.orelse))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            return TENSOR
+        if isinstance(node, ast.BinOp):
+            return TENSOR if TENSOR in (self.of(node.left), self.of(node.right)) else ANY
+        if isinstance(node, ast.UnaryOp):
+            return self.of(node.operand)
+        if isinstance(node, ast.Subscript):
+            one = isinstance(node.slice, ast.Constant) and self.of(node.value) in (TENSOR, SEVERAL)
+            return TENSOR if one or self.of(node.value) == TENSOR else ANY
+        return self._of_call(node) if isinstance(node, ast.Call) else ANY
+
+    def _of_name(self, name: str) -> str:
+        if name in self._in_progress:
+            return UNDECIDED
+        if name in self._others or name not in self._assigned:
+            return ANY
+        self._in_progress.add(name)
+        found = self.of_cases(self._assigned[name])
+        self._in_progress.discard(name)
+        return found
+
+    def _is_argument(self, node: ast.expr) -> bool:
+        """Return whether it is an argument as it is, which is a tensor if the other case gives one."""
+        return isinstance(node, ast.Name) and node.id in self._parameters
+
+    def _of_call(self, node: ast.Call) -> str:
+        called = node.func
+        if isinstance(called, ast.Call):  # ops.Abs()(x)
+            made = self._object(called.func)
+            operator = getattr(made, "op_class", None)
+            return of_operator(operator) if isinstance(operator, type) else ANY
+        if isinstance(called, ast.Name) and called.id == "tuple" and len(node.args) == 1:
+            made = node.args[0]
+            parts = isinstance(made, ast.ListComp | ast.GeneratorExp) and self.of(made.elt) == TENSOR
+            return SEVERAL if parts else ANY
+        found = self._object(called)
+        if found is not None:
+            return result_of(found) if not inspect.isclass(found) else ANY
+        if isinstance(called, ast.Attribute) and called.attr in method_names():
+            return result_of(find_method(called.attr))
+        return ANY
+
+    def _object(self, node: ast.expr) -> Any:
+        """Return the object that a name of the module stands for, or None."""
+        if isinstance(node, ast.Name) and node.id not in self._parameters:
+            return self._globals.get(node.id)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            home = self._object(node.value)
+            return getattr(home, node.attr, None) if inspect.ismodule(home) else None
+        return None
+
+
+# The Tensor ----------------------------------------------------------------------------------------
+
+
+def tensor_stub(module: Any) -> str:
+    """Return the stub of the module that defines the Tensor, which gets its operators and its methods when it runs."""
+    lines = [_HEAD, "class Tensor:"]
+    for name in _BINARY:
+        lines += [f"    def __{name}__(self, other: {OPERAND}) -> Tensor: ...",
+                  f"    def __r{name}__(self, other: {OPERAND}) -> Tensor: ...",
+                  f"    def __i{name}__(self, other: {OPERAND}) -> Tensor: ..."]  # fmt: skip
+    for name in _COMPARED:
+        other = "object" if name in ("eq", "ne") else OPERAND
+        lines.append(f"    def __{name}__(self, other: {other}) -> Tensor: ...")
+    lines += [f"    def __{name}__(self) -> Tensor: ..." for name in ("neg", "pos", "abs", "invert")]
+    lines += ["    def __hash__(self) -> int: ...", "    def __iter__(self) -> Iterator[Tensor]: ..."]
+    own: dict[str, Any] = {}
+    for cls in reversed(module.Tensor.__mro__[:-1]):
+        own |= vars(cls)
+    written = {f"__{mark}{name}__" for name in (*_BINARY, *_COMPARED, "neg", "pos", "abs", "invert", "hash", "iter")
+               for mark in ("", "r", "i")}  # fmt: skip
+    for name, value in sorted(own.items()):
+        if name not in written and (not name.startswith("_") or name in _PYTHONS):
+            lines += _member(name, value)
+    for name in method_names():
+        if name not in own:
+            lines += _method(name, find_method(name))
+    others = [n for n in vars(module) if not n.startswith("__") and n != "Tensor" and n not in _IN_HEAD]
+    lines += ["", *(f"{name}: Any" for name in sorted(others))]
+    return "\n".join(lines) + "\n"
+
+
+_PYTHONS = frozenset(
+    "__init__ __getitem__ __setitem__ __len__ __bool__ __int__ __float__ __complex__ __index__ __contains__".split()
+)
+_IN_HEAD = frozenset("Any Self Iterator np DType TensorType annotations".split())
+
+
+def _member(name: str, value: Any) -> list[str]:
+    """Return the lines of an attribute of the class."""
+    if isinstance(value, property):
+        getter: Any = value.fget
+        kind = _safe(str(getter.__annotations__.get("return", ANY)))
+        setter = [f"    @{name}.setter", f"    def {name}(self, value: Any) -> None: ..."] if value.fset else []
+        return ["    @property", f"    def {name}(self) -> {TENSOR if kind == 'Self' else kind}: ...", *setter]
+    if isinstance(value, staticmethod):
+        return ["    @staticmethod", f"    def {name}{_signature(value.__func__)}: ..."]
+    if isinstance(value, FunctionType):
+        kind = {"__getitem__": TENSOR, "__bool__": "bool", "__int__": "int", "__float__": "float"}.get(name, "")
+        return [f"    def {name}{_signature(value, kind)}: ..."]
+    return [f"    {name}: Any"]
+
+
+def _method(name: str, function: Any) -> list[str]:
+    kind = result_of(function)
+    if not isinstance(function, FunctionType):
+        return [f"    def {name}(self, *args: Any, **kwargs: Any) -> {kind}: ..."]
+    first, *rest = inspect.signature(function).parameters.values()
+    if first.kind is first.VAR_POSITIONAL:
+        return [f"    def {name}(self, *args: Any, **kwargs: Any) -> {kind}: ..."]
+    # Other spellings of a name are taken as well, see `method_table.respelled`.
+    shown = [p for p in rest if p.kind is not p.VAR_KEYWORD]
+    needed = [p.replace(annotation=ANY, default=... if p.default is not p.empty else p.empty) for p in shown]
+    marks = [p.replace(kind=p.KEYWORD_ONLY) if p.kind is p.KEYWORD_ONLY else p for p in needed]
+    text = str(inspect.Signature([first.replace(name="self", annotation=first.empty), *marks]))
+    text = text.replace("'", "").replace("Ellipsis", "...")
+    return [f"    def {name}{text.removesuffix(')')}, **kwargs: Any) -> {kind}: ..."]
+
+
+def _signature(function: Callable[..., Any], kind: str = "") -> str:
+    signature = inspect.signature(function)
+    parameters = [
+        p.replace(
+            annotation=p.empty if p.annotation is p.empty else _safe(str(p.annotation)),
+            default=p.empty if p.default is p.empty else ...,
+        )
+        for p in signature.parameters.values()
+    ]
+    returned = kind or _safe(str(signature.return_annotation))
+    text = str(signature.replace(parameters=parameters, return_annotation=returned))
+    return text.replace("'", "").replace("Ellipsis", "...")
+
+
+def _safe(annotation: str) -> str:
+    """Return an annotation, Any if it has names that the stub does not know."""
+    text = annotation.strip("'\"")
+    return text if _KNOWN.fullmatch(text) else ANY
+
+
+# Settings ------------------------------------------------------------------------------------------
+
+
+def settings_signature(table: Any) -> str:
+    """Return the signature of a function that takes the settings of a table by their names."""
+    return f"(*, {', '.join(f'{name}: {_setting_type(row)} = ...' for name, row in table.items())}) -> None"
+
+
+def _setting_type(row: Any) -> str:
+    name = row.check.__qualname__.partition(".")[0]
+    return {"boolean": "bool", "text": "str", "integer": "int", "mapping": "dict[str, Any]"}.get(name, ANY)
+
 
 PACKAGES = ("mspc-stubs", "mindspore-stubs")
 
@@ -36,6 +356,7 @@ FILES = (
 HEADER = "# Made where mspc is installed.\n"
 PRIMITIVE = "mspc.api.ops.primitive"
 TENSORS = "mspc.api.common.tensor"
+SPARSE = "mspc.api.ops.sparse_tensor"
 FUNCTIONS = ("mspc.api.ops.function.", "mspc.api.mint.", "mspc.api.numpy.")
 """Where functions of tensors are defined, whose results have types that their sources do not state."""
 SETTINGS = {"set_context": "CONTEXT", "set_auto_parallel_context": "PARALLEL"}
@@ -78,7 +399,6 @@ def _home(name: str) -> ModuleType:
 
 
 def _names(name: str) -> dict[str, tuple[str, str]]:
-    """Where each public name of a module is defined and what it is called there, ("", "") for an operator."""
     home, rows = _home(name), rows_of(name or "mspc")
     if name == "ops":
         places = {n: _place_in_ops(getattr(home, n)) for n in dir(home)}
@@ -91,7 +411,6 @@ def _names(name: str) -> dict[str, tuple[str, str]]:
 
 
 def _chased(place: str, own: str) -> tuple[str, str]:
-    """The file behind a module that has a name from elsewhere itself."""
     further = places_of(public_name(place)).get(own)
     if further == ("", ""):
         return f"mspc.{public_name(place)}", own
@@ -104,7 +423,6 @@ def _place_in_ops(found: object) -> str:
 
 
 def _is_row(place: str) -> bool:
-    """Whether what is defined in a module are rows of the index."""
     return ("", "") in places_of(public_name(place)).values()
 
 
@@ -132,7 +450,8 @@ def _lines(name: str) -> list[str]:
     operators = [n for n, (place, _) in sorted(found.items()) if not place]
     if operators:
         first = ("from collections.abc import Sequence", "from typing import Any, Self")
-        first = (*first, f"from {TENSORS} import Tensor as Tensor")
+        first = (*first, f"from {TENSORS} import Tensor as Tensor", f"from {SPARSE} import COOTensor, CSRTensor")
+        first = (*first, "from mspc.ir.types import DType")
         lines = [*(f"{line}\n" for line in first), f"from {PRIMITIVE} import Primitive as Primitive\n", *lines]
         lines = [line for i, line in enumerate(lines) if line not in lines[:i]]
     return lines + [_operator(getattr(_home(name), n), n) for n in operators]

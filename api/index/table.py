@@ -32,9 +32,9 @@ class IndexRow:
     path, line: where it stands. module: the public module, `ops`. kind: "let" for what other rows of the module name,
     "class" for a class whose objects are a function, "hidden" for what `dir()` does not show, or "" for other objects;
     "all", "each", "modules", "module", "absent" and "lists" as the index describes them. names: its names, a method's
-    behind a dot. home: the module that defines it, where it is only pointed to. target: its name there, or the text
-    behind the names: a name, or "(parameters) = expression" over one or several lines. word: of a row that stands for
-    several the own word.
+    behind a dot. home: the module that defines it, if it is only pointed to. target: its name there, or the text behind
+    the names: a name, or "(parameters) = expression" over one or several lines. word: of a row that stands for several
+    the own word.
     """
 
     path: str
@@ -49,12 +49,12 @@ class IndexRow:
 
     @property
     def is_public(self) -> bool:
-        """Whether scripts have it from its module, not from tensors alone."""
+        """Return whether scripts have it from its module, not from tensors alone."""
         return self.kind != "let" and any(not name.startswith(".") for name in self.names)
 
     @property
     def is_of_tensors(self) -> bool:
-        """Whether it is defined where functions of tensors are, whose arguments are checked."""
+        """Return whether it is defined where functions of tensors are, whose arguments are checked."""
         return not self.home or self.home.startswith(_OF_TENSORS)
 
     @property
@@ -88,7 +88,7 @@ def module_of(path: str) -> str:
 
 
 def is_table(path: str) -> bool:
-    """Whether a file's functions are rows."""
+    """Return whether a file's functions are rows."""
     return path.endswith(_ENDING) and os.path.dirname(path) in index.__path__
 
 
@@ -100,11 +100,8 @@ def tables_of(module: str) -> list[str]:
 
 @functools.cache
 def rows_of(module: str, *kinds: str) -> dict[str, IndexRow]:
-    """The rows of a public module by their names: objects, or those of the given kinds.
-
-    Raises:
-        ValueError: two rows have one name, or a text is no row.
-    """
+    """The rows of a public module by their names: objects, or those of the given kinds. Raises ValueError if two rows
+    have one name, or a text is no row."""
     found: dict[str, IndexRow] = {}
     for row in _rows(module):
         for name in row.names if row.kind in (kinds or OBJECTS) else ():

@@ -1,37 +1,123 @@
-"""Collectives have PyTorch's arguments here, as in `mindspore.mint.distributed`: results go into tensors that are
-given.
-
-They are called outside of compiled functions; inside, those of `communication.comm_func` return what these put into
-their arguments. Objects that are no tensors do not travel: nothing is pickled here.
-"""
+"""`mindspore.mint.distributed` has collectives and groups with PyTorch's arguments."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mspc.api import ops, state
+from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.communication import comm_func
 from mspc.api.communication import group as groups
 from mspc.api.communication.group import GlobalComm, ReduceOp
-from mspc.api.communication.handle import handle_of, member, number_in_group, split_sizes
-from mspc.api.communication.in_place import in_place, put, put_all, tensors_for_all
-from mspc.api.communication.messages import P2POp
+from mspc.api.communication.messages import (
+    P2POp,
+    handle_of,
+    in_place,
+    member,
+    number_in_group,
+    put,
+    put_all,
+    split_sizes,
+    tensors_for_all,
+)
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.nn.cell_arguments import number
 from mspc.api.ops.checked import TensorLike
+from mspc.api.setting_kind import say_once
+from mspc.ops.operator_arguments import describe
 from mspc.sharding.groups import WORLD_GROUPS
 
 __all__ = [
     "P2POp", "all_gather", "all_gather_into_tensor", "all_gather_into_tensor_uneven", "all_reduce", "all_to_all",
-    "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "destroy_process_group", "gather", "get_backend",
-    "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "init_process_group",
-    "irecv", "is_available", "is_initialized", "isend", "new_group", "recv", "reduce", "reduce_scatter",
-    "reduce_scatter_tensor", "reduce_scatter_tensor_uneven", "scatter", "send",
+    "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "destroy_process_group", "gather",
+    "get_backend", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size",
+    "init_process_group", "irecv", "is_available", "is_initialized", "isend", "new_group", "recv", "reduce",
+    "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_uneven", "scatter", "send",
 ]  # fmt: skip
+
+_TAKEN = ("params", "lr", "weight_decay", "initial_lr")
+
+
+def grouped(name: str, params: Any, rate: Any, decay: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(groups as an optimizer takes them, each with a learning rate of its own; the other options of each)."""
+    if isinstance(params, Parameter) or not isinstance(params, Iterable):
+        raise ApiTypeError(f"{name}: params must be a list of Parameters, not {describe(params)}")
+    found = list(params)
+    groups = found if found and isinstance(found[0], Mapping) else [{"params": found}]
+    taken: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for group in groups:
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise ApiTypeError(f"{name}: a group must be a dict with 'params', not {describe(group)}")
+        own = group.get("lr", rate)
+        own = np.float64(own) if isinstance(own, int | float) and not isinstance(own, bool) else own
+        members = group["params"]
+        members = [members] if isinstance(members, Parameter) else list(members)
+        taken.append({"params": members, "lr": own, "weight_decay": group.get("weight_decay", decay)})
+        others.append({k: v for k, v in group.items() if k not in ("params", "lr")})
+    return taken, others
+
+
+class Described:
+    """Says of an optimizer which groups it has: `param_groups`, a dict each with "params", "lr", the Parameter that
+    holds the learning rate, and the optimizer's own arguments; `group_start_id`, the place of each group's first
+    parameter among all; `options`, the arguments of every parameter's group."""
+
+    learning_rate: Any
+    parameters: Any
+
+    def describe_groups(
+        self, groups: list[dict[str, Any]], others: list[dict[str, Any]], own: dict[str, Any],
+        checks: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:  # fmt: skip
+        """own: the arguments that hold if a group says nothing else. checks: what makes of (optimizer, argument, value)
+        the value that is used, for every argument that is looked at; None if scripts look at them."""
+        rates = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
+        distinct = {id(group["lr"]): None for group in groups}
+        rate_of = dict(zip(distinct, rates, strict=True))
+        name, first = type(self).__name__, 0
+        starts, found, options = [], [], {}
+        for group, other in zip(groups, others, strict=True):
+            said = own | other
+            if checks is not None:
+                self._note_others(name, other, checks)
+                said |= {key: check(name, key, said[key]) for key, check in checks.items()}
+            found.append(said | {"params": group["params"], "lr": rate_of[id(group["lr"])]})
+            options |= {id(p): (len(starts), said) for p in group["params"]}
+            starts.append(first)
+            first += len(group["params"])
+        object.__setattr__(self, "param_groups", found)
+        object.__setattr__(self, "group_start_id", starts)
+        object.__setattr__(self, "lrs", tuple(rates))
+        object.__setattr__(self, "options", tuple([options[id(p)][1] for p in self.parameters]))
+        object.__setattr__(self, "group_of", tuple([options[id(p)][0] for p in self.parameters]))
+
+    def _note_others(self, name: str, other: Mapping[str, Any], checks: Mapping[str, Any]) -> None:
+        for key in other:
+            if key not in checks and key not in _TAKEN:
+                known = ", ".join(["params", "lr", "weight_decay", *checks])
+                say_once(f"{name} group {key}", f"{name}: {key!r} of a group changes nothing here; it has {known}")
+
+
+def two_numbers(name: str, what: str, value: Any) -> tuple[float, float]:
+    """Two numbers from 0 on."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ApiTypeError(f"{name}: {what} must be two numbers, not {value!r}")
+    return number(name, f"{what}[0]", value[0]), number(name, f"{what}[1]", value[1])
+
+
+def betas(name: str, what: str, value: Any) -> tuple[float, float]:
+    """Two numbers in [0, 1)."""
+    first, second = two_numbers(name, what, value)
+    if max(first, second) >= 1:
+        raise ApiValueError(f"{name}: {what} {tuple(value)} must be in [0, 1)")
+    return first, second
+
 
 # Groups -----------------------------------------------------------------------------------------------------
 
@@ -41,10 +127,7 @@ def init_process_group(
     store: Any = None, group_name: str = "", pg_options: Any = None, device_id: Any = None,
 ) -> None:  # fmt: skip
     """Make ranks and groups known, as `communication.init`. The launcher says which rank this is, whatever is given.
-
-    Raises:
-        ValueError: the backend is unknown, or the job has another number of ranks.
-    """
+    Raises ValueError if the backend is unknown, or the job has another number of ranks."""
     groups.init(None if backend == "hccl" else backend)
     if world_size not in (-1, groups.get_group_size()):
         size = groups.get_group_size()
@@ -52,7 +135,7 @@ def init_process_group(
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Forget a group; all, and `init_process_group` itself, where none is named."""
+    """Forget a group; all, and `init_process_group` itself, if none is named."""
     if group is None or group in WORLD_GROUPS:
         groups.release()
     else:
@@ -60,17 +143,17 @@ def destroy_process_group(group: Any = None) -> None:
 
 
 def is_available() -> bool:
-    """Whether ranks can communicate: always."""
+    """Return whether ranks can communicate: always."""
     return True
 
 
 def is_initialized() -> bool:
-    """Whether `init_process_group` or `init` was called."""
+    """Return whether `init_process_group` or `init` was called."""
     return state.current().initialized
 
 
 def get_rank(group: Any = None) -> int:
-    """This rank's number in the group, -1 where it is not in it."""
+    """This rank's number in the group, -1 if it is not in it."""
     name = _group(group)
     ranks = groups.get_process_group_ranks(name)
     own = state.current().rank
@@ -78,7 +161,7 @@ def get_rank(group: Any = None) -> int:
 
 
 def get_world_size(group: Any = None) -> int:
-    """Number of ranks of the group, -1 where this rank is not in it."""
+    """Number of ranks of the group, -1 if this rank is not in it."""
     name = _group(group)
     return groups.get_group_size(name) if get_rank(name) >= 0 else -1
 
@@ -87,7 +170,7 @@ def new_group(
     ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None,
     use_local_synchronization: bool = False, group_desc: Any = None,
 ) -> str:  # fmt: skip
-    """The name of a group of ranks, in ascending order; that of all ranks where none are given."""
+    """The name of a group of ranks, in ascending order; that of all ranks if none are given."""
     if ranks is None:
         return GlobalComm.WORLD_COMM_GROUP
     if not isinstance(ranks, list):
@@ -195,7 +278,7 @@ def reduce_scatter(
     output: TensorLike, input_list: Sequence[Any], op: str = ReduceOp.SUM, group: str | None = None,
     async_op: bool = False,
 ) -> Any:  # fmt: skip
-    """`output` becomes tensor i of all ranks' lists combined, where this is rank i of the group."""
+    """`output` becomes tensor i of all ranks' lists combined, if this is rank i of the group."""
     name = _group(group)
     stacked = Tensor(
         np.stack([each.asnumpy() for each in tensors_for_all("reduce_scatter", "input_list", input_list, name)])
@@ -234,7 +317,7 @@ def all_to_all(
     output_tensor_list: Sequence[Any], input_tensor_list: Sequence[Any], group: str | None = None,
     async_op: bool = False,
 ) -> Any:  # fmt: skip
-    """Tensor i of the one list goes to rank i of the group; tensor i of the other becomes what that rank sends."""
+    """Tensor i of the one list goes to rank i of the group; tensor i of the other becomes the tensor of that rank."""
     found, _ = comm_func.all_to_all_with_output_shape(output_tensor_list, input_tensor_list, _group(group))
     put_all("all_to_all", "output_tensor_list", output_tensor_list, [each.asnumpy() for each in found])
     return handle_of(async_op)
@@ -245,7 +328,8 @@ def all_to_all_single(
     output: TensorLike, input: TensorLike, output_split_sizes: Any = None, input_split_sizes: Any = None,
     group: str | None = None, async_op: bool = False,
 ) -> Any:  # fmt: skip
-    """Rows of `input` go to the ranks in order, as many as listed, or equal parts; `output` becomes what arrives."""
+    """Rows of `input` go to the ranks in order, as many as listed, or equal parts; `output` becomes the received
+    elements."""
     found, _ = comm_func.all_to_all_single_with_output_shape(
         output, input, output_split_sizes, input_split_sizes, _group(group)
     )
@@ -269,7 +353,7 @@ def gather(tensor: TensorLike, gather_list: Any, dst: int = 0, group: str | None
 def scatter(
     tensor: TensorLike, scatter_list: Any, src: int = 0, group: str | None = None, async_op: bool = False
 ) -> Any:
-    """`tensor` becomes tensor i of the list of rank `src`, where this is rank i of the group."""
+    """`tensor` becomes tensor i of the list of rank `src`, if this is rank i of the group."""
     name = _group(group)
     member("scatter", "src", src, name)
     if groups.get_rank() == src:
@@ -284,7 +368,7 @@ def scatter(
 
 
 def send(tensor: TensorLike, dst: int = 0, group: str | None = None, tag: int = 0) -> None:
-    """Send the tensor to rank `dst`. Raises ValueError where that is this rank."""
+    """Send the tensor to rank `dst`. Raises ValueError if that is this rank."""
     _other("send", "destination", dst)
     comm_func.send(tensor, dst, _group(group), tag)
 
@@ -297,7 +381,7 @@ def isend(tensor: TensorLike, dst: int = 0, group: str | None = None, tag: int =
 
 @in_place("mint.distributed.recv", "comm_func.recv()")
 def recv(tensor: TensorLike, src: int = 0, group: str | None = None, tag: int = 0) -> int:
-    """`tensor` becomes what rank `src` sends; 0."""
+    """`tensor` becomes the tensor that rank `src` sends; 0."""
     put("recv", "tensor", tensor, comm_func.recv(tensor, src, _group(group), tag).asnumpy())
     return 0
 
@@ -311,7 +395,7 @@ def irecv(tensor: TensorLike, src: int = 0, group: str | None = None, tag: int =
 
 @in_place("mint.distributed.batch_isend_irecv", "comm_func.batch_isend_irecv()")
 def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> list[Any]:
-    """All messages at once; the tensors that receive become what arrives. One handle."""
+    """All messages at once; the tensors that receive become the received elements. One handle."""
     found = comm_func.batch_isend_irecv(p2p_op_list)
     for each, arrived in zip(p2p_op_list, found, strict=True):
         if not each.sends:
@@ -337,7 +421,6 @@ def _row(tensor: Any) -> Tensor:
 
 
 def _combined(operator: Any, tensor: Any, op: str, group: str) -> np.ndarray:
-    """What `operator(op, group)` gives, "avg" as the sum divided by the number of ranks."""
     found = operator("sum" if op == "avg" else op, group)(tensor).asnumpy()
     return found if op != "avg" else (found / groups.get_group_size(group)).astype(found.dtype)
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from mspc.api import ops
 from mspc.api.common.parameter import ParameterTuple
 from mspc.api.errors import ApiValueError
-from mspc.api.mint.groups import Described, grouped
-from mspc.api.mint.groups import betas as two_betas
+from mspc.api.mint.distributed import Described, grouped
+from mspc.api.mint.distributed import betas as two_betas
 from mspc.api.nn.cell_arguments import flag, number, scalar
 from mspc.api.nn.optim.optimizer import Optimizer
 
@@ -39,7 +39,7 @@ class _Optimizer(Described, Optimizer):
                 for gradient, own in zip(gradients, self.options, strict=True)]  # fmt: skip
 
     def scalars(self, values: list[Any], name: str) -> ParameterTuple:
-        """A scalar for every group, called by its number where there are several."""
+        """A scalar for every group, called by its number if there are several."""
         if len(values) == 1:
             return ParameterTuple([scalar(values[0], name)])
         return ParameterTuple([scalar(value, f"{name}_group_{i}") for i, value in enumerate(values)])

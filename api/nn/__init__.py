@@ -1,4 +1,4 @@
-"""`mindspore.nn` has cells, which are layers, losses, optimizers, and what trains a network."""
+"""`mindspore.nn` has cells, which are layers, losses, optimizers, and cells that train a network."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.ops.loss_arguments import check_number
+from mspc.api.ops.function_arguments import check_number
 from mspc.ir.types import FLOAT32
 
 
@@ -92,7 +92,7 @@ class SiLU(Cell):
 
 
 class LeakyReLU(Cell):
-    """x where it is positive, alpha * x elsewhere."""
+    """x if it is positive, alpha * x elsewhere."""
 
     def __init__(self, alpha: float = 0.2) -> None:
         super().__init__()
@@ -103,8 +103,7 @@ class LeakyReLU(Cell):
 
 
 class RReLU(Cell):
-    """x where it is not negative, elsewhere x times a slope sampled uniformly from [lower, upper), in every step
-    anew."""
+    """x if it is not negative, elsewhere x times a slope sampled uniformly from [lower, upper), in every step anew."""
 
     def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3) -> None:
         super().__init__()
@@ -119,7 +118,7 @@ class RReLU(Cell):
 
 
 class ELU(Cell):
-    """x where it is positive, alpha (exp(x) - 1) elsewhere."""
+    """x if it is positive, alpha (exp(x) - 1) elsewhere."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
@@ -130,7 +129,7 @@ class ELU(Cell):
 
 
 class CELU(Cell):
-    """x where it is positive, alpha (exp(x / alpha) - 1) elsewhere."""
+    """x if it is positive, alpha (exp(x / alpha) - 1) elsewhere."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
@@ -194,7 +193,7 @@ class HShrink(Cell):
 
 
 class SoftShrink(Cell):
-    """x moved towards 0 by lambd, and 0 where it would pass it."""
+    """x moved towards 0 by lambd, and 0 if it would pass it."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
@@ -212,7 +211,7 @@ class Tanhshrink(Cell):
 
 
 class Threshold(Cell):
-    """x where it is above the threshold, else value."""
+    """x if it is above the threshold, else value."""
 
     def __init__(self, threshold: float, value: float) -> None:
         super().__init__()
@@ -310,7 +309,7 @@ class Identity(Cell):
 
 
 class PReLU(Cell):
-    """x where it is positive, weight * x elsewhere.
+    """x if it is positive, weight * x elsewhere.
 
     Args:
         channel: number of weights: 1, or the size of dimension 1 of x. w: their initial value, a number, a list

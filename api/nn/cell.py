@@ -6,19 +6,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mspc.api import call_handler, state
 from mspc.api.checks import integer
+from mspc.api.common.api import JitConfig
 from mspc.api.common.gradient import launched
-from mspc.api.common.jit_config import JitConfig
-from mspc.api.common.parameter import UNNAMED, Parameter, changes, repeated_name, require_distinct_names
-from mspc.api.common.parameter_plan import checked_plan
+from mspc.api.common.parameter import UNNAMED, Parameter, changes, checked_plan, repeated_name, require_distinct_names
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
-from mspc.api.nn.cell_state import CellState, checked_flags
-from mspc.api.nn.declared_inputs import check, declared
+from mspc.api.nn.cell_state import CellState, check, checked_flags, declared
 from mspc.api.ops.checked import checked_constructor
 from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.placement import note_shard_options
@@ -28,10 +26,21 @@ from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
 from mspc.ops.operator_arguments import describe
 
+if TYPE_CHECKING:
+    from typing import TypedDict, Unpack
+
+    class RecomputeOptions(TypedDict, total=False):
+        """Keywords of `Cell.recompute`, which `settings.RECOMPUTE` describes."""
+
+        mp_comm_recompute: bool
+        parallel_optimizer_comm_recompute: bool
+        recompute_slice_activation: bool
+        output_recompute: bool
+        use_reentrant: bool
+
 
 class Cell(CellState):
-    """A part of a network: parameters, operators and further cells as attributes, and `construct` for
-    what it computes.
+    """A part of a network: parameters, operators and further cells as attributes, and `construct`, its computation.
 
     Calling a cell in a script compiles and runs it; inside another cell's `construct` it becomes part
     of that graph.
@@ -70,7 +79,7 @@ class Cell(CellState):
         put(self, "_declared_inputs", dict[str, Any]())
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
-        """What the cell computes; written by subclasses in the part of Python that mspc compiles."""
+        """The computation of the cell; written by subclasses in the part of Python that mspc compiles."""
         raise ApiRuntimeError(f"{type(self).__name__} defines no construct()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -163,11 +172,8 @@ class Cell(CellState):
                 self._owned.discard(key)
 
     def insert_param_to_cell(self, param_name: str, param: Parameter, check_name_contain_dot: bool = True) -> None:
-        """Add a parameter under an attribute name.
-
-        Raises:
-            TypeError: `param` is no Parameter. ValueError: the name is empty or contains a dot.
-        """
+        """Add a parameter under an attribute name. Raises TypeError if `param` is no Parameter; ValueError if the name
+        is empty or contains a dot."""
         if not isinstance(param, Parameter):
             raise ApiTypeError(f"insert_param_to_cell takes a Parameter, not {type(param).__name__}")
         if not param_name or (check_name_contain_dot and "." in param_name):
@@ -176,11 +182,8 @@ class Cell(CellState):
         object.__setattr__(self, param_name, param)
 
     def insert_child_to_cell(self, child_name: str, child_cell: Cell) -> None:
-        """Add a cell under an attribute name.
-
-        Raises:
-            TypeError: `child_cell` is no Cell. ValueError: the name is taken or contains a dot.
-        """
+        """Add a cell under an attribute name. Raises TypeError if `child_cell` is no Cell; ValueError if the name is
+        taken or contains a dot."""
         if not isinstance(child_cell, Cell):
             raise ApiTypeError(f"insert_child_to_cell takes a Cell, not {type(child_cell).__name__}")
         if not child_name or "." in child_name or child_name in self._cells:
@@ -198,10 +201,9 @@ class Cell(CellState):
             cell.update_parameters_name(f"{name}.")
 
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
-        """Call the parameters that the cells here own by the attributes that lead to them, with `prefix` in front; what
-        stands in a tuple, and has no attribute, keeps the name that it was given behind the path. A cell that a
-        second cell holds takes the second one's path.
-        """
+        """Call the parameters that the cells here own by the attributes that lead to them, with `prefix` in front; a
+        parameter in a tuple, without an attribute, keeps the name that it was given behind the path. A cell that a
+        second cell holds takes the second one's path."""
         cells = self._paths() if recurse else [("", self)]
         named: set[int] = set()
         for path, cell in cells:
@@ -211,7 +213,6 @@ class Cell(CellState):
                     parameter.name = f"{prefix}{path}{('.' in key and parameter.given_name) or key}"
 
     def _paths(self, path: str = "") -> Iterator[tuple[str, Cell]]:
-        """(what this and all cells below add to the names of their parameters, cell)."""
         left = [(path, self)]
         while left:  # no recursion: a script may nest cells deeper than Python's stack
             path, cell = left.pop()
@@ -318,7 +319,7 @@ class Cell(CellState):
     # Settings -------------------------------------------------------------------------------------
 
     def set_train(self, mode: bool = True) -> Cell:
-        """Training or evaluation, for this cell and all below: it decides what Dropout does."""
+        """Training or evaluation, for this cell and all below: it switches Dropout."""
         if not isinstance(mode, bool):
             raise ApiTypeError(f"set_train takes True or False, not {mode!r}")
         changes.count += 1
@@ -327,9 +328,10 @@ class Cell(CellState):
         return self
 
     def set_grad(self, requires_grad: bool = True) -> Cell:
-        """Says that it changes nothing: what is differentiated follows from the cell that trains.
+        """Says that it changes nothing: the cell that trains decides which parameters are differentiated.
 
-        Raises TypeError where `requires_grad` is no bool."""
+        Raises TypeError if `requires_grad` is no bool.
+        """
         checked("Cell.set_grad", SET_GRAD, {"requires_grad": requires_grad})
         object.__setattr__(self, "requires_grad", requires_grad)
         return self
@@ -340,7 +342,8 @@ class Cell(CellState):
         """Say how the inputs of this cell are sharded and return the cell; `parameter_plan` maps names of
         parameters (or paths to them, as "self.dense.weight") to strategies.
 
-        Raises TypeError or ValueError for what is no strategy of this cell's tensors."""
+        Raises TypeError or ValueError if it is no strategy of this cell's tensors.
+        """
         label = f"{type(self).__name__}.shard"
         self.in_strategy = check_strategy(in_strategy, f"{label}: in_strategy")
         self.out_strategy = check_strategy(out_strategy, f"{label}: out_strategy")
@@ -349,29 +352,28 @@ class Cell(CellState):
         return self
 
     def set_data_parallel(self) -> None:
-        """Shard what is inside and has no strategy along the batch in automatic mode, as semi-automatic mode does.
+        """Shard the cells inside that have no strategy along the batch in automatic mode, as semi-automatic mode does.
 
-        Raises ValueError in PyNative mode."""
+        Raises ValueError in PyNative mode.
+        """
         if get_context("mode") == PYNATIVE_MODE:
             raise ApiValueError("set_data_parallel needs graph mode", ["call set_context(mode=GRAPH_MODE) before"])
         self.add_flags_recursive(strategy_gen_mode="data_parallel")
 
-    def recompute(self, **options: Any) -> Cell:
-        """Compute what is inside again in the backward part instead of saving it. mp_comm_recompute=False saves what
-        was communicated there; with parallel_optimizer_comm_recompute=True parameters whose updates are shared are
-        gathered again. Other options change nothing, as a warning says.
+    def recompute(self, **options: Unpack[RecomputeOptions]) -> Cell:
+        """Compute the cells inside again in the backward part instead of saving it. mp_comm_recompute=False saves the
+        results of communication there; with parallel_optimizer_comm_recompute=True parameters whose updates are shared
+        are gathered again. Other options change nothing, as a warning says.
 
-        Raises ValueError or TypeError where there is no such option or value."""
+        Raises ValueError or TypeError if there is no such option or value.
+        """
         found = checked("Cell.recompute", RECOMPUTE, options)
         return self.add_flags_recursive(recompute=True, **({"recompute_options": found} if found else {}))
 
     def to_float(self, dst_type: DType) -> Cell:
         """Compute in another element type: floating-point inputs of this cell and of all below, their parameters and
-        their constant tensors are cast to it where operators read them. Parameters keep their own type.
-
-        Raises:
-            ValueError: it is none of float16, bfloat16, float32.
-        """
+        their constant tensors are cast to it where operators read them. Parameters keep their own type. Raises
+        ValueError if it is none of float16, bfloat16, float32."""
         try:
             dtype = dtype_of(dst_type)
         except (MspcError, TypeError):
@@ -393,15 +395,15 @@ class Cell(CellState):
         return self._flags
 
     def set_comm_fusion(self, fusion_type: int, recurse: bool = True) -> Cell:
-        """Let gradients of what is inside travel with those of the same number, each alone with 0. Raises TypeError or
-        ValueError where `fusion_type` is no integer from 0."""
+        """Let gradients of the cells inside travel with those of the same number, each alone with 0. Raises TypeError
+        or ValueError if `fusion_type` is no integer from 0."""
         integer(0)("Cell.set_comm_fusion: fusion_type", fusion_type)
         for parameter in self.trainable_params(recurse):
             parameter.comm_fusion = fusion_type
         return self
 
     def set_jit_config(self, jit_config: JitConfig) -> None:
-        """Checked; a network is one compiled graph in any case. Raises TypeError for what is no JitConfig."""
+        """Checked; a network is one compiled graph in any case. Raises TypeError if it is no JitConfig."""
         if not isinstance(jit_config, JitConfig):
             raise ApiTypeError(f"set_jit_config takes a JitConfig, not {type(jit_config).__name__}")
 
@@ -414,11 +416,12 @@ class Cell(CellState):
         A tensor of unknown sizes, `Tensor(shape=[None, 16], dtype=...)`, declares those that are known. Every shape met
         is compiled for itself; numbers and None declare nothing.
 
-        Raises TypeError where `construct` has no such input."""
+        Raises TypeError if `construct` has no such input.
+        """
         object.__setattr__(self, "_declared_inputs", declared(self.construct, inputs, kwargs))
 
     def get_inputs(self) -> tuple[Any, ...]:
-        """What `set_inputs` has declared, in the order of `construct`."""
+        """The inputs declared by `set_inputs`, in the order of `construct`."""
         return tuple(self._declared_inputs.values())
 
     def init_parameters_data(self, auto_parallel_mode: bool = False) -> dict[Parameter, Parameter]:
@@ -428,7 +431,7 @@ class Cell(CellState):
         return {parameter: parameter for parameter in self.get_parameters()}
 
     def extend_repr(self) -> str:
-        """What `repr` says besides the cells below."""
+        """The text of `repr` besides the cells below."""
         return ""
 
     def __repr__(self) -> str:

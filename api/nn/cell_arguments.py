@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.initial_values import initial_value
+from mspc.api.common.initializers import initial_value
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
@@ -25,9 +25,9 @@ def positive(name: str, what: str, value: Any) -> int:
 
 
 def channel_groups(name: str, in_channels: Any, out_channels: Any, what: str, groups: Any) -> tuple[int, int, int]:
-    """(in_channels, out_channels, groups), checked; `what` is what the groups are called.
+    """(in_channels, out_channels, groups), checked; `what` is the name of the groups.
 
-    Raises TypeError for no integers, ValueError below 1, or where channels cannot be shared out to the groups.
+    Raises TypeError for no integers, ValueError below 1, or if channels cannot be shared out to the groups.
     """
     ins, outs = positive(name, "in_channels", in_channels), positive(name, "out_channels", out_channels)
     if ins % positive(name, what, groups) or outs % groups:

@@ -1,28 +1,31 @@
-"""This module has what a cell holds beside parameters: buffers, `state_dict`, `load_state_dict` and hooks."""
+"""The state of a cell: its attributes, flags, declared inputs and the precision it computes in."""
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 from mspc.api import call_handler
-from mspc.api.common.executor import CellGraphExecutor
+from mspc.api.common.api import CellGraphExecutor
 from mspc.api.common.gradient import positional
 from mspc.api.common.parameter import Parameter, changes, require_distinct_names
-from mspc.api.common.tensor import Tensor
-from mspc.api.errors import ApiAttributeError, ApiKeyError, ApiRuntimeError, ApiTypeError
+from mspc.api.common.tensor import Symbol, Tensor
+from mspc.api.errors import ApiAttributeError, ApiKeyError, ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.ops.primitive import Primitive
 from mspc.api.placement import note_place
 from mspc.api.setting_kind import checked
 from mspc.api.settings import OFFLOADED_CELLS
 from mspc.ir.graph import OFFLOAD, OFFLOAD_INSIDE
-from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
 from mspc.ops.operator_arguments import describe
 from mspc.ops.tensor.reshape import Cast
 
-__all__: tuple[str, ...] = ()
+__all__: list[str] = []
+
 Hook = Callable[..., Any]
 _PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
 
@@ -74,16 +77,15 @@ class CellState:
         return Primitive.of(Cast())
 
     def offload(self, backward_prefetch: Any = "Auto") -> None:
-        """Keep what gradients read of what this cell and those inside of it make in the host's memory until they do.
-        What one of these says itself holds.
+        """Keep results of this cell and of those inside that gradients read in the host's memory until then. A cell's
+        own setting holds.
 
         Args:
             backward_prefetch: how many operators ahead of its first reader a value is fetched, and how many behind the
                 one that makes it the device's memory is free again at the earliest; "Auto": so many that by the rates
                 of an H200 no operator waits for a copy.
 
-        Raises:
-            ValueError, TypeError: it is neither "Auto" nor an integer from 1 on.
+        Raises ValueError or TypeError if it is neither "Auto" nor an integer from 1 on.
         """
         found = checked("Cell.offload", OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, "Cell.offload()")
         for _, inside in cast(Any, self).cells_and_names():
@@ -96,11 +98,8 @@ class CellState:
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the cell for these arguments, as a call with them would, and run nothing: it is accepted or refused.
-        `mspc compile` shows it as it shows what a script calls first.
-
-        Raises:
-            TypeError: the arguments are not those of `construct`. MspcError: the network is refused.
-        """
+        `mspc compile` shows it as it shows the first call of a script. Raises TypeError if the arguments are not those
+        of `construct`; MspcError if the network is refused."""
         given = positional(cast(Any, self).construct, args, kwargs)
         if call_handler.shows_types_only():
             call_handler.current().call(self, given)
@@ -118,7 +117,7 @@ class CellState:
         object.__setattr__(self, name, value)
 
     def put_flags(self, flags: Mapping[str, Any]) -> None:
-        """Store flags, which are attributes too where there is none of that name; `fp16`, `bf16` and `fp32` are
+        """Store flags, which are attributes too if there is none of that name; `fp16`, `bf16` and `fp32` are
         `to_float`."""
         changes.count += 1
         own = cast(Any, self).get_flags()
@@ -159,11 +158,8 @@ class CellState:
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Give the cell a tensor that is no parameter: the attribute `name`. A `persistent` one is in `state_dict`.
-
-        Raises:
-            TypeError: the name is no string, the tensor no Tensor. KeyError: the name is empty, has a dot, or is that
-            of another attribute.
-        """
+        Raises TypeError if the name is no string, the tensor no Tensor; KeyError if the name is empty, has a dot, or is
+        that of another attribute."""
         label = f"{type(self).__name__}.register_buffer()"
         if not isinstance(name, str):
             raise ApiTypeError(f"{label}: name must be a string, not {describe(name)}")
@@ -196,11 +192,7 @@ class CellState:
         return (buffer for _, buffer in self.named_buffers(recurse=recurse))
 
     def get_sub_cell(self, target: str) -> Any:
-        """The cell at an attribute path; this one for "".
-
-        Raises:
-            AttributeError: there is none.
-        """
+        """The cell at an attribute path; this one for "". Raises AttributeError if there is none."""
         cell: Any = self
         for name in target.split(".") if target else ():
             below = cell.name_cells().get(name)
@@ -210,11 +202,7 @@ class CellState:
         return cell
 
     def get_buffer(self, target: str) -> Tensor:
-        """The buffer at an attribute path.
-
-        Raises:
-            AttributeError: there is none.
-        """
+        """The buffer at an attribute path. Raises AttributeError if there is none."""
         path, _, name = target.rpartition(".")
         cell = self.get_sub_cell(path)
         if name not in cell._held("_buffers"):
@@ -227,11 +215,8 @@ class CellState:
         self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False
     ) -> OrderedDict[str, Any]:
         """Parameters and persistent buffers of this cell and all below, by attribute path behind `prefix`: the tensors
-        themselves, whatever keep_vars is. destination: a dict that they are put into.
-
-        Raises:
-            TypeError: arguments by position, which MindSpore has no longer.
-        """
+        themselves, whatever keep_vars is. destination: a dict that they are put into. Raises TypeError if arguments by
+        position, which MindSpore has no longer."""
         if args:
             raise ApiTypeError("state_dict() takes destination, prefix and keep_vars by name")
         found = OrderedDict[str, Any]() if destination is None else destination
@@ -317,18 +302,18 @@ class CellState:
     def register_forward_pre_hook(
         self, hook_fn: Hook, *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
-        """`hook_fn(cell, inputs)` becomes part of networks in front of `construct`; what it returns, if anything, takes
-        the place of the inputs, which are a tuple. With with_kwargs it is `hook_fn(cell, inputs, named)`, and returns
-        both. prepend: ahead of the hooks that are there. It is compiled as `construct` is."""
+        """`hook_fn(cell, inputs)` becomes part of networks in front of `construct`; its result, if anything, takes the
+        place of the inputs, which are a tuple. With with_kwargs it is `hook_fn(cell, inputs, named)`, and returns both.
+        prepend: ahead of the hooks that are there. It is compiled as `construct` is."""
         return HookHandle(self, "_before_construct", (hook_fn, with_kwargs), prepend)
 
     def register_forward_hook(
         self, hook_fn: Hook, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> HookHandle:
-        """`hook_fn(cell, inputs, output)` becomes part of networks behind `construct`; what it returns, if anything,
-        takes the place of the output. With with_kwargs it is `hook_fn(cell, inputs, named, output)`. always_call
-        changes nothing: a graph has no errors to call it after. prepend: ahead of the hooks that are there. It is
-        compiled as `construct` is."""
+        """`hook_fn(cell, inputs, output)` becomes part of networks behind `construct`; its result, if anything, takes
+        the place of the output. With with_kwargs it is `hook_fn(cell, inputs, named, output)`. always_call changes
+        nothing: a graph has no errors to call it after. prepend: ahead of the hooks that are there. It is compiled as
+        `construct` is."""
         return HookHandle(self, "_behind_construct", (hook_fn, with_kwargs), prepend)
 
     def register_backward_pre_hook(self, hook_fn: Hook) -> HookHandle:
@@ -345,3 +330,143 @@ class CellState:
         None. It is compiled as `construct` is, and runs if a gradient of one of the inputs is computed. A cell that
         defines `bprop` ignores backward hooks, as in MindSpore."""
         return HookHandle(self, "_behind_backward", (hook_fn, False))
+
+
+def declared(construct: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs by the names that `construct` has for them. Raises TypeError if it has none."""
+    try:
+        return dict(inspect.signature(construct).bind_partial(*inputs, **named).arguments)
+    except TypeError as error:
+        raise ApiTypeError(f"Cell.set_inputs: construct(): {error}") from None
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A dimension of which a call may have any size that `rule`, a Symbol or None, allows.
+
+    place: where the tensor stands among the arguments of the call, an index for every tuple around it. name: of the
+    input. index: of the dimension. size: that of the call at hand.
+    """
+
+    place: tuple[int, ...]
+    name: str
+    index: int
+    rule: Symbol | None
+    size: int
+
+    @property
+    def label(self) -> str:
+        return f"dimension {self.index} of input {self.name!r}"
+
+    @property
+    def said(self) -> str:
+        """The sizes that it may have, in words."""
+        rule = self.rule
+        if rule is None:
+            return "any size"
+        words = [f"at least {rule.min}"] if rule.max <= rule.min else [f"from {rule.min} to {rule.max}"]
+        words += [_multiple(rule)] if rule.divisor > 1 else []
+        return ", ".join(words) if words != ["at least 1"] else "any size"
+
+    def allows(self, size: int) -> bool:
+        """Return whether the dimension may have a size, whatever others have."""
+        return not _reason(self.rule, size, {})
+
+
+def check(name: str, construct: Callable[..., Any], said: Mapping[str, Any], args: Sequence[Any]) -> None:
+    """Nothing if the tensors of a call to the cell `name` are as declared. Raises TypeError for an element type,
+    ValueError for a shape that is not."""
+    sizes: dict[int, int] = {}
+    for label, _, wanted, found in _pairs(construct, said, args):
+        _check_one(f"{name}: input {label!r}", wanted, found, sizes)
+
+
+def open_dimensions(cell: Any, args: Sequence[Any]) -> list[Dimension]:
+    """The dimensions of a call's tensors that were declared to a cell without a size; none of what is no cell."""
+    said = getattr(cell, "_declared_inputs", {})
+    return [
+        Dimension(place, label, index, rule if isinstance(rule, Symbol) else None, found.shape[index])
+        for label, place, wanted, found in (_pairs(cell.construct, said, args) if said else ())
+        for index, rule in enumerate(wanted.declared or ())
+        if isinstance(rule, Symbol) or rule in (None, -1)
+    ]
+
+
+def is_open(arg: Any) -> bool:
+    """Return whether an argument is a tensor of unknown sizes, or holds one."""
+    if isinstance(arg, tuple | list):
+        return any(map(is_open, arg))
+    return isinstance(arg, Tensor) and arg.declared is not None
+
+
+def _pairs(
+    construct: Callable[..., Any], said: Mapping[str, Any], args: Sequence[Any]
+) -> Iterator[tuple[str, tuple[int, ...], Tensor, Any]]:
+    """(name, place among the arguments, the tensor that declares it, the tensor) of those that are both."""
+    signature = inspect.signature(construct)
+    given = signature.bind_partial(*args).arguments
+    for index, (input_name, parameter) in enumerate(signature.parameters.items()):
+        wanted, found = said.get(input_name), given.get(input_name)
+        if isinstance(wanted, Tensor) and _is_tensor(found):
+            yield input_name, (index,), wanted, found
+        elif isinstance(wanted, tuple) and isinstance(found, tuple):
+            own_arguments = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+            for i, (one, other) in enumerate(zip(wanted, found, strict=False)):
+                if isinstance(one, Tensor) and _is_tensor(other):
+                    yield f"{input_name}[{i}]", (index + i,) if own_arguments else (index, i), one, other
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor | TensorType)
+
+
+def _check_one(what: str, wanted: Tensor, found: Any, sizes: dict[int, int]) -> None:
+    if wanted.dtype != found.dtype:
+        raise ApiTypeError(f"{what} has element type {found.dtype}, but set_inputs declared {wanted.dtype}")
+    allowed = wanted.shape if wanted.declared is None else wanted.declared
+    if len(allowed) != len(found.shape):
+        raise ApiValueError(
+            f"{what} has shape {found.shape}, but set_inputs declared {len(allowed)} dimensions: {_shown(allowed)}"
+        )
+    for place, (rule, size) in enumerate(zip(allowed, found.shape, strict=True)):
+        reason = _reason(rule, size, sizes)
+        if reason:
+            raise ApiValueError(
+                f"{what} has shape {found.shape}, but set_inputs declared {_shown(allowed)}: dimension {place} must be "
+                f"{reason}, not {size}"
+            )
+
+
+def _reason(rule: Any, size: int, sizes: dict[int, int]) -> str:
+    if not isinstance(rule, Symbol):
+        return "" if rule in (None, -1, size) else str(rule)
+    least, most = rule.min, rule.max if rule.max > rule.min else None
+    if size < least or (most is not None and size > most):
+        return f"from {least} to {most}" if most is not None else f"at least {least}"
+    if size % rule.divisor != rule.remainder:
+        return _multiple(rule)
+    if rule.unique and sizes.setdefault(id(rule), size) != size:
+        return f"{sizes[id(rule)]}, as where the same symbol stands elsewhere"
+    return ""
+
+
+def _multiple(rule: Symbol) -> str:
+    return f"a multiple of {rule.divisor}" + f" and {rule.remainder} more" * bool(rule.remainder)
+
+
+def _shown(allowed: Sequence[Any]) -> str:
+    return "(" + ", ".join("?" if rule in (None, -1) else str(rule) for rule in allowed) + ",)"[len(allowed) > 1 :]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Element types of operators by their names.
+
+    dtype: the type to which floating-point operands of the operators `narrow` are cast. wide: operators that compute in
+    Float32. widens: results of `narrow` are cast back to Float32 at once.
+    """
+
+    dtype: DType
+    narrow: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
+    widens: bool = False

@@ -131,11 +131,8 @@ class CellList(_Ordered):
         self._fill(args[0] if len(args) == 1 and isinstance(args[0], (list, tuple, CellList)) else args)
 
     def offload(self, backward_prefetch: Any = "Auto", layers: Iterable[int] | None = None) -> None:
-        """As `Cell.offload`, for every cell of the list, or those of these numbers.
-
-        Raises:
-            ValueError, TypeError: as there, or there is no cell of a number.
-        """
+        """As `Cell.offload`, for every cell of the list, or those of these numbers. Raises ValueError or TypeError if
+        as there, or there is no cell of a number."""
         cells = list(self)
         for number in range(len(cells)) if layers is None else layers:
             if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(cells):

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.common.initial_values import HeUniform, Uniform
+from mspc.api.common.initializers import HeUniform, Uniform
 from mspc.api.common.parameter import Parameter
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell

@@ -1,4 +1,4 @@
-"""A script adds up gradients over ranks by this cell, in a training step of its own."""
+"""Reductions of gradients over the ranks of data parallel training."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ class DistributedGradReducer(Cell):
     already, and as in MindSpore none may be added up here.
 
     Args:
-        parameters: those of the gradients, in their order. mean: whether sums are divided by `degree`; by default what
-            `gradients_mean` is set to. degree: by default the size of the group. fusion_type: changes nothing; mspc
+        parameters: those of the gradients, in their order. mean: whether sums are divided by `degree`; by default the
+        value of `gradients_mean`. degree: by default the size of the group. fusion_type: changes nothing; mspc
             decides which gradients travel together. group: by default all ranks.
 
-    Raises:
-        RuntimeError: before `init()`, or called in semi-automatic or automatic mode. TypeError, ValueError: an argument
-            is something else.
+    Raises RuntimeError for before `init()`, or called in semi-automatic or automatic mode; TypeError or ValueError if
+    an argument is something else.
     """
 
     def __init__(
@@ -76,9 +75,8 @@ class PipelineGradReducer(Cell):
         parameters: those of the gradients, in their order. scale_sense: a number by which losses were multiplied.
             opt_shard: changes nothing; optimizer parallel shards gradients as its setting says.
 
-    Raises:
-        TypeError, ValueError: an argument is something else, scale_sense is 0, or gradients are more or fewer than
-            parameters.
+    Raises TypeError or ValueError if an argument is something else, scale_sense is 0, or gradients are more or fewer
+    than parameters.
     """
 
     def __init__(self, parameters: Sequence[Any], scale_sense: float = 1.0, opt_shard: bool | None = None) -> None:

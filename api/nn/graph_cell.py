@@ -45,11 +45,10 @@ _TYPE = " type"
 class GraphCell(Cell):
     """A cell that computes a graph that `load` has read. Its parameters are those of the file, under their names.
 
-    Args: graph: what `load` gives. params_init: other first values of parameters, tensors by name.
+    Args: graph: the result of `load`. params_init: other first values of parameters, tensors by name.
 
-    Raises:
-        TypeError, ValueError: an argument is of the wrong kind. RuntimeError: the graph has operators that mspc lacks,
-            all of which are named.
+    Raises TypeError or ValueError if an argument is of the wrong kind; RuntimeError if the graph has operators that
+    mspc lacks, all of which are named.
     """
 
     def __init__(self, graph: Any, params_init: dict[str, Any] | None = None, obf_random_seed: Any = None) -> None:
@@ -81,7 +80,6 @@ class GraphCell(Cell):
 
 
 def _results(steps: Any, wanted: tuple[int, ...], known: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The values of steps at the wanted places; known: those ahead of the steps."""
     values = [*known]
     for kind, function, sources in steps:
         operands = []
@@ -101,7 +99,6 @@ def _results(steps: Any, wanted: tuple[int, ...], known: tuple[Any, ...]) -> tup
 
 
 def _chosen(blocks: Any, condition: Any, known: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What one of two blocks gives."""
     if condition:
         found = _results(*blocks[0], known)
     else:
@@ -110,7 +107,6 @@ def _chosen(blocks: Any, condition: Any, known: tuple[Any, ...]) -> tuple[Any, .
 
 
 def _looped(blocks: Any, carried: tuple[Any, ...], known: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a loop carries behind its last turn."""
     while _results(*blocks[0], (*known, *carried))[0]:
         carried = _results(*blocks[1], (*known, *carried))
     return carried
@@ -148,7 +144,6 @@ class _StepList:
         return tuple(steps)
 
     def _block(self, block: MindirBlock, carried: Sequence[str], file: str) -> _Steps:
-        """The steps of a block, behind the values so far and what a loop carries."""
         kept, count = dict(self.places), self.count
         for name in carried:
             self.places[name] = self.count
@@ -209,7 +204,6 @@ class _StepList:
         return CALL, function, places[:count]
 
     def _function(self, node: MindirNode) -> tuple[Callable[..., Any], int]:
-        """(what computes a node, how many of its inputs it takes)"""
         values = [self.values.get(name) for name in node.inputs]
         if node.operator in ("SumExt", "MeanExt"):
             axis, keep, dtype = values[1:4]

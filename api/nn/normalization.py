@@ -91,7 +91,7 @@ class BatchNorm2d(_BatchNorm):
         eps: added to the variance.
         momentum: the share of the moving statistics that stays.
         affine: gamma and beta are trained.
-        use_batch_statistics: True or False where it should not depend on training.
+        use_batch_statistics: True or False if it should not depend on training.
     """
 
     ranks = (4,)
@@ -139,8 +139,8 @@ class BatchNorm3d(Cell):
 class SyncBatchNorm(_BatchNorm):
     """Batch normalisation whose statistics are those of groups of ranks, where every rank's graph is its own.
 
-    In data parallel mode those of all ranks are taken anyway, unless `process_groups` says otherwise; where the
-    compiler shards the batch they are always those of the global batch.
+    In data parallel mode those of all ranks are taken anyway, unless `process_groups` says otherwise; if the compiler
+    shards the batch they are always those of the global batch.
 
     Args:
         process_groups: lists of ranks that share their statistics; None: all ranks.

@@ -6,7 +6,7 @@ import math
 from typing import Any, ClassVar
 
 from mspc.api import ops
-from mspc.api.common.initial_values import Uniform
+from mspc.api.common.initializers import Uniform
 from mspc.api.common.parameter import ParameterTuple
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.basic import Dropout
@@ -69,7 +69,7 @@ class _OneStep(Cell):
 
 
 class RNNCellBase(_OneStep):
-    """What scripts derive cells of their own from: the parameters of num_chunks gates."""
+    """A base for cells of scripts: the parameters of num_chunks gates."""
 
     def __init__(
         self, input_size: int, hidden_size: int, has_bias: bool, num_chunks: int, dtype: Any = FLOAT32

@@ -1,4 +1,4 @@
-"""These cells turn a network into something to train or to evaluate."""
+"""Cells around a network: its loss, its training step, its data set."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ from mspc.api.setting_kind import checked
 from mspc.api.settings import PIPELINE_CELL
 from mspc.ir.diagnostics import Location, did_you_mean
 from mspc.ir.types import FLOAT32, HALVES
+
+__all__ = [
+    "ForwardValueAndGrad", "GradAccumulationCell", "MicroBatchInterleaved", "ParameterUpdate", "PipelineCell",
+    "TrainOneStepCell", "WithEvalCell", "WithLossCell", "WithWideLossCell",
+]  # fmt: skip
 
 
 class WithLossCell(Cell):
@@ -132,7 +137,7 @@ class TrainOneStepCell(Cell):
         return {parameter.name: gradient for parameter, gradient in zip(self.weights, grads, strict=True)}
 
     def reduced(self, grads: Any) -> Any:
-        """The gradients, through `grad_reducer` unless the compiler or the optimizer does what it would."""
+        """The gradients, through `grad_reducer` unless the compiler or the optimizer does its work."""
         elsewhere = self.parallel_mode != "hybrid_parallel" or self.by_optimizer
         return grads if elsewhere and self.grad_reducer is self.own_reducer else self.grad_reducer(grads)
 
@@ -210,7 +215,7 @@ def _added(total: Any, found: Any) -> Any:
 
 
 class _MicroBatches(_SumOfParts):
-    """The same; where a network has several stages the compiler makes a loop of it, which the stages share.
+    """The same; if a network has several stages the compiler makes a loop of it, which the stages share.
 
     place: the line that has made the cell.
     """
@@ -260,8 +265,8 @@ class PipelineCell(GradAccumulationCell):
         stage_config: stages by names of cells, as `cell.pipeline_stage` gives them to cells themselves; cells inside of
             a `WithLossCell` are `_backbone.NAME`. segment_config: names are checked, and numbers change nothing.
 
-    Raises:
-        TypeError, ValueError: micro_size is no positive int, a stage no number from 0. KeyError: no cell has a name.
+    Raises TypeError or ValueError if micro_size is no positive int, a stage no number from 0; KeyError if no cell has a
+    name.
     """
 
     def __init__(
@@ -291,7 +296,6 @@ class PipelineCell(GradAccumulationCell):
 
 
 def _alike(name: str, cells: Mapping[str, Cell]) -> list[str]:
-    """What may have been meant: the same name in a cell that wraps the network, or names like it."""
     inside = [each for each in cells if each.endswith(f".{name}")]
     found = did_you_mean(name, cells) if not inside else [f"did you mean {' or '.join(map(repr, inside[:3]))}?"]
     return found or [f"it has {', '.join(map(repr, [*cells][:8]))}" if cells else "it has no cells"]
@@ -339,3 +343,44 @@ GradAccumulation = GradAccumulationCell
 
 
 __getattr__ = beside(__name__)
+
+
+class VirtualDataset(Cell):
+    """Hands tensors on as a tuple, every one sharded as `shard` says; without `shard` they come as they are."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.parts: tuple[Any, ...] = ()
+
+    def shard(self, in_strategy: Any, *args: Any, **kwargs: Any) -> Any:
+        """Shard the tensors, one tuple or Layout for each, and return self."""
+        self.parts = tuple(ops.ShardingConstraint().shard((strategy,)) for strategy in in_strategy or ())
+        return self
+
+    def add_prim_attr(self, name: str, value: Any) -> Any:
+        """Accepted: there is no operator that would show it."""
+        return self
+
+    def construct(self, *tensors: Any) -> Any:
+        if not self.parts:
+            return tensors
+        return tuple([part(tensor) for part, tensor in zip(self.parts, tensors, strict=True)])
+
+
+class VirtualDatasetCell(Cell):
+    """A network behind a VirtualDataset."""
+
+    def __init__(self, backbone: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self._backbone = backbone
+        self._virtual_dataset = VirtualDataset()
+
+    def construct(self, *inputs: Any) -> Any:
+        return self._backbone(*self._virtual_dataset(*inputs))
+
+
+class VirtualDatasetCellTriple(VirtualDatasetCell):
+    """A network of three inputs behind a VirtualDataset."""
+
+    def construct(self, a: Any, b: Any, c: Any) -> Any:
+        return self._backbone(*self._virtual_dataset(a, b, c))

@@ -1,17 +1,131 @@
-"""These functions change the shape of tensors, join them, split them and choose from them."""
+"""Making, indexing, reordering and joining tensors in `mindspore.numpy`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy
+
 from mspc.api import ops
-from mspc.api.numpy.array_creations import array
-from mspc.api.numpy.promotion import as_type, operand, pair
+from mspc.api.errors import ApiValueError
 from mspc.api.ops.checked import TensorLike
-from mspc.api.ops.function_arguments import axis_of
-from mspc.api.ops.numpy_arguments import joint_of, moved, padded_widths, pieces, refuse
-from mspc.ir.types import BOOL, INT32
+from mspc.api.ops.function.array_func import copied_diagonal
+from mspc.api.ops.function_arguments import axis_of, element_type, sizes_of
+from mspc.api.ops.numpy_arguments import (
+    float_type,
+    grid,
+    joint,
+    joint_of,
+    line,
+    made_line,
+    made_of,
+    moved,
+    number_kind,
+    padded_widths,
+    pieces,
+    refuse,
+    spaced,
+)
+from mspc.ir.types import BOOL, FLOAT32, INT32
+
+
+def operand(value: Any) -> Any:
+    """A number as a tensor of 32 bits; a tensor as it is."""
+    if isinstance(value, (bool, int, float)):
+        return ops.scalar_to_tensor(value, number_kind(value))
+    return value
+
+
+def pair(x1: Any, x2: Any) -> Any:
+    """Two operands in the element type of a result of both."""
+    left, right = operand(x1), operand(x2)
+    dtype = joint(left.dtype, right.dtype)
+    return as_type(left, dtype), as_type(right, dtype)
+
+
+def as_type(x: Any, dtype: Any) -> Any:
+    """x in an element type; as it is if that is None or its own."""
+    return x if dtype is None or x.dtype == dtype else ops.cast(x, dtype)
+
+
+def as_float(x: Any) -> Any:
+    """x in the element type in which functions of real numbers compute."""
+    return as_type(x, float_type(x.dtype))
+
+
+newaxis = None
+"""A new dimension among the parts of an index."""
+
+
+def array(obj: Any, dtype: Any = None, copy: bool = True, ndmin: int = 0) -> Any:
+    """A tensor of numbers, of nested lists of them or of a tensor; numbers of Python are Int32, Float32 or Bool."""
+    found = as_type(obj, dtype) if hasattr(obj, "shape") and hasattr(obj, "dtype") and _is_of_graph(obj) else made_of(
+        "array", obj, dtype
+    )  # fmt: skip
+    missing = ndmin - len(found.shape)
+    found = ops.reshape(found, (1,) * missing + found.shape) if missing > 0 else found
+    return ops.deepcopy(found) if copy and found is obj else found
+
+
+def _is_of_graph(obj: Any) -> bool:
+    return not isinstance(obj, numpy.ndarray)
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
+    """One value; of a number in the element type that the number has in a tensor."""
+    if hasattr(fill_value, "shape"):
+        return ops.broadcast_to(as_type(fill_value, dtype), sizes_of([shape]))
+    return ops.full(sizes_of([shape]), fill_value, dtype=number_kind(fill_value) if dtype is None else dtype)
+
+
+def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
+    """One value, of the shape and element type of a."""
+    a = array(a)
+    return full(a.shape if shape is None else shape, fill_value, a.dtype if dtype is None else dtype)
+
+
+def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> Any:
+    """Numbers from start, or from 0 to it if it is given alone, up to stop, without it, by step."""
+    first, last, by = (0, start, 1) if stop is None else (start, stop, 1)
+    by = by if step is None else step
+    are_integers = isinstance(first, int) and isinstance(last, int) and isinstance(by, int)
+    return ops.arange(first, last, by, dtype=(INT32 if are_integers else FLOAT32) if dtype is None else dtype)
+
+
+def linspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0
+) -> Any:
+    """`num` numbers from start to stop, Float32; and how far they are apart, with retstep. start and stop are numbers,
+    so that axis has no choice."""
+    count = spaced("linspace", (start, stop), num)
+    found = made_line(line(start, stop, count, endpoint), dtype)
+    if retstep:
+        return found, made_of("linspace", (stop - start) / max(count - 1 if endpoint else count, 1))
+    return found
+
+
+def indices(dimensions: Any, dtype: Any = INT32, sparse: bool = False) -> Any:
+    """For every dimension the place of each element along it, a tuple."""
+    if sparse:
+        refuse("indices", "sparse=True")
+    return tuple([as_type(part, element_type(dtype)) for part in grid(tuple(dimensions))])
+
+
+def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy") -> Any:
+    """Coordinates of a grid from those along every dimension, a tuple."""
+    if sparse:
+        refuse("meshgrid", "sparse=True")
+    return ops.meshgrid(*xi, indexing=indexing)
+
+
+def diagflat(v: Any, k: int = 0) -> Any:
+    """A matrix with the elements of v on diagonal k."""
+    flat = ops.reshape(array(v), (-1,))
+    if k == 0:
+        return ops.diag(flat)
+    return ops.diag_embed(flat, k)
 
 
 def ravel(x: Any) -> Any:
@@ -22,14 +136,6 @@ def ravel(x: Any) -> Any:
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     """Some dimensions moved to other places."""
     return ops.transpose(a, moved(len(a.shape), source, destination))
-
-
-def rollaxis(x: Any, axis: int, start: int = 0) -> Any:
-    """A dimension moved to stand ahead of dimension `start`."""
-    rank = len(x.shape)
-    axis = axis_of("rollaxis", axis, rank)
-    start = start + rank if start < 0 else start
-    return moveaxis(x, axis, start - 1 if axis < start else start)
 
 
 def expand_dims(a: Any, axis: Any) -> Any:
@@ -135,7 +241,7 @@ def diag(v: Any, k: int = 0) -> Any:
     """A matrix with a vector on diagonal k, or diagonal k of a matrix."""
     if len(v.shape) == 1:
         return ops.diag(v) if k == 0 else ops.diag_embed(v, k)
-    return ops.diagonal(v, k)
+    return copied_diagonal(v, k, 0, 1)
 
 
 def take(a: Any, indices: TensorLike | int | Sequence[Any], axis: Any = None, mode: str = "clip") -> Any:
@@ -154,7 +260,7 @@ def take(a: Any, indices: TensorLike | int | Sequence[Any], axis: Any = None, mo
 
 
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    """x where the condition holds, y elsewhere; without them the places where it holds."""
+    """x if the condition holds, y elsewhere; without them the places where it holds."""
     if x is None or y is None:
         return refuse("where", "a condition alone, whose result has no known shape,")
     left, right = pair(x, y)
@@ -222,3 +328,149 @@ def sort(a: Any, axis: Any = -1) -> Any:
     """Elements in order along `axis`; None: all in one dimension."""
     values, _ = ops.sort(ravel(a), 0) if axis is None else ops.sort(a, axis)
     return values
+
+
+def choose(a: Any, choices: Any, mode: str = "clip") -> Any:
+    """Of each place the element of the choice that `a` names there; numbers of no choice are clipped, or counted round
+    by mode "wrap"."""
+    places = as_type(array(a), INT32)
+    rows = [array(choice) for choice in choices]
+    places = _within("choose", places, len(rows), mode)
+    found = rows[0]
+    for i, row in enumerate(rows):
+        chosen, found = pair(row, found)
+        found = ops.where(places == i, chosen, found)
+    return found
+
+
+def _within(name: str, places: Any, count: int, mode: str) -> Any:
+    if mode == "clip":
+        return ops.clip_by_value(places, 0, count - 1)
+    if mode == "wrap":
+        return ops.floor_mod(places, count)
+    raise ApiValueError(f"{name}(): mode must be 'clip' or 'wrap', not {mode!r}")
+
+
+def _strides(shape: Any, order: str, name: str) -> Any:
+    if order not in ("C", "F"):
+        raise ApiValueError(f"{name}(): order must be 'C' or 'F', not {order!r}")
+    if order == "C":
+        return [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    return [math.prod(shape[:d]) for d in range(len(shape))]
+
+
+def unravel_index(indices: Any, shape: Any, order: str = "C") -> Any:
+    """Of places in a tensor of `shape`, read in a row, those along each dimension, clipped to it."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    places = array(indices)
+    places = ops.clip_by_value(places, -math.prod(shape), math.prod(shape) - 1)
+    places = ops.where(places < 0, places + math.prod(shape), places)
+    strides = _strides(shape, order, "unravel_index")
+    return tuple([ops.floor_mod(ops.floor_div(places, step), size) for step, size in zip(strides, shape, strict=True)])
+
+
+def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
+    """Of each place the result of the function, or the number, of the last condition that holds there; if none does
+    that of one function more, or 0."""
+    x = array(x)
+    given = condlist if isinstance(condlist, (tuple, list)) and not _is_truth(condlist[0]) else [condlist]
+    conditions = [as_type(array(condition), BOOL) for condition in given]
+    if len(funclist) not in (len(conditions), len(conditions) + 1):
+        raise ApiValueError(f"piecewise(): {len(funclist)} functions for {len(conditions)} conditions")
+    found = ops.zeros_like(x)
+    if len(funclist) > len(conditions):
+        found = _piece(x, funclist[len(conditions)], args, kw)
+    for i, condition in enumerate(conditions):
+        found = ops.where(condition, _piece(x, funclist[i], args, kw), found)
+    return found
+
+
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _piece(x: Any, function: Any, args: Any, kw: Any) -> Any:
+    value = function(x, *args, **kw) if callable(function) else function
+    return ops.broadcast_to(as_type(operand(value), x.dtype), x.shape)
+
+
+TURN = math.tau
+
+
+def convolve(a: Any, v: Any, mode: str = "full") -> Any:
+    """Sums of products of two vectors, the shorter one turned round and moved along: "full" wherever they touch, "same"
+    as many as the longer has, "valid" if the shorter lies within."""
+    a, v = _vectors("convolve", a, v)
+    if a.shape[0] < v.shape[0]:
+        a, v = v, a
+    return _moved_along("convolve", a, ops.flip(v, (0,)), mode)
+
+
+def _vectors(name: str, a: Any, v: Any) -> Any:
+    a, v = pair(array(a, ndmin=1), array(v, ndmin=1))
+    if len(a.shape) != 1 or len(v.shape) != 1 or 0 in (*a.shape, *v.shape):
+        raise ApiValueError(f"{name}(): a and v must be vectors with elements, not of shapes {a.shape} and {v.shape}")
+    return a, v
+
+
+def _moved_along(name: str, a: Any, v: Any, mode: str) -> Any:
+    """Sums of products of v and every stretch of a, which is as long at least."""
+    long, short = a.shape[0], v.shape[0]
+    if mode == "full":
+        ahead, behind = short - 1, short - 1
+    elif mode == "same":
+        ahead, behind = short // 2, short - 1 - short // 2
+    elif mode == "valid":
+        ahead, behind = 0, 0
+    else:
+        raise ApiValueError(f"{name}(): mode must be 'full', 'same' or 'valid', not {mode!r}")
+    a = ops.Pad(((ahead, behind),))(a)
+    count = long + ahead + behind - short + 1
+    places = array([[i + j for j in range(short)] for i in range(count)])
+    return ops.reduce_sum(ops.gather(a, places, 0) * v, 1)
+
+
+def _check_count(name: str, what: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ApiValueError(f"{name}(): {what} must be a number from 0 on, not {value!r}")
+
+
+def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    """Slopes of f along its dimensions, or those that `axis` names: half of the difference of both neighbours, at the
+    ends the difference to the one. varargs: the distance of neighbours, one number, or one for each dimension."""
+    if edge_order != 1:
+        raise ApiValueError(f"gradient(): edge_order {edge_order!r} is not supported, 1 is")
+    f = as_float(array(f))
+    given = range(len(f.shape)) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = [axis_of("gradient", d, len(f.shape)) for d in given]
+    steps = varargs if len(varargs) > 1 else (varargs[0] if len(varargs) == 1 else 1.0,) * len(axes)
+    if len(steps) != len(axes):
+        raise ApiValueError(f"gradient(): {len(steps)} distances for {len(axes)} dimensions")
+    found = [_slope(f, d, step) for d, step in zip(axes, steps, strict=True)]
+    return found[0] if len(found) == 1 else found
+
+
+def _slope(f: Any, axis: int, step: Any) -> Any:
+    size = f.shape[axis]
+    if size < 2:
+        raise ApiValueError(f"gradient(): dimension {axis} of {f.shape} has fewer than 2 elements")
+    turned = ops.movedim(f, axis, 0)
+    parts = [turned[1:2] - turned[0:1]]
+    if size > 2:
+        parts = [*parts, (turned[2:] - turned[:-2]) / 2.0]
+    parts = [*parts, turned[size - 1 :] - turned[size - 2 : size - 1]]
+    return ops.movedim(ops.concat(tuple(parts), 0), 0, axis) / step
+
+
+def matrix_power(a: Any, n: int) -> Any:
+    """Square matrices multiplied n times by themselves; n from 0 on."""
+    a = array(a)
+    if len(a.shape) < 2 or a.shape[-1] != a.shape[-2]:
+        raise ApiValueError(f"matrix_power(): a must hold square matrices, and its shape is {a.shape}")
+    _check_count("matrix_power", "n", n)
+    if n == 0:
+        return ops.broadcast_to(ops.eye(a.shape[-1], a.shape[-1], a.dtype), a.shape)
+    found = a
+    for _ in range(n - 1):
+        found = ops.matmul(found, a)
+    return found

@@ -18,8 +18,10 @@ def _otherwise(name: str) -> Any:
     is_operator = name[:1].isupper()
     found = _operator(name) if is_operator else None
     if found is None:
-        kind = "operator" if is_operator else "function"
-        raise AttributeError(f"ops has no {kind} {name!r}; `mspc ops` lists what there is")
+        from mspc.api.index.module import said_of  # only on the way to an error
+
+        kind, said = "operator" if is_operator else "function", said_of(f"ops.{name}")
+        raise AttributeError(f"ops has no {kind} {name!r}; {said or '`mspc ops` lists what there is'}")
     return found
 
 

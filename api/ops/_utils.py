@@ -12,11 +12,7 @@ from mspc.api.errors import ApiValueError
 def get_broadcast_shape(
     x_shape: Sequence[int], y_shape: Sequence[int], prim_name: str, arg_name1: str = "x", arg_name2: str = "y"
 ) -> list[int]:
-    """The shape that two shapes broadcast to, a list.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The shape that two shapes broadcast to, a list. Raises ValueError if there is none."""
     found: list[int] = []
     for mine, theirs in zip_longest(reversed(x_shape), reversed(y_shape), fillvalue=1):
         if mine != theirs and 1 not in (mine, theirs):
@@ -32,11 +28,7 @@ def get_concat_offset(
     x_shp: Sequence[Sequence[int]], x_type: Any, axis: int, prim_name: str
 ) -> tuple[list[int], int, int]:
     """Where each of some tensors begins when they stand one after another along `axis`, how long that dimension is, and
-    its number, whatever x_type.
-
-    Raises:
-        ValueError: their shapes differ elsewhere.
-    """
+    its number, whatever x_type. Raises ValueError if their shapes differ elsewhere."""
     first = tuple(x_shp[0])
     place = axis % len(first)
     offsets: list[int] = []

@@ -47,7 +47,7 @@ TensorLike = Any
 
 
 def check_arguments(label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises TypeError where a function, called `label` in messages (`ops.sum()`), cannot be called with these
+    """Raises TypeError if a function, called `label` in messages (`ops.sum()`), cannot be called with these
     arguments."""
     wrong = misfit_of(function, args, kwargs)
     if wrong:
@@ -55,7 +55,7 @@ def check_arguments(label: str, function: Function, args: Sequence[Any], kwargs:
 
 
 def misfit_of(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Why a function cannot be called with these arguments; "" where it can, as far as can be seen from outside."""
+    """Why a function cannot be called with these arguments; "" if it can, as far as can be seen from outside."""
     try:
         bound = _signature(function).bind(*args, **kwargs)
     except TypeError as error:
@@ -69,7 +69,6 @@ def misfit_of(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def _wanted(function: Function, name: str, value: Any) -> str:
-    """What the argument must be; "" where the value is that."""
     parameters = _signature(function).parameters
     parameter = parameters[name]
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -89,8 +88,8 @@ def _wanted(function: Function, name: str, value: Any) -> str:
 
 
 def _makes(function: Function) -> bool:
-    """Whether it computes nothing, so that its parameters are no tensors for their names: `bias` of a constructor says
-    if there is one."""
+    """Return whether it computes nothing, so that its parameters are no tensors for their names: `bias` of a
+    constructor says if there is one."""
     return function.__name__ in ("__init__", "__new__") or not f"{function.__module__}.".startswith(_COMPUTING)
 
 
@@ -104,28 +103,24 @@ def _is_number(value: Any) -> bool:
 
 
 def check_names(label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises TypeError where there are too many arguments, too few, or some of other names."""
+    """Raises TypeError if there are too many arguments, too few, or some of other names."""
     try:
         _signature(function).bind(*args, **kwargs)
     except TypeError as wrong:
         raise ApiTypeError(f"{label}: {wrong}", [_taken(function)]) from None
 
 
-def explain(
-    label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
-) -> None:
-    """Raises what `check_names` and `refuse` raise, for a call that was not looked at before; nothing where neither
-    knows what was wrong."""
+def explain(label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> None:
+    """Raises the errors of `check_names` and `refuse`, for a call that was not looked at before; nothing if neither
+    finds a mistake."""
     if isinstance(error, TypeError):
         check_names(label, function, args, kwargs)
     refuse(label, function, args, kwargs, error)
 
 
-def refuse(
-    label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
-) -> None:
+def refuse(label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> None:
     """Raises TypeError or ValueError that names the arguments, for a mistake that came to light inside of a function;
-    nothing where it came to light in a function of the script."""
+    nothing if it came to light in a function of the script."""
     trace = error.__traceback__
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(_OWN):
@@ -139,7 +134,7 @@ def explained(
     label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception,
     text: Callable[[Any], str] = describe,
 ) -> tuple[str, tuple[str, ...]]:  # fmt: skip
-    """(message, notes) that name the arguments, for what Python said of values inside of a function. text: of one."""
+    """(message, notes) that name the arguments, for an error of Python inside of a function. text: of one."""
     given = _signature(function).bind(*args, **kwargs).arguments
     given = {name: value for name, value in given.items() if name not in ("self", "cls")}
     takes = (_taken(function),)
@@ -168,12 +163,13 @@ def checked(name: str, function: Function) -> Function:
     if not inspect.isfunction(function):
         return function
     label = f"{name}()"
+    at_once = function.__dict__.get("at_once", function)  # outside of a network, where results may be views
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         check_arguments(label, function, args, kwargs)
         try:
-            return function(*args, **kwargs)
+            return at_once(*args, **kwargs)
         except MspcError as error:
             if name.rpartition(".")[2] not in error.message:
                 error.notes = (*error.notes, f"in {label}")

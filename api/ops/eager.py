@@ -1,4 +1,4 @@
-"""Operators run at once outside of networks, with NumPy."""
+"""Operators run at once outside of networks, with NumPy, or on all ranks of a job if they are collectives."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.api.ops.collective_calls import called, meets_others, run_on_ranks
-from mspc.api.ops.complex_operands import check_complex
+from mspc.api import call_handler, state
+from mspc.ir.builder import refuse_bool, refuse_complex
 from mspc.ir.diagnostics import ExecutionError, Location, MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import operand_dtypes, promotes_from
+from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op
 from mspc.ops.operator_arguments import describe, misfit
+from mspc.ops.tensor.reshape import Cast
 
 VIEWS = frozenset(
     "BroadcastTo Depend ExpandDims Reshape Slice SliceExt Split SplitTensor SplitV SplitWithSize Squeeze StopGradient "
@@ -43,9 +45,9 @@ class _Session:
     """What the session tells this layer, which cannot import it.
 
     tensor: the class of eager results; it has `from_array`, `filled`, `type` and `value`. caller: where the user's
-    program stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and of what it came from.
-    seeds: those of a random operator that was given none. note_views: makes results views of the operands in whose
-    arrays they are.
+    program stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and of its operands. seeds:
+    those of a random operator that was given none. note_views: makes results views of the operands in whose arrays they
+    are.
     """
 
     tensor: Any = None
@@ -114,11 +116,7 @@ class EagerOneRank:
 
 
 def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
-    """`op(*args)` on one rank with NumPy.
-
-    Raises:
-        MspcError: the operands do not fit the operator.
-    """
+    """`op(*args)` on one rank with NumPy. Raises MspcError if the operands do not fit the operator."""
     tensors = tuple(_tensor(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
     if op.seeds and not any(getattr(op, name) for name in op.seeds):
         assert _session.seeds is not None
@@ -126,6 +124,8 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
     operands: Sequence[Any] = tensors
     try:
         op, operands = op.call(*tensors)
+        if isinstance(op, Cast) and isinstance(operands[0], _session.tensor) and op.dst_type == operands[0].dtype:
+            return operands[0].alias()
         number = op.uniform()
         if number is not None and all(isinstance(x, _session.tensor) for x in operands):
             return _session.tensor.filled(number, op.infer(*(x.type for x in operands)))
@@ -211,7 +211,7 @@ def _operand(op: Op, index: int, value: Any, like: Any) -> Any:
 
 
 def _is_numeric(value: Any) -> bool:
-    """Whether an operand that is no tensor is a number, or lists of numbers."""
+    """Return whether an operand that is no tensor is a number, or lists of numbers."""
     if isinstance(value, np.ndarray | np.generic | bool | int | float):
         return True
     try:
@@ -222,3 +222,61 @@ def _is_numeric(value: Any) -> bool:
 
 def _tensor(array: Any) -> Any:
     return _session.tensor.from_array(array)
+
+
+def called(op: Op) -> Op:
+    """The operator as this rank calls it: a collective knows then which rank that is.
+
+    Raises:
+        MspcError: RuntimeError where `init()` was not called. ValueError if this rank, or one that is named, is not
+        in the group.
+    """
+    if not isinstance(op, Collective) or op.over_mesh:
+        return op
+    session = state.current()
+    if not session.initialized:
+        raise MspcError(
+            f"{op.name} was called before init()",
+            notes=["call mindspore.communication.init() first"],
+            kind=RuntimeError,
+        )
+    # Which rank this is is asked where it matters only: a script that asks is compiled for each rank.
+    mistake = op.mistake_in_group()
+    if not mistake and len(op.members) < session.size:
+        mistake = op.mistake_on(session.rank)
+    if mistake:
+        notes = ["ranks are numbered as in the job of all ranks; create_group() makes a group of others"]
+        raise MspcError(mistake, notes=notes, kind=ValueError)
+    return op.on_rank(session.rank) if op.differs_by_rank else op
+
+
+def meets_others(op: Op) -> bool:
+    """Return whether other ranks take part in a call outside of a network."""
+    return isinstance(op, Collective) and op.communicates and state.current().size > 1
+
+
+def run_on_ranks(op: Op, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
+    """The result of a collective on this rank, with the other ranks, which call it too. Raises MspcError if they call
+    something else, or with other tensors."""
+    assert isinstance(op, Collective)
+    return call_handler.current().collective(op, types, arrays)
+
+
+_WITHOUT_GRADIENT = frozenset(
+    """ACos Acosh AddExt Asin Asinh Atan Atanh BatchMatMul BatchMatMulExt Cos Cosh CumProd CumSum CumsumExt
+    Eig EmbeddingLookup Equal Exp Expm1 Gather GatherD GatherNd Identity IndexSelect Inv IsClose IsFinite IsInf IsNan
+    Log Log1p MaskedFill MatMul MatMulExt MeanExt NotEqual OnesLikeExt Outer Pow Reciprocal ReduceAll ReduceAny
+    ReduceMean ReduceProd RepeatInterleaveInt RepeatInterleaveTensor ReverseV2 Rsqrt ScatterAdd ScatterNd ScatterNdAdd
+    ScatterNdSub ScatterNdUpdate ScatterSub ScatterUpdate Select Sign Sin Sinh SplitTensor SplitV SplitWithSize Sqrt
+    Square SubExt Tan Tanh TensorScatterAdd TensorScatterSub TensorScatterUpdate TraceV2 Tril Triu UnsortedSegmentSum
+    Assign AssignAdd AssignSub InplaceAdd InplaceSub InplaceUpdate InplaceCopy""".split()
+)
+"""Operators whose kernels compute with complex numbers though their gradients do not."""
+
+
+def check_complex(op: Op, types: Sequence[Type]) -> None:
+    """Raises MspcError if an operator knows real numbers alone, and would drop the imaginary parts, or numbers alone
+    and is given Bool."""
+    refuse_bool(op, types)
+    if op.name not in _WITHOUT_GRADIENT:
+        refuse_complex(op, types)

@@ -30,7 +30,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Product:
-    """The product of what there is so far and the next operand, each transposed and reshaped first.
+    """The product of the result so far and the next operand, each transposed and reshaped first.
 
     is_matrix: a matrix product; else element by element.
     """
@@ -56,11 +56,7 @@ class EinsumPlan:
 
 def einsum_equation(terms: Sequence[Any], result: Sequence[Any]) -> str:
     """The equation of a call whose labels are given as lists of numbers behind the tensors; `result` holds one, or
-    none.
-
-    Raises:
-        ValueError: a number has no letter. TypeError: they are no lists of numbers.
-    """
+    none. Raises ValueError if a number has no letter; TypeError if they are no lists of numbers."""
     if not terms:
         raise ApiTypeError("einsum(): the first argument must be an equation, or a tensor with its labels behind it")
     return "->".join([",".join(map(_term, terms)), *map(_term, result)])
@@ -78,11 +74,7 @@ def _term(labels: Any) -> str:
 
 
 def einsum_plan(equation: str, shapes: Sequence[Shape]) -> EinsumPlan:
-    """How the sum is carried out.
-
-    Raises:
-        ValueError: the equation is none, or does not fit the shapes.
-    """
+    """How the sum is carried out. Raises ValueError if the equation is none, or does not fit the shapes."""
     if not shapes:
         raise ApiTypeError("einsum(): there are no tensors behind the equation")
     terms, wanted = _labels(equation, shapes)
@@ -161,7 +153,6 @@ def _sizes(equation: str, terms: Sequence[Labels], shapes: Sequence[Shape]) -> d
 
 
 def _prepared(labels: Labels, shape: Shape, others: set[str]) -> tuple[Prepared, Labels]:
-    """What is done to one operand alone, and its labels then."""
     dims = list(zip(labels, shape, strict=True))
     dropped = tuple(d for d, (_, size) in enumerate(dims) if size == 1)
     dims = [entry for entry in dims if entry[1] != 1]

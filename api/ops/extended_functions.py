@@ -1,5 +1,5 @@
-"""Functions of MindSpore's `ops.auto_generate` that take as positions what those of `mint` take by name alone; compiled
-as those."""
+"""Functions of MindSpore's `ops.auto_generate` that take by position arguments that those of `mint` take by name alone;
+compiled as those."""
 
 from __future__ import annotations
 

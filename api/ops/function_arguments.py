@@ -1,7 +1,4 @@
-"""Arguments of functions that are known at compile time are checked here, and turned into what operators take.
-
-Unlike the functions, these are called as they are when a network is compiled.
-"""
+"""Arguments of functions: axes, sizes, reductions and defaults as operators take them."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ def sizes_of(given: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def axis_of(name: str, axis: int, rank: int) -> int:
-    """`axis` counted from 0. Raises ValueError where a tensor of `rank` dimensions has no such axis."""
+    """`axis` counted from 0. Raises ValueError if a tensor of `rank` dimensions has no such axis."""
     given = ints(name, "axis", axis)
     if len(given) != 1:
         raise ApiValueError(f"{name}(): axis must be one integer, not {describe(axis)}")
@@ -51,7 +48,8 @@ def reduced_axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
 
 
 def keeps(name: str, keep: Any, spelled: Mapping[str, Any]) -> bool:
-    """Whether a reduction keeps its dimensions, however the argument is spelled. Raises TypeError for another name."""
+    """Return whether a reduction keeps its dimensions, however the argument is spelled. Raises TypeError for another
+    name."""
     for key, value in spelled.items():
         if key not in ("keep_dims", "keepdims", "keepdim"):
             raise ApiTypeError(f"{name}(): unexpected argument '{key}'")
@@ -75,15 +73,15 @@ def unbounded(name: str) -> NoReturn:
 
 
 def share_of(shape: Shape, axes: Sequence[int], ddof: int) -> float:
-    """One over the number of elements that a reduction along `axes` combines into one, less `ddof`; infinite where
-    nothing is left."""
+    """One over the number of elements that a reduction along `axes` combines into one, less `ddof`; infinite if nothing
+    is left."""
     left = math.prod(shape[axis] for axis in axes) - ddof
     return 1.0 / left if left > 0 else math.inf
 
 
 def summed_type(dtype: Any, wanted: Any) -> Any:
     """The element type of a sum or a product of elements of `dtype`: the one that is wanted, else Int64 for integers
-    and Bool. Raises TypeError where what is wanted is no element type."""
+    and Bool. Raises TypeError if the wanted type is no element type."""
     if wanted is not None:
         return element_type(wanted)
     return dtype if dtype.is_float or dtype.is_complex else INT64
@@ -105,7 +103,7 @@ def number_type(value: Any) -> DType:
 
 
 def shape_of_sizes(name: str, sizes: Sequence[Any]) -> Shape:
-    """A shape given as a tuple, or as its sizes one by one. Raises TypeError or ValueError for what is none."""
+    """A shape given as a tuple, or as its sizes one by one. Raises TypeError or ValueError if it is none."""
     given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else tuple(sizes)
     found = ints(name, "size", given)
     if any(n < 0 for n in found):
@@ -122,13 +120,13 @@ def per_dimension(name: str, what: str, value: Any, dims: int) -> Shape:
 
 
 def of_rank(name: str, what: str, shape: Shape, rank: int) -> None:
-    """Raises ValueError where a shape has another number of dimensions."""
+    """Raises ValueError if a shape has another number of dimensions."""
     if len(shape) != rank:
         raise ApiValueError(f"{name}(): the {what} must have {rank} dimensions, but its shape is {shape}")
 
 
 def positive(name: str, what: str, value: Any) -> None:
-    """Raises ValueError for a number that is not above 0, TypeError for what is none."""
+    """Raises ValueError for a number that is not above 0, TypeError if it is none."""
     if isinstance(value, str | bytes | list | tuple | dict) or value is None:
         raise ApiTypeError(f"{name}(): {what} must be a number above 0, not {describe(value)}")
     if isinstance(value, int | float) and not value > 0:
@@ -137,11 +135,8 @@ def positive(name: str, what: str, value: Any) -> None:
 
 def extremum(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, bool, bool]:
     """(axis, whether dimensions are kept, whether places are wanted) of a call of `Tensor.max` or `Tensor.min`: along a
-    dimension places are wanted, unless the call has the names axis or keepdims.
-
-    Raises:
-        TypeError: the call fits none of the forms.
-    """
+    dimension places are wanted, unless the call has the names axis or keepdims. Raises TypeError if the call fits none
+    of the forms."""
     known = ("axis", "keepdims", "return_indices", "dim", "keepdim", "keep_dims")
     wrong = [key for key in named if key not in known]
     if wrong or len(given) > 2:
@@ -155,8 +150,8 @@ def extremum(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> tuple
 
 
 def summed_to(name: str, shape: Shape, wanted: Shape) -> Shape:
-    """The axes along which a tensor of the shape `wanted` would be repeated to `shape`. Raises ValueError where it
-    cannot be."""
+    """The axes along which a tensor of the shape `wanted` would be repeated to `shape`. Raises ValueError if it cannot
+    be."""
     extra = len(shape) - len(wanted)
     if extra < 0 or any(n not in (1, m) for n, m in zip(wanted, shape[extra:], strict=True)):
         raise ApiValueError(f"{name}(): {wanted} cannot be repeated to {shape}")
@@ -171,7 +166,7 @@ def least(name: str, what: str, value: Any, low: int) -> int:
 
 
 def within(name: str, shape: Shape, begin: Any, size: Any) -> None:
-    """Raises ValueError where size[d] elements from begin[d] on are not all in the shape."""
+    """Raises ValueError if size[d] elements from begin[d] on are not all in the shape."""
     starts, sizes = ints(name, "begin", begin), ints(name, "size", size)
     if len(starts) != len(shape) or len(sizes) != len(shape):
         count = len(shape)
@@ -182,13 +177,13 @@ def within(name: str, shape: Shape, begin: Any, size: Any) -> None:
 
 
 def rounding(name: str, mode: Any) -> None:
-    """Raises ValueError where `mode` is no way to round a quotient."""
+    """Raises ValueError if `mode` is no way to round a quotient."""
     if mode not in (None, "floor", "trunc"):
         raise ApiValueError(f"{name}(): rounding_mode is {describe(mode)}, not 'floor', 'trunc' or None")
 
 
 def permutation(axes: Sequence[Any], rank: int) -> tuple[int, ...]:
-    """The order of dimensions of a call `transpose(1, 0)` or `transpose((1, 0))`; reversed where none is given."""
+    """The order of dimensions of a call `transpose(1, 0)` or `transpose((1, 0))`; reversed if none is given."""
     found = sizes_of(axes)
     return ints("Transpose", "perm", found) if found and found != (None,) else tuple(reversed(range(rank)))
 
@@ -207,7 +202,7 @@ def moved(name: str, rank: int, source: Any, destination: Any) -> Shape:
 
 
 def times(name: str, n: Any, shape: Shape, axis: int) -> int:
-    """`n`, how often differences along an axis are taken. Raises ValueError where nothing would be left of it."""
+    """`n`, how often differences along an axis are taken. Raises ValueError if nothing would be left of it."""
     size = shape[axis_of(name, axis, len(shape))]
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < max(1, size):
         raise ApiValueError(f"{name}: n must be an integer from 0 to {max(0, size - 1)}, not {n!r}")
@@ -243,11 +238,8 @@ def flattened(name: str, shape: Shape, start_dim: int, end_dim: int, order: str)
 
 
 def part_sizes(name: str, wanted: Any, shape: Shape, axis: int) -> Shape:
-    """Sizes of the parts along `axis`, of one size each or as listed.
-
-    Raises:
-        ValueError: a size below 1, or sizes that do not add up to the dimension's.
-    """
+    """Sizes of the parts along `axis`, of one size each or as listed. Raises ValueError if a size below 1, or sizes
+    that do not add up to the dimension's."""
     size = shape[axis]
     if not isinstance(wanted, (list, tuple)):
         (step,) = ints(name, "split_size_or_sections", wanted)
@@ -277,11 +269,8 @@ def part_of(shape: Shape, sizes: Sequence[int], axis: int, index: int) -> tuple[
 
 
 def repeated_places(name: str, repeats: Any, shape: Shape, axis: int) -> np.ndarray:
-    """The index along `axis` of every slice of the result, each as often as `repeats` says of all or of each.
-
-    Raises:
-        ValueError: there are not as many numbers as slices, or one is negative.
-    """
+    """The index along `axis` of every slice of the result, each as often as `repeats` says of all or of each. Raises
+    ValueError if there are not as many numbers as slices, or one is negative."""
     counts, size = ints(name, "repeats", repeats), shape[axis_of(name, axis, len(shape))]
     if len(counts) not in (1, size) or min(counts) < 0:
         raise ApiValueError(f"{name}(): repeats {repeats!r} must be a count, or one for each of {size} slices")
@@ -298,7 +287,7 @@ def element_type(dtype: Any) -> DType:
 
 
 def power(name: str, ord: Any) -> None:
-    """Raises ValueError where a norm's order is no number."""
+    """Raises ValueError if a norm's order is no number."""
     if isinstance(ord, bool) or not isinstance(ord, int | float):
         raise ApiValueError(f"{name}(): vectors have no norm {describe(ord)}")
 
@@ -316,11 +305,8 @@ def require_float(name: str, dtype: DType) -> None:
 
 def norm_of(name: str, ord: Any, dim: Any, rank: int) -> tuple[str, Shape]:
     """(kind of the norm, its dimensions): "euclid" over all, "vector", and of matrices "lines" for the largest sum
-    along a line, "singular" for what singular values give.
-
-    Raises:
-        ValueError: vectors or matrices have no such norm, or the dimensions are neither one nor two.
-    """
+    along a line, "singular" for the norm of singular values. Raises ValueError if vectors or matrices have no such
+    norm, or the dimensions are neither one nor two."""
     axes = tuple(range(rank)) if dim is None else tuple(axis_of(name, d, rank) for d in ints(name, "dim", dim))
     if len(set(axes)) != len(axes):
         raise ApiValueError(f"{name}(): dim {dim} names a dimension twice")
@@ -337,3 +323,126 @@ def norm_of(name: str, ord: Any, dim: Any, rank: int) -> tuple[str, Shape]:
         raise ApiValueError(f"{name}(): the norm {describe(ord)} needs a dim of one dimension, or of two")
     power(name, ord)
     return "vector", axes
+
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def check_reduction(name: str, reduction: Any, known: tuple[str, ...] = REDUCTIONS) -> None:
+    """Raises ValueError for a way to reduce that is not among those `known`."""
+    if reduction not in known:
+        listed = ", ".join(map(repr, known[:-1]))
+        raise ApiValueError(f"{name}(): reduction is {describe(reduction)}, not {listed} or {known[-1]!r}")
+
+
+def check_number(name: str, what: str, value: Any, least: float = -math.inf, below: float = math.inf) -> None:
+    """Raises TypeError for no number, ValueError for one that is not in [least, below)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ApiTypeError(f"{name}(): {what} must be a number, not {describe(value)}")
+    if not least <= value < below:
+        wanted = f"at least {least:g}" if below == math.inf else f"in [{least:g}, {below:g})"
+        raise ApiValueError(f"{name}(): {what} is {value}, not {wanted}")
+
+
+def check_form(name: str, approximate: Any) -> None:
+    """Raises ValueError for a formula of GELU that there is not."""
+    if approximate not in ("none", "tanh"):
+        raise ApiValueError(f"{name}(): approximate is {describe(approximate)}, not 'none' or 'tanh'")
+
+
+def check_classes(name: str, dtype: DType, ignore_index: Any) -> None:
+    """Raises TypeError if classes are no integers."""
+    if dtype.kind not in "iu":
+        raise ApiTypeError(f"{name}(): the target is {dtype}, not integers that name classes")
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
+        raise ApiTypeError(f"{name}(): ignore_index must be an integer, not {describe(ignore_index)}")
+
+
+def class_axis(name: str, shape: Shape) -> int:
+    """The dimension of the classes: 1, or 0 of a vector. Raises ValueError for a scalar."""
+    if not shape:
+        raise ApiValueError(f"{name}(): the input is a scalar, it has no dimension of classes")
+    return min(1, len(shape) - 1)
+
+
+def check_target(name: str, shape: Shape, target: Shape, axis: int) -> None:
+    """Raises ValueError if the target has not one class for each row of classes along `axis`."""
+    wanted = (*shape[:axis], *shape[axis + 1 :])
+    if target != wanted:
+        raise ApiValueError(f"{name}(): the target has shape {target}, not {wanted} for an input of shape {shape}")
+
+
+def class_shape(name: str, weight: Shape, shape: Shape, axis: int) -> Shape:
+    """The shape of one weight for each class along `axis`. Raises ValueError for another number of them."""
+    if weight != (shape[axis],):
+        raise ApiValueError(f"{name}(): weight has shape {weight}, not {(shape[axis],)}, one for each class")
+    return (shape[axis],) + (1,) * (len(shape) - axis - 1)
+
+
+def check_margins(shape: Shape, target: Shape, p: Any) -> None:
+    """Raises ApiValueError if `multi_margin_loss` takes no such shapes or power."""
+    if isinstance(p, bool) or p not in (1, 2):
+        raise ApiValueError(f"multi_margin_loss(): p must be 1 or 2, not {describe(p)}")
+    if len(shape) != 2 or target != shape[:1]:
+        raise ApiValueError(
+            f"multi_margin_loss(): input must be [rows, classes] and target [rows], not of shapes {shape} and {target}"
+        )
+
+
+def check_labels(shape: Shape, target: Shape) -> None:
+    """Raises ApiValueError if `multilabel_margin_loss` takes no such shapes."""
+    if len(shape) not in (1, 2) or target != shape:
+        raise ApiValueError(
+            f"multilabel_margin_loss(): input must be [rows, classes] or [classes] and target of its shape, not of "
+            f"shapes {shape} and {target}"
+        )
+
+
+def wide(dtype: DType) -> DType:
+    """The element type in which a long sum is taken: Float32 for narrower ones."""
+    return FLOAT32 if dtype.is_float and dtype.itemsize < 4 else dtype
+
+
+def contracted(name: str, axes: Any, left: Shape, right: Shape) -> tuple[Shape, Shape]:
+    """Dimensions of two tensors over which their products are added up: the last `axes` of the left one and the first
+    of the right one, or those that a pair of numbers or lists names. Raises ValueError if dimensions are missing, or
+    sizes differ."""
+    if isinstance(axes, int):
+        if not 0 <= axes <= min(len(left), len(right)):
+            raise ApiValueError(f"{name}(): axes {axes} is not from 0 to {min(len(left), len(right))}")
+        mine, theirs = range(len(left) - axes, len(left)), range(axes)
+    elif isinstance(axes, (tuple, list)) and len(axes) == 2:
+        first, second = (ints(name, "axes", [entry] if isinstance(entry, int) else entry) for entry in axes)
+        mine = [axis_of(name, axis, len(left)) for axis in first]
+        theirs = [axis_of(name, axis, len(right)) for axis in second]
+    else:
+        raise ApiValueError(f"{name}(): axes must be a number or a pair of lists, not {describe(axes)}")
+    if [left[d] for d in mine] != [right[d] for d in theirs]:
+        raise ApiValueError(
+            f"{name}(): dimensions {tuple(mine)} of {tuple(left)} do not fit dimensions {tuple(theirs)} of "
+            f"{tuple(right)}"
+        )
+    return tuple(mine), tuple(theirs)
+
+
+def size_over(shape: Shape, dims: Sequence[int]) -> int:
+    """The number of elements over some dimensions."""
+    return math.prod(shape[d] for d in dims)
+
+
+def refuse_check(name: str, error_if_nonfinite: Any) -> None:
+    """Raises ValueError if a function is to look at the values of a tensor."""
+    if error_if_nonfinite:
+        raise ApiValueError(f"{name}(): error_if_nonfinite=True: contents are not known when a network is compiled")
+
+
+def split_sizes(name: str, wanted: Any, size: int) -> tuple[Any, ...]:
+    """The sizes of so many parts, of which the first ones are longer by one; of places between them (place, size).
+    Raises ValueError if there are less than one part, or the listed sizes are no integers."""
+    if isinstance(wanted, int):
+        count = least(name, "indices_or_sections", wanted, 1)
+        return tuple(size // count + (i < size % count) for i in range(count))
+    if not isinstance(wanted, tuple | list):
+        raise ApiValueError(f"{name}(): indices_or_sections must be an integer, a tuple or a list, not {wanted!r}")
+    places = [slice(None, place).indices(size)[1] for place in ints(name, "indices_or_sections", wanted)]
+    return tuple((first, max(0, last - first)) for first, last in zip([0, *places], [*places, size], strict=True))

@@ -6,12 +6,12 @@ from typing import Any
 
 
 class HyperMap:
-    """Calls a function with the first elements of its sequences, with the second ones, and so on; a tuple of what it
-    returns, in the structure of the first sequence.
+    """Calls a function with the first elements of its sequences, with the second ones, and so on; a tuple of its
+    result, in the structure of the first sequence.
 
     Args:
         ops: the function; None takes it as the first argument of each call. reverse: call it with the last elements
-        first; what is returned stays in order.
+        first; results stay in order.
     """
 
     def __init__(self, ops: Any = None, reverse: bool = False) -> None:

@@ -1,5 +1,4 @@
-"""This module says which functions are methods of a tensor. A method is a function that takes the tensor first, the
-same one in a compiled function and on a Tensor outside of one. The index has its name, behind a dot."""
+"""Functions of tensors as methods: names, arguments and checks."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from mspc.api.ops.checked import misfit_of
 
 
 def find_method(name: str) -> Callable[..., Any] | None:
-    """The function behind `x.name(...)`, which takes `x` first; None where tensors have no such method."""
+    """The function behind `x.name(...)`, which takes `x` first; None if tensors have no such method."""
     return find("ops", f".{name}") if f".{name}" in rows_of("ops") else None
 
 
@@ -41,7 +40,7 @@ def own_name(name: str, parameters: Iterable[str]) -> str:
 
 
 def misfit(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Why `x.name(...)` cannot be called with these arguments, of which `x` is the first; "" where it can, or where an
+    """Why `x.name(...)` cannot be called with these arguments, of which `x` is the first; "" if it can, or if an
     operator checks them itself."""
     if not inspect.isfunction(function):
         return ""

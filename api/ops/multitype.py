@@ -1,13 +1,15 @@
-"""`MultitypeFuncGraph` is a function with a form for each combination of kinds of arguments."""
+"""Functions that choose by the types of their arguments, are mapped over nested values, or are made of another one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mspc.api.common.row_tensor import RowTensor
+from mspc.api.common.api import RowTensor
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError
+from mspc.api.parallel.layout import shard
+from mspc.ops.operator_arguments import describe
 
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "Bool": lambda value: isinstance(value, bool),
@@ -26,14 +28,10 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 """Those of sparse tensors fit nothing: gradients are dense tensors here."""
 
 
-
 class MultitypeFuncGraph:
     """Chooses by the kinds of its arguments among the functions registered: "Tensor", "Number", "Int", "Float", "Bool",
-    "String", "Tuple", "List", "None", "Function" or "RowTensor" for each.
-
-    Raises:
-        TypeError: a kind is none of these, or no function takes the arguments of a call.
-    """
+    "String", "Tuple", "List", "None", "Function" or "RowTensor" for each. Raises TypeError if a kind is none of these,
+    or no function takes the arguments of a call."""
 
     def __init__(self, name: str, read_value: bool = False) -> None:
         self.name = name
@@ -53,7 +51,7 @@ class MultitypeFuncGraph:
         return keep
 
     def chosen(self, args: Sequence[Any], is_tensor: Callable[[Any], bool]) -> Callable[..., Any]:
-        """The function for these arguments, the one registered last where there are several."""
+        """The function for these arguments, the one registered last if there are several."""
         for kinds, function in reversed(self._functions):
             fits = zip(kinds, args, strict=False)
             if len(kinds) == len(args) and all(
@@ -68,3 +66,31 @@ class MultitypeFuncGraph:
 
     def __call__(self, *args: Any) -> Any:
         return self.chosen(args, lambda value: isinstance(value, Tensor))(*args)
+
+
+class Morph:
+    """Calls `fn`, whose operators become part of the graph and are differentiated there.
+
+    infer_shape and infer_dtype are taken and not called: shapes and element types follow from the operators. Raises
+    TypeError if one of them is no function.
+    """
+
+    def __init__(self, fn: Any, infer_shape: Any = None, infer_dtype: Any = None) -> None:
+        for name, value in (("fn", fn), ("infer_shape", infer_shape), ("infer_dtype", infer_dtype)):
+            if not callable(value) and (value is not None or name == "fn"):
+                raise ApiTypeError(f"Morph: {name} must be a function, not {describe(value)}")
+        self.fn: Callable[..., Any] = fn
+        self.attrs: dict[str, Any] = {}
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.fn(*inputs)
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Morph:
+        """Say how inputs and results are sharded, and return the operator; see `mindspore.shard`."""
+        self.fn = shard(self.fn, in_strategy, out_strategy)
+        return self
+
+    def add_prim_attr(self, name: str, value: Any) -> Morph:
+        """Attach a fact, and return the operator; none of them changes anything."""
+        self.attrs[name] = value
+        return self

@@ -24,11 +24,8 @@ def number_kind(value: Any) -> DType:
 
 
 def made_of(name: str, obj: Any, dtype: Any = None) -> Tensor:
-    """A tensor of numbers, of nested lists of them, or of tensors known when the network is compiled.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """A tensor of numbers, of nested lists of them, or of tensors known when the network is compiled. Raises TypeError
+    if it is something else."""
     if isinstance(obj, Tensor):
         return obj if dtype is None else obj.astype(dtype_of(dtype))
     try:
@@ -82,7 +79,7 @@ def promoted(*given: Any) -> DType:
 
 
 def spaced(name: str, values: Any, num: Any) -> int:
-    """How many numbers. Raises TypeError, ValueError for what is none."""
+    """How many numbers. Raises TypeError, ValueError if it is none."""
     if isinstance(num, bool) or not isinstance(num, int):
         raise ApiTypeError(f"{name}(): num must be an int, not {describe(num)}")
     if num < 0:
@@ -104,11 +101,8 @@ def made_line(values: np.ndarray, dtype: Any) -> Tensor:
 
 
 def pieces(name: str, size: int, wanted: Any, equal: bool) -> list[tuple[int, int]]:
-    """(first, behind the last) of every part of a dimension, of a number of parts or split at places.
-
-    Raises:
-        ValueError: `equal` parts are requested and there are none.
-    """
+    """(first, behind the last) of every part of a dimension, of a number of parts or split at places. Raises ValueError
+    if `equal` parts are requested and there are none."""
     if isinstance(wanted, int):
         if wanted < 1 or (equal and size % wanted):
             raise ApiValueError(f"{name}(): {size} elements cannot be split into {wanted} equal parts")
@@ -161,6 +155,5 @@ def padded_widths(name: str, width: Any, rank: int) -> tuple[tuple[int, int], ..
 
 
 def refuse(name: str, what: str) -> None:
-    """Raises ValueError for what a function does not do."""
+    """Raises ValueError for a request that a function does not serve."""
     raise ApiValueError(f"numpy.{name}(): {what} is not supported")
-

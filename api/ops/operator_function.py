@@ -20,9 +20,9 @@ NEEDED = inspect.Parameter.empty
 
 class OperatorFunction(Primitive):
     """An operator as a function: `leaky_relu(x, 0.1)` is `LeakyReLU(0.1)(x)`. Arguments may be named, as its rule names
-    the inputs. An operator with a `call` of its own takes what that takes.
+    the inputs. An operator with a `call` of its own takes its arguments.
 
-    takes: what such a `call` takes, as MindSpore names it.
+    takes: the arguments of such a `call`, under MindSpore's names.
     """
 
     takes: Sequence[Argument] = ()
@@ -87,7 +87,6 @@ def input_of(name: str, inputs: Sequence[str], attributes: Sequence[str]) -> str
             if name in names and place < len(inputs):
                 return inputs[place]
     return name
-
 
 
 def by_position(

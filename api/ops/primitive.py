@@ -42,7 +42,7 @@ class Primitive:
     """An operator of a network.
 
     op: the operator with its attributes.
-    in_strategy, out_strategy: what `shard()` was given: a tuple with one tuple of ints, or one
+    in_strategy, out_strategy: the strategies given to `shard()`: a tuple with one tuple of ints, or one
         NamedLayout, per tensor.
     instance_name: the attribute of the cell that holds it.
     attrs: facts set with `add_prim_attr`.
@@ -55,9 +55,7 @@ class Primitive:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         cls = type(self).op_class
         if cls is None:
-            raise PrimitiveTypeError(
-                "Primitive has no operator; write ops.MatMul() or another operator's name"
-            )
+            raise PrimitiveTypeError("Primitive has no operator; write ops.MatMul() or another operator's name")
         is_own = args or kwargs or issubclass(cls, Collective)
         self.op: Op = _make(cls, args, kwargs) if is_own else _made_of_nothing(cls)
         self._start()
@@ -90,8 +88,7 @@ class Primitive:
                 every dimension, or a Layout called with axis names. `((2, 4), (4, 1))`.
             out_strategy: the same for the outputs.
 
-        Raises:
-            TypeError: an entry is neither. ValueError: a number of slices below 1, or tuples and layouts mixed.
+        Raises TypeError if an entry is neither; ValueError for a number of slices below 1, or tuples and layouts mixed.
         """
         label = f"{self.name}.shard"
         if in_strategy is None and out_strategy is not None:
@@ -101,11 +98,8 @@ class Primitive:
         return self
 
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
-        """Attach a fact that the dumps show, and return the primitive.
-
-        Raises:
-            TypeError: the name is no string, or the value nothing that a dump can show.
-        """
+        """Attach a fact that the dumps show, and return the primitive. Raises TypeError if the name is no string, or
+        the value nothing that a dump can show."""
         if not isinstance(name, str):
             raise PrimitiveTypeError(f"{self.name}.add_prim_attr: the name must be a string, not {name!r}", caller())
         frozen_value = frozen(value)
@@ -169,11 +163,8 @@ class Primitive:
             raise AttributeError(f"{self.op.name} has no attribute {name!r}") from None
 
     def applied(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Primitive, Sequence[Any]]:
-        """(the primitive to run, its operands) of a call.
-
-        Raises:
-            TypeError: an operand is named, or an attribute was a list where a tuple is taken, or the other way round.
-        """
+        """(the primitive to run, its operands) of a call. Raises TypeError if an operand is named, or an attribute was
+        a list if a tuple is taken, or the other way round."""
         if self._mistake:
             raise PrimitiveTypeError(self._mistake)
         if not kwargs:
@@ -243,9 +234,7 @@ def _ranks_of(name: str, group: str) -> tuple[int, ...] | None:
         raise PrimitiveValueError(f"{name}: {error.message}", caller(), error.notes) from None
 
 
-def _by_field(
-    cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _by_field(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments under the names of the fields, for an operator that spells its constructor otherwise."""
     if not cls.arguments:
         return args, kwargs
@@ -262,7 +251,6 @@ def _by_field(
 
 
 def _sequence_mistake(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What is wrong where a list is wanted and a tuple was given, or the other way round; "" where nothing is."""
     if not cls.sequences:
         return ""
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # a dataclass
@@ -274,7 +262,7 @@ def _sequence_mistake(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def check_types(op: Op, given: list[str]) -> None:
-    """Raises TypeError where an attribute that the user gave is not of its field's type."""
+    """Raises TypeError if an attribute that the user gave is not of its field's type."""
     known = fields_of(type(op))
     for name in given:
         value = getattr(op, name)
@@ -297,13 +285,9 @@ _EXAMPLE = "write one tuple per tensor, for example ((2, 4), (4, 1))"
 
 
 def check_strategy(strategy: Any, what: str) -> Strategies:
-    """A strategy in its stored form: entries are tuples of ints, tuples of these (for an input that is a
-    tuple of tensors), or NamedLayouts.
-
-    Raises:
-        TypeError: no tuple of tuples (or layouts), lists as in MindSpore. ValueError: numbers below 1, tuples and
-            layouts mixed.
-    """
+    """A strategy in its stored form: entries are tuples of ints, tuples of these (for an input that is a tuple of
+    tensors), or NamedLayouts. Raises TypeError for no tuple of tuples (or layouts), lists as in MindSpore; ValueError
+    for numbers below 1, tuples and layouts mixed."""
     if strategy is None or _is_plain(strategy):
         return strategy
     if not isinstance(strategy, tuple):
@@ -324,7 +308,7 @@ def check_strategy(strategy: Any, what: str) -> Strategies:
 
 
 def _is_plain(strategy: Any) -> bool:
-    """Whether these are tuples of positive ints, as nearly all strategies are."""
+    """Return whether these are tuples of positive ints, as nearly all strategies are."""
     if type(strategy) is not tuple:
         return False
     for entry in cast("tuple[Any, ...]", strategy):

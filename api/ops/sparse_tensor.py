@@ -28,7 +28,7 @@ class _CompressedRows(NamedTuple):
 
 
 class _Sparse:
-    """What both kinds share."""
+    """The shared part of both kinds."""
 
     __slots__ = ()
     is_sparse = True
@@ -76,8 +76,7 @@ class COOTensor(_Sparse, _Coordinates):
     Args:
         indices: Int32 or Int64 (count, dimensions). values: (count,). coo_tensor: a COOTensor in place of all others.
 
-    Raises:
-        TypeError: a part is no tensor of its kind. ValueError: the shapes do not fit together.
+    Raises TypeError if a part is no tensor of its kind; ValueError if the shapes do not fit together.
     """
 
     __slots__ = ()
@@ -122,8 +121,7 @@ class CSRTensor(_Sparse, _CompressedRows):
         indptr: Int32 or Int64 (rows + 1,). indices: of the same type, (count,). values: (count,).
         csr_tensor: a CSRTensor in place of all others.
 
-    Raises:
-        TypeError: a part is no tensor of its kind. ValueError: the shapes do not fit together.
+    Raises TypeError if a part is no tensor of its kind; ValueError if the shapes do not fit together.
     """
 
     __slots__ = ()
@@ -181,7 +179,7 @@ def _dense(tensor: _Sparse, operator: str) -> ApiTypeError:
 
 
 def _check(tensor: Any, *parts: tuple[str, int]) -> None:
-    """Raises TypeError, ValueError where a part is no tensor, has other dimensions, or the shape is none."""
+    """Raises TypeError, ValueError if a part is no tensor, has other dimensions, or the shape is none."""
     name, shape = type(tensor).__name__, tensor.shape
     if not isinstance(shape, tuple) or not all(getattr(n, "value", n) is not None for n in shape):
         raise ApiTypeError(f"{name}: shape must be a tuple of integers, not {shape!r}")

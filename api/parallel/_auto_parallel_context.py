@@ -6,11 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.api import state
-from mspc.api.context import (
-    get_auto_parallel_context,
-    reset_auto_parallel_context,
-    set_auto_parallel_context,
-)
+from mspc.api.context import get_auto_parallel_context, reset_auto_parallel_context, set_auto_parallel_context
 from mspc.api.settings import BUCKET, PARALLEL
 
 _set_auto_parallel_context = set_auto_parallel_context

@@ -1,7 +1,7 @@
 """This module lists how a tensor goes from one layout to another, as MindSpore's `mindspore.parallel._tensor` does.
 
-A layout is (device matrix, tensor map, global shape); the map counts mesh axes from the last one, -1: not
-sharded. Checkpoints are redistributed by `mspc.checkpoint`, which reads what a rank needs and no more.
+A layout is (device matrix, tensor map, global shape); the map counts mesh axes from the last one, -1: not sharded.
+Checkpoints are redistributed by `mspc.checkpoint`, which reads the slices of a rank and no more.
 """
 
 from __future__ import annotations
@@ -28,11 +28,8 @@ def _transform_tensor_by_layout(
     from_layout: Numbers, to_layout: Numbers, device_list: Sequence[int], rank_id: int, enable_redist_opt: bool = False
 ) -> list[Step]:
     """The steps that bring one rank's slice to the other layout: ("Reshape", shape), ("AllConcat", ranks and dimension)
-    and ("StridedSlice", begin, end and strides). enable_redist_opt is taken and changes nothing.
-
-    Raises:
-        ValueError: the layouts do not fit each other or the ranks.
-    """
+    and ("StridedSlice", begin, end and strides). enable_redist_opt is taken and changes nothing. Raises ValueError if
+    the layouts do not fit each other or the ranks."""
     try:
         source, target = (PlacedTensor.of(*layout[:3]) for layout in (from_layout, to_layout))
         return steps_between(source, target, list(device_list), rank_id)
@@ -58,7 +55,6 @@ def _get_needed_rank_transform_operator_map_by_layouts(
 def _get_needed_rank_list_by_layouts(
     from_tensor_layout: Numbers, to_tensor_layout: Numbers, device_list: Sequence[int], self_rank: int
 ) -> list[int]:
-    """The ranks whose slices `self_rank` needs, ascending."""
     return sorted(
         _get_needed_rank_transform_operator_map_by_layouts(from_tensor_layout, to_tensor_layout, device_list, self_rank)
     )
@@ -123,11 +119,7 @@ def _construct_tensor_layout_for_opt_shard(
 ) -> tuple[Any, Any, list[int]]:  # fmt: skip
     """The layout of a parameter that optimizer parallel shards further: its first dimension as several, the first
     sharded as before, the others along axes that held replicas, of the last ones as many as `opt_shard_size` says, -1:
-    all.
-
-    Raises:
-        ValueError: there are not so many replicas.
-    """
+    all. Raises ValueError if there are not so many replicas."""
     shape = list(origin_full_tensor_shape)
     if not opt_shard_size:
         return dev_matrix, tensor_map, shape
@@ -167,11 +159,8 @@ def _construct_from_to_tensor_layout(
     from_full_tensor_shape: Sequence[int], from_dev_matrix: Sequence[int], from_tensor_map: Numbers,
     to_full_tensor_shape: Sequence[int], to_dev_matrix: Sequence[int], to_tensor_map: Numbers, param_name: str = "",
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Both layouts on equally many ranks: those of the smaller mesh are repeated.
-
-    Raises:
-        ValueError: one number of ranks is no multiple of the other.
-    """
+    """Both layouts on equally many ranks: those of the smaller mesh are repeated. Raises ValueError if one number of
+    ranks is no multiple of the other."""
     meshes = [list(from_dev_matrix), list(to_dev_matrix)]
     sizes = [math.prod(mesh) for mesh in meshes]
     if max(sizes) % min(sizes):
@@ -197,7 +186,6 @@ def _load_tensor(
 
 
 def _reshape_param_data(param_data: Any, dev_mat: Sequence[int], tensor_map: Numbers) -> Tensor:
-    """The global tensor, of all ranks' slices, one behind the other along the first dimension."""
     layout = _layout(dev_mat, tensor_map)
     slices = np.split(param_data.asnumpy(), math.prod(dev_mat))
     shape = tuple(n * shards for n, shards in zip(slices[0].shape, layout.strategy, strict=True))

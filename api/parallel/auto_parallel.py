@@ -1,16 +1,18 @@
-"""`AutoParallel` is a network or a training function that is sharded over all ranks."""
+"""`AutoParallel` around a network says how it is sharded."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from mspc.api.common.gradient import JitFunction
-from mspc.api.communication.groups import require_init
+from mspc.api.communication.group import require_init
 from mspc.api.context import ParallelMode
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.setting_kind import checked, note_asked, note_places
-from mspc.api.settings import AUTO_PARALLEL, LEVELS, PARALLEL, SPEED_UP
+from mspc.api.settings import AUTO_PARALLEL, LEVELS, PARALLEL, SPEED_UP, missing_file
 from mspc.ir.diagnostics import Location
 
 _DEFAULTS: dict[str, Any] = {
@@ -38,21 +40,16 @@ class AutoParallel(Cell):
         network: a Cell, or a function such as a training step.
         parallel_mode: "semi_auto", "sharding_propagation", "recursive_programming" or "dynamic_programming".
 
-    Raises:
-        RuntimeError: `init()` was not called. TypeError, ValueError: an argument is of the wrong kind.
+    Raises RuntimeError if `init()` was not called; TypeError or ValueError if an argument is of the wrong kind.
     """
 
     def __init__(self, network: Any, parallel_mode: str = "semi_auto") -> None:
         super().__init__(auto_prefix=False)
         require_init("AutoParallel")
         if not isinstance(network, Cell) and not callable(network):
-            raise ApiTypeError(
-                f"AutoParallel: network must be a Cell or a function, not {type(network).__name__}"
-            )
+            raise ApiTypeError(f"AutoParallel: network must be a Cell or a function, not {type(network).__name__}")
         if parallel_mode not in _MODES:
-            raise ApiValueError(
-                f"AutoParallel: parallel_mode {parallel_mode!r} is not one of {', '.join(_MODES)}"
-            )
+            raise ApiValueError(f"AutoParallel: parallel_mode {parallel_mode!r} is not one of {', '.join(_MODES)}")
         self.network = network.fn if isinstance(network, JitFunction) else network
         mode, search = _MODES[parallel_mode]
         self.parallel_settings: dict[str, Any] = dict(_DEFAULTS, parallel_mode=mode)
@@ -75,11 +72,8 @@ class AutoParallel(Cell):
         return other
 
     def _set(self, shown: str, **values: Any) -> None:
-        """Store settings of `set_auto_parallel_context`, given by a call of a method as in `shown`.
-
-        Raises:
-            ValueError, TypeError, KeyError: a value is wrong or not supported.
-        """
+        """Store settings of `set_auto_parallel_context`, given by a call of a method as in `shown`. Raises ValueError,
+        TypeError, KeyError if a value is wrong or not supported."""
         found = checked(shown, PARALLEL, values, shown)
         note_asked(self.asked, shown, PARALLEL, found, shown)
         note_places(self.set_at, PARALLEL, found)
@@ -99,11 +93,7 @@ class AutoParallel(Cell):
             optimizer_level: what of it, beside optimizer states: "level2" gradients, as "level1" does here; "level3"
                 weights, too, which are gathered for the forward operators and once more for gradients.
         """
-        if (
-            isinstance(shard_size, bool)
-            or not isinstance(shard_size, int)
-            or (shard_size < 1 and shard_size != -1)
-        ):
+        if isinstance(shard_size, bool) or not isinstance(shard_size, int) or (shard_size < 1 and shard_size != -1):
             raise ApiValueError(f"hsdp: shard_size {shard_size!r} must be -1 or a positive integer")
         if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
             raise ApiValueError(f"hsdp: threshold {threshold!r} must be an integer, 0 or more")
@@ -171,14 +161,11 @@ class AutoParallel(Cell):
         """Take options for large networks from a file of JSON; "" and None name none.
 
         `computation_communication_fusion_level` says where collectives may go in pieces beside products: 0 nowhere, 1
-        forward, 2 backward, 3 both, as without it. Others change nothing, as warnings say.
-
-        Raises:
-            ValueError, TypeError: the file cannot be read, or what it says is wrong.
+        forward, 2 backward, 3 both, as without it. Others change nothing, as warnings say. Raises ValueError or
+        TypeError if the file cannot be read, or its contents are wrong.
         """
         if not file_path:
             return
-        from mspc.api.parallel.speed_up_file import options_of_file  # late: few scripts have such a file
 
         shown = f"AutoParallel.transformer_opt({file_path!r})"
         found = checked("AutoParallel.transformer_opt", SPEED_UP, options_of_file(shown, file_path))
@@ -198,3 +185,21 @@ class AutoParallel(Cell):
         shown = f"AutoParallel.pipeline(stages={stages!r}, interleave={interleave!r}, scheduler={scheduler!r})"
         self._set(shown, pipeline_stages=stages, pipeline_config=order)
         checked("AutoParallel.pipeline", AUTO_PARALLEL, {"output_broadcast": output_broadcast})
+
+
+def options_of_file(shown: str, path: str) -> dict[str, Any]:
+    """The options in a file, by name. shown: the call that names it. Raises ValueError if there is no such file, or it
+    is no JSON; TypeError if there is something else in it."""
+    refused = missing_file(path)
+    if refused:
+        raise ApiValueError(f"{shown}: {refused}")
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ApiValueError(f"{shown}: the file is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ApiTypeError(
+            f"{shown}: the file must hold an object, not {type(found).__name__}",
+            ['write {"computation_communication_fusion_level": 3}'],
+        )
+    return found

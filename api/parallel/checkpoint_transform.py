@@ -1,4 +1,4 @@
-"""Checkpoints of one strategy become those of another: complete folders, rank by rank, or straight into a network."""
+"""Checkpoints for other strategies: which ranks' files are read, merged and rewritten."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import Parameter
-from mspc.api.common.stored_value import StoredValue
+from mspc.api import state
+from mspc.api.common.parameter import Parameter, StoredValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import freeze
-from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError
+from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError, caller_location
 from mspc.api.nn.cell import Cell
 from mspc.api.parallel.auto_parallel import AutoParallel
 from mspc.api.setting_kind import say_once
@@ -37,11 +37,19 @@ from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.checkpoint.writing import published_together
 from mspc.ir.diagnostics import MspcError
 from mspc.plans.files.parameter_layouts import layout_of
-from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_restore_ranks, read_strategies
+from mspc.plans.files.stage_files import merged_stages
+from mspc.plans.files.strategy_file import (
+    ParameterCut,
+    StrategyFile,
+    read_restore_ranks,
+    read_strategies,
+    write_strategies,
+)
 
 __all__ = [
-    "build_searched_strategy", "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_transform",
-    "restore_group_info_list", "transform_checkpoint_by_rank", "transform_checkpoints",
+    "build_searched_strategy", "get_ckpt_path_with_strategy", "load_distributed_checkpoint",
+    "merge_pipeline_strategys", "merge_sliced_parameter", "rank_list_for_transform", "restore_group_info_list",
+    "sync_pipeline_shared_parameters", "transform_checkpoint_by_rank", "transform_checkpoints",
 ]  # fmt: skip
 
 
@@ -84,11 +92,11 @@ def merge_sliced_parameter(sliced_parameters: Any, strategy: Mapping[str, Any] |
     """The global parameter, of the slices of all ranks in their order.
 
     Args:
-        strategy: what `build_searched_strategy` returns; without it the slices stand one behind another in dimension 0.
+        strategy: the result of `build_searched_strategy`; without it the slices stand one behind another in dimension
+        0.
 
-    Raises:
-        TypeError, ValueError: the slices do not fit each other or the strategy. KeyError: the strategy lacks the
-            parameter.
+    Raises TypeError or ValueError if the slices do not fit each other or the strategy; KeyError if the strategy lacks
+    the parameter.
     """
     name = "merge_sliced_parameter"
     if not isinstance(sliced_parameters, list) or not all(isinstance(p, Parameter) for p in sliced_parameters):
@@ -127,7 +135,6 @@ def _merged(name: str, arrays: list[np.ndarray], strategy: Mapping[str, Any]) ->
 
 
 def _sharding(name: str, given: Any) -> ParameterCut:
-    """How a parameter is sharded, out of what a script hands over."""
     if isinstance(given, ParallelLayouts):
         return given.sharding
     try:
@@ -150,13 +157,12 @@ def rank_list_for_convert(rank_id: int, src_strategy_file: Any = None, dst_strat
 
 
 def rank_list_for_transform(rank_id: int, src_strategy_file: Any = None, dst_strategy_file: Any = None) -> list[int]:
-    """The ranks, descending, whose checkpoints hold what `rank_id` needs under another strategy.
+    """The ranks, descending, whose checkpoints hold the slices of `rank_id` under another strategy.
 
     Args:
         src_strategy_file, dst_strategy_file: None for a network that is not sharded.
 
-    Raises:
-        TypeError, ValueError: an argument is of the wrong kind, or no strategy file.
+    Raises TypeError or ValueError if an argument is of the wrong kind, or no strategy file.
     """
     name = "rank_list_for_transform"
     _rank(name, rank_id)
@@ -173,15 +179,14 @@ def transform_checkpoint_by_rank(
     rank_id: int, checkpoint_files_map: Mapping[int, str], save_checkpoint_file_name: str,
     src_strategy_file: Any = None, dst_strategy_file: Any = None,
 ) -> None:  # fmt: skip
-    """Write what one rank needs under another strategy.
+    """Write the slices of one rank under another strategy.
 
     Args:
         checkpoint_files_map: files of the ranks that `rank_list_for_transform` lists. save_checkpoint_file_name: ends
             in `.ckpt` or `.safetensors`.
 
-    Raises:
-        TypeError, ValueError: an argument is of the wrong kind. MspcError: a file is missing or damaged, or does not
-            fit.
+    Raises TypeError or ValueError if an argument is of the wrong kind; MspcError if a file is missing or damaged, or
+    does not fit.
     """
     name = "transform_checkpoint_by_rank"
     _rank(name, rank_id)
@@ -214,9 +219,8 @@ def transform_checkpoints(
             folder of a set. process_num: ranks that are written at a time, by threads. on_rank: told of (ranks that
             are written, ranks).
 
-    Raises:
-        TypeError, ValueError: an argument is of the wrong kind, or a strategy file does not fit. MspcError: a file is
-            missing or damaged, or cannot be written.
+    Raises TypeError or ValueError if an argument is of the wrong kind, or a strategy file does not fit; MspcError if a
+    file is missing or damaged, or cannot be written.
     """
     name = "transform_checkpoints"
     folder, out = (strategy_path(name, "folder", given) for given in (src_checkpoints_dir, dst_checkpoints_dir))
@@ -270,13 +274,13 @@ def load_distributed_checkpoint(
     output_format: str = "safetensors", name_map: Mapping[str, str] | None = None, max_process_num: int = 64,
     return_param_dict: bool = False,
 ) -> Any:  # fmt: skip
-    """Load a checkpoint that ranks have written in slices into a network; every rank reads what it needs, once its
-    network is compiled.
+    """Load a checkpoint that ranks have written in slices into a network; every rank reads its slices, once its network
+    is compiled.
 
     Args:
         network: a Cell; None writes files for `predict_strategy` instead. checkpoint_filenames: one for every rank, in
             order. predict_strategy: a strategy file, needed without a network; else layouts are those of the network.
-        train_strategy_filename: how the files are sharded; where it is not given `strategy_ckpt_load_file` of the
+        train_strategy_filename: how the files are sharded; if it is not given `strategy_ckpt_load_file` of the
             context, or the file of an AutoParallel network. Safetensors of mspc need none.
         format: "ckpt" takes `checkpoint_filenames`, "safetensors" `unified_safetensors_dir`: a set, or sharded
             safetensors. name_map: names by names of the checkpoint.
@@ -286,9 +290,8 @@ def load_distributed_checkpoint(
     Returns:
         True; with `return_param_dict` the parameters by name.
 
-    Raises:
-        TypeError, ValueError: an argument is of the wrong kind, or does not fit. MspcError: a file is missing or
-            damaged.
+    Raises TypeError or ValueError if an argument is of the wrong kind, or does not fit; MspcError if a file is missing
+    or damaged.
     """
     name = "load_distributed_checkpoint"
     if format not in FORMATS or output_format not in FORMATS:
@@ -341,7 +344,7 @@ def _distributed(name: str, network: Any, files: Any, strategy: Any, format: str
 
 
 def _has_stages(paths: Mapping[int, Path], later: set[int]) -> bool:
-    """Whether files of later ranks have tensors that those of the first stage lack."""
+    """Return whether files of later ranks have tensors that those of the first stage lack."""
     names = {rank: set(open_checkpoint(path).tensors) for rank, path in paths.items()}
     first = set[str]().union(*(found for rank, found in names.items() if rank not in later))
     return any(names[rank] - first for rank in later)
@@ -382,3 +385,75 @@ def strategy_path(name: str, what: str, given: Any) -> Path:
 
 def _optional(name: str, what: str, given: Any) -> Path | None:
     return None if given is None else strategy_path(name, what, given)
+
+
+_OF_A_RANK = re.compile(r"rank_\d+")
+
+
+def get_ckpt_path_with_strategy(cur_ckpt_path: str, cur_strategy_path: str) -> str | None:
+    """The file of this rank, or of another one that holds the same slices of all parameters.
+
+    Args:
+        cur_ckpt_path: the file that the rank needs, with `rank_R` in its name or in that of a folder. Without it, it is
+            the file itself.
+        cur_strategy_path: a strategy file, which says how parameters were sharded.
+
+    Returns:
+        The first of these files that is there, ranks in their order; None if there is none.
+
+    Raises TypeError if a path is no string; ValueError if there is no such strategy file, or it is none.
+    """
+    if not isinstance(cur_ckpt_path, str):
+        raise ApiTypeError(f"get_ckpt_path_with_strategy: cur_ckpt_path must be a string, not {cur_ckpt_path!r}")
+    rank = state.current().rank
+    own = re.search(rf"rank_{rank}(?!\d)", cur_ckpt_path)
+    if own and os.path.isfile(cur_ckpt_path):
+        return cur_ckpt_path
+    layouts = layouts_in(strategy_path("get_ckpt_path_with_strategy", "cur_strategy_path", cur_strategy_path))
+    ranks = ranks_of(layouts)
+    alike = [r for r in range(ranks)
+             if all(each.slice_index(r) == each.slice_index(rank % ranks) for each in layouts.values())]  # fmt: skip
+    paths = [_OF_A_RANK.sub(f"rank_{other}", cur_ckpt_path) for other in alike]
+    return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def merge_pipeline_strategys(src_strategy_dirs: str, dst_strategy_file: str) -> None:
+    """Write one strategy file of those of all stages, from which a checkpoint of them is transformed.
+
+    MindSpore's ranks write that of their stage; mspc writes one of all stages, which may be merged all the same.
+
+    Args:
+        src_strategy_dirs: a folder with strategy files, all `.ckpt` or all `.json`; of several of one stage, which are
+            alike, one counts. dst_strategy_file: the file to write: JSON where its name ends in `.json`.
+
+    Raises NotADirectoryError if there is no such folder; ValueError if it has files of both formats or none, a file
+    that says nothing, or two of one stage that differ; TypeError if an argument is no path.
+    """
+    name = "merge_pipeline_strategys"
+    folder = strategy_path(name, "src_strategy_dirs", src_strategy_dirs)
+    target = Path(os.path.abspath(strategy_path(name, "dst_strategy_file", dst_strategy_file)))
+    if not folder.is_dir():
+        raise MspcError(
+            f"src_strategy_dirs {src_strategy_dirs} is not a directory.", caller_location(), kind=NotADirectoryError
+        )
+    found = {suffix: sorted(folder.glob(f"*{suffix}")) for suffix in (".ckpt", ".json")}
+    if all(found.values()):
+        raise _refused("The strategys format should be all '.ckpt' or all '.json'")
+    files = found[".ckpt"] or found[".json"]
+    if not files:
+        raise _refused(f"{name}: {src_strategy_dirs} has no strategy file, .ckpt or .json")
+    write_strategies(target, merged_stages(files))
+
+
+def _refused(message: str) -> MspcError:
+    return MspcError(message, caller_location(), kind=ValueError)
+
+
+def sync_pipeline_shared_parameters(net: Any) -> None:
+    """Accepted: there is nothing to send. All stages that read a parameter begin with the same value of it, and every
+    update adds up the gradients of all of them.
+
+    Raises TypeError if `net` is no Cell.
+    """
+    if not isinstance(net, Cell):
+        raise ApiTypeError(f"sync_pipeline_shared_parameters: net must be a Cell, not {type(net).__name__}")

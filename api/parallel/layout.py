@@ -1,16 +1,26 @@
-"""A `Layout` is a mesh of ranks with named axes, from which tensors take the axes that shard them."""
+"""Layouts with names of axes, and `shard` and `reshard`, which take them."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+from mspc.api import call_handler
+from mspc.api.common.parameter import checked_plan
+from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.nn.cell import Cell
+from mspc.api.ops.primitive import check_strategy
+from mspc.api.placement import note_shard_options
 from mspc.ir.diagnostics import html_table
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import INTERLEAVED, SHOWN_RANKS, NamedLayout
 from mspc.ir.text.limits import MOST_DIMENSIONS, MOST_RANKS
 from mspc.ir.types import product_exceeds
+
+__all__ = ["Layout", "shard"]
 
 NOT_SHARDED = "None"
 """The name for a dimension that is not sharded."""
@@ -19,18 +29,18 @@ NOT_SHARDED = "None"
 class Layout:
     """A mesh of ranks, row-major, every axis with a name.
 
-    `layout("dp", ("sp", "mp"), "None")` is the layout of a tensor of three dimensions: the first is sharded
-    by axis "dp", the second by "sp" (into the larger slices) and "mp", the third is replicated. An axis
-    "interleaved_parallel" is
-    none of ranks: it says that every rank may take its slice in parts, and changes no slice.
+        `layout("dp", ("sp", "mp"), "None")` is the layout of a tensor of three dimensions: the first is sharded
+        by axis "dp", the second by "sp" (into the larger slices) and "mp", the third is replicated. An axis
+        "interleaved_parallel" is
+        none of ranks: it says that every rank may take its slice in parts, and changes no slice.
 
-    Args:
-        device_matrix: sizes of the axes. alias_name: their names, all different.
-        rank_list: only the ranks 0 to their number less one are supported.
+        Args:
+            device_matrix: sizes of the axes. alias_name: their names, all different.
+            rank_list: only the ranks 0 to their number less one are supported.
 
-    Raises:
-        TypeError: an argument is no tuple, a size no integer, a name no string. ValueError: sizes and
-names do not fit, a name is empty, "None" or given twice.
+        Raises:
+            TypeError: an argument is no tuple, a size no integer, a name no string. ValueError: sizes and
+    names do not fit, a name is empty, "None" or given twice.
     """
 
     def __init__(self, device_matrix: Any, alias_name: Any, rank_list: Any = None) -> None:
@@ -76,19 +86,14 @@ names do not fit, a name is empty, "None" or given twice.
             raise ApiValueError("Layout: rank_list other than 0, 1, 2, ... is not supported")
 
     def __call__(self, *tensor_map: Any) -> NamedLayout:
-        """The placement of a tensor: per dimension the name of an axis, a tuple of names, or "None".
-
-        Raises:
-            TypeError: an entry is neither. ValueError: an unknown name, or an axis used twice.
-        """
+        """The placement of a tensor: per dimension the name of an axis, a tuple of names, or "None". Raises TypeError
+        if an entry is neither; ValueError if an unknown name, or an axis used twice."""
         used: list[str] = []
         entries: list[int | tuple[int, ...]] = []
         for dimension, entry in enumerate(tensor_map):
             if isinstance(entry, tuple):
                 if not entry:
-                    raise ApiValueError(
-                        f'Layout: dimension {dimension} names no axis; write "None" to replicate it'
-                    )
+                    raise ApiValueError(f'Layout: dimension {dimension} names no axis; write "None" to replicate it')
                 found = tuple(self._axis(alias, dimension, used) for alias in entry if alias != NOT_SHARDED)
                 entries.append(tuple(axis for axis in found if axis >= 0) or -1)
             else:
@@ -111,9 +116,7 @@ names do not fit, a name is empty, "None" or given twice.
                 [f'the axes are {", ".join(map(repr, self.alias_name))}; "None" replicates a dimension'],
             )
         if alias in used:
-            raise ApiValueError(
-                f"Layout: axis {alias!r} is used twice, the second time for dimension {dimension}"
-            )
+            raise ApiValueError(f"Layout: axis {alias!r} is used twice, the second time for dimension {dimension}")
         used.append(alias)
         return -1 if alias == INTERLEAVED else self._axes - 1 - self.alias_name.index(alias)
 
@@ -127,7 +130,6 @@ names do not fit, a name is empty, "None" or given twice.
         }
 
     def _repr_html_(self) -> str:
-        """A table for notebooks: where every rank is in the mesh."""
         sizes, names = self.device_matrix[: self._axes], self.alias_name[: self._axes]
         places = itertools.islice(itertools.product(*map(range, sizes)), SHOWN_RANKS)
         mesh = ", ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
@@ -135,3 +137,54 @@ names do not fit, a name is empty, "None" or given twice.
 
     def __repr__(self) -> str:
         return f"Layout(device_matrix={self.device_matrix}, alias_name={self.alias_name})"
+
+
+def shard(
+    fn: Any, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None, device: str = "", level: int = 0
+) -> ShardedFunction:
+    """`fn`, its inputs sharded by `in_strategy`, one tuple or Layout per tensor.
+
+    Args:
+        parameter_plan: how parameters of the Cell (or of that whose method `fn` is) are sharded, by name or path as
+            "self.dense.weight". device, level: say that they change nothing.
+
+    Called by itself it takes global tensors and gives global ones, as on one device, unless the script has set
+    `dataset_strategy` or `full_batch`. In PyNative mode such a function calls no other one, as in MindSpore.
+
+    Raises TypeError if `fn` is not callable, or a strategy is none; ValueError if a strategy is impossible, or a
+    parameter is none of the Cell's.
+    """
+    if not isinstance(fn, Cell) and not callable(fn):
+        raise ApiTypeError(f"shard takes a Cell or a function, not {type(fn).__name__}")
+    owner = fn if isinstance(fn, Cell) else getattr(fn, "__self__", None)
+    if parameter_plan and not isinstance(owner, Cell):
+        raise ApiValueError("shard: a parameter_plan needs a Cell or its method; a function holds no parameters")
+    note_shard_options("shard", device, level)
+    return ShardedFunction(
+        fn,
+        check_strategy(in_strategy, "shard: in_strategy"),
+        check_strategy(out_strategy, "shard: out_strategy"),
+        checked_plan(owner, parameter_plan, "shard"),
+        get_context("mode") == PYNATIVE_MODE,
+    )
+
+
+@dataclass(frozen=True)
+class ShardedFunction:
+    """`fn` with strategies: in_strategy per input, out_strategy per output, parameter_plan as
+    (Parameter, strategy). in_pynative: it was made in PyNative mode.
+
+    Called by itself it takes global tensors, the same on every rank, and gives global ones, as on one device, unless
+    the script has set `dataset_strategy` or `full_batch`.
+    """
+
+    takes_global_inputs: ClassVar[bool] = True
+
+    fn: Callable[..., Any]
+    in_strategy: tuple[Any, ...] | None
+    out_strategy: tuple[Any, ...] | None = None
+    parameter_plan: tuple[tuple[Any, Any], ...] = ()
+    in_pynative: bool = False
+
+    def __call__(self, *args: Any) -> Any:
+        return call_handler.current().call(self, args)

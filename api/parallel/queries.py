@@ -54,17 +54,17 @@ def _get_enable_parallel_optimizer() -> bool:
 
 
 def _get_grad_accumulation_shard() -> bool:
-    """Whether accumulated gradients are sharded; they are sharded as their parameters, which no setting says."""
+    """Return whether accumulated gradients are sharded; they are sharded as their parameters, which no setting says."""
     return False
 
 
 def _is_parallel_mode() -> bool:
-    """Whether one graph is sharded for all ranks, or ranks add up gradients."""
+    """Return whether one graph is sharded for all ranks, or ranks add up gradients."""
     return _get_parallel_mode() != "stand_alone" and _get_device_num() > 1
 
 
 def _is_in_auto_parallel_mode() -> bool:
-    """Whether one graph is sharded for all ranks."""
+    """Return whether one graph is sharded for all ranks."""
     return _get_parallel_mode() in _SHARDED
 
 
@@ -77,7 +77,7 @@ def _is_in_hybrid_parallel_mode() -> bool:
 
 
 def _is_pynative_parallel() -> bool:
-    """Whether operators of a sharded network run one by one; networks are one graph always."""
+    """Return whether operators of a sharded network run one by one; networks are one graph always."""
     return False
 
 
@@ -86,12 +86,10 @@ def _is_sharding_propagation() -> bool:
 
 
 def _need_to_full() -> bool:
-    """Whether a rank hands in a part of what one graph takes."""
     return _is_in_auto_parallel_mode() and not _get_full_batch()
 
 
 def _to_full_shapes(shapes: Any, device_num: int) -> list[tuple[int, ...]]:
-    """Shapes of what one graph takes, from those of a rank's rows."""
     return [(shape[0] * device_num, *shape[1:]) if len(shape) else () for shape in map(tuple, shapes)]
 
 
@@ -101,19 +99,19 @@ def _grads_divided_by_device_num_if_recomputation(grads: Any) -> Any:
 
 
 def _check_full_batch() -> None:
-    """Raises RuntimeError where the global batch is requested in a mode that knows none."""
+    """Raises RuntimeError if the global batch is requested in a mode that knows none."""
     if _get_full_batch() and not _is_in_auto_parallel_mode():
         raise ApiRuntimeError(f"full_batch counts in {' and '.join(_SHARDED)} mode, not in {_get_parallel_mode()} mode")
 
 
 def _device_number_check(parallel_mode: str, device_number: int) -> None:
-    """Raises ValueError where one rank alone is to run in parallel as `parallel_mode` says, or several are not."""
+    """Raises ValueError if one rank alone is to run in parallel as `parallel_mode` says, or several are not."""
     if parallel_mode == "stand_alone" and device_number != 1:
         raise ApiValueError(f"stand_alone mode runs on one rank, not on {device_number}")
 
 
 def _parameter_broadcast_check(parallel_mode: str, parameter_broadcast: Any) -> None:
-    """Raises ValueError where parameters are to be broadcast and `parallel_mode` knows no ranks."""
+    """Raises ValueError if parameters are to be broadcast and `parallel_mode` knows no ranks."""
     if parameter_broadcast and parallel_mode == "stand_alone":
         raise ApiValueError("parameter_broadcast counts in parallel modes, not in stand_alone mode")
 
@@ -149,5 +147,5 @@ def _reset_op_id() -> None:
 
 
 def _is_initialized() -> bool:
-    """Whether `init()` was called."""
+    """Return whether `init()` was called."""
     return state.current().initialized

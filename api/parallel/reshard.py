@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.common.parameter_plan import checked_layout
+from mspc.api.common.parameter import checked_layout
 
 
 def reshard(tensor: Any, layout: Any) -> Any:
-    """`tensor`, sharded as `layout` (a Layout called with axis names) says from here on. Raises TypeError for what is
-    no layout of a tensor."""
+    """`tensor`, sharded as `layout` (a Layout called with axis names) says from here on. Raises TypeError if it is no
+    layout of a tensor."""
     return ops.ShardingConstraint().shard((checked_layout(layout),))(tensor)

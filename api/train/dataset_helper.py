@@ -39,7 +39,6 @@ class DatasetHelper:
             yield self._next()
 
     def _next(self) -> Any:
-        """The next row; behind the last one the first."""
         for _ in range(2):
             if self._rows is None:
                 self._rows = iter(self.dataset.create_tuple_iterator())
@@ -68,11 +67,7 @@ class DatasetHelper:
 
 
 def connect_network_with_dataset(network: Cell, dataset_helper: DatasetHelper) -> Cell:
-    """The network, which is called with what the helper gives; says so.
-
-    Raises:
-        TypeError: `dataset_helper` is none.
-    """
+    """The network, which is called with the helper's rows; says so. Raises TypeError if `dataset_helper` is none."""
     if not isinstance(dataset_helper, DatasetHelper):
         raise ApiTypeError(f"connect_network_with_dataset: takes a DatasetHelper, not {type(dataset_helper).__name__}")
     say_once(
@@ -88,11 +83,7 @@ def data_sink(
 ) -> Callable[[], Any]:
     """A function of no arguments that calls `fn` with the next `sink_size` rows of the data set, again from the first
     behind the last, and returns its last result. jit_config and input_signature are those of `jit`, which `fn` may
-    bear.
-
-    Raises:
-        TypeError: dataset is no data set. ValueError: sink_size is not above 0.
-    """
+    bear. Raises TypeError if dataset is no data set; ValueError if sink_size is not above 0."""
     helper = DatasetHelper(dataset, True, sink_size)
     if sink_size < 1:
         raise ApiValueError(f"data_sink: sink_size must be above 0, not {sink_size!r}")

@@ -1,4 +1,4 @@
-"""These callbacks record what a run has found, or call functions of the script."""
+"""Callbacks that record a training run: losses, summaries, utilization."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import numpy as np
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError
 from mspc.api.setting_kind import place_of_caller, say_once
-from mspc.api.train.callback_base import Callback, RunContext
-
-__all__ = ["History", "LambdaCallback", "SummaryCollector", "SummaryRecord"]
+from mspc.api.train.callback import Callback, RunContext
 
 
 class History(Callback):
@@ -55,8 +53,7 @@ class LambdaCallback(Callback):
     Args: a function or None for each of on_train_ and on_eval_ epoch_begin, epoch_end, step_begin, step_end, begin
         and end, in this order.
 
-    Raises:
-        TypeError: an argument is no function, or none of these.
+    Raises TypeError if an argument is no function, or none of these.
     """
 
     def __init__(self, *functions: Any, **named: Any) -> None:
@@ -111,10 +108,10 @@ class SummaryRecord:
         """A value of the next record."""
 
     def set_mode(self, *_: Any, **__: Any) -> None:
-        """Whether values are of training or of an evaluation."""
+        """Return whether values are of training or of an evaluation."""
 
     def record(self, *_: Any, **__: Any) -> bool:
-        """Whether the values of a step were written: False."""
+        """Return whether the values of a step were written: False."""
         return False
 
     def flush(self) -> None:

@@ -13,7 +13,7 @@ __all__ = ["DynamicLossScaleManager", "FixedLossScaleManager", "LossScaleManager
 
 
 class LossScaleManager:
-    """What subclasses say of a loss scale."""
+    """The interface of loss scales."""
 
     def get_loss_scale(self) -> float:
         """The scale now."""
@@ -29,7 +29,7 @@ class LossScaleManager:
 
 
 class FixedLossScaleManager(LossScaleManager):
-    """One scale for all steps; steps with overflow are left out where `drop_overflow_update` says so. Without it the
+    """One scale for all steps; steps with overflow are left out if `drop_overflow_update` says so. Without it the
     optimizer must be given the same `loss_scale`, since nobody else divides the gradients, as in MindSpore."""
 
     def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
@@ -44,7 +44,7 @@ class FixedLossScaleManager(LossScaleManager):
         return self._loss_scale
 
     def get_drop_overflow_update(self) -> bool:
-        """Whether steps with overflow are left out."""
+        """Return whether steps with overflow are left out."""
         return self._drop_overflow_update
 
     def update_loss_scale(self, overflow: bool) -> None:

@@ -1,36 +1,41 @@
-"""A `Model` trains and evaluates a network over data sets."""
+"""`Model` trains and evaluates a network on data sets."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, count, islice
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+import numpy as np
+
+from mspc.api import call_handler, state
 from mspc.api.amp import build_train_network, check_boost, resolved
-from mspc.api.common.executor import CellGraphExecutor
+from mspc.api.common.api import CellGraphExecutor
 from mspc.api.common.tensor import Tensor
-from mspc.api.context import (
-    PYNATIVE_MODE,
-    ParallelMode,  # noqa: F401  # for scripts, which import it from here
-    get_auto_parallel_context,
-    get_context,
-)
+from mspc.api.context import PYNATIVE_MODE, get_auto_parallel_context, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell, WithEvalCell, WithLossCell
 from mspc.api.parallel.auto_parallel import AutoParallel
 from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.api.settings import SHARDED
-from mspc.api.train.callback import TimeMonitor
-from mspc.api.train.callback_base import OLDER, Callback, CallbackManager, CallbackParam, RunContext, callbacks_of
+from mspc.api.train.callback import (
+    OLDER,
+    Callback,
+    CallbackManager,
+    CallbackParam,
+    ProgressBar,
+    RunContext,
+    TimeMonitor,
+    callbacks_of,
+)
 from mspc.api.train.loss_scale_manager import check_manager
-from mspc.api.train.metrics.factory import get_metrics
-from mspc.api.train.progress import ProgressBar
-from mspc.api.train.training import Training, first_row
+from mspc.api.train.metrics import Loss, Metric, OfPairs, get_metrics, plain
+from mspc.api.train.serialization import share_a_run
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
-
-    from mspc.api.train.evaluation import Evaluation
 
     class ModelOptions(TypedDict, total=False):
         """Further keywords of Model, for type checkers."""
@@ -40,12 +45,278 @@ if TYPE_CHECKING:
         boost_config_dict: Any
         acc_level: str
 
+
+__all__ = ["Model"]
+
+COUNTERS = ("initializers", "shuffles", "dropouts", "draws")
+"""Counters of a session from which seeds are made."""
+SEEDS = ("seed", "dataset_seed")
+_WORDS = 624
+"""Words of the state of a Mersenne twister."""
+
+
+def state_of(param: Any) -> dict[str, Any]:
+    """The state of a run, equal on all ranks, with the facts for callbacks at the end of a step."""
+    session, found = state.current(), call_handler.installed()
+    batches = int(param.batch_num)
+    counted = getattr(found, "steps", dict)()
+    return {
+        "epoch": int(param.cur_epoch_num),
+        "step": (int(param.cur_step_num) - 1) % batches + 1,
+        "batches": batches,
+        "total_step": int(param.cur_step_num),
+        "data": param.get("dataset_position"),
+        "graph_steps": counted,
+        "counters": {name: getattr(session, name) for name in COUNTERS},
+        "seeds": {name: getattr(session, name) for name in SEEDS},
+    }
+
+
+def state_of_rank() -> dict[str, Any]:
+    """The state of this rank alone: NumPy's and Python's generators."""
+    name, keys, place, has_gauss, gauss = cast(tuple[Any, ...], np.random.get_state(legacy=True))
+    version, numbers, next_gauss = random.getstate()
+    found: dict[str, Any] = {"python": [version, np.array(numbers, ">u4").tobytes().hex(), next_gauss]}
+    if name == "MT19937":
+        found["numpy"] = [np.array(keys, ">u4").tobytes().hex(), int(place), int(has_gauss), float(gauss)]
+    return found
+
+
+def restore(saved: dict[str, Any], of_rank: dict[str, Any]) -> None:
+    """Put back seeds, counters and generators. Raises ValueError, TypeError or KeyError if it is no such state."""
+    session = state.current()
+    for name in COUNTERS:
+        setattr(session, name, _integer(saved["counters"][name]))
+    for name in SEEDS:
+        value = saved["seeds"][name]
+        setattr(session, name, None if value is None else _integer(value))
+    going_on = getattr(call_handler.current(), "go_on_from", None)
+    if going_on is not None:
+        going_on({str(key): _integer(value) for key, value in saved["graph_steps"].items()})
+    if "numpy" in of_rank:
+        keys, place, has_gauss, gauss = of_rank["numpy"]
+        if not 0 <= _integer(place) <= _WORDS:  # NumPy would read beyond the words
+            raise ValueError(f"place {place} of {_WORDS} random numbers")
+        np.random.set_state(("MT19937", _words(keys), place, int(bool(has_gauss)), float(gauss)))
+    if "python" in of_rank:
+        version, numbers, next_gauss = of_rank["python"]
+        next_gauss = None if next_gauss is None else float(next_gauss)
+        random.setstate((version, tuple(map(int, _words(numbers))), next_gauss))
+
+
+def _words(text: str) -> Any:
+    return np.frombuffer(bytes.fromhex(text), ">u4").astype(np.uint32)
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is no integer")
+    return value
+
+
+def as_row(given: Any) -> Sequence[Any]:
+    """The columns of a step; a data set of one column may hand out its tensor alone, as in MindSpore."""
+    return (given,) if isinstance(given, Tensor) else given
+
+
+@runtime_checkable
+class CountedRows(Protocol):
+    """Rows of a data set that count themselves, as mspc's own do.
+
+    epoch, row: how many passes were made, and how many rows of the present one were read. glance: one row is looked at,
+    since only its types are wanted.
+    """
+
+    epoch: int
+    row: int
+
+    def glance(self) -> None: ...
+
+
+class Training:
+    """The epochs of one run.
+
+    Args:
+        length: steps of an epoch. goes_on: an epoch begins where the last one has ended in the data set, which is
+            read over and over, and does not end with it.
+        together: callbacks are told of so many steps at once, as of one.
+        columns: how many columns the rows must have, 0 for any number.
+    """
+
+    def __init__(
+        self, network: Cell, dataset: Any, run: RunContext, length: int, goes_on: bool, together: int, columns: int
+    ) -> None:
+        self._network = network
+        self._dataset = dataset
+        self._run = run
+        self._length = length
+        self._together = together
+        self._columns = columns
+        self._reading: Any = None
+        self._done = 0
+        self._endless = chain.from_iterable(self._pass() for _ in count()) if goes_on else None
+
+    def begun(self, done: int) -> None:
+        """The next epoch has `done` steps behind it: an earlier run has made them."""
+        self._done = done
+
+    @property
+    def position(self) -> int | None:
+        """How many rows of the data set were read since its beginning; None if nobody counts."""
+        if not isinstance(self._reading, CountedRows):
+            return None
+        return self._reading.epoch * self._dataset.get_dataset_size() + self._reading.row
+
+    def _pass(self) -> Iterator[Any]:
+        """The rows of one pass over the data set. Raises ValueError for one that does not fit the network."""
+        rows = self._dataset.create_tuple_iterator(num_epochs=1)
+        if call_handler.shows_types_only() and isinstance(rows, CountedRows):
+            rows.glance()
+        self._reading = rows
+        for given in rows:
+            yield _checked_row(given, self._columns)
+
+    def epoch(self, number: int, listeners: CallbackManager, bar: ProgressBar) -> None:
+        """Train for one epoch."""
+        param = self._run.original_args()
+        param.cur_epoch_num = number
+        self._network.set_train(True)
+        bar.begin(f"epoch {number}/{param.epoch_num}", self._length)
+        listeners.tell("on_train_epoch_begin")
+        done, self._done = self._done, 0
+        rows = self._pass() if self._endless is None else islice(self._endless, self._length - done)
+        param.dataset_position = self.position
+        for row in rows:
+            param.cur_step_num += self._together
+            param.train_dataset_element = row
+            listeners.tell("on_train_step_begin")
+            outputs = self._network(*row)
+            taken = 1
+            for more in islice(rows, self._together - 1):
+                param.train_dataset_element = more
+                outputs = self._network(*more)
+                taken += 1
+                bar.show(done + taken)
+            param.cur_step_num -= self._together - taken
+            param.net_outputs = outputs
+            param.dataset_position = self.position
+            done += taken
+            listeners.tell("on_train_step_end")
+            bar.show(done)
+            if self._run.get_stop_requested():
+                return
+
+
+def first_row(dataset: Any, columns: int) -> Sequence[Any]:
+    """The first row, which must have so many columns, 0 for any number. Raises ValueError for no row."""
+    shown = getattr(dataset, "peek", None)
+    given = next(iter(dataset.create_tuple_iterator()), None) if shown is None else shown()
+    if given is None:
+        raise ApiValueError(
+            "Model.infer_train_layout: the data set has no batch", ["check batch size and drop_remainder"]
+        )
+    return _checked_row(given, columns)
+
+
+def _checked_row(given: Any, columns: int) -> Sequence[Any]:
+    """A row as the network is called with it. Raises ValueError for another number of columns."""
+    row = as_row(given)
+    if columns and len(row) != columns:
+        raise ApiValueError(
+            f"Model.train: a row of the data set has {len(row)} columns; with loss_fn it is (data, label)",
+            ["choose columns of the data set, or let the network compute its loss and leave loss_fn out"],
+        )
+    return row
+
+
+class Evaluation:
+    """Metrics of one network.
+
+    Args:
+        network: called with the rows of a data set. metrics: by name.
+        indexes: where the loss, the output and the label are among its outputs; None if it says nothing of that:
+            then metrics take the values of `inputs_of`.
+    """
+
+    def __init__(self, network: Cell, metrics: Mapping[str, Metric], indexes: Sequence[int] | None) -> None:
+        self.network = network
+        self._metrics = metrics
+        self._indexes = indexes
+        self._loss = Loss()
+
+    def run(self, dataset: Any, run: RunContext, listeners: CallbackManager, bar: ProgressBar) -> None:
+        """Evaluate; afterwards the run knows `metrics`, and `eval_results`, which hold the mean loss as "eval_loss"
+        beside them.
+
+        Where several ranks share the run, metrics see the results of all of them, so they are equal on all.
+        """
+        param = run.original_args()
+        self.network.set_train(False)
+        for metric in (*self._metrics.values(), self._loss):
+            metric.clear()
+        bar.begin("eval", param.batch_num)
+        listeners.tell("on_eval_begin")
+        listeners.tell("on_eval_epoch_begin")
+        together = share_a_run(self.network)
+        has_loss = False
+        rows = iter(dataset.create_tuple_iterator(num_epochs=1))
+        while True:
+            given = next(rows, None)
+            row = None if given is None else as_row(given)
+            if row is None and not together:
+                break
+            if row is not None:
+                param.cur_step_num += 1
+                param.eval_dataset_element = row
+                listeners.tell("on_eval_step_begin")
+            if together:
+                outputs = call_handler.current().call_on_all_ranks(self.network, row)
+            else:
+                outputs = self.network(*(row or ()))
+            if outputs is None:
+                break
+            param.net_outputs = outputs
+            has_loss = self._feed(outputs)
+            if row is not None:
+                listeners.tell("on_eval_step_end")
+            bar.show(param.cur_step_num)
+            if run.get_stop_requested():
+                break
+        listeners.tell("on_eval_epoch_end")
+        param.metrics = {name: plain(metric.eval()) for name, metric in self._metrics.items()}
+        param.eval_results = dict(param.metrics, **({"eval_loss": self._loss.eval()} if has_loss else {}))
+        listeners.tell("on_eval_end")
+
+    def _feed(self, outputs: Any) -> bool:
+        """Hand the outputs of a batch to the metrics; returns whether a loss is among them."""
+        values = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        for metric in self._metrics.values():
+            metric.update(*inputs_of(metric, values, self._indexes))
+        if self._indexes is None and len(values) != 3:
+            return False
+        self._loss.update(*inputs_of(self._loss, values, self._indexes))
+        return True
+
+
+def inputs_of(metric: Metric, values: Sequence[Any], indexes: Sequence[int] | None) -> Sequence[Any]:
+    """The outputs of an evaluation network that go to a metric: of (loss, output, label), which `indexes` finds among
+    them, Loss gets the first and others the rest.
+
+    Without indexes a metric gets all and may choose by `set_indexes`; if it does not, and there are three, mspc's own
+    take them for (loss, output, label).
+    """
+    if indexes is None and (metric.indexes or len(values) != 3 or not isinstance(metric, Loss | OfPairs)):
+        return values
+    loss, *pair = (values[i] for i in (indexes or (0, 1, 2)))
+    return (loss,) if isinstance(metric, Loss) else pair
+
+
 _AMP = ("loss_scale_manager", "keep_batchnorm_fp32")
 _BOOST = ("boost_config_dict", "acc_level")
 
 
 class Model:
-    """A network with what trains it.
+    """A network with its loss and optimizer.
 
     Args:
         network: a Cell, or an AutoParallel around one. Without loss_fn it returns the loss itself.
@@ -53,14 +324,13 @@ class Model:
             trains itself.
         metrics: names or Metrics for `eval`. eval_network: used by `eval` instead of network and loss_fn.
             eval_indexes: where loss, output and label are among its outputs; without them it returns (loss, output,
-            label), or what the metrics take.
+            label), or the inputs of the metrics.
         amp_level: how much of the training step computes in half precision: "O0" to "O3" or "auto", see
             `amp.build_train_network`. Evaluation then runs the same network in half precision.
         boost_level: says that it changes nothing.
-        kwargs: loss_scale_manager and keep_batchnorm_fp32 replace what the level says.
+        kwargs: loss_scale_manager and keep_batchnorm_fp32 replace those of the level.
 
-    Raises:
-        TypeError, ValueError: an argument is of the wrong kind.
+    Raises TypeError or ValueError if an argument is of the wrong kind.
     """
 
     def __init__(
@@ -154,9 +424,7 @@ class Model:
             sink_size: with dataset_sink_mode, so many steps are an epoch; the next one continues in the data set.
             initial_epoch: epochs that are done already; `epoch` counts them.
 
-        Raises:
-            TypeError, ValueError: an argument is of the wrong kind. ExecutionError: a loss is NaN or
-            infinite.
+        Raises TypeError or ValueError if an argument is of the wrong kind; ExecutionError if a loss is NaN or infinite.
         """
         listeners = callbacks_of(callbacks)
         self._train("train", epoch, train_dataset, listeners, dataset_sink_mode, sink_size, initial_epoch)
@@ -174,8 +442,7 @@ class Model:
                 "eval_loss". Those of scripts are told of evaluations too, so they must not override methods that
                 both call.
 
-        Raises:
-            TypeError, ValueError: an argument is of the wrong kind, or the model has no metrics to evaluate.
+        Raises TypeError or ValueError if an argument is of the wrong kind, or the model has no metrics to evaluate.
         """
         listeners = callbacks_of(callbacks)
         for listener in listeners:
@@ -194,9 +461,7 @@ class Model:
         self._warn_if_nothing_trains(f"Model.{name}")
         size = dataset.get_dataset_size()
         if size == 0:
-            raise ApiValueError(
-                f"Model.{name}: the data set has no batch", ["check batch size and drop_remainder"]
-            )
+            raise ApiValueError(f"Model.{name}: the data set has no batch", ["check batch size and drop_remainder"])
         limited = sink and sink_size > 0
         length = sink_size if limited else size
         param = self._told("train", length, train_dataset=dataset)
@@ -236,7 +501,6 @@ class Model:
         param.update(saved)
 
     def _told(self, mode: str, batch_num: int, **more: Any) -> CallbackParam:
-        """What callbacks are told of any run."""
         return CallbackParam(
             train_network=self._train_network, network=self._network, optimizer=self._optimizer,
             loss_fn=self._loss_fn, mode=mode, batch_num=batch_num, cur_step_num=0, cur_epoch_num=0,
@@ -246,23 +510,18 @@ class Model:
 
     def build(self, train_dataset: Any = None, valid_dataset: Any = None, **_: Any) -> None:
         """A graph is compiled at its first step. Where ranks are to hold slices, the parameters know from here on which
-        ones they will have when the model trains with this data, as by `infer_train_layout`. valid_dataset and what
-        MindSpore takes beside are not read."""
+        ones they will have when the model trains with this data, as by `infer_train_layout`. valid_dataset and further
+        arguments of MindSpore are not read."""
         cuts = self._parallel is not None or get_auto_parallel_context("parallel_mode") in SHARDED
         if train_dataset is not None and cuts and get_context("mode") != PYNATIVE_MODE:
             self.infer_train_layout(train_dataset)
 
-    def eval(
-        self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False
-    ) -> dict[str, Any]:
+    def eval(self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False) -> dict[str, Any]:
         """The metrics over a data set, by name.
 
         Where several ranks share the run, they are those of all that the ranks were fed, equal on all ranks; so all
-        must call this. `dataset_sink_mode` changes nothing.
-
-        Raises:
-            ValueError: the model has no metrics, or ranks that share batches have different numbers of them.
-            TypeError: an argument is of the wrong kind.
+        must call this. `dataset_sink_mode` changes nothing. Raises ValueError if the model has no metrics, or ranks
+        that share batches have different numbers of them; TypeError if an argument is of the wrong kind.
         """
         listeners = callbacks_of(callbacks)
         _check_flag("Model.eval", "dataset_sink_mode", dataset_sink_mode)
@@ -276,7 +535,6 @@ class Model:
 
     def _evaluation(self, name: str) -> Evaluation:
         """What evaluates. Raises ValueError for a model that cannot."""
-        from mspc.api.train.evaluation import Evaluation  # late: few scripts evaluate
 
         if not self._metrics:
             raise ApiValueError(f"{name}: the model has no metrics", ["pass metrics={'accuracy'} to Model"])
@@ -308,12 +566,9 @@ class Model:
 
     def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, Any]:
         """How the parameters of the network lie on the ranks when it predicts: for every name the mesh, the mesh axis
-        that shards each dimension (counted from the last, -1: none), a rank's shape, 0, True and "".
-
-        Raises:
-            RuntimeError: not in graph mode, or in a mode that shards nothing. TypeError: data that are no Tensors, or
-                an option that is no bool.
-        """
+        that shards each dimension (counted from the last, -1: none), a rank's shape, 0, True and "". Raises
+        RuntimeError for not in graph mode, or in a mode that shards nothing; TypeError if data that are no Tensors, or
+        an option that is no bool."""
         if not isinstance(skip_backend_compile, bool):
             raise ApiTypeError(f"Model.infer_predict_layout: skip_backend_compile is {skip_backend_compile!r}, no bool")
         _check_data("infer_predict_layout", predict_data)
@@ -325,13 +580,9 @@ class Model:
     ) -> dict[str, Any]:
         """How parameters and states of the optimizer lie on the ranks when the model trains with this data, as
         `infer_predict_layout` says it. The data set is read for one row; nothing runs. dataset_sink_mode and sink_size
-        are what `train` will be called with.
-
-        Raises:
-            RuntimeError: not in graph mode, or in a mode that shards nothing. TypeError, ValueError: dataset_sink_mode
-                is not True, sink_size is neither -1 nor positive, or the data set has no row or another number of
-                columns.
-        """
+        are those of the later call of `train`. Raises RuntimeError for not in graph mode, or in a mode that shards
+        nothing; TypeError or ValueError if dataset_sink_mode is not True, sink_size is neither -1 nor positive, or the
+        data set has no row or another number of columns."""
         _check_flag("Model.infer_train_layout", "dataset_sink_mode", dataset_sink_mode)
         if not dataset_sink_mode:
             raise ApiValueError("Model.infer_train_layout: dataset_sink_mode must be True")
@@ -396,7 +647,7 @@ def _check_counts(name: str, epoch: Any, initial_epoch: Any, sink: Any, sink_siz
 
 
 def _frequency(value: Any) -> Any:
-    """Whether to evaluate after an epoch, by its number. Raises TypeError or ValueError."""
+    """Return whether to evaluate after an epoch, by its number. Raises TypeError or ValueError."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise ApiValueError(f"Model.fit: valid_frequency {value} must be at least 1")

@@ -1,9 +1,9 @@
-"""Checkpoints are files of parameters by name, written as global tensors or in slices, and read where they are
-needed."""
+"""Checkpoints of a script: saving parameters and loading them."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,191 @@ from typing import Any
 import numpy as np
 
 from mspc.api import state
-from mspc.api.common.held_slice import HeldSlice
-from mspc.api.common.parameter import Parameter
-from mspc.api.common.stored_value import StoredValue
+from mspc.api.call_handler import backend
+from mspc.api.common.parameter import HeldSlice, Parameter, StoredValue, require_distinct_names
 from mspc.api.common.tensor import Tensor
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.context import ParallelMode, freeze
+from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError
 from mspc.api.index.module import beside
 from mspc.api.nn.cell import Cell
 from mspc.api.setting_kind import say_once
-from mspc.api.train.background import Background
-from mspc.api.train.entries import SavedValue, entries_of, taken, without_texts
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import as_it_lies, open_checkpoint
 from mspc.checkpoint.sliced import STRATEGY
-from mspc.checkpoint.stored_tensors import Checkpoint
-from mspc.checkpoint.writing import write_slices_to
+from mspc.checkpoint.stored_tensors import Checkpoint, box_at, extent
+from mspc.checkpoint.writing import TensorSlice, write_slices_to
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import make_folder, write_atomically
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ir.types import dtype_of
+from mspc.ir.types import TensorType, dtype_of
 
 __all__ = [
-    "async_ckpt_thread_status", "load_checkpoint", "load_checkpoint_async", "load_param_into_net", "save_checkpoint",
+    "async_ckpt_thread_status", "load_checkpoint", "load_checkpoint_async", "load_param_into_net", "load_torch",
+    "save_checkpoint",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SavedValue:
+    """A value that is to be saved, as it was when it was taken. layout: how the ranks hold it, None for a global
+    tensor."""
+
+    name: str
+    global_type: TensorType
+    array: np.ndarray
+    layout: Layout | None = None
+
+    def slice_of(self, rank: int) -> TensorSlice:
+        box = box_at(self.layout, rank, self.global_type.shape)
+        layout = "" if self.layout is None else str(self.layout)
+        return TensorSlice(self.name, self.global_type, box.begin, extent(box), layout, lambda: self.array)
+
+    def entry(self) -> Entry:
+        """For MindSpore's format."""
+        return Entry(self.name, TensorType(self.global_type.dtype, self.array.shape), lambda: self.array)
+
+
+def entries_of(save_obj: Any) -> dict[str, Any]:
+    """The values of a Cell, a dict or a list by name.
+
+    Raises TypeError for anything else, ValueError for two parameters of one name."""
+    if isinstance(save_obj, Cell):
+        require_distinct_names(save_obj.parameters_and_places())
+        return {parameter.name: parameter for parameter in save_obj.get_parameters()}
+    if isinstance(save_obj, Mapping):
+        return dict(save_obj)
+    if isinstance(save_obj, (list, tuple)):
+        numbered = [(f"element {i}", entry) for i, entry in enumerate(save_obj) if isinstance(entry, Parameter)]
+        require_distinct_names(numbered)
+        entries: dict[str, Any] = {}
+        for entry in save_obj:
+            if isinstance(entry, Parameter):
+                entries[entry.name] = entry
+            elif isinstance(entry, Mapping) and {"name", "data"} <= entry.keys():
+                entries[entry["name"]] = entry["data"]
+            else:
+                raise ApiTypeError(f'save_checkpoint: {entry!r} is no {{"name": ..., "data": ...}}')
+        return entries
+    raise ApiTypeError(f"save_checkpoint takes a Cell, a dict or a list, not {type(save_obj).__name__}")
+
+
+def taken(
+    entries: Mapping[str, Any], gathered: bool, copied: bool, choice: Callable[[str], bool] | None = None,
+    writes: Callable[[int, Layout | None], bool] = lambda number, layout: True,
+) -> list[SavedValue]:  # fmt: skip
+    """The values now.
+
+    Args:
+        gathered: sharded values are gathered; then all ranks do this together, while one may fail later.
+        copied: none of the arrays is one that further training changes. choice: which names are wanted.
+        writes: whether this rank writes an entry, by its place and its layout; it is not asked about global tensors.
+
+    Raises TypeError if a name is no string, or a value no tensor.
+    """
+    found: list[SavedValue] = []
+    for number, (name, value) in enumerate(entries.items()):
+        if not isinstance(name, str):
+            raise ApiTypeError(f"save_checkpoint: the name of a parameter must be a string, not {name!r}")
+        if choice is not None and not choice(name):
+            continue
+        if gathered or not isinstance(value, Parameter):
+            array = value.fill_slices() if isinstance(value, Tensor) else value
+            if gathered or writes(number, None):
+                found.append(_taken(name, np.array(array, order="C"), None))
+            continue
+        if not value.is_here:
+            continue
+        layout, own = value.part()
+        if writes(number, layout):
+            array = np.array(own, order="C") if copied else np.asarray(own)
+            found.append(SavedValue(name, value.type, array, layout))
+    return found
+
+
+def _taken(name: str, array: np.ndarray, layout: Layout | None) -> SavedValue:
+    try:
+        type = TensorType(dtype_of(array.dtype), array.shape)
+    except MspcError:
+        raise ApiTypeError(f"save_checkpoint: {name!r} is {array.dtype}, which no tensor can be") from None
+    return SavedValue(name, type, array, layout)
+
+
+def without_texts(
+    entries: Mapping[str, Any], append: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """(the tensors of both, the texts that are appended)."""
+    texts = {name: value for name, value in (append or {}).items() if isinstance(value, str)}
+    return {**entries, **{n: v for n, v in (append or {}).items() if n not in texts}}, texts
+
+
+def spread(rank: int, size: int) -> Callable[[int, Layout | None], bool]:
+    """Which entries a rank writes where each slice is written once: holders of a slice take turns."""
+
+    def writes(number: int, layout: Layout | None) -> bool:
+        holders: Sequence[int] = range(size) if layout is None else layout.group(layout.unused, rank)
+        return holders[number % len(holders)] == rank
+
+    return writes
+
+
+class Background:
+    """Work beside the script. A failure is raised where the script waits for it."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: MspcError | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Begin some work, once the work before has ended. Raises its errors."""
+        self.wait()
+
+        def run() -> None:
+            try:
+                work()
+            except MspcError as error:
+                self._error = error
+            except Exception as error:  # whatever it is: the script must hear of it
+                self._error = MspcError(f"a checkpoint could not be written: {type(error).__name__}: {error}")
+
+        self._thread = threading.Thread(target=run, name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for the work under way. Raises MspcError if it has failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+def share_a_run(network: Any) -> bool:
+    """Return whether several ranks work on one run of `network`, and not each on one of its own."""
+    return state.current().size > 1 and freeze(network).parallel_mode != ParallelMode.STAND_ALONE
+
+
+def feeds_own_rows(network: Any) -> bool:
+    """Return whether ranks have a loss of their own each, of their own rows."""
+    modes = (ParallelMode.DATA_PARALLEL, ParallelMode.HYBRID_PARALLEL)
+    return share_a_run(network) and freeze(network).parallel_mode in modes
+
+
+def _get_merged_param_data(net: Cell, param_name: str, param_data: Tensor, integrated_save: bool) -> Tensor:
+    """The value of a parameter for a file: as it is given, since a script reads the global tensor, however it is
+    sharded. integrated_save: changes nothing for that reason; `save_checkpoint` saves slices if it is False. Raises
+    TypeError if param_data is no tensor; KeyError if the network has no such parameter."""
+    if not isinstance(param_data, Tensor):
+        raise ApiTypeError(f"_get_merged_param_data: param_data must be a Tensor, not {type(param_data).__name__}")
+    if param_name not in net.parameters_dict() and param_name not in getattr(net, "parameter_layout_dict", ()):
+        raise ApiKeyError(f"_get_merged_param_data: the network has no parameter {param_name!r}")
+    return param_data
+
 
 __getattr__ = beside(__name__)
 
@@ -62,9 +224,8 @@ def save_checkpoint(
         crc_check: a checksum at the end of a `.ckpt` file. Safetensors have one for every tensor always.
         format: "ckpt" or "safetensors"; a name with a suffix says it already.
 
-    Raises:
-        TypeError: `save_obj` is nothing of these, or holds what is no tensor. ValueError: an argument is of no use.
-        MspcError: the file cannot be written.
+    Raises TypeError if `save_obj` is nothing of these, or holds something else than tensors; ValueError if an argument
+    is of no use; MspcError if the file cannot be written.
     """
     check_format("save_checkpoint", format)
     _check_options("save_checkpoint", enc_key, kwargs)
@@ -114,7 +275,7 @@ def background() -> Background:
 
 
 def async_ckpt_thread_status() -> bool:
-    """Whether a checkpoint is being written."""
+    """Return whether a checkpoint is being written."""
     found = state.current().background
     return found is not None and found.is_busy
 
@@ -137,12 +298,11 @@ def load_checkpoint(
         strict_load: see `load_param_into_net`. filter_prefix, specify_prefix: of names to leave out, or to take.
         crc_check: read everything now and compare checksums, which is done at reading otherwise.
         remove_redundancy: changes nothing: a set knows where its slices are.
-        format: "ckpt" or "safetensors"; what the file is says the file.
+        format: "ckpt" or "safetensors"; the file itself states its format.
         name_map: names by names of the checkpoint; those that are not in it stay.
 
-    Raises:
-        MspcError: there is no such file, or it is no checkpoint. ValueError: nothing in it is wanted, or an argument is
-            of no use.
+    Raises MspcError if there is no such file, or it is no checkpoint; ValueError if nothing in it is wanted, or an
+    argument is of no use.
     """
     check_format("load_checkpoint", format)
     _check_options("load_checkpoint", dec_key, {})
@@ -185,7 +345,7 @@ def load_checkpoint_async(
 
 
 class ParamDictFuture:
-    """What `load_checkpoint_async` returns."""
+    """The result of `load_checkpoint_async`."""
 
     def __init__(self, found: dict[str, Any]) -> None:
         self._found = found
@@ -257,7 +417,6 @@ def load_param_into_net(
 def _load_dismatch_prefix_params(
     net: Cell, parameter_dict: Mapping[str, Any], param_not_load: list[str], strict_load: bool
 ) -> None:
-    """Load parameters whose names in the dict have a prefix more, and take them from `param_not_load`."""
     while param_not_load:
         pairs = ((missing, name) for missing in param_not_load for name in parameter_dict if name.endswith(missing))
         missing, name = next(pairs, ("", ""))
@@ -270,7 +429,6 @@ def _load_dismatch_prefix_params(
 
 
 def _of_slices(wanted: Mapping[str, Parameter], given: Mapping[str, Any]) -> list[str]:
-    """What to do where all shapes that do not fit are those of slices."""
     shapes = [(wanted[name].shape, v.shape if isinstance(v, Tensor) else np.shape(v)) for name, v in given.items()]
     unlike = [(global_shape, part) for global_shape, part in shapes if global_shape != part]
     if not unlike:
@@ -288,7 +446,7 @@ def _of_slices(wanted: Mapping[str, Parameter], given: Mapping[str, Any]) -> lis
 
 
 def _mismatch(parameter: Parameter, value: Any, strict: bool) -> str:
-    """Why a parameter cannot have a value; "" where it can."""
+    """Why a parameter cannot have a value; "" if it can."""
     tensor = value if isinstance(value, Tensor) else np.asarray(value)
     alike = tuple(tensor.shape) == parameter.shape or tensor.size == parameter.size == 1
     if not alike and _layout_of_slice(parameter, value) is None:
@@ -300,7 +458,7 @@ def _mismatch(parameter: Parameter, value: Any, strict: bool) -> str:
 
 
 def _layout_of_slice(parameter: Parameter, value: Any) -> Layout | None:
-    """How a parameter is sharded, where a value is the slice that this rank has by it; None elsewhere."""
+    """How a parameter is sharded, if a value is the slice that this rank has by it; None elsewhere."""
     shape = tuple(value.shape) if isinstance(value, Tensor) else np.shape(value)
     layout = parameter.laid_out
     if layout is None or shape == parameter.shape or layout.local_shape(parameter.shape) != shape:
@@ -321,7 +479,7 @@ def _matched(given: dict[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]
 
 
 def say_what_is_unchecked(source: Checkpoint) -> None:
-    """Say once where checksums are of a kind that cannot be computed here, or missing where mspc writes them now."""
+    """Say once if checksums are of a kind that cannot be computed here, or missing where mspc writes them now."""
     kinds = {p.checksum for stored in source.tensors.values() for p in stored.pieces if p.checksum}
     if kinds and source.unchecked():
         why = "the library xxhash is not installed"
@@ -356,7 +514,7 @@ def _existing(name: Any) -> Path:
 
 
 def with_suffix(name: str) -> Path:
-    """The path with `.safetensors` at its end, where it has no suffix of a checkpoint."""
+    """The path with `.safetensors` at its end, if it has no suffix of a checkpoint."""
     if str(name).endswith((SUFFIX, CKPT)):
         return Path(name)
     return Path(f"{name}{SUFFIX}")
@@ -382,3 +540,29 @@ def _prefixes(prefix: Any) -> tuple[str, ...]:
     if not prefix:
         return ()
     return (prefix,) if isinstance(prefix, str) else tuple(prefix)
+
+
+def load_torch(
+    file_name: str | os.PathLike[str], returns: str | None = None, sizes: Any = None, precision: str = ""
+) -> Cell:
+    """The network that `torch.export.save` has written, as a cell; PyTorch is not needed.
+
+    Its parameters have the module's names and are read when a run needs them. It is called, wrapped and trained as any
+    cell; arguments may be given by the names of `forward`.
+
+    Args:
+        file_name: the exported program, `model.pt2`.
+        returns: which result of `forward` the cell gives, by its name or path there (`loss`, `0`); None for all.
+        sizes: numbers of sizes that were left open, by dimension or symbol: `{"x.0": 64}`. Others are the example's.
+        precision: "bfloat16" or "float16", in which it computes as under `torch.autocast`; "" for none.
+
+    Raises MspcError if the file cannot be read, has operators that are not known, which are all named, or there is no
+    such precision; TypeError if file_name is no path, or sizes are no dictionary of integers.
+    """
+    if not isinstance(file_name, (str, os.PathLike)):
+        raise ApiTypeError(f"load_torch takes the path of an exported program, not {type(file_name).__name__}")
+    if sizes is not None and not (
+        isinstance(sizes, Mapping) and all(isinstance(n, int) and not isinstance(n, bool) for n in sizes.values())
+    ):
+        raise ApiTypeError(f"load_torch: sizes must be a dictionary of integers, not {sizes!r:.60}")
+    return backend().exported_network(Path(file_name), returns, sizes or {}, precision)

@@ -17,10 +17,8 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import is_own
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.optim.optimizer import Optimizer
-from mspc.api.ops.attributed import Attributed
-from mspc.api.ops.custom import Custom, HookBackward, InsertGradientOf
-from mspc.api.ops.morphing import Morph
-from mspc.api.ops.multitype import MultitypeFuncGraph
+from mspc.api.ops.multitype import Morph, MultitypeFuncGraph
+from mspc.api.ops.own_operators import Attributed, Custom, HookBackward, InsertGradientOf
 from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.argument_binding import bind
 from mspc.compiler.frontend.attributes import get_attribute, register_cells, take_early_reads

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mspc.api.ops.custom import Custom
+from mspc.api.ops.own_operators import Custom
 from mspc.compiler.frontend.primitives import operand
 from mspc.compiler.frontend.remembered_calls import forget
 from mspc.compiler.frontend.state import Tracer

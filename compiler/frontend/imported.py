@@ -10,7 +10,7 @@ import numpy as np
 
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
-from mspc.api.nn.precision import Precision
+from mspc.api.nn.cell_state import Precision
 from mspc.compiler.frontend.attributes import name_tensor
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer

@@ -11,7 +11,7 @@ import numpy as np
 
 from mspc.api.common.seed import seeds_of_call
 from mspc.api.common.tensor import Tensor
-from mspc.api.ops.collective_calls import called
+from mspc.api.ops.eager import called
 from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, tensors_in

@@ -25,10 +25,10 @@ FunctionTree = ast.FunctionDef | ast.Lambda
 _API = os.path.join(PACKAGE, "api", "")
 _TRACED_OWN = (
     *(os.path.join(_API, *place) for place in (
-        ("index", ""), ("nn", ""), ("boost", ""), ("experimental", ""), ("mint", ""), ("ops", "function", ""),
+        ("index", ""), ("nn", ""), ("boost",), ("experimental", ""), ("mint", ""), ("ops", "function", ""),
         ("ops", "tensor_method"), ("ops", "hyper_map"), ("ops", "sparse_tensor"),
         ("ops", "composite"), ("ops", "extended_functions"), ("numpy", ""), ("parallel", "reshard"),
-        ("parallel", "transformer", ""), ("communication", "comm_func"), ("common", "recompute"),
+        ("parallel", "transformer"), ("communication", "comm_func"), ("common", "recompute"),
         ("common", "derivatives"), ("common", "no_grad"),
     )),
     *(os.path.join(PACKAGE, "readers", "pytorch", *place) for place in (("kinds", ""), ("training",))),

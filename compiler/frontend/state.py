@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from mspc.api.common import parameter as session
-from mspc.api.common.initial_values import InitialValue
+from mspc.api.common.initializers import InitialValue
 from mspc.api.common.tensor import Tensor
-from mspc.api.nn.precision import Precision
+from mspc.api.nn.cell_state import Precision
 from mspc.compiler.frontend.number_types import is_numeric, number_dtype
 from mspc.compiler.frontend.planned_stages import PlannedStages
 from mspc.compiler.frontend.reads import Reads

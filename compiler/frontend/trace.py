@@ -19,7 +19,7 @@ import numpy as np
 
 from mspc.api.common import parameter as session
 from mspc.api.common.gradient import GradientFunction, JitFunction, NamedCall
-from mspc.api.common.initial_values import InitialValue
+from mspc.api.common.initializers import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.calls import call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -28,16 +28,18 @@ class Shuffle(StrEnum):
 
 
 class BuiltinSampler:
-    """Numbers of rows. num_samples: at most so many, None for all.
+    """Numbers of rows. num_samples: at most so many, None for all. child_sampler: the sampler whose rows it chooses
+    from.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind.
     """
 
+    child_sampler: BuiltinSampler | None = None
+
     def __init__(self, num_samples: int | None = None) -> None:
         name = type(self).__name__
         self.num_samples = None if num_samples is None else integer(name, "num_samples", num_samples, 0) or None
-        self.child_sampler: BuiltinSampler | None = None
         self._key = next_shuffle() if self.is_shuffled() else 0
 
     def add_child(self, sampler: BuiltinSampler) -> None:
@@ -46,8 +48,6 @@ class BuiltinSampler:
             raise ApiRuntimeError(f"{type(self).__name__}.add_child: there is a child already")
         if not isinstance(sampler, BuiltinSampler):
             raise ApiTypeError(f"{type(self).__name__}.add_child takes a sampler, not {type(sampler).__name__}")
-        if isinstance(self, Sampler) or isinstance(sampler, Sampler):
-            raise ApiRuntimeError(f"{type(self).__name__}.add_child: samplers that a script writes stand alone")
         self.child_sampler = sampler
 
     def get_child(self) -> BuiltinSampler | None:
@@ -78,6 +78,10 @@ class BuiltinSampler:
 
         return np.asarray(chosen)[np.asarray(self._limited(self._order(len(chosen), of_child, reading)), np.int64)]
 
+    def runs_script(self) -> bool:
+        """Return whether a script wrote this sampler or one below it."""
+        return isinstance(self, Sampler) or (self.child_sampler is not None and self.child_sampler.runs_script())
+
     def position(self, place: Any) -> Any:
         """Where the row at a place of this shard is in the order of all shards; of an array of places, each."""
         return place
@@ -100,8 +104,10 @@ class BuiltinSampler:
 
 
 class Sampler(BuiltinSampler):
-    """Base of samplers that a script writes: `__iter__` gives numbers of rows, of which the source has
-    `dataset_size`."""
+    """Base of samplers that a script writes: `__iter__` gives numbers of rows, of which the source, or the child, has
+    `dataset_size`. A sampler may forget to call this class's `__init__`."""
+
+    num_samples: int | None = None
 
     def __init__(self, num_samples: int | None = None) -> None:
         super().__init__(num_samples)
@@ -111,9 +117,39 @@ class Sampler(BuiltinSampler):
         raise NotImplementedError(f"{type(self).__name__} has no __iter__")
 
     def indices(self, rows: int) -> Iterator[int]:
-        """The numbers of an epoch. A sampler may forget to call this class's `__init__`."""
+        """Return what `__iter__` gives in an epoch over `rows` rows: numbers, or lists of them."""
         self.dataset_size = rows
-        return itertools.islice(iter(self), getattr(self, "num_samples", None))
+        return itertools.islice(iter(self), self.num_samples)
+
+    def numbers(self, rows: int) -> Iterator[int]:
+        """Return the numbers of an epoch over `rows` rows. Raises TypeError or ValueError for others."""
+        return (_row_number(i, rows) for i in _flat(self.indices(rows)))
+
+    def _limited(self, order: Any) -> Any:
+        return order
+
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+        return [*self.numbers(rows)]
+
+    def _count(self, rows: int) -> int:
+        return sum(1 for _ in self.numbers(rows))
+
+
+def _flat(numbers: Iterable[Any]) -> Iterator[object]:
+    """A sampler may give lists of numbers."""
+    for number in numbers:
+        if isinstance(number, (list, tuple)) or (isinstance(number, np.ndarray) and number.ndim):
+            yield from number
+        else:
+            yield number.item() if isinstance(number, np.ndarray) else number
+
+
+def _row_number(number: object, rows: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+        raise ApiTypeError(f"the sampler gives {number!r}, which is no number of a row")
+    if not 0 <= number < rows:
+        raise ApiValueError(f"the sampler gives row {number}, but the data set has {rows} rows")
+    return int(number)
 
 
 class IterSampler(Sampler):

@@ -125,7 +125,7 @@ def document() -> str:
 
 def _reasons() -> str:
     """An item for everything that the index says of names that mspc lacks, with those names."""
-    from mspc.api.index.absent import absent_names, said_of
+    from mspc.api.index.module import absent_names, said_of
 
     why: dict[str, list[str]] = {}
     for name in sorted(absent_names()):

@@ -13,7 +13,7 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiRuntimeError
 from mspc.api.nn.cell import Cell
-from mspc.api.nn.precision import Precision
+from mspc.api.nn.cell_state import Precision
 from mspc.ir.diagnostics import Frames, MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType

@@ -9,10 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.api.common.initial_values import InitialValue, initial_value
-from mspc.api.common.initializers import Normal
-from mspc.api.common.parameter import Parameter
-from mspc.api.common.stored_value import StoredValue
+from mspc.api.common.initializers import InitialValue, Normal, initial_value
+from mspc.api.common.parameter import Parameter, StoredValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell

@@ -11,8 +11,8 @@ import pytest
 
 import mspc as ms
 from mspc.api import call_handler, state
-from mspc.api.train.resume import Resumed, resume_training
-from mspc.api.train.run_state import COUNTERS, SEEDS, restore, state_of_rank
+from mspc.api.train.checkpointing import Resumed, resume_training
+from mspc.api.train.model import COUNTERS, SEEDS, restore, state_of_rank
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.sets import find_sets
 from mspc.checkpoint.stored_tensors import Checkpoint

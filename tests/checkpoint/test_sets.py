@@ -16,7 +16,7 @@ import pytest
 
 import mspc as ms
 from mspc import nn
-from mspc.api.train.resume import resume_training
+from mspc.api.train.checkpointing import resume_training
 from mspc.checkpoint.files import SEAL, kind_here
 from mspc.checkpoint.opening import open_checkpoint, own_state
 from mspc.checkpoint.sets import INDEX, find_sets, rank_file, set_name

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import mspc as ms
 from mspc import Tensor, merge_pipeline_strategys, parallel
-from mspc.api.train.entries import spread
+from mspc.api.train.serialization import spread
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.sets import INDEX, publish, rank_file
 from mspc.checkpoint.sliced import layouts_in

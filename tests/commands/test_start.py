@@ -14,7 +14,7 @@ ASKED_FOR = {
     "mspc.data.dataset.vision": "operations on images, which the script does not name",
     "mspc.data.dataset.text": "operations on texts",
     "mspc.data.mindrecord": "files of records",
-    "mspc.api.train.evaluation": "nothing is evaluated",
+    "mspc.api.train.model": "nothing is evaluated",
     "mspc.checkpoint.sets": "nothing is saved before a run",
     "mspc.commands.search": "another command",
     "mspc.plans.contents": "there is no plan",

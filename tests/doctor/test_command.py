@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.api import alias
-from mspc.api.index.absent import absent_names
+from mspc.api.index.module import absent_names
 from mspc.cli import app
 from mspc.doctor.public import _ARGUMENTS, _CALLS, _KEYWORDS, Public, PublicModule, function_named, member
 

@@ -13,7 +13,7 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.api import call_handler
-from mspc.api.common.initial_values import InitialValue
+from mspc.api.common.initializers import InitialValue
 from mspc.commands.run import run_script
 from mspc.engine import parameter_store
 from mspc.engine.calls import CompiledCall

@@ -116,7 +116,7 @@ def _clips() -> list[Case]:
 
 
 def _accumulations(nn: Any) -> list[Case]:
-    from mspc.api.boost.grad_accumulation import GradientAccumulation
+    from mspc.api.boost import GradientAccumulation
 
     def parts(count: int) -> Callable[[Any], Array]:
         def grads(torch: Any) -> Array:

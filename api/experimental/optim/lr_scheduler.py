@@ -23,8 +23,7 @@ class LRScheduler:
     Args:
         last_epoch: -1 to begin; else the schedule continues behind this step.
 
-    Raises:
-        TypeError: it is no optimizer of `mindspore.experimental.optim`.
+    Raises TypeError if it is no optimizer of `mindspore.experimental.optim`.
     """
 
     def __init__(self, optimizer: Any, last_epoch: int = -1) -> None:
@@ -50,7 +49,7 @@ class LRScheduler:
         return [Tensor(_exact(group), FLOAT32) for group in self.optimizer.param_groups]
 
     def step(self, epoch: float | None = None) -> None:
-        """Set the rates of the next step, or of step `epoch`. Raises ValueError where that is not finite."""
+        """Set the rates of the next step, or of step `epoch`. Raises ValueError if that is not finite."""
         if epoch is not None and not math.isfinite(epoch):
             raise ApiValueError(f"{type(self).__name__}.step: epoch must be finite, not {epoch}")
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
@@ -63,7 +62,7 @@ class LRScheduler:
 
 
 def _exact(group: dict[str, Any]) -> float:
-    """A group's rate: with all digits where a scheduler has set it."""
+    """A group's rate: with all digits if a scheduler has set it."""
     held, known = float(group["lr"].asnumpy()), group.get("exact_lr")
     return known if known is not None and np.float32(known) == np.float32(held) else _shortest(held)
 
@@ -208,9 +207,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     """Cosines from the first rate to eta_min that begin anew: the first takes T_0 steps, each other T_mult times those
     of the one before."""
 
-    def __init__(
-        self, optimizer: Any, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1
-    ) -> None:
+    def __init__(self, optimizer: Any, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         if T_0 < 1 or T_mult < 1:
             raise ApiValueError(f"CosineAnnealingWarmRestarts: T_0 {T_0} and T_mult {T_mult} must be at least 1")
         self.T_0, self.T_mult, self.eta_min = T_0, T_mult, eta_min
@@ -344,7 +341,7 @@ class ReduceLROnPlateau:
 
     @property
     def in_cooldown(self) -> bool:
-        """Whether steps do not count now."""
+        """Return whether steps do not count now."""
         return self.cooldown_counter > 0
 
     def get_last_lr(self) -> list[Tensor]:

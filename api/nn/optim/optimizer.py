@@ -1,10 +1,10 @@
-"""This is the base of optimizers: parameter groups, learning rates, weight decay, loss scale, the step counter."""
+"""The base of optimizers: groups of parameters, learning rates, states."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -18,8 +18,11 @@ from mspc.api.nn.cell_arguments import number, scalar
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
 from mspc.api.ops.hyper_map import HyperMap, Map
 from mspc.api.placement import DEVICES, note_target
-from mspc.api.setting_kind import say_once, set_where
+from mspc.api.setting_kind import checked, say_once, set_where
+from mspc.api.settings import OFFLOADED_CELLS
 from mspc.ir.types import FLOAT32, INT32
+
+__all__ = ["Optimizer", "opt_init_args_register"]
 
 _Init = TypeVar("_Init", bound=Callable[..., Any])
 
@@ -27,8 +30,9 @@ _Init = TypeVar("_Init", bound=Callable[..., Any])
 def opt_init_args_register(fn: _Init) -> _Init:
     """The decorator by which optimizers remember how they were made, for who makes another of them.
 
-    What is decorated keeps `init_params`, a dict with the "params" of the argument of that name, or of its `optimizer`;
-    `init_learning_rate`, a number or a list, and None for a schedule; and `init_args`, all other arguments by name.
+    The decorated object keeps `init_params`, a dict with the "params" of the argument of that name, or of its
+    `optimizer`; `init_learning_rate`, a number or a list, and None for a schedule; and `init_args`, all other arguments
+    by name.
     """
     signature = inspect.signature(fn)
 
@@ -68,9 +72,8 @@ class Optimizer(Cell, takes_data=False):
             without groups not for parameters whose names hold "beta" or "gamma".
         loss_scale: gradients are divided by it first.
 
-    Raises:
-        TypeError, ValueError: an argument is of the wrong kind or size. RuntimeError: `enable_parallel_optimizer` is on
-            where MindSpore refuses it.
+    Raises TypeError or ValueError if an argument is of the wrong kind or size; RuntimeError if
+    `enable_parallel_optimizer` is on where MindSpore refuses it.
     """
 
     centralizes = True
@@ -79,9 +82,7 @@ class Optimizer(Cell, takes_data=False):
     """Whether data parallel ranks may share its updates, where MindSpore has them do so on Ascend."""
     _target = ""
 
-    def __init__(
-        self, learning_rate: Any, parameters: Any, weight_decay: Any = 0.0, loss_scale: float = 1.0
-    ) -> None:
+    def __init__(self, learning_rate: Any, parameters: Any, weight_decay: Any = 0.0, loss_scale: float = 1.0) -> None:
         super().__init__(auto_prefix=False)
         name = type(self).__name__
         groups, order = _groups(name, parameters, learning_rate, weight_decay)
@@ -108,7 +109,6 @@ class Optimizer(Cell, takes_data=False):
         return (False,) * len(asked)
 
     def _describe(self, groups: list[dict[str, Any]], decays: list[Any]) -> None:
-        """What optimizers of scripts ask of themselves. decays: of the parameters, as they were given."""
         self.is_group = not groups[0].get("only", False)
         self.is_group_lr = any(group["own_lr"] for group in groups)
         rates = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
@@ -149,8 +149,8 @@ class Optimizer(Cell, takes_data=False):
 
     @property
     def target(self) -> str:
-        """The device on which parameters are updated: that of their rank. Another one that is set changes
-        nothing, as a warning says. Raises TypeError or ValueError for what is no device."""
+        """The device on which parameters are updated: that of their rank. Another one that is set changes nothing, as a
+        warning says. Raises TypeError or ValueError if it is no device."""
         return self._target or context.get_context("device_target")
 
     @target.setter
@@ -178,7 +178,7 @@ class Optimizer(Cell, takes_data=False):
         return found * len(self.rate_of) if len(found) == 1 else [found[i] for i in self.rate_of]
 
     def get_lr(self) -> Any:
-        """The learning rate at this step, a scalar; for every parameter, a tuple, where groups have their own."""
+        """The learning rate at this step, a scalar; for every parameter, a tuple, if groups have their own."""
         rates = self.rates()
         return tuple(rates) if self.is_group_lr else rates[0]
 
@@ -191,7 +191,6 @@ class Optimizer(Cell, takes_data=False):
 
     def offload(self, backward_prefetch: Any = "Auto") -> None:
         """Keep the states of the parameters (moments, not counters) in the host's memory; see `keep_on_host`."""
-        from mspc.api.nn.optim.host_states import keep_on_host  # late: few scripts ask for it
 
         keep_on_host(self, self.parameters, backward_prefetch)
 
@@ -201,7 +200,7 @@ class Optimizer(Cell, takes_data=False):
 
     def prepared(self, gradients: Any) -> Any:
         """The gradients without the loss scale, then with the pull of the weight decay, which was never scaled, and
-        then without their means where a group asks for that."""
+        then without their means if a group asks for that."""
         return self.gradients_centralization(self._pulled(self.scale_grad(gradients), 1.0))
 
     def update(self, parameter: Any, *states: Any) -> Any:
@@ -238,7 +237,7 @@ class Optimizer(Cell, takes_data=False):
 
     def gradients_centralization(self, gradients: Any) -> Any:
         """The gradients; those of groups with `grad_centralization` less their means over all dimensions but the first,
-        where the second is a multiple of 16, as MindSpore has it."""
+        if the second is a multiple of 16, as MindSpore has it."""
         if not any(self.centralized):
             return gradients
         return [
@@ -249,14 +248,14 @@ class Optimizer(Cell, takes_data=False):
         ]
 
     def flatten_gradients(self, gradients: Any) -> Any:
-        """The gradients: what is flattened for the collectives is flattened by the compiler."""
+        """The gradients: the compiler flattens gradients for the collectives."""
         return gradients
 
     def _grad_sparse_indices_deduplicate(self, gradients: Any) -> Any:
         return gradients
 
     def broadcast_params(self, optim_result: Any) -> Any:
-        """The updates: where ranks share them, the compiler hands on what the others need."""
+        """The updates: where ranks share them, the compiler hands on the updates to the others."""
         return optim_result
 
     def _is_dynamic_lr_or_weight_decay(self) -> bool:
@@ -266,7 +265,7 @@ class Optimizer(Cell, takes_data=False):
         self.target = value
 
     def get_weight_decay(self) -> Any:
-        """The weight decay at this step times the loss scale, a scalar; of every parameter where there are groups."""
+        """The weight decay at this step times the loss scale, a scalar; of every parameter if there are groups."""
         given = self.weight_decay if self.is_group else (self.weight_decay,)
         found = [self.decay_now(d) * self.loss_scale if isinstance(d, Cell) else d for d in given]
         return tuple(found) if self.is_group else found[0]
@@ -298,15 +297,13 @@ def _rate(name: str, rate: Any, parameter: str) -> Any:
         if rate.dtype.kind not in "fiu":
             raise ApiTypeError(f"{name}: learning_rate must be a Tensor of numbers, not of {rate.dtype}")
         if rate.ndim > 1 or rate.size == 0:
-            raise ApiValueError(
-                f"{name}: learning rates must be a list of numbers, not of shape {rate.shape}"
-            )
+            raise ApiValueError(f"{name}: learning rates must be a list of numbers, not of shape {rate.shape}")
         return Parameter(Tensor(rate, FLOAT32), parameter, requires_grad=False)
     return scalar(number(name, "learning_rate", rate), parameter)
 
 
 def _check_parallel_optimizer(name: str, shares_updates: bool, count: int) -> None:
-    """Raises RuntimeError where replicas are asked to share updates in a mode that has no replicas, or in data parallel
+    """Raises RuntimeError if replicas are asked to share updates in a mode that has no replicas, or in data parallel
     mode on a device, of an optimizer or for a number of parameters with which MindSpore does not share them."""
     if not context.get_auto_parallel_context("enable_parallel_optimizer"):
         return
@@ -390,3 +387,26 @@ def _decay(name: str, group: dict[str, Any], parameter: Parameter, grouped: bool
     decay = given if isinstance(given, Cell) else number(name, "weight_decay", given)
     excluded = "beta" in parameter.name or "gamma" in parameter.name
     return 0.0 if excluded and group["default"] and not grouped else decay
+
+
+def keep_on_host(optimizer: Any, trained: Sequence[Parameter], backward_prefetch: Any) -> None:
+    """Let states of the shapes of trained parameters live on the host: they are on the device while their parameters
+    are updated, and no longer. Counters and learning rates stay, though they may have such a shape.
+
+    Args:
+        backward_prefetch: how many updates ahead of their own states are fetched; "Auto": 2.
+
+    Raises ValueError or TypeError if it is neither "Auto" nor an integer from 1 on; RuntimeError if there are no
+    states.
+    """
+    name = f"{type(optimizer).__name__}.offload"
+    found = checked(name, OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch})["backward_prefetch"]
+    rates = optimizer.learning_rate if isinstance(optimizer.learning_rate, tuple) else (optimizer.learning_rate,)
+    stays = {id(parameter) for parameter in (*trained, optimizer.global_step, *rates)}
+    shapes = {parameter.shape for parameter in trained}
+    states = [p for p in optimizer.get_parameters() if id(p) not in stays and p.ndim and p.shape in shapes]
+    if not states:
+        raise ApiRuntimeError(f"{name}(): the optimizer has no states that could be kept on the host")
+    for state in states:
+        state.on_host = 0 if found == "Auto" else found
+    optimizer.revision += 1

@@ -11,10 +11,7 @@ from mspc.api.ops.function_arguments import no_tensor
 
 def einsum(equation: Any, *operands: Any) -> Any:
     """The sum over products of elements that an equation in Einstein's notation names: `einsum("ij,jk->ik", x, y)`.
-
-    Raises:
-        ValueError: the equation does not fit the tensors.
-    """
+    Raises ValueError if the equation does not fit the tensors."""
     if not isinstance(equation, str):
         given = (equation, *operands)
         pairs = len(given) // 2 * 2

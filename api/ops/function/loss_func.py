@@ -1,12 +1,11 @@
-"""This module has losses as functions. What a target or a weight says of elements that do not count is chosen, not
-multiplied by 0: no infinity among the others becomes a NaN."""
+"""Functions that compute losses."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.ops.loss_arguments import (
+from mspc.api.ops.function_arguments import (
     check_classes,
     check_labels,
     check_margins,
@@ -34,7 +33,7 @@ def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
 
 
 def smooth_l1_loss(input: Any, target: Any, beta: float = 1.0, reduction: str = "none") -> Any:
-    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, d = input - target."""
+    """0.5 d^2 / beta if |d| < beta, |d| - 0.5 beta elsewhere, d = input - target."""
     check_reduction("smooth_l1_loss", reduction)
     check_number("smooth_l1_loss", "beta", beta, 0.0)
     if beta == 0:
@@ -45,7 +44,7 @@ def smooth_l1_loss(input: Any, target: Any, beta: float = 1.0, reduction: str = 
 
 
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
-    """0.5 d^2 where |d| <= delta, delta (|d| - 0.5 delta) elsewhere, d = input - target."""
+    """0.5 d^2 if |d| <= delta, delta (|d| - 0.5 delta) elsewhere, d = input - target."""
     check_reduction("huber_loss", reduction)
     check_number("huber_loss", "delta", delta, 1e-300)
     distance = ops.Abs()(input - target)
@@ -181,7 +180,7 @@ def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
 
 
 def hinge_embedding_loss(inputs: Any, targets: Any, margin: float = 1.0, reduction: str = "mean") -> Any:
-    """inputs where targets are 1, max(0, margin - inputs) where they are -1, the sum of both elsewhere."""
+    """inputs if targets are 1, max(0, margin - inputs) if they are -1, the sum of both elsewhere."""
     check_reduction("hinge_embedding_loss", reduction)
     nothing = ops.zeros_like(inputs)
     far = ops.Select()(ops.NotEqual()(targets, 1), ops.ReLU()(margin - inputs), nothing)
@@ -196,8 +195,7 @@ def margin_ranking_loss(input1: Any, input2: Any, target: Any, margin: float = 0
 
 
 def cosine_embedding_loss(input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean") -> Any:
-    """1 - cos(input1, input2) where the target is 1, max(0, cos - margin) where it is -1; rows are the last dimension.
-    """
+    """1 - cos(input1, input2) if the target is 1, max(0, cos - margin) if it is -1, along the last dimension."""
     check_reduction("cosine_embedding_loss", reduction)
     check_number("cosine_embedding_loss", "margin", margin, -1.0, 1.0 + 1e-12)
     inner = ops.ReduceSum()(input1 * input2, -1)
@@ -219,8 +217,7 @@ def multi_margin_loss(
     Args:
         input: [rows, classes], floating point. target: [rows], integers, the classes. p: 1 or 2. weight: [classes].
 
-    Raises:
-        ValueError: `p`, `margin` or `reduction` is something else, or shapes do not fit.
+    Raises ValueError if `p`, `margin` or `reduction` is something else, or shapes do not fit.
     """
     check_reduction("multi_margin_loss", reduction)
     check_number("multi_margin_loss", "margin", margin, -1e300)
@@ -243,8 +240,7 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
         input: [rows, classes] or [classes], floating point. target: of the same shape, integers: a row's classes, ended
             by the first negative number.
 
-    Raises:
-        ValueError: `reduction` is something else, or shapes do not fit.
+    Raises ValueError if `reduction` is something else, or shapes do not fit.
     """
     check_reduction("multilabel_margin_loss", reduction)
     check_labels(input.shape, target.shape)

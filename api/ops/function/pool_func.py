@@ -119,7 +119,7 @@ def max_unpool3d(
 
 
 def _batched_size(x: Any, output_size: Any, dims: int) -> Any:
-    """The shape of the result with a batch, () where none is given."""
+    """The shape of the result with a batch, () if none is given."""
     if output_size is None:
         return ()
     if len(output_size) not in (dims, len(x.shape)):

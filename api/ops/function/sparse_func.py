@@ -41,11 +41,8 @@ def dense_to_sparse_coo(tensor: TensorLike) -> Any:
 
 
 def dense_to_sparse_csr(tensor: TensorLike) -> Any:
-    """The elements of a matrix that are not 0, as a CSRTensor; its values are known when a network is compiled.
-
-    Raises:
-        ValueError: it is no matrix.
-    """
+    """The elements of a matrix that are not 0, as a CSRTensor; its values are known when a network is compiled. Raises
+    ValueError if it is no matrix."""
     if len(tensor.shape) != 2:
         raise ApiValueError(f"dense_to_sparse_csr(): tensor must be a matrix, not of shape {tensor.shape}")
     found = dense_to_sparse_coo(tensor)
@@ -54,11 +51,8 @@ def dense_to_sparse_csr(tensor: TensorLike) -> Any:
 
 
 def coo_concat(sp_input: Sequence[Any], concat_dim: int = 0) -> Any:
-    """COOTensors behind each other along a dimension, the values in the order of their places.
-
-    Raises:
-        ValueError: their other sizes differ.
-    """
+    """COOTensors behind each other along a dimension, the values in the order of their places. Raises ValueError if
+    their other sizes differ."""
     shapes = [tensor.shape for tensor in sp_input]
     axis = axis_of("coo_concat", concat_dim, len(shapes[0]))
     if len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) > 1:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from mspc.api.errors import ApiTypeError, ApiValueError, raising_location
+from mspc.api.errors import ApiValueError, raising_location
 from mspc.data.dataset.nodes.block import ROWS, Block, Column, Origin, joined, nbytes
 from mspc.data.dataset.nodes.prefetching import in_order, read_ahead
 from mspc.data.dataset.pipeline_random import DataPass
@@ -159,7 +159,7 @@ class Indexed(PipelineNode):
 
     @property
     def runs_ahead(self) -> bool:
-        return self.is_own and not isinstance(self.sampler, Sampler)
+        return self.is_own and not self.sampler.runs_script()
 
     def length(self) -> int:
         """Number of rows of the source."""
@@ -180,8 +180,8 @@ class Indexed(PipelineNode):
     def numbers(self, reading: DataPass) -> Iterator[np.ndarray]:
         """Numbers of rows, in the blocks in which they are fetched."""
         rows = self.length()
-        if isinstance(self.sampler, Sampler):
-            yield from (np.array([self._checked(i, rows)]) for i in _flat(self.sampler.indices(rows)))
+        if isinstance(self.sampler, Sampler) and self.sampler.child_sampler is None:
+            yield from (np.array([number]) for number in self.sampler.numbers(rows))
             return
         order = np.asarray(self.sampler.order(rows, self.labels, reading), np.int64)
         for first in range(0, len(order), ROWS):
@@ -203,27 +203,11 @@ class Indexed(PipelineNode):
 
     def count(self, most: int | None = None) -> int:
         rows = self.length()
-        if isinstance(self.sampler, Sampler):
-            return sum(1 for _ in itertools.islice(_flat(self.sampler.indices(rows)), most))
+        if isinstance(self.sampler, Sampler) and self.sampler.child_sampler is None:
+            return sum(1 for _ in itertools.islice(self.sampler.numbers(rows), most))
         if isinstance(self.sampler, PKSampler):
             return len(self.sampler.order(rows, self.labels, DataPass(0, 0)))
         return self.sampler.count(rows)
-
-    def _checked(self, number: object, rows: int) -> int:
-        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
-            raise ApiTypeError(f"the sampler gives {number!r}, which is no number of a row")
-        if not 0 <= number < rows:
-            raise ApiValueError(f"the sampler gives row {number}, but the data set has {rows} rows")
-        return int(number)
-
-
-def _flat(numbers: Iterable[object]) -> Iterator[object]:
-    """A sampler may give lists of numbers."""
-    for number in numbers:
-        if isinstance(number, (list, tuple)) or (isinstance(number, np.ndarray) and number.ndim):
-            yield from number
-        else:
-            yield number.item() if isinstance(number, np.ndarray) else number
 
 
 class Arrays(Indexed):

@@ -10,7 +10,7 @@ import pytest
 import mspc as ms
 from mspc import Parameter, ParameterTuple, Tensor, mint, nn, ops
 from mspc.api import common
-from mspc.api.common.initial_values import Initializer, Normal, Uniform, XavierUniform
+from mspc.api.common.initializers import Initializer, Normal, Uniform, XavierUniform
 from mspc.ir.diagnostics import MspcError
 
 initializer = common.initializer.initializer

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mspc.api import index, mint, nn, train
-from mspc.api.index.defined import defined_in, modules_in
+from mspc.api.index.module import defined_in, modules_in
 
 
 def test_names_are_classes_and_functions_or_what_all_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_a_package_answers_by_its_table(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_module_that_was_imported_hides_no_function() -> None:
     """Both stand in files of their names."""
-    code = "from mspc import common, parallel, recompute; import mspc.api.parallel.shard as there; "
+    code = "from mspc import common, parallel, recompute; import mspc.api.parallel.layout as there; "
     code += "print(common.recompute is recompute, parallel.shard.__name__)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "True shard\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mspc import Tensor, nn, ops
-from mspc.api.nn.embedding_lookup import EmbeddingLookup
+from mspc.api.nn.basic import EmbeddingLookup
 
 
 def chooser():

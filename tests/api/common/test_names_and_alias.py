@@ -43,7 +43,7 @@ def test_every_module_of_the_table_imports(mindspore):
         ("mindspore", "Tensor", "mspc.api.common.tensor"),
         ("mindspore", "Layout", "mspc.api.parallel.layout"),
         ("mindspore.nn", "Cell", "mspc.api.nn.cell"),
-        ("mindspore.nn.optim.momentum", "Momentum", "mspc.api.nn.optim.momentum"),
+        ("mindspore.nn.optim.momentum", "Momentum", "mspc.api.nn.optim.gradient_descent"),
         ("mindspore.train.callback", "LossMonitor", "mspc.api.train.callback"),
         ("mindspore.train.model", "Model", "mspc.api.train.model"),
         ("mindspore.context", "ParallelMode", "mspc.api.context"),
@@ -59,8 +59,8 @@ def test_every_module_of_the_table_imports(mindspore):
         ("mindspore.ops.auto_generate.gen_ops_prim", "SumExt", "mspc.ops"),
         ("mindspore.ops.operations.nn_ops", "Softmax", "mspc.ops"),
         ("mindspore.parallel.shard", "Layout", "mspc.api.parallel.layout"),
-        ("mindspore.ops.operations.comm_ops", "_VirtualDataset", "mspc.api.nn.virtual_dataset"),
-        ("mindspore.nn.wrap.cell_wrapper", "_VirtualDatasetCell", "mspc.api.nn.virtual_dataset"),
+        ("mindspore.ops.operations.comm_ops", "_VirtualDataset", "mspc.api.nn.wrap"),
+        ("mindspore.nn.wrap.cell_wrapper", "_VirtualDatasetCell", "mspc.api.nn.wrap"),
     ],
 )
 def test_names_of_scripts_are_mspcs_own(mindspore, module, name, home):

@@ -8,7 +8,7 @@ import pytest
 import mspc as ms
 from mspc import Parameter, ParameterTuple, Tensor, nn, ops
 from mspc.api import common
-from mspc.api.common.initial_values import HeNormal, InitialValue, Normal, XavierUniform, initial_value
+from mspc.api.common.initializers import HeNormal, InitialValue, Normal, XavierUniform, initial_value
 
 initializer = common.initializer.initializer
 

@@ -14,7 +14,7 @@ from mspc.api import _checkparam as checks
 from mspc.api import state
 from mspc.api.common import api
 from mspc.api.ops import _utils as shapes
-from mspc.api.parallel import _auto_parallel_context, _cost_model_context, queries
+from mspc.api.parallel import _auto_parallel_context, algo_parameters, queries
 from mspc.api.state import Session
 from mspc.ir.diagnostics import MspcError
 
@@ -133,17 +133,17 @@ def test_a_script_asks_how_it_runs() -> None:
 
 
 def test_weights_of_a_search_say_that_they_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    _cost_model_context._set_multi_subgraphs()
-    _cost_model_context._set_multi_subgraphs()
+    algo_parameters._set_multi_subgraphs()
+    algo_parameters._set_multi_subgraphs()
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "multi_subgraphs=True of the cost model changes nothing here: mspc estimates costs" in said
-    _cost_model_context.cost_model_context().set_costmodel_alpha(2.0)
-    assert _cost_model_context.get_cost_model_context("costmodel_alpha") == 2.0
-    _cost_model_context.reset_cost_model_context()
-    assert not _cost_model_context._get_multi_subgraphs()
+    algo_parameters.cost_model_context().set_costmodel_alpha(2.0)
+    assert algo_parameters.get_cost_model_context("costmodel_alpha") == 2.0
+    algo_parameters.reset_cost_model_context()
+    assert not algo_parameters._get_multi_subgraphs()
     with pytest.raises(ValueError, match="set_cost_model_context has no option 'alpha'"):
-        _cost_model_context.set_cost_model_context(alpha=1.0)
+        algo_parameters.set_cost_model_context(alpha=1.0)
 
 
 def test_what_stands_for_a_library() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from mspc import Tensor
 from mspc.api import rooms
-from mspc.api.index.absent import said_of
+from mspc.api.index.module import said_of
 from mspc.api.index.stubs import FILES, FIRST
 from mspc.api.index.table import rows_of
 

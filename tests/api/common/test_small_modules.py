@@ -9,9 +9,8 @@ import pytest
 
 import mspc as ms
 from mspc import log, nn, ops
-from mspc.api.communication.group import GlobalComm
-from mspc.api.communication.groups import require_init
-from mspc.api.ops._primitive_cache import _get_cache_prim
+from mspc.api.communication.group import GlobalComm, require_init
+from mspc.api.ops.own_operators import _get_cache_prim
 from mspc.api.state import Session
 
 

@@ -37,6 +37,14 @@ VIEWS: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], np.ndarray]]
     "split": (lambda x: x.split(1, 0)[1], lambda x: x[1:]),
     "unbind": (lambda x: x.unbind(1)[2], lambda x: x[:, 2]),
     "astype": (lambda x: x.astype(ms.float32), lambda x: x),
+    "cast": (lambda x: ops.cast(x, ms.float32), lambda x: x),
+    "Cast": (lambda x: ops.Cast()(x[0], ms.float32), lambda x: x[0]),
+    "Tensor": (Tensor, lambda x: x),
+    "Tensor of a type": (lambda x: Tensor(x[1], ms.float32), lambda x: x[1]),
+    "data": (lambda x: x.data, lambda x: x),
+    "contiguous": (lambda x: x.contiguous(), lambda x: x),
+    "diagonal": (lambda x: x.diagonal(), lambda x: np.lib.stride_tricks.as_strided(x, (4, 2), (4, 64))),
+    "ops.diagonal": (lambda x: ops.diagonal(x[0], 1), lambda x: x.reshape(-1)[1:12:5]),
     "ops.reshape": (lambda x: ops.reshape(x, (4, 6)), lambda x: x.reshape(4, 6)),
     "ops.Transpose": (lambda x: ops.Transpose()(x, (2, 1, 0)), lambda x: x.T),
     "mint.select": (lambda x: mint.select(x, 1, 0), lambda x: x[:, 0]),
@@ -93,6 +101,41 @@ def test_views_show_what_is_written_to_the_whole(name: str) -> None:
     np.testing.assert_array_equal(other.asnumpy(), right)
 
 
+@pytest.mark.parametrize(
+    "view", [Tensor, lambda x: x.astype(ms.float32), lambda x: x.data, lambda x: Tensor(Tensor(x))]
+)
+def test_views_of_values_that_are_not_sampled_yet(view: Callable[[Any], Any]) -> None:
+    for x in (ops.zeros((2, 2)), Tensor(shape=(2, 2), dtype=ms.float32, init="zeros")):
+        part, other = view(x), view(x)
+        part[0] = 3.0
+        assert x.asnumpy().tolist() == other.asnumpy().tolist() == [[3, 3], [0, 0]]
+        x[1] = 4.0
+        assert part.asnumpy().tolist() == other.asnumpy().tolist() == [[3, 3], [4, 4]]
+
+
+def test_a_row_that_is_repeated_is_one_row() -> None:
+    x = Tensor(START[0, :1].copy())
+    x.broadcast_to((3, 4))[1] = 9.0
+    assert x.asnumpy().tolist() == [[9, 9, 9, 9]]
+
+
+@pytest.mark.parametrize("default", [START[0], ops.zeros((3, 4))], ids=["array", "initializer"])
+def test_the_data_of_a_parameter_are_a_tensor(default: Any) -> None:
+    p = Parameter(default, name="p")
+    expected, data = p.asnumpy(), p.data
+    assert type(data) is Tensor
+    data[0] = 5.0
+    expected[0] = 5
+    np.testing.assert_array_equal(p.asnumpy(), expected)
+    p.set_data(Tensor(expected + 1))
+    data[1, 0] = 7.0  # only this element: the others have changed since
+    expected += 1
+    expected[1, 0] = 7
+    np.testing.assert_array_equal(p.asnumpy(), expected)
+    p.data = Tensor(expected * 2)
+    np.testing.assert_array_equal(p.asnumpy(), expected * 2)
+
+
 def test_rows_of_a_loop_and_chained_indices() -> None:
     x, expected = Tensor(START.copy()), START.copy()
     for row, right in zip(x, expected, strict=True):
@@ -117,6 +160,7 @@ def test_an_index_with_arrays_writes_as_in_mindspore() -> None:
     [
         lambda x: x.copy(), lambda x: x.clone(), lambda x: x + 0, lambda x: x * 1.0, lambda x: mint.clone(x),
         lambda x: x.T.reshape(-1), lambda x: x.astype(ms.float64), lambda x: Tensor(x.asnumpy()), lambda x: x.abs(),
+        lambda x: Tensor(x, ms.float16), lambda x: Parameter(x, name="p"), lambda x: mint.diag(x[0][:, :3])[None],
         lambda x: x.tile((1, 1, 1)), lambda x: x.clamp(-100.0, 100.0), lambda x: ops.concat((x,)), lambda x: x.round(),
     ],
 )  # fmt: skip

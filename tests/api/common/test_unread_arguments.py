@@ -41,7 +41,7 @@ REASONS = {
         ops:.astype.copy""",
     "of an interface that others heed": """
         alias.py:PublicFinder.find_spec.path alias.py:PublicFinder.find_spec.target checks.py:anything.key
-        common/dtype_kinds.py:_DtypeKind.__init__.letters common/initializers.py:Constant.draw.generator
+        common/dtype.py:_DtypeKind.__init__.letters common/initializers.py:Constant.draw.generator
         dataset/nodes/processes.py:_Lent.part.first
         dataset/operation.py:Arithmetic.many.draws dataset/pipeline_random.py:EagerDraws.at.index
         dataset/pipeline_random.py:EagerDraws.inside.place dataset/transforms.py:OneHot.many.draws
@@ -55,23 +55,22 @@ REASONS = {
         nn/loss_scale.py:FixedLossScaleUpdateCell.construct.loss_scale
         nn/loss_scale.py:TrainOneStepWithLossScaleCell.start_overflow_check.pre_cond
         nn/loss_scale.py:TrainOneStepWithLossScaleCell.get_overflow_status.status
-        nn/loss_scaler.py:all_finite.status nn/loss_scaler.py:StaticLossScaler.adjust.grads_finite
+        nn/loss_scale.py:all_finite.status nn/loss_scale.py:StaticLossScaler.adjust.grads_finite
         train/callback.py:TimeMonitor.on_train_begin.run_context train/callback.py:TimeMonitor.epoch_begin.run_context
         train/callback.py:TimeMonitor.step_begin.run_context train/callback.py:TimeMonitor.step_end.run_context
-        train/utilization.py:FlopsUtilizationCollector.step_begin.run_context
         train/history.py:History.on_train_begin.run_context
-        train/plateau_callbacks.py:_Monitored.on_train_begin.run_context
-        train/plateau_callbacks.py:EarlyStopping.on_train_end.run_context ops/eager.py:EagerOneRank""",
+        train/callback.py:_Monitored.on_train_begin.run_context
+        train/callback.py:EarlyStopping.on_train_end.run_context ops/eager.py:EagerOneRank""",
     "it follows from another argument": """
         common/parameter.py:Parameter.set_data.slice_shape
         nn/basic.py:Dropout.__init__.dtype
-        train/checkpoint_config.py:CheckpointConfig.__init__.enc_mode
+        train/checkpointing.py:CheckpointConfig.__init__.enc_mode
         train/serialization.py:save_checkpoint.enc_mode train/serialization.py:load_checkpoint.dec_mode
         parallel/checkpoint_transform.py:load_distributed_checkpoint.dec_mode""",
     "there is nothing to cut or to show": """
-        nn/virtual_dataset.py:VirtualDataset.shard.args nn/virtual_dataset.py:VirtualDataset.shard.kwargs
-        nn/virtual_dataset.py:VirtualDataset.add_prim_attr.name
-        nn/virtual_dataset.py:VirtualDataset.add_prim_attr.value""",
+        nn/wrap.py:VirtualDataset.shard.args nn/wrap.py:VirtualDataset.shard.kwargs
+        nn/wrap.py:VirtualDataset.add_prim_attr.name
+        nn/wrap.py:VirtualDataset.add_prim_attr.value""",
 }
 """Arguments, or classes, by the reason."""
 

@@ -10,7 +10,7 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn
-from mspc.api.common.initial_values import initial_value
+from mspc.api.common.initializers import initial_value
 
 X = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)
 Y = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)

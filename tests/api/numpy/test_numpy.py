@@ -31,7 +31,7 @@ THREE = DRAWN.standard_normal((2, 3, 3)).astype(np.float32)
 ONE = """absolute abs fabs sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arctanh exp expm1 exp2 log log1p log2
 log10 sqrt square reciprocal deg2rad rad2deg radians ceil floor trunc fix rint sign negative positive cbrt""".split()
 TWO = """add subtract multiply divide true_divide floor_divide remainder mod fmod divmod power float_power maximum
-minimum arctan2 hypot logaddexp logaddexp2 copysign heaviside equal not_equal less less_equal greater greater_equal
+minimum arctan2 hypot logaddexp copysign heaviside equal not_equal less less_equal greater greater_equal
 logical_and logical_or logical_xor isclose outer kron""".split()
 CASES: dict[str, list[tuple[Any, ...]]] = {
     **{name: [(A,)] for name in ONE},
@@ -44,20 +44,18 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "inner": [(A, B), (V, W), (A, V)],
     "tensordot": [(THREE, THREE, 0), (THREE, S[:3, :3], 1), (A, B)],
     "cross": [(THREE, THREE + 1), (THREE, THREE[::-1] - 2, 1, 2, 0), (A[:, :2], B[:, :2]), (A[:, :3], B[:, :2])],
-    "multi_dot": [((A, S, S),)], "polyval": [(V, W)],
-    "interp": [(np.array([0.0, 2.0, 4.0, 9.0], np.float32), V, W), (W, V, W, -1.0, 5.0)],
     "array": [([1.0, 2.0],), (3.5,), (A, None, True)], "asarray": [([True, False],)], "asfarray": [([1, 2],)],
     "copy": [(A,)], "zeros": [((2, 3),), (4,)], "ones": [((2, 3),)], "full": [((2, 3), 2.5)],
     "zeros_like": [(A,)], "ones_like": [(I,)], "full_like": [(A, 3.0)], "empty_like": [], "empty": [],
     "arange": [(5,), (1, 9, 3), (0.5, 3.0, 0.5)], "linspace": [(0, 1, 5), (0.0, 1.0, 4, False), (0, 4, 5, True, True)],
-    "logspace": [(0, 2, 5)], "geomspace": [(1, 8, 4)], "eye": [(3,), (2, 4, 1)], "identity": [(3,)],
+    "logspace": [(0, 2, 5)], "eye": [(3,), (2, 4, 1)], "identity": [(3,)],
     "tri": [(3,), (3, 4, -1)], "tril": [(S,), (S, 1)], "triu": [(S,), (S, -1)],
     "tril_indices": [(3,), (3, 1, 4)], "triu_indices": [(3,), (3, -1, 4)], "tril_indices_from": [(A,)],
     "triu_indices_from": [(A,)], "diag_indices": [(3,)], "indices": [((2, 3),)], "meshgrid": [(V, W[:2])],
-    "diagflat": [(V,), (V, 1)], "vander": [(V,), (V, 3)], "bartlett": [(5,)], "blackman": [(5,)], "hamming": [(5,)],
+    "diagflat": [(V,), (V, 1)], "bartlett": [(5,)], "blackman": [(5,)], "hamming": [(5,)],
     "hanning": [(5,)], "rand": [], "randn": [],
     "reshape": [(A, (4, 3)), (A, -1)], "ravel": [(A,)], "transpose": [(A,), (THREE, (2, 0, 1))],
-    "moveaxis": [(THREE, 0, -1), (THREE, [0, 1], [2, 0])], "rollaxis": [(THREE, 2), (THREE, 0, 3)],
+    "moveaxis": [(THREE, 0, -1), (THREE, [0, 1], [2, 0])],
     "swapaxes": [(THREE, 0, 2)], "expand_dims": [(A, 1), (A, (0, 3))], "squeeze": [(A[None],), (A[:, None], 1)],
     "atleast_1d": [(V,)], "atleast_2d": [(V,)], "atleast_3d": [(V,), (A,)],
     "concatenate": [((A, B),), ((A, B), 1), ((A, V), None)], "append": [(A, B, 0), (A, V)], "stack": [((A, B), 1)],
@@ -78,37 +76,30 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "average": [(A,), (A, 1, W[:4] + 2)],
     **{key: [(A,), (A, 1)] for key in "argmax argmin".split()}, "count_nonzero": [(I,), (I, 1)],
     **{key: [(A, 1), (A,)] for key in "cumsum cumprod".split()}, "diff": [(A,), (A, 2, 0), (M,), (A, 1, 0, B, 2.0)],
-    "ediff1d": [(A,), (A, V, 3.0)], "trace": [(A,), (THREE, 1, 1, 2)],
+    "trace": [(A,), (THREE, 1, 1, 2)],
     **{key: [(N,), (N, 1)] for key in "nansum nanmean nanmax nanmin nanvar nanstd".split()}, "nancumsum": [(N, 1)],
     "norm": [(A,), (A, 3, 1), (A, np.inf, 0), (A, 1, 0)], "trapz": [(A,), (A, V), (A, None, 2.0, 0)],
     "cov": [(A,), (A, None, False), (A, B), (V, W, True, True), (A, None, True, False, None, I[1, :4] + 9),
             (A, B, True, False, None, np.array([1, 2, 3, 1]), A[0])],
     "corrcoef": [(A,), (A, B, False)], "searchsorted": [(V, W), (V, V, "right"), (W, V, "left", np.argsort(W))],
     "convolve": [(V, W[:3]), (W[:2], V, "same"), (V, W[:2], "valid"), (V, W, "same")],
-    "correlate": [(V, W[:3]), (W[:2], V, "full"), (V, W[:3], "same"), (W[:3], V, "same"), (W[:2], V)],
-    **{key: [(V, W[:2]), (W[:3], V)] for key in "polyadd polysub polymul".split()}, "polyder": [(V,), (V, 2)],
-    "polyint": [(V,), (V, 2, [1.0, 3.0]), (V, 1, 2.0)], "gradient": [(V,), (A, 2.0), (A, 2.0, 0.5), (A[:2, :2],)],
-    "unwrap": [(V * 3,), (A * 20, 4.0, 0)], "matrix_power": [(S, 3), (THREE, 0), (THREE, 1)],
+    "gradient": [(V,), (A, 2.0), (A, 2.0, 0.5), (A[:2, :2],)],
+    "matrix_power": [(S, 3), (THREE, 0), (THREE, 1)],
     "gcd": [(I, I + 4), (12, I)], "lcm": [(I, I + 4)],
-    "choose": [(I, (V, W, 3.0)), (I, (V, W, W + 1), "wrap")], "ix_": [(V, W[:2])],
+    "choose": [(I, (V, W, 3.0)), (I, (V, W, W + 1), "wrap")],
     "unravel_index": [(np.array([3, 11, 0]), (3, 4)), (np.array([[3, 11]]), (3, 4), "F")],
-    "ravel_multi_index": [(np.array([[2, 0, 1], [3, 1, 9]]), (3, 4), "clip"),
-                          ((np.array([2, -1]), np.array([3, 5])), (3, 4), "wrap", "F")],
     "piecewise": [(W, [W < 0, W > 1], [-1, abs]), (W, [W < 0], [abs, 7.0]), (W, W > 1, [2])],
-    "apply_over_axes": [(mnp.sum, THREE, (0, -1))],
     "digitize": [(W, V), (V, V, True)], "promote_types": [], "result_type": [],
 }  # fmt: skip
 """Arguments of every function, which are tensors where they are arrays."""
 OTHERS: dict[str, Callable[..., Any]] = {
-    "multi_dot": np.linalg.multi_dot, "norm": lambda x, o=None, axis=None: _norm(x, o, axis), "asfarray": np.asarray,
+    "norm": lambda x, o=None, axis=None: _norm(x, o, axis), "asfarray": np.asarray,
     "average": lambda x, axis=None, weights=None: np.average(x, axis, weights), "trapz": lambda *a: np.trapezoid(*a),
     "array": lambda obj, *_: np.array(obj),
-    "rollaxis": np.rollaxis, "ediff1d": lambda a, end=None, begin=None: np.ediff1d(a, end, begin),
     "in1d": lambda a, b: np.isin(a, b).ravel(), "fix": np.trunc, "array_equal": np.array_equal,
     "take": lambda a, i, axis=None: np.take(a, i, axis, mode="clip"),
     "choose": lambda a, choices, mode="clip": np.choose(a, choices, mode=mode), "matrix_power": np.linalg.matrix_power,
-    "unwrap": lambda p, discont=None, axis=-1: np.unwrap(p, discont, axis),
-    "apply_over_axes": lambda _, a, axes: np.apply_over_axes(np.sum, a, axes),
+
 }  # fmt: skip
 """What NumPy has under another name, or with other arguments."""
 TYPES = """bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 int_ float_ uint pi e inf nan

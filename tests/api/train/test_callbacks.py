@@ -10,7 +10,7 @@ import pytest
 
 import mspc as ms
 from mspc import Model, Parameter, Tensor, nn, train
-from mspc.api.train.progress import ProgressBar
+from mspc.api.train.callback import ProgressBar
 from mspc.dataset import GeneratorDataset
 from mspc.train.callback import InternalCallbackParam
 
@@ -247,7 +247,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bar_on_a_terminal_makes_way_for_callbacks(monkeypatch: pytest.MonkeyPatch, narrow: None) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("mspc.api.train.progress.INTERVAL", 0)
+    monkeypatch.setattr("mspc.api.train.callback.INTERVAL", 0)
 
     class Looks(train.Callback):
         def on_train_step_begin(self, run_context: Any) -> None:

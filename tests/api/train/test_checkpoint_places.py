@@ -8,7 +8,7 @@ import pytest
 
 import mspc as ms
 from mspc.api import call_handler
-from mspc.api.train.checkpoint_folders import CheckpointFolder
+from mspc.api.train.checkpointing import CheckpointFolder
 from mspc.train import CheckpointConfig, ModelCheckpoint
 from tests.api.nn.test_train import Losses, data, model
 

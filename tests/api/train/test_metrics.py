@@ -123,82 +123,6 @@ def test_errors_are_means_over_rows(made: Any, judge: str) -> None:
     assert wide == {"mean_squared_error": 2.5, "mean_absolute_error": 1.5}[judge]
 
 
-@pytest.mark.parametrize(
-    ("normalize", "sk_name"), [("no_norm", None), ("target", "true"), ("prediction", "pred"), ("all", "all")]
-)
-def test_confusion_matrices(normalize: str, sk_name: str | None) -> None:
-    expected = sk.confusion_matrix(CLASSES, CHOSEN, labels=LABELS, normalize=sk_name)
-    metric = train.ConfusionMatrix(6, normalize)
-    np.testing.assert_allclose(fed(metric, LOGITS, CLASSES).eval(), expected, rtol=1e-12)
-    np.testing.assert_allclose(fed(metric, CHOSEN, CLASSES).eval(), expected, rtol=1e-12)
-
-
-def test_a_confusion_matrix_of_probabilities() -> None:
-    scores = np.array([0.2, 0.6, 0.9, 0.5], np.float32)
-    found = train.ConfusionMatrix(2, threshold=0.6)(scores, np.array([0, 0, 1, 1]))
-    assert found.tolist() == [[1, 1], [1, 1]]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("sensitivity", lambda t, p: sk.recall_score(t, p)),
-        ("Specificity", lambda t, p: sk.recall_score(t, p, pos_label=0)),
-        ("positive predictive value", lambda t, p: sk.precision_score(t, p)),
-        ("npv", lambda t, p: sk.precision_score(t, p, pos_label=0)),
-        ("miss rate", lambda t, p: 1 - sk.recall_score(t, p)),
-        ("fall_out", lambda t, p: 1 - sk.recall_score(t, p, pos_label=0)),
-        ("false discovery rate", lambda t, p: 1 - sk.precision_score(t, p)),
-        ("false omission rate", lambda t, p: 1 - sk.precision_score(t, p, pos_label=0)),
-        ("threat score", lambda t, p: sk.jaccard_score(t, p)),
-        ("accuracy", lambda t, p: sk.accuracy_score(t, p)),
-        ("balanced accuracy", lambda t, p: sk.balanced_accuracy_score(t, p)),
-        ("f1 score", lambda t, p: sk.f1_score(t, p)),
-        ("mcc", lambda t, p: sk.matthews_corrcoef(t, p)),
-        ("fowlkes mallows index", lambda t, p: np.sqrt(sk.precision_score(t, p) * sk.recall_score(t, p))),
-        ("informedness", lambda t, p: sk.balanced_accuracy_score(t, p, adjusted=True)),
-        ("markedness", lambda t, p: sk.precision_score(t, p) + sk.precision_score(t, p, pos_label=0) - 1),
-    ],
-)
-def test_rates_of_true_and_false_positives(name: str, expected: Any) -> None:
-    found = fed(train.ConfusionMatrixMetric(metric_name=name), MANY, MANY_TRUE).eval()
-    np.testing.assert_allclose(found, [expected(MANY_TRUE.reshape(-1), MANY.reshape(-1))], rtol=1e-12)
-
-
-def test_rates_per_sample_and_channel() -> None:
-    predicted, true = (DRAW.integers(0, 2, (3, 4, 7)) for _ in range(2))
-    metric = train.ConfusionMatrixMetric(skip_channel=False, metric_name="tpr", calculation_method=True)
-    expected = [
-        np.mean([sk.recall_score(true[i, c], predicted[i, c]) for c in (1, 2, 3) if true[i, c].any()]) for i in range(3)
-    ]
-    assert metric(predicted, true) == pytest.approx(np.mean(expected), rel=1e-12)
-
-
-def test_curves_and_the_area_below() -> None:
-    scores = DRAW.integers(0, 6, 15) / 8.0  # with ties
-    wanted = np.array([0, 1, 1] * 5)
-    fpr, tpr, thresholds = fed(train.ROC(), scores, wanted).eval()
-    expected = sk.roc_curve(wanted, scores, drop_intermediate=False)
-    np.testing.assert_allclose(fpr, expected[0], rtol=1e-12)
-    np.testing.assert_allclose(tpr, expected[1], rtol=1e-12)
-    np.testing.assert_allclose(thresholds[1:], expected[2][1:], rtol=1e-12)
-    area = sk.roc_auc_score(wanted, scores)
-    assert train.auc(fpr, tpr) == pytest.approx(area, rel=1e-12)
-    assert train.auc(fpr[::-1], tpr[::-1]) == pytest.approx(area, rel=1e-12)
-    order = DRAW.permutation(len(fpr))
-    assert train.auc(fpr[order], tpr[order], reorder=True) == pytest.approx(area, rel=1e-12)
-    with pytest.raises(ValueError, match="auc: x must rise or fall throughout"):
-        train.auc(np.array([0.0, 2.0, 1.0]), np.zeros(3))
-
-
-def test_one_curve_for_each_class() -> None:
-    labels = np.arange(15) % 6
-    fprs, tprs, _ = fed(train.ROC(class_num=6), LOGITS, labels).eval()
-    areas = [train.auc(f, t) for f, t in zip(fprs, tprs, strict=True)]
-    expected = [sk.roc_auc_score(labels == c, LOGITS[:, c]) for c in LABELS]
-    np.testing.assert_allclose(areas, expected, rtol=1e-12)
-
-
 def log_loss(odds: np.ndarray, labels: np.ndarray) -> float:
     exact = odds.astype(float)
     return sk.log_loss(labels, exact / exact.sum(1, keepdims=True), labels=LABELS)
@@ -211,19 +135,6 @@ def test_perplexity_leaves_a_label_out() -> None:
     kept = CLASSES != 2
     loss = log_loss(odds[kept], CLASSES[kept])
     assert fed(train.Perplexity(ignore_label=2), odds, CLASSES).eval() == pytest.approx(np.exp(loss), rel=1e-5)
-
-
-def test_similarity_of_rows_and_sets() -> None:
-    rows = LOGITS[:4].astype(float)
-    from sklearn.metrics.pairwise import cosine_similarity
-
-    expected = cosine_similarity(rows)
-    np.testing.assert_allclose(train.CosineSimilarity(zero_diagonal=False)(rows), expected, rtol=1e-12)
-    np.fill_diagonal(expected, 0)
-    np.testing.assert_allclose(train.CosineSimilarity(reduction="mean")(rows), expected.mean(-1), rtol=1e-12)
-    np.testing.assert_allclose(train.CosineSimilarity("dot", "sum", False)(rows), (rows @ rows.T).sum(-1), rtol=1e-12)
-    found = train.Dice()(MANY[:1], MANY_TRUE[:1])
-    assert found == pytest.approx(2 * (MANY[0] @ MANY_TRUE[0]) / (MANY[0].sum() + MANY_TRUE[0].sum()), rel=1e-5)
 
 
 def test_losses_of_batches_are_averaged() -> None:
@@ -330,15 +241,6 @@ def other_classes() -> None:
             lambda: train.MAE()(LOGITS, CLASSES), ValueError,
             "MAE.update: predictions have shape (15, 6), labels (15,)",
         ),
-        (
-            lambda: train.ConfusionMatrix(2)(np.array([0, 3]), np.array([0, 1])), ValueError,
-            "ConfusionMatrix.update: label 3 is no class; there are 0 to 1",
-        ),
-        (
-            lambda: train.ConfusionMatrixMetric(metric_name="luck"), ValueError,
-            "ConfusionMatrixMetric: unknown metric_name 'luck'; known are sensitivity, specificity, ",
-        ),
-        (lambda: train.ROC()(np.ones(3), np.ones(3)), ValueError, "ROC.eval: there is no negative sample"),
     ],
 )  # fmt: skip
 def test_what_fits_no_metric_is_named(call: Any, error: type[Exception], message: str) -> None:

@@ -16,8 +16,7 @@ from mspc.api.common.gradient import jit, value_and_grad
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.parallel.auto_parallel import AutoParallel
-from mspc.api.parallel.layout import Layout
-from mspc.api.parallel.shard import shard
+from mspc.api.parallel.layout import Layout, shard
 from mspc.api.state import Session
 from mspc.communication import init
 from mspc.compiler.frontend.trace import Leaf, Traced, trace

@@ -87,8 +87,6 @@ def test_a_sampler_chooses_from_its_childs() -> None:
     assert sampler.get_child() is not None
     with pytest.raises(RuntimeError, match="there is a child already"):
         sampler.add_child(ds.RandomSampler())
-    with pytest.raises(RuntimeError, match="samplers that a script writes stand alone"):
-        ds.RandomSampler().add_child(ds.IterSampler([1]))
     classes = ds.PKSampler(1)
     classes.add_child(ds.SequentialSampler(3, 5))
     assert sorted(epochs(classes)[0]) != [0, 1, 2]
@@ -112,6 +110,26 @@ def test_a_sampler_of_the_user() -> None:
     assert epochs(Backwards()) == [list(range(9, -1, -1))] * 2
     assert epochs(Backwards(3)) == [[9, 8, 7]] * 2
     assert epochs(Lists()) == [[1, 2, 3, 4]] * 2
+
+
+@pytest.mark.parametrize(
+    ("sampler", "child", "rows"),
+    [
+        (ds.SequentialSampler(1, 2), ds.IterSampler([7, 5, 3, 1]), [5, 3]),
+        (ds.DistributedSampler(2, 0, shuffle=False), ds.IterSampler([7, 5, 3, 1]), [7, 3]),
+        (ds.SubsetSampler([0, 2]), ds.IterSampler([7, 5, 3, 1]), [7, 3]),
+        (ds.IterSampler([2, 0]), ds.SequentialSampler(4, 3), [6, 4]),
+        (ds.IterSampler([2, 0]), ds.IterSampler([7, 5, 3, 1]), [3, 7]),
+    ],
+)
+def test_samplers_of_the_user_have_children_and_are_children(sampler: Any, child: Any, rows: list[int]) -> None:
+    """The rows are those that MindSpore 2.10 gives."""
+    sampler.add_child(child)
+    assert epochs(sampler) == [rows] * 2
+    outside = ds.IterSampler([9])
+    outside.add_child(ds.IterSampler([1, 2]))
+    with pytest.raises(ValueError, match="gives row 9, but the data set has 2 rows"):
+        epochs(outside)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.api import context, state
-from mspc.api.common.executor import CellGraphExecutor
+from mspc.api.common.api import CellGraphExecutor
 from mspc.api.state import Session
 from mspc.ir.diagnostics import MspcError
 
