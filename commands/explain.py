@@ -8,7 +8,7 @@ from dataclasses import asdict
 from math import isinf
 from pathlib import Path
 
-from mspc.analysis.cost.missing_rates import together
+from mspc.analysis.cost.timeline import together
 from mspc.commands.comparison.all_differences import memory_differences
 from mspc.commands.comparison.tables import memory_table
 from mspc.commands.facts.reading import planned_memory

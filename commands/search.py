@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.missing_rates import MissingRate, together
+from mspc.analysis.cost.timeline import MissingRate, together
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.options import numbers_of, size_of

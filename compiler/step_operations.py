@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mspc.analysis.cost import operations
+from mspc.analysis.cost import nodes
 from mspc.compiler.driver import Compiled
 
 
@@ -12,6 +12,6 @@ def operations_of(compiled: Compiled, rank: int) -> tuple[float, float, float, f
     What several ranks compute alike counts once for all ranks together. Where each rank has a graph of its own, all
     are taken to have as much to do.
     """
-    own = operations.operations_of(compiled.rank_graph(rank))
-    together = operations.operations_of(compiled.graph) if compiled.config.sharded else own.times(compiled.config.ranks)
+    own = nodes.operations_of(compiled.rank_graph(rank))
+    together = nodes.operations_of(compiled.graph) if compiled.config.sharded else own.times(compiled.config.ranks)
     return (*together, *own)

@@ -41,12 +41,11 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import Type, dtype_of
 from mspc.ops.collective.base import Collective
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
-from mspc.runtime.comm.control_flow import collectives_of
-from mspc.runtime.comm.interface import Communicator
+from mspc.runtime.comm.interface import Communicator, collectives_of
 from mspc.runtime.compiled_loops import begin_library
+from mspc.runtime.data import gather, slice_parameter, slices_of
 from mspc.runtime.device_choice import EACH_ITS_OWN, DeviceRequest
-from mspc.runtime.faults.stalled import GRAPHS
-from mspc.runtime.slices import gather, slice_parameter, slices_of
+from mspc.runtime.faults.stopped import GRAPHS
 
 # Runs one compiled target on a rank: its executor, and how its values and arguments arrive.
 

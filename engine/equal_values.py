@@ -25,8 +25,8 @@ from mspc.ir.text.printer import print_graph
 from mspc.ops.collective.base import Collective
 from mspc.runtime.comm.agreement import gathered
 from mspc.runtime.comm.interface import Communicator, fingerprint
+from mspc.runtime.data import slices_of
 from mspc.runtime.device_choice import EACH_ITS_OWN
-from mspc.runtime.slices import slices_of
 
 LONGEST = 200
 """Characters of an operator that a message shows."""

@@ -107,7 +107,7 @@ class Job:
             if text:
                 print(text, file=sys.stderr, flush=True)
             raise SystemExit(status)
-        from mspc.runtime.faults.failure import StoppedByOther  # this module must not import NumPy before join_job
+        from mspc.runtime.faults.record import StoppedByOther  # this module must not import NumPy before join_job
 
         if isinstance(error, StoppedByOther):
             self.watch.fail("", status, quiet=True)

@@ -20,8 +20,8 @@ from mspc.ops.collective.point_to_point import Receive, Send
 from mspc.ops.op import Op, RequestedSharding
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import Communicator
-from mspc.runtime.faults.failure import StoppedByOther
-from mspc.runtime.faults.stalled import shown_ranks
+from mspc.runtime.faults.record import StoppedByOther
+from mspc.runtime.faults.stopped import shown_ranks
 
 # Ranks note the line of the script at which they wait for others, for the message that is printed if these never come.
 

@@ -21,7 +21,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.cpu.blocks import thread_count
 from mspc.runtime.available_memory import room_for
-from mspc.runtime.slices import full_type, gather, slice_parameter, slices_of
+from mspc.runtime.data import full_type, gather, slice_parameter, slices_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -24,11 +24,10 @@ from mspc.ops.check_graph import check_graph
 from mspc.runtime.available_memory import check_room, room_for
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, gathered, stop_together
 from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.data import Batches, load_batches, storable, synthetic_batches
+from mspc.runtime.data import Batches, full_type, gather, load_batches, storable, synthetic_batches
 from mspc.runtime.device_choice import DeviceRequest, Wishes
-from mspc.runtime.faults.failure import NodeFailure
+from mspc.runtime.faults.record import NodeFailure
 from mspc.runtime.program import PROGRAM, Program, Settings, load_program, load_slices
-from mspc.runtime.slices import full_type, gather
 
 Array = Any
 

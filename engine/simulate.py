@@ -25,7 +25,7 @@ from mspc.engine.script import ScriptError, run_script_as
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.device_choice import Hardware, Wishes
-from mspc.runtime.faults.failure import StoppedByOther
+from mspc.runtime.faults.record import StoppedByOther
 
 # Separates everything global that a script can see and change, so that simulated ranks each have their own.
 

@@ -7,8 +7,7 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import WORK, Graph, Node

@@ -12,7 +12,7 @@ from pathlib import Path
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import TensorType
-from mspc.runtime.slices import full_type
+from mspc.runtime.data import full_type
 
 
 def check_room(graph: Graph, file: str) -> None:

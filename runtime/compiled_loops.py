@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.analysis.step_elements import elements, step_elements
+from mspc.analysis.aliasing import elements, step_elements
 from mspc.ir.graph import Graph, element_types
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op

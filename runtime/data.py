@@ -11,11 +11,220 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of
 from mspc.ir.files.regular import check_regular
-from mspc.ir.graph import Parameter
-from mspc.ir.types import BFLOAT16
-from mspc.runtime.slices import full_type, slice_parameter
+from mspc.ir.graph import Layouts, Parameter
+from mspc.ir.layout import Layout
+from mspc.ir.types import BFLOAT16, TensorType
+from mspc.runtime.comm.interface import Communicator
+
+# Where the arrays of parameters lie that a rank's graphs share: in the host's memory, or on a GPU.
+#
+# NumPy is loaded when the first array is wanted: which device runs is decided before that.
+
 
 Array = Any
+
+
+class SharedMemory:
+    """The memory of arrays that a rank's graphs share; here it is the host's."""
+
+    copies = False
+    """Whether `place` makes a copy; where not, the array must be nobody else's."""
+
+    def place(self, array: Array, on_host: bool = False) -> Array:
+        """The array as executors take it; they hold on to it and write to it. on_host: in the host's memory."""
+        return array
+
+    def like(self, placed: Array) -> Array:
+        """Another array of the same values, in the same memory, where `place` makes copies; else the array itself."""
+        return placed
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any, on_host: bool = False) -> Array:
+        """An array of zeros as executors take it."""
+        import numpy as np
+
+        return np.zeros(shape, dtype)
+
+    def fetch(self, placed: Array) -> Array:
+        """The values, as a NumPy array, which may be the placed one."""
+        return placed
+
+    def store(self, placed: Array, array: Array) -> None:
+        """Replace the values by those of a NumPy array."""
+        placed[...] = array
+
+    def finish(self) -> None:
+        """Wait for all steps under way; raises what they raise."""
+
+    def most(self) -> int:
+        """Bytes of device memory that were taken at most."""
+        return 0
+
+
+class GpuMemory(SharedMemory):
+    """Arrays on the GPU. `executors`: whose steps may be under way."""
+
+    copies = True
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.executors: list[Any] = []
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any, on_host: bool = False) -> Array:
+        if on_host:
+            from mspc.runtime.gpu.host_arrays import pinned_copy
+
+            return pinned_copy(self.device, 0, shape, dtype)
+        placed = self.device.zeros(shape, dtype)
+        self.device.synchronize()
+        return placed
+
+    def place(self, array: Array, on_host: bool = False) -> Array:
+        if on_host:
+            from mspc.runtime.gpu.host_arrays import pinned_copy
+
+            return pinned_copy(self.device, array, array.shape, array.dtype)
+        placed = self.device.empty(array.shape, array.dtype)
+        self._send(array, placed)
+        return placed
+
+    def like(self, placed: Array) -> Array:
+        from mspc.runtime.gpu.host_arrays import PinnedArray, pinned_copy
+
+        if isinstance(placed, PinnedArray):
+            return pinned_copy(self.device, placed, placed.shape, placed.dtype)
+        made = self.device.empty(placed.shape, placed.dtype)
+        with self.device.stream("compute"):
+            self.device.copy(placed, made)
+        self.device.synchronize()
+        return made
+
+    def fetch(self, placed: Array) -> Array:
+        import numpy as np
+
+        from mspc.runtime.gpu.host_arrays import PinnedArray
+
+        if isinstance(placed, np.ndarray) and not isinstance(placed, PinnedArray):
+            return placed  # a constant of the script's, which an executor places
+        self.finish()
+        if isinstance(placed, PinnedArray):
+            return np.array(placed)
+        found = np.empty(placed.shape, placed.dtype)
+        with self.device.stream("compute"):
+            self.device.receive(placed, found)
+        self.device.synchronize()
+        return found
+
+    def store(self, placed: Array, array: Array) -> None:
+        from mspc.runtime.gpu.host_arrays import PinnedArray
+
+        self.finish()
+        if isinstance(placed, PinnedArray):
+            placed[...] = array
+        else:
+            self._send(array, placed)
+        self.device.writers.outside(placed)
+
+    def finish(self) -> None:
+        for executor in self.executors:
+            executor.finish()
+
+    def most(self) -> int:
+        return int(self.device.pool.total_bytes())  # a pool gives nothing back
+
+    def _send(self, array: Array, placed: Array) -> None:
+        import numpy as np
+
+        host = np.ascontiguousarray(array, placed.dtype).reshape(placed.shape)
+        with self.device.stream("compute"):
+            self.device.send(host, placed)
+        self.device.synchronize()
+
+
+def local_slice(array: Array, layout: Layouts, rank: int) -> Array:
+    """A rank's slice of a full array, as a writable contiguous array of its own."""
+    return np.array(_part(array, layout, rank), order="C")
+
+
+def _part(array: Array, layout: Layouts, rank: int) -> Array:
+    """A rank's slice of a full array, in its memory."""
+    if not isinstance(layout, Layout) or layout.is_replicated:
+        return array
+    return array[layout.slices_for(rank, array.shape)]
+
+
+def full_type(parameter: Parameter) -> TensorType:
+    """The type of a parameter before slicing.
+
+    Raises:
+        MspcError: it is no tensor, or the parameter is no slice of it, as in a file that was changed.
+    """
+    own, layout = parameter.type, parameter.layout
+    type = parameter.global_type if parameter.global_type is not None else own
+    if not isinstance(type, TensorType) or not isinstance(own, TensorType):
+        raise MspcError(f"{parameter.kind} {parameter.name!r} is a {type}; the program takes tensors only")
+    if parameter.global_type is not None and isinstance(layout, Layout):
+        fits = len(layout.dims) == len(type.shape) and type.dtype == own.dtype
+        if not fits or layout.local_shape(type.shape) != own.shape:
+            raise MspcError(f"{parameter.kind} {parameter.name!r}: {own} at {layout} is no slice of {type}")
+    return type
+
+
+def slices_of(parameter: Parameter, rank: int) -> tuple[slice, ...] | None:
+    """The place in the global tensor of the slice that `rank` holds of `parameter`; None for all of it."""
+    layout = parameter.layout
+    if not isinstance(layout, Layout) or layout.is_replicated:
+        return None
+    return layout.slices_for(rank, full_type(parameter).shape)
+
+
+def slice_parameter(parameter: Parameter, array: Array, rank: int, what: str, copied: bool = True) -> Array:
+    """The slice of the full `array` that `rank` holds of `parameter`. copied: as a contiguous array of its own, not one
+    that may lie in the memory of the full one.
+
+    Raises:
+        MspcError: the array has another shape, or another kind of number, than the parameter.
+    """
+    type = full_type(parameter)
+    if tuple(array.shape) != type.shape:
+        raise MspcError(f"{what} {parameter.name!r} has shape {tuple(array.shape)}; the program takes {type.shape}")
+    _check_kind(parameter, array, what)
+    part = local_slice if copied else _part
+    return part(array, parameter.layout, rank).astype(type.dtype.numpy, copy=False)
+
+
+def typed_as(parameter: Parameter, part: Array, what: str) -> Array:
+    """A slice of `parameter` in its element type. Raises MspcError for another kind of number."""
+    _check_kind(parameter, part, what)
+    return part.astype(full_type(parameter).dtype.numpy, copy=False)
+
+
+def _check_kind(parameter: Parameter, array: Array, what: str) -> None:
+    wanted = full_type(parameter).dtype.numpy
+    if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
+        raise MspcError(f"{what} {parameter.name!r} is {array.dtype.name}; the program takes {wanted.name}")
+
+
+def gather(local: Array, layout: Layouts, shape: tuple[int, ...], comm: Communicator) -> Array:
+    """The global array of which every rank holds the slice that `layout` says; all ranks call this together.
+
+    Only the ranks that differ along axes that shard the tensor exchange slices, so no slice travels twice.
+    """
+    if comm.size == 1 or not isinstance(layout, Layout) or layout.is_replicated:
+        return np.array(local)
+    axes = tuple(axis for dim in layout.dims for axis in dim)
+    members = layout.group(axes, comm.rank)
+    stacked = comm.all_gather(np.asarray(local)[None], members, 0)
+    global_array = np.empty(shape, stacked.dtype)
+    for member, piece in zip(members, stacked, strict=True):
+        global_array[layout.slices_for(member, shape)] = piece
+    return global_array
+
+
+def result_layout(layout: Layouts) -> Layout | None:
+    """The layout of a result that is one tensor."""
+    return layout if isinstance(layout, Layout) else None
+
+
 ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06")
 """How an npz file begins, one that holds arrays and an empty one."""
 

@@ -13,9 +13,8 @@ from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.compiled_loops import pays
-from mspc.runtime.faults.failure import NodeFailure, RegionFailure
 from mspc.runtime.faults.finite import Origin, check_finite, search
-from mspc.runtime.faults.record import PLACE_WORDS
+from mspc.runtime.faults.record import PLACE_WORDS, NodeFailure, RegionFailure
 from mspc.runtime.node_timer import NodeTimer
 from mspc.runtime.plan import ExecutionPlan, Instructions, RegionKernels, own, parts_of, plan, prepare
 from mspc.runtime.profile import NodeTiming

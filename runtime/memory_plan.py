@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mspc.analysis.shadow_weights import marked_shadow_weights
+from mspc.analysis.aliasing import marked_shadow_weights
 from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.analysis.lifetimes import results_over
+from mspc.analysis.aliasing import results_over
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
@@ -22,8 +22,7 @@ from mspc.ops.control.regions import Scan, body_of, spread
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.updates import GroupedUpdate, gradient_index
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.faults.failure import NodeFailure, RegionFailure
-from mspc.runtime.faults.record import PLACE_WORDS
+from mspc.runtime.faults.record import PLACE_WORDS, NodeFailure, RegionFailure
 from mspc.runtime.plan import own
 from mspc.runtime.regions.kernels import Regions
 

@@ -28,8 +28,8 @@ from mspc.ir.text.fragments import read_layouts
 from mspc.ir.text.limits import MOST_RANKS
 from mspc.ir.text.source_text import Malformed
 from mspc.ir.types import dtype_of
-from mspc.runtime.plan_entries import PlanEntries, read_plan_entries
-from mspc.runtime.slices import full_type, slice_parameter, slices_of, typed_as
+from mspc.runtime.data import full_type, slice_parameter, slices_of, typed_as
+from mspc.runtime.plan import PlanEntries, read_plan_entries
 
 FORMAT = 1
 PROGRAM = "program.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mspc.analysis.shadow_weights import mark_shadow_weights
+from mspc.analysis.aliasing import mark_shadow_weights
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.collectives import AllReduce

@@ -147,7 +147,7 @@ def run_case(corpus: Corpus, number: int, folder: Path) -> str:
 
 
 def _is_failure_of_a_kernel(error: MspcError) -> bool:
-    from mspc.runtime.faults.failure import NodeFailure
+    from mspc.runtime.faults.record import NodeFailure
 
     return isinstance(error, NodeFailure)
 

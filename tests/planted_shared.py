@@ -179,7 +179,7 @@ BY_THEMSELVES = {
         Planted("masks-equal-in-every-step", "ops/random/words.py", "if turns or calls else step",
                 "if turns or calls else 1"),
         Planted("more-is-kept", "ops/random/words.py", "round(keep_prob * 65536)", "round(keep_prob * 60000)"),
-        Planted("gathered-backwards", "runtime/slices.py", "zip(members, stacked, strict=True)",
+        Planted("gathered-backwards", "runtime/data.py", "zip(members, stacked, strict=True)",
                 "zip(members, stacked[::-1], strict=True)"),
     ),
     "loops": (
@@ -222,7 +222,7 @@ OF_KINDS = {
         Planted("scattered-by-falling-ranks", "ops/collective/collectives.py",
                 "return partial(comm.reduce_scatter, op=self.op, ranks=self.ranks, axis=self.axis)",
                 "return partial(comm.reduce_scatter, op=self.op, ranks=self.ranks[::-1], axis=self.axis)"),
-        Planted("slices-of-the-next-rank", "runtime/slices.py", "return array[layout.slices_for(rank, array.shape)]",
+        Planted("slices-of-the-next-rank", "runtime/data.py", "return array[layout.slices_for(rank, array.shape)]",
                 "return array[layout.slices_for((rank + 1) % layout.ranks, array.shape)]"),
     ),
     "recomputed": (

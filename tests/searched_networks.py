@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mspc import Parameter, Tensor, nn, ops
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.nodes import least_seconds
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.api.context import freeze

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import estimates
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.search.calibration.machine_file import write_machine
 from tests.conftest import HANG
 

@@ -24,8 +24,7 @@ from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 from mspc.ops.tensor.reshape import Cast
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.faults.failure import RegionFailure
-from mspc.runtime.faults.record import PLACE_WORDS
+from mspc.runtime.faults.record import PLACE_WORDS, RegionFailure
 from mspc.runtime.regions.kernels import Regions
 from mspc.verify.difference import ComparedValue
 

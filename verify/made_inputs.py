@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.analysis.index_ranges import distributions, index_limits
+from mspc.analysis.integer_ranges import distributions, index_limits
 from mspc.ir.graph import Constant, Graph, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, TensorType

@@ -26,9 +26,9 @@ from mspc.ir.types import TensorType, dtype_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.data import full_type, gather, slice_parameter
 from mspc.runtime.executor import Executor
 from mspc.runtime.observe import observe
-from mspc.runtime.slices import full_type, gather, slice_parameter
 from mspc.verify.difference import ComparedValue, compare
 from mspc.verify.judged_collectives import expected, expected_rows
 from mspc.verify.one_device import Poke

@@ -14,7 +14,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.control.regions import If, Scan
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.slices import local_slice
+from mspc.runtime.data import local_slice
 from mspc.verify.difference import ComparedValue
 from mspc.verify.finite_differences import Directions, directions
 from mspc.verify.global_batch import (

@@ -6,19 +6,386 @@ The figures are rough: enough to decide what should run beside a collective, and
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
-from mspc.analysis.cost.fused_lines import cost_of_lines, loaded_of_operands, sums_columns
-from mspc.analysis.cost.kinds import BLOCK, kind_of_work, kinds_of_slices, product_of, share_of_scores
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, UPDATES, Machine
-from mspc.ir.graph import Graph, Node, element_types, operand_types
-from mspc.ir.types import FLOAT32, DType
+from mspc.analysis.cost.machine import (
+    BIASED,
+    CAUSAL,
+    COLUMN_SUMS,
+    DEEP,
+    DRAWS,
+    DROPPED,
+    ELEMENTWISE,
+    FLAT,
+    GROUPED,
+    H200,
+    MASKED,
+    POINTWISE,
+    PRODUCTS,
+    SHALLOW,
+    UNEVEN,
+    UPDATES,
+    Machine,
+)
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, Value, element_types, operand_types
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import FLOAT32, DType, TensorType
+from mspc.ops.bases import axes_of
 from mspc.ops.collective.base import Collective, is_summed_by_reader
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps, has_moves, loaded_bytes
+from mspc.ops.fused.kernel import row_of
+from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import ReductionOp
+
+if TYPE_CHECKING:
+    from mspc.ops.nn.attention_base import AttentionOp
+
+
+# The cost of a node depends on what kind of work it is: which kernels take it, and how fast they are, follows from its
+# attributes and the shapes of its operands. A machine has rates of every kind.
+
+
+DEPTH = 4
+"""How many times the mean side of its result a product sums up, from which on it is deep: there are too few blocks of
+the result for all multiprocessors, so that several share one."""
+LOADED = 16
+"""Bytes that kernels load at once."""
+BLOCK, STEP = 64, 32
+"""Rows and columns of a result, and terms of its sums, that kernels compute at least."""
+
+
+@dataclass(frozen=True)
+class MatmulSizes:
+    """The sizes of a product of matrices: of so many [rows, summed] by [summed, columns]. pieces: how many a GPU makes
+    of it, as libraries repeat an operand for all of a batch or for none."""
+
+    batch: int
+    rows: int
+    summed: int
+    columns: int
+    pieces: int = 1
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether it sums up many more terms than its result has rows and columns."""
+        return self.summed >= DEPTH * math.sqrt(self.rows * self.columns)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether its result is one row or column of blocks."""
+        return self.batch == 1 and min(self.rows, self.columns) <= BLOCK < max(self.rows, self.columns)
+
+    @property
+    def filled_up(self) -> float:
+        """Operations of kernels that compute blocks of the result."""
+        rows, columns = (-(-n // BLOCK) * BLOCK for n in (self.rows, self.columns))
+        return 2.0 * self.batch * rows * columns * -(-self.summed // STEP) * STEP
+
+
+def product_of(node: Node) -> MatmulSizes | None:
+    """The sizes of a node that multiplies matrices; None of any other. One matrix for all of a batch on the right makes
+    one product."""
+    if not isinstance(node.op, MatMul | BatchMatMul | FusedMatMul):
+        return None
+    made = element_types(node.type)[0].shape
+    left, right = (each.shape for each in operand_types(node)[:2])
+    transposed = node.op.transpose_a
+    rows, summed = left[-2:][:: -1 if transposed else 1]
+    batch = math.prod(made[:-2])
+    if len(right) == 2 and not transposed:
+        batch, rows = 1, batch * rows
+    return MatmulSizes(batch, rows, summed, made[-1], _kind_pieces(made[:-2], left[:-2], right[:-2]))
+
+
+def _kind_pieces(leading: Sequence[int], *operands: Sequence[int]) -> int:
+    """How many batches with one stride there are, along whichever of two dimensions there are fewer."""
+    batch = math.prod(leading)
+    if len(leading) < 2 or all(math.prod(own) in (1, batch) for own in operands):
+        return 1
+    return min(leading) if len(leading) == 2 else math.prod(leading[:-1])
+
+
+def kind_of_work(node: Node) -> str:
+    """The kind of a node's products, as machines have rates of."""
+    op = node.op
+    assert isinstance(op, Op)
+    if op.work == PRODUCTS:
+        return _kind_of_product(node, product_of(node))
+    return _form_of(op, tuple(operand_types(node))) + op.work
+
+
+def _kind_of_product(node: Node, sizes: MatmulSizes | None) -> str:
+    if sizes is None:
+        return PRODUCTS
+    even = _even_bytes(node)
+    if even < LOADED:
+        return UNEVEN[max(even, min(UNEVEN))]
+    if sizes.is_flat:
+        return FLAT
+    return DEEP if sizes.is_deep else PRODUCTS
+
+
+def kinds_of_slices(node: Node) -> tuple[str, ...]:
+    """The kinds of work that a node's slices may be: sharding changes which of them products are, makes one group of
+    channels of several, and gives some queries no key that they do not see."""
+    assert isinstance(node.op, Op)
+    if node.op.work == PRODUCTS:
+        return PRODUCTS, DEEP, FLAT, *UNEVEN.values()
+    kind, plain = kind_of_work(node), node.op.work
+    if kind.startswith(GROUPED):
+        return kind, plain, POINTWISE + plain
+    return (kind, plain) if kind.startswith(CAUSAL) else (kind,)
+
+
+def share_of_scores(node: Node, block: int = 1) -> float:
+    """How many scores are computed for every pair of a query and a key; 1 for what is no attention.
+
+    Args:
+        block: queries and keys that kernels take together, all of which are computed where one pair is seen.
+    """
+    from mspc.ops.nn.attention_base import AttentionOp  # late: few networks have any
+
+    return _seen(node.op, operand_types(node), block) if isinstance(node.op, AttentionOp) else 1.0
+
+
+def _seen(op: AttentionOp, types: Sequence[TensorType], block: int = 1) -> float:
+    shape = op.apart.sizes(op.parts(types[0]) if op.packed else types[:3])
+    return _share(shape.queries, shape.keys, *op.window(shape), block)
+
+
+@functools.lru_cache(maxsize=256)
+def _share(queries: int, keys: int, low: int | None, high: int | None, block: int) -> float:
+    seen = 0
+    for first in range(0, queries, block):
+        last = min(first + block, queries) - 1
+        begin = 0 if low is None else max(0, first + low) // block
+        end = keys if high is None else max(0, min(keys, last + high + 1))
+        seen += max(0, -(-end // block) - begin) * block * block
+    return seen / (queries * keys) if seen else 1.0
+
+
+def _even_bytes(node: Node) -> int:
+    """Bytes of which the rows of all matrices, as they lie in memory, are multiples; `LOADED` at most."""
+    return math.gcd(LOADED, *map(_row_bytes, (*node.inputs[:2], node)))
+
+
+def _row_bytes(value: Value) -> int:
+    place, made = 0, value
+    while isinstance(made, Node) and isinstance(made.op, TupleGetItem):
+        place, made = made.op.index, made.inputs[0]
+    pitches = made.attrs.get("row_pitch") if isinstance(made, Node) else None
+    [type, *_] = element_types(value.type)
+    length = pitches[place] if isinstance(pitches, tuple) else 0
+    return (length or type.shape[-1]) * type.dtype.itemsize
+
+
+def _form_of(op: Op, types: tuple[TensorType, ...]) -> str:
+    """What goes before the kind of work of convolutions and attention. It reads few fields of an operator, of which
+    others may differ between ranks (`ir.varying`): so it remembers none."""
+    from mspc.ops.convolution.base import Convolution  # late: few networks have any
+    from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp  # late: few networks have any
+
+    if isinstance(op, Convolution):
+        _, weight = op.image_and_weights(types)
+        if op.group > 1:
+            return GROUPED
+        if weight[1] * types[0].dtype.itemsize < LOADED:
+            return SHALLOW
+        return POINTWISE if all(places == 1 for places in op.sizes()) else ""
+    if isinstance(op, AttentionOp):
+        operands = op.separated(types) if op.packed else types
+        terms = [type for name, type in op.named(operands).items() if name in ("real_shift", "attn_mask", KEY_SHIFT)]
+        dropped = DROPPED * (op.keep_prob < 1)
+        if terms:
+            of_queries = any(type.rank > 1 and type.shape[-2] > 1 for type in terms)
+            return (BIASED if of_queries else MASKED) + dropped
+        if dropped:
+            return dropped
+        return CAUSAL if _seen(op, types) < 1 else ""
+    return ""
+
+
+# The cost of a fused operator beside one pass over its operands: what its lines compute for every element, and how
+# often rows are read that are too long for a block of threads.
+
+
+LONGEST_ROW = 24 * 1024
+"""Elements of a row that the largest block of threads holds in registers."""
+WAITING = 225 << 10
+"""Bytes of longer rows that wait in shared memory; still longer ones are read again."""
+FUNCTIONS = {
+    "rsqrt": 4, "sqrt": 8, "exp": 8, "sigmoid": 8, "gelu": 12, "gelu_slope": 24, "log": 16, "log1p": 24, "sin": 24,
+    "cos": 24, "tanh": 20, "erf": 24, "erfc": 32, "power": 32, "pow": 32,
+}  # fmt: skip
+"""About how many instructions functions of C++ are that kernels call for an element."""
+DRAWN = "DropoutMask"
+"""The operator whose elements are random numbers."""
+OTHER = 8
+"""The same of a function that is not among them, and of a division."""
+_CALL = re.compile(r"([A-Za-z_]\w*)(?:<\w+>)?(?:::\w+)?\(")
+_PLAIN = frozenset({"T", "V", "real", "A"})
+"""Conversions, which look like calls."""
+
+
+@dataclass(frozen=True)
+class LineCost:
+    """What lines take beside one pass over memory. operations: instructions on elements. draws: random numbers.
+    again: bytes that are read once more along rows. asides: bytes that every further pass reads, one for each choice of
+    axes that are not along rows. sums_columns: whether the pass that stores results has such a reduction, too."""
+
+    operations: float = 0.0
+    draws: float = 0.0
+    again: int = 0
+    asides: tuple[int, ...] = ()
+    sums_columns: bool = False
+
+
+NOTHING = LineCost()
+
+
+def cost_of_lines(node: Node) -> LineCost:
+    """What the lines of a node take; `NOTHING` of one that has none."""
+    return cost_of_fused(node.op, operand_types(node)) if isinstance(node.op, FusedElementwise) else NOTHING
+
+
+def cost_of_fused(op: FusedElementwise, given: tuple[TensorType, ...]) -> LineCost:
+    """What the lines of a fused operator take on operands of these types."""
+    try:
+        return _of_lines(op, given)
+    except MspcError:
+        return NOTHING  # In data parallel mode a rank's parameters are slices where its nodes have global types.
+
+
+def loaded_of_operands(node: Node) -> list[int] | None:
+    """Bytes that a kernel loads of each of its operands where it reads some at other places, as a slice of one; None of
+    what reads all of them."""
+    if not isinstance(node.op, FusedElementwise) or not has_moves(node.op):
+        return None
+    given = tuple(operand_types(node))
+    try:
+        return [int(nbytes) for nbytes in loaded_bytes(expanded_steps(node.op, given), given)]
+    except MspcError:
+        return None  # See `cost_of_lines`.
+
+
+def instructions(op: Op) -> float:
+    """About how many instructions an operator's expression is for an element."""
+    text = str(getattr(op, "cuda", ""))
+    calls = [name for name in _CALL.findall(text) if name not in _PLAIN]
+    called = sum(FUNCTIONS.get(name, OTHER) for name in calls)
+    return max(1.0, called + sum(map(text.count, "+-*<>?")) + OTHER * text.count("/"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_lines(op: FusedElementwise, given: tuple[TensorType, ...]) -> LineCost:
+    """The same, once for all layers that are alike."""
+    lines = _Lines(op, given)
+    along: dict[tuple[int, ...], list[int]] = {}
+    for i in lines.columns:
+        of = lines.read(i)[0]
+        axes = axes_of(lines.space.dims, of.shape, lines.axes(i))
+        along.setdefault(axes, []).append(i)
+    # Of a loop over all elements the last choice of axes is reduced where results are stored.
+    in_rows = bool(lines.space.columns)
+    passes = list(along.values()) if in_rows else list(along.values())[:-1]
+    operations, draws = lines.computed(range(len(lines.steps)))
+    for roots in passes:
+        more, drawn = lines.computed(lines.reached(roots))
+        operations, draws = operations + more, draws + drawn
+    asides = tuple(lines.bytes_read(lines.reached(roots)) for roots in passes)
+    again = lines.read_again() if in_rows and lines.space.row > LONGEST_ROW and lines.row_bytes() > WAITING else 0
+    return LineCost(operations, draws, again, asides, bool(along) and not in_rows)
+
+
+class _Lines:
+    """The lines of a fused operator as kernels have them. columns: reductions that are not along rows."""
+
+    def __init__(self, op: FusedElementwise, given: tuple[TensorType, ...]) -> None:
+        self.steps, self.returns, self.types, self.space, moved = expanded_steps(op, given)
+        self.given = (*given, *(each.type for each in moved))
+        self.elements = math.prod(self.space.dims)
+        beside_rows = [i for i, step in enumerate(self.steps) if step.reduces and i not in self.space.by_row]
+        self.columns = [i for i in beside_rows if sums_columns(self.steps[i].op, self.read(i)[0])]
+
+    def read(self, line: int) -> list[TensorType]:
+        """The types of what a line reads."""
+        return [(self.given if kind == "x" else self.types)[i] for kind, i in self.steps[line].operands]
+
+    def axes(self, line: int) -> tuple[int, ...]:
+        """The axes of a reduction."""
+        op = self.steps[line].op
+        assert isinstance(op, ReductionOp)
+        return op.axes(self.read(line)[0].rank)
+
+    def reached(self, roots: Iterable[int]) -> set[int]:
+        """The lines that one pass computes for these: all that lead to them, and end at reductions of rows."""
+        found: set[int] = set()
+        left = list(roots)
+        while left:
+            line = left.pop()
+            if line in found:
+                continue
+            found.add(line)
+            left += [i for kind, i in self.steps[line].operands if kind == "t" and i not in self.space.by_row]
+        return found
+
+    def bytes_read(self, lines: Iterable[int]) -> int:
+        """Bytes of the operands of lines that have a value for every element."""
+        read = {i for line in lines for kind, i in self.steps[line].operands if kind == "x"}
+        return sum(self.given[i].nbytes for i in read if self.given[i].size >= self.elements)
+
+    def row_bytes(self) -> int:
+        """Bytes of a row of all operands that have a value for every element."""
+        return self.space.row * sum(each.dtype.itemsize for each in self.given if each.size >= self.elements)
+
+    def computed(self, lines: Iterable[int]) -> tuple[float, float]:
+        """(instructions on elements, random numbers) of lines."""
+        operations = draws = 0.0
+        for i in lines:
+            step = self.steps[i]
+            if step.op.name == DRAWN:
+                draws += self.types[i].size
+            elif step.reduces:
+                operations += self.read(i)[0].size
+            elif not step.reshapes:
+                operations += self.types[i].size * instructions(step.op)
+        return operations, draws
+
+    def read_again(self) -> int:
+        """Bytes that passes over rows read once more, where rows are too long to stay in registers. A pass ends with
+        the reductions that the next one waits for, and computes anew what leads to its own."""
+        stage = [0] * len(self.steps)
+        roots: dict[int, list[int]] = {}
+        for i, step in enumerate(self.steps):
+            reduces = step.reduces and i in self.space.by_row
+            waits = (stage[at] + (self.steps[at].reduces and at in self.space.by_row)
+                     for kind, at in step.operands if kind == "t")  # fmt: skip
+            stage[i] = max(waits, default=0)
+            if reduces:
+                roots.setdefault(stage[i], []).append(i)
+        stored = [i for i in self.returns if i not in self.space.by_row and i not in self.columns]
+        if stored:
+            roots.setdefault(max(stage), []).extend(stored)
+        every = [self.bytes_read(self.reached(each)) for each in roots.values()]
+        return max(0, sum(every) - self.bytes_read(range(len(self.steps))))
+
+
+def sums_columns(op: Op, operand: TensorType) -> bool:
+    """Whether an operator is a reduction of what does not lie side by side, or of everything: blocks of threads add up
+    a part each, and these parts are added up."""
+    if not isinstance(op, ReductionOp):
+        return False
+    return not row_of(operand.shape, op.axes(operand.rank) or tuple(range(operand.rank)))
+
 
 UNKNOWN_GROUP = 2
 """Ranks of a group that is known by name only."""
@@ -190,3 +557,47 @@ def least_seconds(nodes: Iterable[Node], ranks: int, machine: Machine) -> float:
         rate = machine.traffic.get(UPDATES, machine.memory)
         found += machine.kernel + updated / ranks / rate.best(updated / ranks, updated)
     return found
+
+
+class Operations(NamedTuple):
+    """model: what the network and its gradients ask for. hardware: with what is recomputed."""
+
+    model: float = 0.0
+    hardware: float = 0.0
+
+    def __add__(self, other: object) -> Operations:  # type: ignore[override]  # never a plain tuple
+        """Of two things together."""
+        assert isinstance(other, Operations)
+        return Operations(self.model + other.model, self.hardware + other.hardware)
+
+    def times(self, count: int) -> Operations:
+        """Of so many runs."""
+        return Operations(self.model * count, self.hardware * count)
+
+
+def operations_of(graph: Graph, seen: bool = False) -> Operations:
+    """The operations of a step of a graph: of loops those of all turns, of one turn where nobody has counted them
+    ahead, and of branches those of the longest. seen: attention counts with the pairs that are not hidden alone."""
+    return _inside(graph, {}, seen)
+
+
+def _inside(graph: Graph, known: dict[Graph, Operations], seen: bool) -> Operations:
+    if graph not in known:
+        known[graph] = sum((_of_node(node, known, seen) for node in graph.nodes), Operations())
+    return known[graph]
+
+
+def _of_node(node: Node, known: dict[Graph, Operations], seen: bool) -> Operations:
+    from mspc.ops.control.regions import (
+        ONCE,
+        If,  # late: most programs have no regions
+    )
+
+    if "unused" in node.attrs:
+        return Operations()
+    own = work_of(node)
+    if own and seen:
+        own *= share_of_scores(node)
+    found = [Operations(0.0 if node.attrs.get("recomputed") else own, own)] if own else []
+    inner = [_inside(region, known, seen).times(ONCE.inside(node, i).count) for i, region in enumerate(node.regions)]
+    return max(inner) if isinstance(node.op, If) else sum(found + inner, Operations())

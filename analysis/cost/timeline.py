@@ -1,12 +1,24 @@
-"""A step is laid out on its streams here: what is computed, what is sent, and how much of that hides behind the rest.
-"""
+"""Lays a step out on its streams: compute, communication, and the share of it that is hidden by compute."""
 
 from __future__ import annotations
 
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import HOST_COPIES, Machine
-from mspc.analysis.cost.nodes import kind_of_traffic, seconds, seconds_inside
-from mspc.ir.graph import Graph, Node, Value
+from collections.abc import Iterable, Sequence
+
+from mspc.analysis.cost.machine import (
+    ATTENTION,
+    CONVOLUTIONS,
+    H200,
+    HOST_COPIES,
+    KNOWN_MACHINES,
+    LIKE,
+    PRODUCTS,
+    TF32,
+    UNROUNDED,
+    Machine,
+)
+from mspc.analysis.cost.nodes import kind_of_traffic, kind_of_work, seconds, seconds_inside, work_of
+from mspc.ir.graph import Graph, Node, Value, operand_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 
 RECEIVED = "ReceiveFromStage"
@@ -66,3 +78,53 @@ class StreamTimeline:
         """The part of the communication, and of copies to the host and back, that costs no time, 0 to 1."""
         beside = self.communication + self.copies
         return (self.alone - self.total) / beside if beside else 1.0
+
+
+# Finds what a network computes of which a machine has no rate, so that the rate of another element type stands in.
+#
+# Kinds of work take the rates of those that they are like, which are near; the products of another element type may be
+# ten times as fast.
+
+
+@dataclass(frozen=True)
+class MissingRate:
+    """A kind of work, of all that are told apart by their forms, on an element type: `products` of `Float32`, or of
+    `TF32`, as rates are called."""
+
+    kind: str
+    dtype: str
+
+
+def missing_rates(graphs: Iterable[Graph], machine: Machine) -> tuple[MissingRate, ...]:
+    """What nodes of graphs, and of those that they run, compute at `other_products`, in the order of the nodes; nothing
+    of machines that come along, whose `other_products` are meant for what they do not list."""
+    if machine.under({}) in KNOWN_MACHINES.values():
+        return ()
+    found: dict[MissingRate, None] = {}
+    for graph in graphs:
+        rates = machine.under(graph.attrs)
+        for node in (node for each in graph.graphs() for node in each.nodes if work_of(node)):
+            kind, dtype = kind_of_work(node), operand_types(node)[0].dtype
+            if rates.known_rate(kind, dtype) is None:
+                found[MissingRate(_without_form(kind), rates.name_of(kind, dtype))] = None
+    return tuple(found)
+
+
+def stand_in(machine: Machine, missing: MissingRate) -> str:
+    """The name of rates of products that stand in: of `TF32` those of Float32 as it is, else those that are
+    `other_products`; "" where that is none of them."""
+    rates = machine.work.get(PRODUCTS, {})
+    if missing.dtype == TF32 and UNROUNDED in rates:
+        return UNROUNDED
+    return next((name for name, rate in rates.items() if rate == machine.other_products), "")
+
+
+def together(missing: Iterable[Sequence[MissingRate]]) -> tuple[MissingRate, ...]:
+    """What several programs miss, each once."""
+    return tuple(dict.fromkeys(each for those in missing for each in those))
+
+
+def _without_form(kind: str) -> str:
+    while LIKE.get(kind, PRODUCTS) != PRODUCTS:
+        kind = LIKE[kind]
+    return kind if kind in (*ATTENTION, *CONVOLUTIONS) else PRODUCTS

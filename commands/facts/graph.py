@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.commands.facts.model import (

@@ -14,9 +14,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.missing_rates import missing_rates
+from mspc.analysis.cost.machine import H200, Machine
+from mspc.analysis.cost.timeline import missing_rates
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.facts.equal_ranks import dump_text, edited_note, kinds_of
 from mspc.commands.facts.graph import DIGITS, GraphFacts

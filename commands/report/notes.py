@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from mspc.analysis.cost.machine import TF32, Machine
-from mspc.analysis.cost.missing_rates import MissingRate, stand_in
+from mspc.analysis.cost.timeline import MissingRate, stand_in
 from mspc.ir.text.families import each_of_cells
 from mspc.ir.types import dtype_of
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mspc.analysis.cost.machine import PRODUCTS, ROUNDS, Machine
-from mspc.analysis.cost.missing_rates import missing_rates
+from mspc.analysis.cost.timeline import missing_rates
 from mspc.commands.report.notes import missing_rate_notes
 from mspc.commands.report.tables import size_text, time_text
 from mspc.compiler.driver import Compiled

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.missing_rates import missing_rates
+from mspc.analysis.cost.timeline import missing_rates
 from mspc.commands.report.notes import missing_rate_notes
 from mspc.commands.view.alternatives import OperatorAlternative, next_ways
 from mspc.commands.view.dump import Dump

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mspc.analysis.aliasing import last_reads, viewed_operands
 from mspc.analysis.cost.machine import PRODUCTS, Machine
 from mspc.analysis.cost.nodes import moved_bytes, work_of
 from mspc.analysis.cost.timeline import StreamTimeline
-from mspc.analysis.lifetimes import last_reads, viewed_operands
 from mspc.commands.view.page_tables import NodeTables
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGE, STAGES, WORK, Graph, Node, Value, element_types

@@ -18,7 +18,7 @@ from mspc.engine.ranks.hosts import Host
 from mspc.engine.ranks.mpirun import end_with_parent, forwarding, mpirun_command, mpirun_environment
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.runtime.faults.orphaned import LAST_WORDS
+from mspc.runtime.faults.stopped import LAST_WORDS
 
 # The reason why a job has ended is found in the output of mpirun and the ranks: the cause comes first.
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.analysis.aliasing import Updates, aliased_operands
-from mspc.analysis.lifetimes import last_reads
+from mspc.analysis.aliasing import Updates, aliased_operands, last_reads
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type

@@ -24,11 +24,9 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import Machine
+from mspc.analysis.aliasing import SHADOW, most_alive
+from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.nodes import seconds
-from mspc.analysis.lifetimes import most_alive
-from mspc.analysis.shadow_weights import SHADOW
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.varying import ascending

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mspc.analysis.shadow_weights import SHADOW
+from mspc.analysis.aliasing import SHADOW
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.collectives import is_small

@@ -6,7 +6,7 @@ elementwise lines block by block and over rows line after line.
 
 from __future__ import annotations
 
-from mspc.analysis.step_elements import step_elements
+from mspc.analysis.aliasing import step_elements
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass

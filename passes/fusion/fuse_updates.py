@@ -15,8 +15,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import cast
 
-from mspc.analysis.aliasing import Updates
-from mspc.analysis.shadow_weights import mark_shadow_weights
+from mspc.analysis.aliasing import Updates, mark_shadow_weights
 from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType, Type

@@ -26,7 +26,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from mspc.analysis.aliasing import Updates, aliased_operands
-from mspc.analysis.cost.fused_lines import cost_of_fused, instructions
+from mspc.analysis.cost.nodes import cost_of_fused, instructions
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.iterative import iterative

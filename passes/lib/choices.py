@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import cast
 
-from mspc.analysis.aliasing import Updates, aliased_operands
-from mspc.analysis.lifetimes import last_reads
+from mspc.analysis.aliasing import Updates, aliased_operands, last_reads
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass

@@ -7,9 +7,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from mspc.analysis.cost.kinds import MatmulSizes, product_of
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.nodes import seconds
+from mspc.analysis.cost.nodes import MatmulSizes, product_of, seconds
 from mspc.ir.graph import Graph, Node, OpLike, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type

@@ -17,7 +17,7 @@ import numpy as np
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.comm.interface import BESIDE, GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
-from mspc.runtime.faults.failure import StoppedByOther, first_line, missed
+from mspc.runtime.faults.record import StoppedByOther, first_line, missed
 
 Main = Callable[["LocalComm"], Any]
 _Compute = Callable[[list[Any]], list[Any]]

@@ -16,8 +16,8 @@ import numpy as np
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
-from mspc.runtime.comm.control_flow import collectives_of
-from mspc.runtime.faults.failure import NodeFailure, StoppedByOther
+from mspc.runtime.comm.interface import collectives_of
+from mspc.runtime.faults.record import NodeFailure, StoppedByOther
 from mspc.runtime.plan import ExecutionPlan
 
 NOWHERE = np.iinfo(np.int64).max

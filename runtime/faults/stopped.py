@@ -6,11 +6,427 @@ Everything here is read from /proc; elsewhere no rank counts as stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, Protocol
 
-from mspc.runtime.faults.record import CALLS, GRAPH, MARK, NODE, PID, STATE, STEP
-from mspc.runtime.faults.waiting import OWN_PAUSE
+from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.collective.base import Collective
+from mspc.runtime.faults.record import (
+    CALLS,
+    ENDED,
+    GRAPH,
+    MARK,
+    MEETING,
+    MEMBERS,
+    NODE,
+    PID,
+    RANKS,
+    RUNNING,
+    STATE,
+    STEP,
+    WAITS,
+    count,
+    first_line,
+    group_of,
+    members,
+    messages_of,
+    received,
+    sent,
+    slot,
+    tell,
+    write_members,
+)
+
+# This module is for ranks whose mpirun has ended before them: nobody else would remove the files that Open MPI has
+# made for the job.
+
+
+_SESSION = re.compile(r"(ompi|prte)\.\S+")
+_SEGMENT = re.compile(r"(?:^|/)sm_segment\.\S+$")
+DAEMONS = ("prted", "orted")
+"""Programs of mpirun that run ranks on hosts other than its own."""
+LAST_WORDS = re.compile(rb"rank (\d+) ends (.*): (?:mpirun|prted|orted)\b")
+"""Finds what `orphaned` says in what a rank has printed: the rank, and where it was."""
+MAPS = "/proc/self/maps"
+
+
+def name_of(pid: int) -> str:
+    """What the program of a process is called; "" where that is not known."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def orphaned(parent: str, rank: int, place: str) -> str:
+    """The message about a rank whose parent, a program of this name, has ended: mpirun, or its part on another host.
+    Why it has, a rank cannot know."""
+    if parent in DAEMONS:
+        return f"rank {rank} ends {place}: {parent}, mpirun's part on this host, was killed or has lost mpirun's host"
+    return f"rank {rank} ends {place}: mpirun was killed or has lost a host"
+
+
+def remove_files_of_job(session: str) -> None:
+    """Remove the session folder of this rank's mpirun, and the shared memory that this rank has mapped with others.
+
+    All ranks do this at once; what is gone already is no mistake.
+    """
+    if _SESSION.fullmatch(os.path.basename(session)):
+        shutil.rmtree(session, ignore_errors=True)
+    for path in shared_segments():
+        try:
+            os.unlink(path)
+        except OSError:
+            continue
+
+
+def shared_segments(maps: str = MAPS) -> list[str]:
+    """The files through which this process shares memory with ranks of this host, in Open MPI's names."""
+    try:
+        with open(maps, encoding="utf-8", errors="replace") as file:
+            mapped = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if line.count("/")}
+    except (OSError, IndexError):
+        return []
+    return sorted(path for path in mapped if _SEGMENT.search(path))
+
+
+# This module finds ranks whose GPUs wait in a collective for one that does not come: who waits, where, and for whom.
+#
+# A GPU leaves a mark before every collective and at the end of every step; nothing else can be seen of a step that is
+# replayed. Everything here works on these marks and on the ranks' graphs.
+
+
+PATIENCE = 60.0
+"""Seconds for which no rank may move before a rank that is waited for counts as missing, and for which one may be
+stopped."""
+ENDED_PATIENCE = 2.5
+"""The same where a rank has ended."""
+
+_INDEX_BITS, _STEP_BITS = 24, 32
+END = (1 << _INDEX_BITS) - 1
+"""In place of a node: the step is over."""
+GRAPHS = 128
+"""Graphs are told apart by their number modulo this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The place at which a GPU was last seen: graph, step from 1, index of a collective's node or `END`."""
+
+    graph: int
+    step: int
+    index: int
+
+    @property
+    def over(self) -> bool:
+        return self.index == END
+
+
+def packed(graph: int, step: int, index: int) -> int:
+    """A mark as one number, not 0; a kernel adds the step, shifted by `STEP_SHIFT`."""
+    return (graph % GRAPHS) << (_INDEX_BITS + _STEP_BITS) | step << _INDEX_BITS | index
+
+
+STEP_SHIFT = _INDEX_BITS
+
+
+def unpacked(word: int) -> Mark | None:
+    """The mark in a number; None for 0: there was none yet."""
+    if not word:
+        return None
+    step = word >> _INDEX_BITS & ((1 << _STEP_BITS) - 1)
+    return Mark(word >> (_INDEX_BITS + _STEP_BITS), step, word & END)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingNode:
+    """A node at which a rank's GPU waits for others.
+
+    what: for messages. ranks: who must come. kind: only meetings of one kind count against each other.
+    """
+
+    index: int
+    what: str
+    ranks: tuple[int, ...]
+    kind: Any
+
+
+Schedule = Callable[[int, int], Sequence[WaitingNode]]
+"""(rank, number of the graph) to the meetings of a step, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`rank` waits in `mark` at `at` for the ranks `missing`, ascending, which have not come there. circle: because
+    they wait too."""
+
+    rank: int
+    mark: Mark
+    at: WaitingNode
+    missing: tuple[int, ...]
+    circle: bool = False
+
+
+def meetings(graph: Graph, rank: int) -> list[WaitingNode]:
+    """The nodes at which the GPU of `rank` meets others."""
+    found: list[WaitingNode] = []
+    for index, node in enumerate(graph.nodes):
+        partners = node.op.partners(rank) if isinstance(node.op, Collective) else ()
+        if isinstance(node.op, Collective) and partners:
+            found.append(WaitingNode(index, node.label, tuple(sorted({*partners, rank})), node.op.channel(rank)))
+    return found
+
+
+def find(marks: Mapping[int, Mark | None], schedule: Schedule) -> Verdict | None:
+    """The first rank that waits for one that is not waiting itself; where all wait in a circle, the first of them. None
+    where no rank is waited for."""
+    waiting = {rank: found for rank in sorted(marks) if (found := _waits(rank, marks, schedule)) is not None}
+    for verdict in waiting.values():
+        missing = tuple(m for m in verdict.missing if m not in waiting)
+        if missing:
+            return replace(verdict, missing=missing)
+    return next((replace(verdict, circle=True) for verdict in waiting.values()), None)
+
+
+def _waits(rank: int, marks: Mapping[int, Mark | None], schedule: Schedule) -> Verdict | None:
+    mark = marks[rank]
+    if mark is None or mark.over:
+        return None
+    at = next((meeting for meeting in schedule(rank, mark.graph) if meeting.index == mark.index), None)
+    if at is None:
+        return None
+    missing = tuple(m for m in at.ranks if m != rank and not _came(rank, m, marks, at.kind, schedule))
+    return Verdict(rank, mark, at, missing) if missing else None
+
+
+def _came(rank: int, member: int, marks: Mapping[int, Mark | None], kind: Any, schedule: Schedule) -> bool:
+    """Whether `member` has come to the meeting of `kind` where `rank` is."""
+    other, own = marks.get(member), marks[rank]
+    if other is None or own is None or other.graph != own.graph:
+        return False
+    return _count(other, schedule(member, other.graph), kind, rank) >= _count(
+        own, schedule(rank, own.graph), kind, member
+    )
+
+
+def _count(mark: Mark, schedule: Sequence[WaitingNode], kind: Any, other: int) -> int:
+    """How often a rank has come to a meeting of `kind` with `other`."""
+    places = [meeting.index for meeting in schedule if meeting.kind == kind and other in meeting.ranks]
+    return (mark.step - 1) * len(places) + sum(index <= mark.index for index in places)
+
+
+class Stalled:
+    """Looks at the ranks' records for a job that does not move."""
+
+    def __init__(self, records: Sequence[Any], patience: float) -> None:
+        self._records = records
+        self.patience = patience
+        self._seen: Any = None
+        self._since = 0.0
+        self._said = False
+
+    def look(self, now: float) -> bool:
+        """Whether nothing has moved for too long, with work under way on a GPU; once for every standstill. `now` is in
+        seconds."""
+        words = (MARK, NODE, STEP, CALLS, GRAPH, STATE)
+        seen = [[record[word] for word in words] for record in self._records]
+        if seen != self._seen:
+            self._seen, self._since, self._said = seen, now, False
+            return False
+        ended = any(record[STATE] == ENDED for record in self._records)
+        patience = min(ENDED_PATIENCE, self.patience) if ended else self.patience
+        if self._said or now - self._since < patience or not self._under_way():
+            return False
+        self._said = True
+        return True
+
+    def _under_way(self) -> bool:
+        marks = [unpacked(record[MARK]) for record in self._records if record[STATE] == RUNNING]
+        return any(mark is not None and not mark.over for mark in marks)
+
+
+def shown_ranks(ranks: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0-3" or "ranks 0, 2"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return "ranks " + ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+
+
+def behind(verdict: Verdict, member: int, mark: Mark | None, record: Any, schedule: Schedule) -> str:
+    """The reason why a rank is missing, as the end of "rank 0, which ..."."""
+    wanted = verdict.mark
+    if record[STATE] == ENDED:
+        return "has ended"
+    if record[WAITS]:
+        return "waits for other ranks outside of a network"
+    if mark is not None and not mark.over:
+        at = next((m for m in schedule(member, mark.graph) if m.index == mark.index), None)
+        step = "" if (mark.graph, mark.step) == (wanted.graph, wanted.step) else f"in step {mark.step} "
+        other = "" if mark.graph == wanted.graph else "of another network "
+        where = f"at {at.what} ({shown_ranks(at.ranks)})" if at is not None else f"at node {mark.index}"
+        return f"{'waits' if verdict.circle else 'was last seen'} {step}{other}{where}"
+    begun = record[STEP] if record[GRAPH] % GRAPHS == wanted.graph else 0
+    if begun >= wanted.step:
+        return "has not come to a collective in that step"
+    return "has not begun the step"
+
+
+CERTAIN_AFTER = 1.5
+"""Seconds for which ranks must have been seen to wait in vain."""
+
+OWN_PAUSE = 1.0
+"""Seconds between two looks after which whoever looks has been stopped itself, and knows nothing of that time."""
+
+
+class Waiting:
+    """Entered while a rank waits for others; one object for all calls of one kind.
+
+    Args:
+        own: the rank's record. ranks: whom it waits for. meeting: what for, as in the record. counted: what its calls
+        count as, see `record.identity`.
+    """
+
+    def __init__(self, own: Any, ranks: tuple[int, ...], meeting: int, counted: Iterable[int]) -> None:
+        self._own = own
+        self._count, self._members, self._end = write_members(ranks)
+        found = [slot(own, what) for what in counted]
+        known = None not in found and self._count >= 0
+        self._slots = tuple(at for at in found if at is not None)
+        self._meeting = meeting if known else 0
+
+    def __enter__(self) -> None:
+        own = self._own
+        own[MEMBERS] = self._count
+        if self._members is not None:
+            own[RANKS : self._end] = self._members
+        own[MEETING] = self._meeting
+        for at in self._slots:
+            own[at] += 1
+        own[WAITS] = 1
+
+    def __exit__(self, *_: object) -> None:
+        own = self._own
+        own[WAITS] = 0
+        own[CALLS] += 1
+
+
+def in_group(own: Any, ranks: tuple[int, ...], channel: int) -> Waiting:
+    """A rank's waiting in a collective: all of `ranks` call the same ones in the same order."""
+    group = group_of(channel, ranks)
+    return Waiting(own, ranks, group, (group,))
+
+
+def for_messages(own: Any, rank: int, to: tuple[int, ...], of: tuple[int, ...], channel: int) -> Waiting:
+    """The waiting of `rank` for one message to each of `to` and one from each of `of` to be over."""
+    counted = [sent(channel, rank, target) for target in to] + [received(channel, source, rank) for source in of]
+    return Waiting(own, tuple(dict.fromkeys([*of, *to])), messages_of(channel), counted)
+
+
+def blockers(rank: int, records: Sequence[Any]) -> list[int]:
+    """The ranks that have not come yet to where `rank` waits for them."""
+    own = records[rank]
+    meeting = own[MEETING]
+    others = [member for member in members(own) if member != rank]
+    if meeting >= 0:
+        calls = count(own, meeting) if meeting else 0
+        return [other for other in others if count(records[other], meeting) < calls]
+    channel = -1 - meeting
+
+    def owes(other: int) -> bool:
+        heard, said = received(channel, other, rank), sent(channel, rank, other)
+        return count(records[other], sent(channel, other, rank)) < count(own, heard) or count(
+            records[other], received(channel, rank, other)
+        ) < count(own, said)
+
+    return [other for other in others if owes(other)]
+
+
+class Start:
+    """Measures how long a rank has waited in a collective that every rank of this host has begun.
+
+    Before the first step no data travels, so that nothing but a broken connection holds up such a collective. Ranks of
+    other hosts have no record here; they leave MPI's start at the same time.
+    """
+
+    def __init__(self, rank: int, records: Sequence[Any]) -> None:
+        self._rank = rank
+        self._records = records
+        self._seen: list[int] = []
+        self._since = self._last = 0.0
+
+    def look(self, now: float, stopped: Collection[int] = ()) -> float:
+        """Return the seconds for which nothing has moved; 0 while some rank has still to come."""
+        records, own = self._records, self._records[self._rank]
+        calls = [record[CALLS] for record in records]
+        paused = now - self._last > OWN_PAUSE
+        self._last = now
+        comes = stopped or not own[WAITS] or any(records[other][PID] for other in blockers(self._rank, records))
+        if comes or paused or calls != self._seen:
+            self._seen, self._since = calls, now
+        return now - self._since
+
+
+class DeadlockDetector:
+    """Looks for ranks that wait and can never continue: for one that has ended, or for one another.
+
+    A rank is waited for in vain only where it has not begun the call that it is waited for in, so that one that stands
+    still for a while in a call that others have left holds up nobody.
+    """
+
+    def __init__(self, records: Sequence[Any]) -> None:
+        self._records = records
+        self._since: dict[int, tuple[int, float]] = {}
+        self._last = 0.0
+
+    def look(self, now: float, stopped: Collection[int] = ()) -> tuple[int, int] | None:
+        """(rank, the rank it waits for in vain) once it is certain, else None.
+
+        Args:
+            now: in seconds. stopped: ranks whose processes do not run, of which nothing is known.
+        """
+        if now - self._last > OWN_PAUSE:
+            self._since.clear()
+        self._last = now
+        records = self._records
+        waiting = {
+            rank: found
+            for rank, record in enumerate(records)
+            if rank not in stopped and record[STATE] == RUNNING and record[WAITS] and (found := blockers(rank, records))
+        }
+        doomed = self._in_vain(waiting)
+        self._since = {rank: self._seen(rank, now) for rank in doomed}
+        certain = self._in_vain({r: waiting[r] for r in doomed if now - self._since[r][1] >= CERTAIN_AFTER})
+        for rank in certain:
+            ended = [other for other in waiting[rank] if records[other][STATE] == ENDED]
+            if ended:
+                return rank, ended[0]
+        return next(((rank, next(o for o in waiting[rank] if o in certain)) for rank in certain), None)
+
+    def _seen(self, rank: int, now: float) -> tuple[int, float]:
+        calls = self._records[rank][CALLS]
+        before = self._since.get(rank)
+        return before if before is not None and before[0] == calls else (calls, now)
+
+    def _in_vain(self, waiting: dict[int, list[int]]) -> list[int]:
+        """Of the ranks that wait for others those that can never continue, ascending."""
+        found = set(waiting)
+        while True:
+            left = {
+                rank for rank in found if any(o in found or self._records[o][STATE] == ENDED for o in waiting[rank])
+            }
+            if left == found:
+                return sorted(found)
+            found = left
+
 
 NAMED = 3.0
 """Seconds after which a stopped rank is named."""
@@ -86,3 +502,179 @@ class Stopped:
         moved = self._seen.get(rank) != words
         self._seen[rank] = words
         return state_of(pid) if pid and not moved else ""
+
+
+# This module finds ranks that others wait for and that do nothing: asleep, blocked on something outside of the job, or
+# dead-locked.
+#
+# A rank works while its process or one below it uses a core or moves data, however long it computes; else it is idle.
+# Everything here is read from /proc; elsewhere no rank counts as idle.
+
+
+IDLE_NAMED = 6.0
+"""Seconds after which an idle rank is named."""
+EVERY = 1.0
+"""Seconds between two looks at what processes do."""
+BUSY = 0.03
+"""Seconds of a core between two such looks that are work; the thread that watches takes less."""
+WORKING = ("R", "D")
+"""States of a process that wants a core, which others may hold, or waits for a disk."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """`rank` waits for `idle`, which has done nothing for `seconds`."""
+
+    rank: int
+    idle: int
+    seconds: float
+
+
+@dataclass
+class _Seen:
+    words: list[int]
+    core: float
+    moved: int
+    since: float
+
+
+class Idle:
+    """Looks for ranks that are waited for and idle. records: of all ranks."""
+
+    def __init__(self, records: Sequence[Any]) -> None:
+        self._records = records
+        self._seen: dict[int, _Seen] = {}
+        self._named: set[int] = set()
+        self._last = self._looked = 0.0
+        self._found: list[Wait] = []
+
+    def look(self, now: float, stopped: Collection[int] = ()) -> list[Wait]:
+        """Who waits for whom, one for every idle rank. now: in seconds. stopped: ranks that are looked at elsewhere."""
+        if now - self._last > OWN_PAUSE + EVERY:
+            self._seen.clear()
+        self._last = now
+        if now - self._looked < EVERY:
+            return self._found
+        self._looked = now
+        waited_for = self._waited_for(stopped)
+        self._seen = {rank: self._state(rank, now) for rank in waited_for}
+        self._named &= waited_for.keys()
+        self._found = [Wait(waited_for[rank], rank, now - seen.since) for rank, seen in self._seen.items()]
+        return self._found
+
+    def to_name(self, waits: Sequence[Wait]) -> list[Wait]:
+        """Those for long enough to be named, each once while it lasts."""
+        found = [wait for wait in waits if wait.seconds >= IDLE_NAMED and wait.idle not in self._named]
+        self._named.update(wait.idle for wait in found)
+        self._named -= {wait.idle for wait in waits if wait.seconds < IDLE_NAMED}
+        return found
+
+    def _waited_for(self, stopped: Collection[int]) -> Mapping[int, int]:
+        """The first rank that waits for each rank which runs and does not wait itself."""
+        found: dict[int, int] = {}
+        for rank, record in enumerate(self._records):
+            if rank in stopped or record[STATE] != RUNNING or not record[WAITS]:
+                continue
+            for other in blockers(rank, self._records):
+                entry = self._records[other]
+                if other not in stopped and entry[STATE] == RUNNING and entry[PID] and not entry[WAITS]:
+                    found.setdefault(other, rank)
+        return found
+
+    def _state(self, rank: int, now: float) -> _Seen:
+        record = self._records[rank]
+        core, moved = work_of(record[PID])
+        seen = _Seen([record[word] for word in _WORDS], core, moved, now)
+        before = self._seen.get(rank)
+        if before is None or seen.words != before.words or moved != before.moved or core - before.core >= BUSY:
+            return seen
+        if state_of(record[PID]) in WORKING:
+            return seen
+        return _Seen(seen.words, core, moved, before.since)
+
+
+def work_of(pid: int) -> tuple[float, int]:
+    """Seconds of cores that a process and those below it have used, and bytes that they have read and written."""
+    core, moved = 0.0, 0
+    waiting = [pid]
+    while waiting:
+        process = f"/proc/{waiting.pop()}"
+        try:
+            with open(f"{process}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            core += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            with open(f"{process}/io", "rb") as file:
+                moved += sum(int(line.split()[1]) for line in file if line.startswith((b"read_bytes", b"write_bytes")))
+            for task in os.listdir(f"{process}/task"):
+                with open(f"{process}/task/{task}/children", "rb") as file:
+                    waiting += map(int, file.read().split())
+        except (OSError, ValueError, IndexError):
+            continue
+    return core, moved
+
+
+class Watching(Protocol):
+    """The part of this rank's `Watch` that is used here."""
+
+    rank: int
+    size: int
+    patience: float
+
+    def record(self, rank: int) -> Any: ...
+    def place(self, rank: int) -> ExecutionError: ...
+    def said(self, rank: int) -> str: ...
+    def fail(self, text: str, status: int, quiet: bool = False) -> NoReturn: ...
+
+
+def judge_stopped(watch: Watching, stopped: Stopped, halted: Mapping[int, float]) -> None:
+    """Name ranks that are stopped, and end the job for one that is for too long; the first rank that runs does.
+    halted: seconds by rank."""
+    to_name = stopped.to_name(halted)
+    running = [r for r in range(watch.size) if r not in halted and watch.record(r)[STATE] in (RUNNING, ENDED)]
+    if not halted or running[:1] != [watch.rank]:
+        return
+    for rank in to_name:
+        pid, place = stopped.pid(rank), watch.place(rank)
+        text = f"note: rank {rank} has been stopped for {NAMED:g} s {place.message}; kill -CONT {pid} lets it go on"
+        tell(f"{text}, and the job ends after {watch.patience:g} s (mspc run --timeout SECONDS waits longer)")
+    for rank, seconds in halted.items():
+        if seconds >= watch.patience and state_of(stopped.pid(rank)) == STOPPED:
+            place = watch.place(rank)
+            what = f"rank {rank} has been stopped for {seconds:.0f} s {place.message}"
+            notes = ["mspc run --timeout SECONDS waits longer for a rank that is stopped"]
+            watch.fail(ExecutionError(what, notes=notes, frames=place.frames).render(), 1)
+
+
+def judge_idle(watch: Watching, idle: Idle, waits: Sequence[Wait]) -> None:
+    """Name ranks that are waited for and do nothing, and end the job for one that does not for too long; the rank that
+    waits for it does."""
+    own = [wait for wait in waits if wait.rank == watch.rank]
+    for wait in idle.to_name(own):
+        tell(f"note: {_waits_for(watch, wait)}; the job ends after {watch.patience:g} s (mspc run --timeout SECONDS "
+             "waits longer)")  # fmt: skip
+    for wait in own:
+        if wait.seconds >= watch.patience:
+            notes = [f"its process is {watch.record(wait.idle)[PID]}; mspc run --timeout SECONDS waits longer"]
+            frames = watch.place(wait.rank).frames
+            watch.fail(ExecutionError(_waits_for(watch, wait), notes=notes, frames=frames).render(), 1)
+
+
+def judge_start(watch: Watching, seconds: float) -> None:
+    """End the job if its ranks have come up and do not reach each other. seconds: for which nothing has moved."""
+    if seconds < watch.patience:
+        return
+    here = sum(bool(watch.record(rank)[PID]) for rank in range(watch.size))
+    whose = "all ranks have" if here == watch.size else f"all {here} ranks of this host have"
+    what = f"rank {watch.rank} waits before its first step for a message that MPI does not deliver: {whose} come up"
+    notes = [
+        f"nothing has moved for {seconds:.0f} s; mspc run --timeout SECONDS waits longer",
+        "a rank may be unable to map the memory that ranks share: see the messages of MPI above, the space in /dev/shm "
+        "and the limits of memory (ulimit -v)",
+    ]
+    watch.fail(ExecutionError(what, notes=notes).render(), 1)
+
+
+def _waits_for(watch: Watching, wait: Wait) -> str:
+    where = first_line(watch.said(wait.rank)) or f"waits {watch.place(wait.rank).message}"
+    return (f"rank {wait.rank} {where}, for rank {wait.idle}, which has done nothing for {wait.seconds:.0f} s "
+            f"{watch.place(wait.idle).message}")  # fmt: skip

@@ -21,11 +21,6 @@ from typing import Any, NoReturn
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.files.atomic_writing import remove_unfinished
 from mspc.ir.graph import Graph
-from mspc.runtime.faults.failure import first_line, missed, tell
-from mspc.runtime.faults.halting import judge_idle, judge_start, judge_stopped
-from mspc.runtime.faults.idle import Idle
-from mspc.runtime.faults.job_file import JobFile
-from mspc.runtime.faults.orphaned import name_of, orphaned, remove_files_of_job
 from mspc.runtime.faults.record import (
     ENDED,
     FAILED,
@@ -38,23 +33,39 @@ from mspc.runtime.faults.record import (
     STATE,
     STEP,
     WORDS,
+    JobFile,
+    first_line,
+    missed,
     read_text,
     shown_turns,
+    tell,
     write_text,
 )
-from mspc.runtime.faults.stalled import (
+from mspc.runtime.faults.stopped import (
     PATIENCE,
+    DeadlockDetector,
+    Idle,
     Stalled,
+    Start,
+    Stopped,
     Verdict,
+    Waiting,
     WaitingNode,
     behind,
     find,
+    for_messages,
+    in_group,
+    judge_idle,
+    judge_start,
+    judge_stopped,
     meetings,
+    name_of,
+    orphaned,
+    remove_files_of_job,
     shown_ranks,
+    state_of,
     unpacked,
 )
-from mspc.runtime.faults.stopped import Stopped, state_of
-from mspc.runtime.faults.waiting import DeadlockDetector, Start, Waiting, for_messages, in_group
 
 BEFORE = "before its first step"
 """Where a rank is that has not begun to run a graph."""

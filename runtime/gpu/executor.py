@@ -20,13 +20,13 @@ from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, elem
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.device import Array
 from mspc.runtime.executor import checked
-from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.faults.finite import NOWHERE, Origin, explained
+from mspc.runtime.faults.record import NodeFailure
 from mspc.runtime.gpu.host_arrays import PinnedArray, fetched, put
 from mspc.runtime.gpu.launches import Constants, arrays_of, copied
 from mspc.runtime.gpu.progress import out_of_memory, wait_for
 from mspc.runtime.gpu.step import GpuStep
-from mspc.runtime.gradient_slices import gradient_slices
+from mspc.runtime.memory import gradient_slices
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.pending import Pending
 from mspc.runtime.profile import NodeTiming

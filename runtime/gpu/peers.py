@@ -28,7 +28,7 @@ from mspc.ops.collective.collectives import COMBINED, WORDS, takes
 from mspc.ops.cuda.row_chains import FROM_PEER
 from mspc.ops.cuda.text import address
 from mspc.ops.device import Array, Launch, RankSum, c_type, computing_type
-from mspc.runtime.faults.stalled import STEP_SHIFT
+from mspc.runtime.faults.stopped import STEP_SHIFT
 
 # Memory of other processes that this one has mapped, each allocation once, and as long as something holds its mapping.
 #

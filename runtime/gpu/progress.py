@@ -15,7 +15,7 @@ import numpy as np
 from mspc.ops.collective.base import Collective
 from mspc.ops.device import Launch, nothing
 from mspc.runtime.available_memory import REMEDY, shown_bytes
-from mspc.runtime.faults.stalled import END, STEP_SHIFT, packed
+from mspc.runtime.faults.stopped import END, STEP_SHIFT, packed
 
 # Launches that ask the host while they run.
 

@@ -22,7 +22,7 @@ from mspc.ops.control.regions import If, Loop, While, spread
 from mspc.ops.control.structural import CALL
 from mspc.ops.cuda.text import NANOSECONDS, RANDOM, WORDS, address
 from mspc.ops.device import Array, Launch, nothing
-from mspc.runtime.comm.control_flow import collectives_of, same_way
+from mspc.runtime.comm.interface import collectives_of, same_way
 from mspc.runtime.gpu.bound_regions import BoundRegion, RegionContext, Told, own_copy, taken
 from mspc.runtime.gpu.launches import Held, Several, asks, like, run_each
 from mspc.runtime.gpu.progress import HostQuery

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.aliasing import updated_parameters
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import ROUNDS
+from mspc.analysis.cost.machine import H200, ROUNDS
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass

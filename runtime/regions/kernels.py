@@ -11,7 +11,7 @@ from mspc.ir.types import StackType, TupleType
 from mspc.ops.control.regions import If, Loop, spread
 from mspc.ops.control.structural import CALL
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.control_flow import Check, same_way
+from mspc.runtime.comm.interface import Check, same_way
 from mspc.runtime.compiled_loops import pays
 from mspc.runtime.plan import RegionKernels
 from mspc.runtime.regions.loops import LoopKernel

@@ -20,9 +20,8 @@ from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.regions import Loop, While
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import RegionResultBuffer
-from mspc.runtime.comm.control_flow import same_way
-from mspc.runtime.faults.failure import RegionFailure
-from mspc.runtime.faults.record import LOOPS_AT, MOST_LOOPS, TURNS_AT
+from mspc.runtime.comm.interface import same_way
+from mspc.runtime.faults.record import LOOPS_AT, MOST_LOOPS, TURNS_AT, RegionFailure
 from mspc.runtime.plan import own, parts_of
 from mspc.runtime.regions.region import Region, in_places
 from mspc.runtime.regions.ways import check_lengths, too_long, went

@@ -17,7 +17,7 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.control.structural import TupleGetItem
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import RegionResultBuffer
-from mspc.runtime.faults.failure import RegionFailure
+from mspc.runtime.faults.record import RegionFailure
 from mspc.runtime.plan import Instructions, RegionKernels, plan
 
 Array = Any

@@ -34,10 +34,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
-from mspc.analysis.cost.machine import (
+from mspc.analysis.cost.machine import (  # fmt: skip
     ALONE,
     COLLECTIVES,
+    H200,
+    KNOWN_MACHINES,
     LIKE,
     PRODUCTS,
     TF32,
@@ -46,7 +47,7 @@ from mspc.analysis.cost.machine import (
     Link,
     Machine,
     Rate,
-)  # fmt: skip
+)
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path, write_atomically
 from mspc.ir.files.parsing import check_keys, quoted, read_toml

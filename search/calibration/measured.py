@@ -12,9 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mspc.analysis.cost.fused_lines import cost_of_lines
 from mspc.analysis.cost.machine import DRAWS, ELEMENTWISE, HOST_COPIES, PRODUCTS, Link, Machine, Rate
-from mspc.analysis.cost.nodes import computed, computing_seconds, moved_bytes, moving_seconds
+from mspc.analysis.cost.nodes import computed, computing_seconds, cost_of_lines, moved_bytes, moving_seconds
 from mspc.ir.graph import Node
 from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64
 from mspc.runtime.device_choice import GPU, DeviceRequest

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mspc.analysis.aliasing import updated_parameters
 from mspc.analysis.cost.machine import ROUNDS
-from mspc.analysis.cost.nodes import work_of
-from mspc.analysis.cost.operations import operations_of
+from mspc.analysis.cost.nodes import operations_of, work_of
 from mspc.compiler.driver import Compiled
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass

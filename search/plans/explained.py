@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
+from mspc.analysis.cost.timeline import MissingRate, missing_rates
 from mspc.compiler.driver import DumpPoint, compile_traced
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError, did_you_mean

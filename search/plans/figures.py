@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.missing_rates import missing_rates
 from mspc.analysis.cost.nodes import least_seconds, seconds, sent_bytes
-from mspc.analysis.cost.timeline import StreamTimeline
+from mspc.analysis.cost.timeline import StreamTimeline, missing_rates
 from mspc.compiler.driver import Compiled
 from mspc.compiler.rank_graphs import RankPlaces
 from mspc.compiler.run_graph import run_graph

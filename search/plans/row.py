@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
-from mspc.analysis.cost.missing_rates import MissingRate
+from mspc.analysis.cost.timeline import MissingRate
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import common_mesh
 from mspc.plans.files.plan_file import SUFFIX, PlanFile

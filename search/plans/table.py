@@ -16,8 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mspc.analysis.cost.missing_rates import missing_rates
-from mspc.analysis.cost.timeline import StreamTimeline
+from mspc.analysis.cost.timeline import StreamTimeline, missing_rates
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import CapturedCall
 from mspc.engine.strategy_files import sharded_by_file

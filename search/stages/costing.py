@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
 from mspc.analysis.cost.nodes import sent_bytes
+from mspc.analysis.cost.timeline import MissingRate, missing_rates
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import MICRO_BATCH, OFFLOAD, WORK, Constant, Graph, Node, Value

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import Link, Rate
+from mspc.analysis.cost.machine import H200, Link, Rate
 from mspc.analysis.cost.nodes import seconds, sent_bytes
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.builder import Builder

@@ -8,11 +8,22 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.fused_lines import LONGEST_ROW, NOTHING, WAITING, cost_of_lines, instructions
-from mspc.analysis.cost.kinds import kind_of_work, kinds_of_slices, product_of, share_of_scores
-from mspc.analysis.cost.known_machines import H100
-from mspc.analysis.cost.machine import LIKE, PRODUCTS, UNROUNDED, Rate
-from mspc.analysis.cost.nodes import computed, kind_of_traffic, moved_bytes, seconds
+from mspc.analysis.cost.machine import H100, LIKE, PRODUCTS, UNROUNDED, Rate
+from mspc.analysis.cost.nodes import (
+    LONGEST_ROW,
+    NOTHING,
+    WAITING,
+    computed,
+    cost_of_lines,
+    instructions,
+    kind_of_traffic,
+    kind_of_work,
+    kinds_of_slices,
+    moved_bytes,
+    product_of,
+    seconds,
+    share_of_scores,
+)
 from mspc.ir.graph import Node, Parameter, operand_types
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, DType, TensorType
 from mspc.ir.varying import Looks, RankField, Varying

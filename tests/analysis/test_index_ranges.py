@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mspc.analysis.index_ranges import index_limits
+from mspc.analysis.integer_ranges import index_limits
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.types import TensorType, dtype_of

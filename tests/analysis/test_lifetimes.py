@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mspc.analysis.lifetimes import results_over
+from mspc.analysis.aliasing import results_over
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType

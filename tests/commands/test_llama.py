@@ -13,8 +13,8 @@ import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_directory, run_script
+from mspc.runtime.data import full_type, slices_of
 from mspc.runtime.program import load_program, load_slices
-from mspc.runtime.slices import full_type, slices_of
 
 SIZES = "2 32 4 48 64"
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
-from mspc.analysis.cost.machine import Rate
-from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
+from mspc.analysis.cost.machine import H200, KNOWN_MACHINES, Rate
+from mspc.analysis.cost.timeline import MissingRate, missing_rates
 from mspc.commands.report.notes import missing_rate_notes
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter

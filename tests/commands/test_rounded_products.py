@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
-from mspc.analysis.cost.machine import PRODUCTS, ROUNDS, Machine, Rate
-from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
-from mspc.analysis.cost.timeline import StreamTimeline
+from mspc.analysis.cost.machine import H200, KNOWN_MACHINES, PRODUCTS, ROUNDS, Machine, Rate
+from mspc.analysis.cost.timeline import MissingRate, StreamTimeline, missing_rates
 from mspc.commands.facts.reading import folder_facts
 from mspc.commands.report.notes import missing_rate_notes
 from mspc.commands.view.dump import read_dump

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mspc.analysis.cost.known_machines import KNOWN_MACHINES
+from mspc.analysis.cost.machine import KNOWN_MACHINES
 from mspc.cli import app
 from mspc.passes.base import VERIFY
 from mspc.search.solver import elimination

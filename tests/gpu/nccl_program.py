@@ -29,7 +29,7 @@ from mspc.ops.collective.exchange import PasteSlices
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.op import Op
 from mspc.runtime.device_choice import DeviceRequest, Wishes
-from mspc.runtime.faults.stalled import END, packed
+from mspc.runtime.faults.stopped import END, packed
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.peers import Between
 from tests.ops.collective.every import check_all

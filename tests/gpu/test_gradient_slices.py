@@ -15,8 +15,7 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.ir.graph import Graph, Node
-from mspc.runtime.gradient_slices import gradient_slices
-from mspc.runtime.memory import GradientPart
+from mspc.runtime.memory import GradientPart, gradient_slices
 from tests.gpu.test_ranks import steps
 from tests.ops.cuda.cuda_emulator import NEEDED
 

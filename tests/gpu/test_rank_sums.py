@@ -14,7 +14,7 @@ import pytest
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
-from mspc.runtime.faults.stalled import packed
+from mspc.runtime.faults.stopped import packed
 from mspc.runtime.gpu.peers import PeerCollectives
 from tests.gpu.test_peers import BF16, Addresses, Region, in_processes
 from tests.ops.cuda.cuda_emulator import NEEDED

@@ -23,10 +23,10 @@ from mspc.ops.cuda import expert_rows
 from mspc.ops.device import RankSum
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.data import slice_parameter
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.memory_plan import plan_memory
-from mspc.runtime.slices import slice_parameter
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.rows_programs import fetched_and_sent
 from tests.gpu.sharded import HEADS, build

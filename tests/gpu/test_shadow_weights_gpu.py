@@ -21,9 +21,9 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ops.op import REGISTRY
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.data import slice_parameter
 from mspc.runtime.device_choice import GpuMemory
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.slices import slice_parameter
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.programs import drawn
 from tests.gpu.test_ranks import EmulatedNccl

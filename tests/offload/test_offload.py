@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn, ops
-from mspc.analysis.cost.known_machines import A100, H100, H200
-from mspc.analysis.cost.machine import HOST_COPIES
+from mspc.analysis.cost.machine import A100, H100, H200, HOST_COPIES
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions, compile_target

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.cli import app
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.compiler.driver import Compiled, compile_call

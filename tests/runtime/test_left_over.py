@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.runtime.faults.orphaned import shared_segments
+from mspc.runtime.faults.stopped import shared_segments
 from tests.conftest import HANG
 from tests.printed_lines import lines_until
 

@@ -17,7 +17,7 @@ from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
-from mspc.runtime.faults.failure import NodeFailure
+from mspc.runtime.faults.record import NodeFailure
 from mspc.runtime.observe import observe
 from tests.runtime.graphs import WHERE, Broken
 from tests.runtime.region_graphs import executor, floats, graph, numbers, run_graphs

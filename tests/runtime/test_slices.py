@@ -14,9 +14,8 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, INT32, DType, TensorType
 from mspc.runtime.comm.agreement import agree, stop_together
 from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.data import Batches, load_batches, synthetic_batches
-from mspc.runtime.faults.failure import StoppedByOther
-from mspc.runtime.slices import gather, local_slice, slice_parameter
+from mspc.runtime.data import Batches, gather, load_batches, local_slice, slice_parameter, synthetic_batches
+from mspc.runtime.faults.record import StoppedByOther
 
 WHOLE = np.arange(48, dtype=np.float32).reshape(4, 12)
 LAYOUTS = [

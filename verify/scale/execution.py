@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.analysis.lifetimes import results_over
+from mspc.analysis.aliasing import results_over
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import MICRO_BATCH, Constant, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass

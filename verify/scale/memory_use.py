@@ -26,7 +26,7 @@ from mspc.ops.cpu.loops.program import has_loop
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import BufferPlan, kernels_into, plan_buffers
-from mspc.runtime.comm.arrivals import arrival_kernels
+from mspc.runtime.comm.agreement import arrival_kernels
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.compiled_loops import large_calls, pays
 from mspc.runtime.memory import (

@@ -18,7 +18,7 @@ from mspc.ops.collective.point_to_point import SendToStage
 from mspc.ops.nn.experts import ExpertPlaces
 from mspc.ops.optim.optimizer import AllFinite
 from mspc.passes.base import PassManager, find_pass
-from mspc.runtime.faults.failure import NodeFailure
+from mspc.runtime.faults.record import NodeFailure
 from mspc.verify.difference import Noise
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.scale.blame import FirstWrong, Odd, odd_one

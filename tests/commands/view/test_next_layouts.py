@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.commands.view.alternatives import next_ways
 from mspc.commands.view.dump import Dump, read_dump
 from mspc.passes.lib.layout_search import Search

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.nodes import moved_bytes, sent_bytes
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.commands.view.dump import Dump, read_dump

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.commands.view.notebook import View
 from mspc.commands.view.page import BUILT, html_of
 from mspc.commands.view.stages import machine_facts

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.tables import size_text
 from mspc.commands.view.dump import read_dump

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.cli import app
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify_scale import verify_scale

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.view.dump import read_dump
 from mspc.commands.view.facts import page_facts

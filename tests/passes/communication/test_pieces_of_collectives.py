@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from mspc import nn
-from mspc.analysis.cost.kinds import MatmulSizes
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import Link, Rate
+from mspc.analysis.cost.machine import H200, Link, Rate
+from mspc.analysis.cost.nodes import MatmulSizes
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Graph
 from mspc.ir.text.parser import parse

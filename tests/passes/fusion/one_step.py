@@ -9,8 +9,8 @@ import numpy as np
 from mspc.ir.graph import Graph
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.data import slice_parameter
 from mspc.runtime.executor import Executor
-from mspc.runtime.slices import slice_parameter
 
 
 def step(found: Any, feeds: list[Any], graphs: list[Graph]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mspc.analysis.lifetimes import last_reads, viewed_operands
+from mspc.analysis.aliasing import last_reads, viewed_operands
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import FLOAT16, FLOAT32
 from mspc.ops.control.structural import TupleGetItem

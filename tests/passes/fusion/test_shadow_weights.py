@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.analysis.shadow_weights import mark_shadow_weights, marked_shadow_weights
+from mspc.analysis.aliasing import mark_shadow_weights, marked_shadow_weights
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllReduce

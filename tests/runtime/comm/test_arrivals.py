@@ -18,7 +18,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import RankPlacement
 from mspc.ops.tensor.reshape import Reshape
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.arrivals import arrival_kernels
+from mspc.runtime.comm.agreement import arrival_kernels
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor

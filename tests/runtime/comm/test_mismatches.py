@@ -20,7 +20,7 @@ from mspc.ops.collective.point_to_point import Barrier, Receive, Send
 from mspc.ops.control.regions import Scan
 from mspc.runtime.comm.agreement import agree_on_collectives
 from mspc.runtime.comm.local import LocalComm, World
-from mspc.runtime.faults.failure import StoppedByOther
+from mspc.runtime.faults.record import StoppedByOther
 from tests.conftest import HANG
 from tests.runtime.comm.mismatches import cases, refused, run
 from tests.runtime.region_graphs import graph, run_graphs

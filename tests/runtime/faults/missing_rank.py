@@ -13,7 +13,7 @@ import numpy as np
 
 from mspc.engine.job import join_job
 from mspc.ir.diagnostics import ExecutionError
-from mspc.runtime.faults.stalled import END, packed
+from mspc.runtime.faults.stopped import END, packed
 from tests.runtime.graphs import GraphMaker, Plus, TotalOfRanks
 
 FOREVER = 3600

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from mspc.engine.ranks.mpirun import mpirun_environment
-from mspc.runtime.faults.idle import BUSY, EVERY, NAMED, Idle, Wait, work_of
 from mspc.runtime.faults.record import CALLS, PID, RUNNING, STATE, STEP
-from mspc.runtime.faults.waiting import in_group
+from mspc.runtime.faults.stopped import BUSY, EVERY, IDLE_NAMED, Idle, Wait, in_group, work_of
 from tests.conftest import HANG
 from tests.runtime.faults.pauses import SCRIPT
 from tests.runtime.faults.test_waiting import records
@@ -67,12 +66,12 @@ def settled(pid: int) -> None:
 def test_a_rank_that_sleeps_is_named_once(process: int) -> None:
     settled(process)
     idle = Idle(job(process))
-    assert idle.to_name(looks(idle, 10, NAMED - 1)) == []
-    waits = looks(idle, 10 + NAMED, 1)
+    assert idle.to_name(looks(idle, 10, IDLE_NAMED - 1)) == []
+    waits = looks(idle, 10 + IDLE_NAMED, 1)
     assert [(w.rank, w.idle) for w in waits] == [(0, 1)]
-    assert waits[0].seconds == NAMED + 1
+    assert waits[0].seconds == IDLE_NAMED + 1
     assert idle.to_name(waits) == waits
-    assert idle.to_name(looks(idle, 10 + NAMED + 2, 1)) == []
+    assert idle.to_name(looks(idle, 10 + IDLE_NAMED + 2, 1)) == []
 
 
 @pytest.mark.parametrize("process", [SLEEP], indirect=True)
@@ -81,9 +80,9 @@ def test_a_rank_whose_record_changes_is_not_idle(process: int, word: int) -> Non
     settled(process)
     found = job(process)
     idle = Idle(found)
-    looks(idle, 10, NAMED)
+    looks(idle, 10, IDLE_NAMED)
     found[1][word] += 1
-    assert [wait.seconds for wait in idle.look(10 + NAMED + 1)] == [0]
+    assert [wait.seconds for wait in idle.look(10 + IDLE_NAMED + 1)] == [0]
 
 
 @pytest.mark.parametrize("process", [WORK, CHILD], indirect=True, ids=["itself", "a process below it"])
@@ -93,12 +92,12 @@ def test_a_rank_that_computes_is_not_idle(process: int) -> None:
     while work_of(process)[0] < 10 * BUSY:  # a process below it has come up, too
         assert time.monotonic() < limit
         time.sleep(0.05)
-    looks(idle, 10, NAMED)
+    looks(idle, 10, IDLE_NAMED)
     before = work_of(process)[0]
     while work_of(process)[0] < before + 2 * BUSY:
         assert time.monotonic() < limit
         time.sleep(0.05)
-    assert [wait.seconds for wait in idle.look(10 + NAMED + 1)] == [0]
+    assert [wait.seconds for wait in idle.look(10 + IDLE_NAMED + 1)] == [0]
 
 
 @pytest.mark.parametrize("process", [SLEEP], indirect=True)
@@ -106,7 +105,7 @@ def test_nobody_is_idle_whom_nobody_waits_for(process: int) -> None:
     found = job(process)
     in_group(found[1], (0, 1), 0).__enter__()
     idle = Idle(found)
-    assert looks(idle, 10, 2 * NAMED) == []
+    assert looks(idle, 10, 2 * IDLE_NAMED) == []
 
 
 def test_a_rank_that_does_nothing_ends_its_job(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
 from mspc.ops.collective.collectives import AllGather, AllReduce, NeighborExchange
 from mspc.ops.collective.point_to_point import Receive, Send
 from mspc.runtime.faults.record import ENDED, GRAPH, MARK, RUNNING, STATE, STEP, WAITS, WORDS
-from mspc.runtime.faults.stalled import (
+from mspc.runtime.faults.stopped import (
     END,
     ENDED_PATIENCE,
     Mark,

@@ -12,9 +12,8 @@ import pytest
 
 from mspc.engine.ranks.mpirun import mpirun_command, mpirun_environment
 from mspc.ir.diagnostics import ExecutionError
-from mspc.runtime.faults.job_file import JobFile
-from mspc.runtime.faults.record import PID, WORDS
-from mspc.runtime.faults.waiting import Start, in_group
+from mspc.runtime.faults.record import PID, WORDS, JobFile
+from mspc.runtime.faults.stopped import Start, in_group
 from tests.conftest import HANG
 
 UNREACHABLE = """

@@ -24,7 +24,7 @@ from mspc.runtime.faults.record import (
     slot,
     write_text,
 )
-from mspc.runtime.faults.waiting import OWN_PAUSE, PATIENCE, DeadlockDetector, Waiting, for_messages, in_group
+from mspc.runtime.faults.stopped import CERTAIN_AFTER, OWN_PAUSE, DeadlockDetector, Waiting, for_messages, in_group
 
 
 def records(number: int) -> list[Any]:
@@ -45,7 +45,9 @@ def enter(record: Any, *ranks: int, channel: int = 0, calls: int = 0) -> Waiting
     return waiting
 
 
-def search(found: list[Any], seconds: float = PATIENCE + 0.1, stopped: tuple[int, ...] = ()) -> tuple[int, int] | None:
+def search(
+    found: list[Any], seconds: float = CERTAIN_AFTER + 0.1, stopped: tuple[int, ...] = ()
+) -> tuple[int, int] | None:
     """What a rank finds that looks again and again."""
     stuck = DeadlockDetector(found)
     assert stuck.look(10.0, stopped) is None, "one look is never enough"
@@ -120,9 +122,9 @@ def test_progress_in_between_resets_the_clock() -> None:
     for tick in range(12):
         assert stuck.look(10 + 0.1 * tick) is None
     found[0][CALLS] += 1
-    for tick in range(12, 12 + int(PATIENCE / 0.1)):
+    for tick in range(12, 12 + int(CERTAIN_AFTER / 0.1)):
         assert stuck.look(10 + 0.1 * tick) is None
-    assert stuck.look(10 + 1.2 + PATIENCE + 0.1) == (0, 1)
+    assert stuck.look(10 + 1.2 + CERTAIN_AFTER + 0.1) == (0, 1)
 
 
 def test_who_stood_still_itself_begins_anew() -> None:
@@ -131,7 +133,7 @@ def test_who_stood_still_itself_begins_anew() -> None:
     enter(found[0], 0, 1)
     stuck = DeadlockDetector(found)
     assert stuck.look(10.0) is None
-    assert stuck.look(10.0 + OWN_PAUSE + PATIENCE) is None
+    assert stuck.look(10.0 + OWN_PAUSE + CERTAIN_AFTER) is None
 
 
 def test_ranks_in_one_collective_are_not_stuck_however_long_it_takes() -> None:
@@ -241,7 +243,7 @@ def test_no_verdict_in_any_state_of_ranks_that_call_alike() -> None:
                     pass
             if waits[-1] is not None:
                 waits[-1].__enter__()
-        assert search(found, PATIENCE + 0.2) is None, places
+        assert search(found, CERTAIN_AFTER + 0.2) is None, places
 
 
 def _reachable(sequence: list[Any], places: tuple[int, ...]) -> bool:

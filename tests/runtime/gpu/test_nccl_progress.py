@@ -11,7 +11,7 @@ import pytest
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.collective.point_to_point import Send
-from mspc.runtime.faults.stalled import END, packed
+from mspc.runtime.faults.stopped import END, packed
 from mspc.runtime.gpu.progress import GpuProgress, communicates, out_of_memory, shown_bytes
 from tests.runtime.graphs import GraphMaker, Plus
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
-from mspc.analysis.cost.machine import Link, Machine, Rate
+from mspc.analysis.cost.machine import H200, KNOWN_MACHINES, Link, Machine, Rate
 from mspc.analysis.cost.nodes import seconds, sent_bytes, work_of
 from mspc.cli import app
 from mspc.engine.job import Job

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import Link, Machine, Rate
+from mspc.analysis.cost.machine import H200, Link, Machine, Rate
 from mspc.analysis.cost.nodes import seconds
 from mspc.cli import app
 from mspc.engine.job import Job

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import HOST_COPIES
+from mspc.analysis.cost.machine import H200, HOST_COPIES
 from mspc.engine.job import Job
 from mspc.ir.graph import OFFLOAD, Graph
 from mspc.ir.types import FLOAT32

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import DRAWS, ELEMENTWISE, LIKE, PRODUCTS, Machine, Rate
+from mspc.analysis.cost.machine import DRAWS, ELEMENTWISE, H200, LIKE, PRODUCTS, Machine, Rate
 from mspc.engine.job import Job
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32
 from mspc.runtime.comm.interface import OneRank

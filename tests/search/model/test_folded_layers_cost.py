@@ -9,7 +9,7 @@ import pytest
 
 import mspc
 from mspc import Parameter, Tensor, nn, ops
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_traced, trace_call

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.ir.diagnostics import MspcError
 from mspc.search.plans import table

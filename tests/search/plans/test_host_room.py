@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType

@@ -10,7 +10,7 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, nn, ops
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.api.context import freeze
 from mspc.common.initializer import initializer
 from mspc.engine.capture import CapturedCall

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.explain import compare_plans, explain_node

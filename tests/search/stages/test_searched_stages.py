@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.commands.compile import CompileOptions, compile_target, find_call
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.search import SearchOptions, search_target
