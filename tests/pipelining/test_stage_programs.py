@@ -10,7 +10,7 @@ import pytest
 
 import mspc
 from mspc import Parameter, Tensor, nn, ops
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.api import context
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call

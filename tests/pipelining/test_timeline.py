@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.api.state import Session
 from mspc.compiler.driver import compile_call
