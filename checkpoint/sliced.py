@@ -19,8 +19,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import tidy_when_terminated
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.plans.files.parameter_layouts import layout_of
-from mspc.plans.files.strategy_file import StrategyFile, read_strategies
+from mspc.plans.files.strategy_file import StrategyFile, layout_of, read_strategies
 from mspc.sharding.pieces import Box
 
 Layouts = Mapping[str, Layout]

@@ -25,9 +25,16 @@ from mspc.engine.strategy_files import StrategyFiles, sharded_by_file
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.ir.late_dataclass import dataclass
-from mspc.output.dumps import StageFiles, is_execute, numbered, program
-from mspc.output.first_values import FirstValue, first_values
-from mspc.output.folder import SYMBOLIC, OutputFolder
+from mspc.output.dumps import (
+    SYMBOLIC,
+    FirstValue,
+    OutputFolder,
+    StageFiles,
+    first_values,
+    is_execute,
+    numbered,
+    program,
+)
 from mspc.output.programs import ObservedSession, Programs, compile_for
 from mspc.output.symbolic import symbolic_graph
 from mspc.runtime.program import PROGRAM, WEIGHTS, Settings

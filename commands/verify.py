@@ -22,7 +22,7 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, TracedCall, compile_traced, trace_call
 from mspc.compiler.frontend.trace import Traced
-from mspc.compiler.stage_graphs import before_joining
+from mspc.compiler.rank_graphs import before_joining
 from mspc.compiler.unreduced_gradients import decided_by_script
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
@@ -30,8 +30,7 @@ from mspc.ir.graph import Graph
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import Gradient, StopGradient
 from mspc.ops.op import Op
-from mspc.output.dumps import NO_FILES
-from mspc.output.first_values import first_values
+from mspc.output.dumps import NO_FILES, first_values
 from mspc.output.programs import Programs, compile_for
 from mspc.passes.base import OnPass
 from mspc.passes.lib.choices import release_constraints

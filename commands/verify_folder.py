@@ -14,9 +14,9 @@ from mspc.commands.facts.equal_ranks import dump_text
 from mspc.commands.report.tables import print_line, write_report
 from mspc.commands.report.verification import report, report_against
 from mspc.compiler.config import Config
+from mspc.compiler.in_memory import read_network
 from mspc.compiler.pipeline import VIEWS, shared_passes
 from mspc.compiler.rank_graphs import copied
-from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import STAGES, Graph, Parameter, Value
 from mspc.ir.layout import Layout

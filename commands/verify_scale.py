@@ -34,12 +34,12 @@ from mspc.commands.verify_folder import (
     verify_dumps,
 )
 from mspc.compiler.config import Config
-from mspc.compiler.shared_graphs import read_network
+from mspc.compiler.in_memory import read_network
 from mspc.engine.script import forget_script
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
-from mspc.output.first_values import first_values
+from mspc.output.dumps import first_values
 from mspc.runtime.available_memory import room_for
 from mspc.runtime.program import PROGRAM, Program, slices_to_load
 from mspc.verify.plain_network import plain_network

@@ -18,7 +18,7 @@ from mspc.ir.types import TensorType
 from mspc.passes.lib.plan_header import Terms
 
 if TYPE_CHECKING:
-    from mspc.plans.files.stage_table import StagePlan
+    from mspc.plans.files.plan_file import StagePlan
 
 _Attributes = make_dataclass(
     "_Attributes",

@@ -16,9 +16,17 @@ from mspc.api.nn.cell import Cell
 from mspc.api.settings import LEVELS
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
-from mspc.compiler.dump_names import RankDumps, file_of
 from mspc.compiler.frontend.trace import Traced, trace
-from mspc.compiler.pipeline import OPTIONAL, VIEWS, idle_passes, numbered, rank_passes, shared_passes
+from mspc.compiler.pipeline import (
+    OPTIONAL,
+    VIEWS,
+    RankDumps,
+    file_of,
+    idle_passes,
+    numbered,
+    rank_passes,
+    shared_passes,
+)
 from mspc.compiler.rank_graphs import RankGraphs, copied
 from mspc.compiler.unreduced_gradients import warning_of_own_gradients
 from mspc.ir.diagnostics import MspcError, told_at
@@ -254,7 +262,7 @@ def compile_traced(
         kept = _kept_graphs(graph, print_graph(graph), (*names, *rank_names(offloads=asks_for_host(graph))))
         found = None if kept is None else kept.read(0)
     if found is not None:
-        from mspc.compiler.late_graph import LateGraph  # late: a compile for no run needs none
+        from mspc.compiler.kept_graphs import LateGraph  # late: a compile for no run needs none
 
         late = LateGraph(lambda: _of_all_ranks(config, graph, names, None, None)[0])
         ranks, made = RankGraphs(late, rank_names(offloads=asks_for_host(graph))), found.attrs["compile_id"]
@@ -266,7 +274,7 @@ def compile_traced(
         kept = _kept_graphs(graph, text, rank_names(offloads=asks_for_host(graph)))
     make: Callable[..., RankGraphs] = RankGraphs
     if config.pipeline_stages > 1:
-        from mspc.compiler.stage_graphs import StageGraphs as make  # late: few networks have stages
+        from mspc.compiler.rank_graphs import StageGraphs as make  # late: few networks have stages
     ranks = make(graph, rank_names(offloads=asks_for_host(graph)), on_pass)  # a plan may ask for it, too
     return Compiled(config, traced, fed, graph, graph.attrs["compile_id"], stages, ranks, strategies, kept=kept)
 

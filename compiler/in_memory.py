@@ -1,23 +1,124 @@
-"""Compiles without running anything, and returns the strategies, layouts and operators of the program."""
+"""Compiles without running: the strategies, layouts and operators of a program, and sizes for inputs without any."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeVar
 
 from mspc.api import context, state
+from mspc.api.common.tensor import Symbol
 from mspc.api.context import FrozenContext
+from mspc.api.nn.cell import Cell
 from mspc.api.nn.cell_state import is_open
+from mspc.api.setting_kind import say_once
 from mspc.compiler.config import Config
-from mspc.compiler.declared_sizes import compiled_for_declared
-from mspc.compiler.driver import Compiled, DumpPoint, compile_call
-from mspc.compiler.stage_graphs import before_joining
+from mspc.compiler.driver import Compiled, DumpPoint, compile_call, identity, run_shared_passes
+from mspc.compiler.pipeline import shared_passes
+from mspc.compiler.rank_graphs import before_joining, copied
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, group_of, on_mesh
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ir.types import TensorType
+from mspc.ops.check_graph import check_graph
+from mspc.ops.op import REGISTRY
+from mspc.passes.base import PassManager
 from mspc.sharding.groups import group_name
+
+MOST_PARAMETER_SIZES = 8
+"""Sizes of parameters that are tried, the most frequent ones."""
+Result = TypeVar("Result")
+
+
+def compiled_for_declared(
+    target: Any, args: Sequence[Any], ranks: int, compiled: Callable[[Sequence[Any]], Result]
+) -> Result:
+    """What `compiled` gives for the first sizes that it accepts; a warning says which they are.
+
+    Args:
+        target: what is compiled with `args`, some of which are open. ranks: that a dimension may be sharded by.
+
+    Raises:
+        MspcError: the network compiles for none of the sizes tried; why not for the first.
+    """
+    first: MspcError | None = None
+    for scale, *unknown in _sizes(target, args, ranks):
+        sized = [_sized(arg, scale, *unknown) for arg in args]
+        try:
+            found = compiled(sized)
+        except MspcError as error:
+            if first is None:
+                first = error
+                error.notes += (f"unknown sizes were taken as {_shown_sizes(args, sized)}, and as others",)
+            continue
+        say_once(
+            "declared sizes",
+            f"compile: unknown sizes are taken as {_shown_sizes(args, sized)}: the graph is of these; a call "
+            "with others has its own",
+        )
+        return found
+    assert first is not None
+    raise first
+
+
+def _sizes(target: Any, args: Sequence[Any], ranks: int) -> Iterator[tuple[int, int, int]]:
+    """(n of all Symbols, size of dimensions of which nothing is declared, of those that are a tensor's last), in the
+    order in which to try them."""
+    scales = list(dict.fromkeys((1, 2, ranks, 2 * ranks)))
+    of_ranks = {scale: ranks * min(scale, 2) for scale in scales}
+    yield from ((scale, of_ranks[scale], of_ranks[scale]) for scale in scales)
+    if any(_has_undeclared(arg) for arg in args):
+        yield from ((scale, of_ranks[scale], size) for size in _parameter_sizes(target) for scale in scales)
+
+
+def _parameter_sizes(target: Any) -> list[int]:
+    parameters = target.get_parameters() if isinstance(target, Cell) else ()
+    count = Counter(size for parameter in parameters for size in parameter.shape)
+    return [size for size, _ in count.most_common(MOST_PARAMETER_SIZES)]
+
+
+def _has_undeclared(arg: Any) -> bool:
+    if isinstance(arg, tuple | list):
+        return any(map(_has_undeclared, arg))
+    return is_open(arg) and any(size in (None, -1) for size in arg.declared)
+
+
+def _sized(arg: Any, scale: int, unknown: int, last: int) -> Any:
+    """The argument with a type in the place of a tensor of unknown sizes."""
+    if isinstance(arg, tuple | list):
+        return type(arg)(_sized(item, scale, unknown, last) for item in arg)
+    if not is_open(arg):
+        return arg
+    *leading, own = arg.declared
+    shape = [*(_size_of(rule, scale, unknown) for rule in leading), _size_of(own, scale, last)]
+    return TensorType(arg.dtype, tuple(shape))
+
+
+def _size_of(rule: Any, scale: int, unknown: int) -> int:
+    """What is declared of a dimension as a number: a Symbol's size for n = `scale`, or the nearest one that it allows;
+    `unknown` where nothing is declared."""
+    if not isinstance(rule, Symbol):
+        return unknown if rule in (None, -1) else int(rule)
+    size = max(rule.divisor * scale, rule.min - rule.remainder)
+    size = -(-size // rule.divisor) * rule.divisor + rule.remainder
+    if rule.max > rule.min:
+        size = min(size, (rule.max - rule.remainder) // rule.divisor * rule.divisor + rule.remainder)
+    return size
+
+
+def _shown_sizes(args: Sequence[Any], sized: Sequence[Any]) -> str:
+    """The shapes of the arguments that are open."""
+    return ", ".join(
+        str([item.shape if isinstance(item, TensorType) else item for item in one])
+        if isinstance(one, tuple | list) else str(one.shape)
+        for arg, one in zip(args, sized, strict=True)
+        if is_open(arg)
+    )  # fmt: skip
+
 
 OnCompiled = Callable[[Compiled, FrozenContext], None]
 LAID_OUT, STRATEGIES, SLICED = "propagate_sharding", "step_parallel_begin", "slice_to_rank"
@@ -162,3 +263,56 @@ def _shown(value: Value, names: dict[Value, str]) -> Any:
     if isinstance(value, Node):
         return names[value]
     return value.value.tolist() if isinstance(value, Constant) else value.name
+
+
+DEVICES = ("CPU", "GPU")
+"""Those that graphs of all ranks are made for."""
+
+
+def stages_again(network: str, path: str, compile_id: str, wanted: Collection[str]) -> dict[str, Graph]:
+    """The graph behind each pass that is `wanted`.
+
+    Args:
+        network: the text of the graph as it was read, with what passes read from its header. path: of the file that has
+            it. compile_id: of the compile.
+
+    Returns:
+        Nothing where the passes do not lead to that very program, as one whose graph has been edited.
+
+    Raises:
+        MspcError: the text is no graph.
+    """
+    for device in DEVICES:
+        graph = read_network(network, path)
+        try:
+            identified, found = _stages(graph, device, wanted)
+        except MspcError:
+            continue
+        if identified == compile_id:
+            return found
+    return {}
+
+
+def read_network(text: str, path: str) -> Graph:
+    """The graph of such a text. path: of the file that has it. Raises MspcError where it is none."""
+    module = parse(text, REGISTRY, path, frames=True)
+    if module.dialect:
+        raise MspcError(f"{path} is damaged: its network is a graph of {module.dialect}")
+    graph = module.main
+    graph.attrs = {**module.attrs, **graph.attrs}
+    check_graph(graph)
+    return graph
+
+
+def _stages(graph: Graph, device: str, wanted: Collection[str]) -> tuple[str, dict[str, Graph]]:
+    """(the identity of the program, graphs)."""
+    said = graph.attrs.get("ranks")
+    ranks = said if isinstance(said, int) else 1
+    found: dict[str, Graph] = {}
+
+    def look(stage: DumpPoint) -> None:
+        if stage.name in wanted:
+            found[stage.name] = copied(stage.graph)
+
+    graph = run_shared_passes(graph, shared_passes(str(graph.attrs.get("mode", "")), device), look, PassManager())
+    return identity(ranks, print_graph(graph)), found

@@ -2,8 +2,7 @@
 
 A file's name is made of all that these passes read: the text of the graph that they begin with, the rank, the names of
 the passes, and the versions of what computes. The file is the graph's text behind that text's digest. A file that is
-damaged, or written by hand, counts as missing and is written anew; what cannot be written is not kept.
-"""
+damaged, or written by hand, counts as missing and is written anew; what cannot be written is not kept."""
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -147,3 +147,21 @@ def sources(folder: str) -> Iterator[tuple[str, int, int]]:
                 yield entry.path, found.st_size, found.st_mtime_ns
             elif not entry.name.startswith(("_", ".")) and entry.name not in _OTHERS and entry.is_dir():
                 yield from sources(entry.path)
+
+
+class LateGraph(Graph):
+    """Any of its parts that is read makes all of them; that may raise what `make` raises."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], Graph]) -> None:
+        # What is not set here is made by `__getattr__`, which Python asks for attributes that are not there.
+        self._make = make
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Graph.__slots__:
+            raise AttributeError(name)
+        made = self._make()
+        for part in Graph.__slots__:
+            setattr(self, part, getattr(made, part))
+        return getattr(self, name)

@@ -1,19 +1,145 @@
-"""Makes every rank's graph; the passes behind the slicing run once for each kind of ranks (`passes.rank_kinds`)."""
+"""The graph of every rank; passes after the slicing run once for each kind of ranks (`passes.rank_kinds`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import field
+from operator import is_
 from typing import Any
 
-from mspc.compiler.graph_snapshots import GraphSnapshots
-from mspc.ir.graph import Graph, Node, OpLike, Value, copied_node, copied_parameter, copied_region
+from mspc.ir.graph import (
+    STAGE,
+    STAGES,
+    Constant,
+    Graph,
+    Node,
+    OpLike,
+    Parameter,
+    Value,
+    copied_node,
+    copied_parameter,
+    copied_region,
+)
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import OpenText, SharedTexts, print_graph
 from mspc.ir.varying import VaryingConstant
 from mspc.passes.base import OnPass, PassManager, find_pass, run_passes
+from mspc.passes.fusion.update_rows import UpdateRows
 from mspc.passes.lib.ranks import GraphPositions, RankElement, RankKindParts, VaryingParts, own_constant, own_op, varies
+from mspc.passes.lib.unused_states import NumberOf, drop_unused_parameters, stateless_nodes
 from mspc.passes.per_rank.slice_to_rank import check_rank, sliced
+
+
+class GraphSnapshots:
+    """The copies of one graph, which nobody changes. texts: are told which copies are written alike."""
+
+    def __init__(self, texts: SharedTexts) -> None:
+        self._texts = texts
+        self._nodes: dict[Node, Node] = {}
+        """The last copy of each node; so of the others."""
+        self._parameters: dict[Parameter, Parameter] = {}
+        self._graphs: dict[Graph, Graph] = {}
+
+    def take(self, graph: Graph) -> Graph:
+        """The graph as it stands now."""
+        return self._take(graph, {})
+
+    def _take(self, graph: Graph, taken: dict[Graph, Graph]) -> Graph:
+        if graph in taken:
+            return taken[graph]
+        made = Graph(graph.name)
+        made.attrs, made.returns_tuple = dict(graph.attrs), graph.returns_tuple
+        of: dict[Value, Value] = {}
+        for parameter in graph.parameters:
+            of[parameter] = copy = self._parameter(parameter)
+            made.parameters.append(copy)
+        for node in graph.nodes:
+            inputs = [of.get(value, value) for value in node.inputs]  # constants stay
+            regions = tuple([self._take(region, taken) for region in node.regions]) if node.regions else ()
+            forward = of.get(node.forward) if node.forward is not None else None
+            before = self._nodes.get(node)
+            says_the_same = before is not None and _says_the_same(before, node, forward)
+            if before is not None and says_the_same and _reads_the_same(before, inputs, regions):
+                own = before
+            else:
+                own = self._nodes[node] = copied_node(node, inputs)
+                own.regions = regions
+                own.forward = forward if isinstance(forward, Node) else None
+                if before is not None and says_the_same and _is_written_alike(before, own):
+                    self._texts.write_alike(own, before)
+            of[node] = own
+            made.nodes.append(own)
+        made.results = [of.get(value, value) for value in graph.results]
+        earlier = self._graphs.get(graph)
+        if earlier is None or not _is_same(earlier, made):
+            self._graphs[graph] = earlier = made
+        taken[graph] = earlier
+        return earlier
+
+    def _parameter(self, parameter: Parameter) -> Parameter:
+        own = self._parameters.get(parameter)
+        if own is None or any(getattr(own, name) != getattr(parameter, name) for name in _OF_PARAMETERS):
+            own = self._parameters[parameter] = copied_parameter(parameter)
+        return own
+
+
+_OF_PARAMETERS = ("name", "type", "kind", "layout", "trainable", "global_type", "attrs")
+
+
+def _says_the_same(own: Node, node: Node, forward: Value | None) -> bool:
+    """Whether a copy still says what the node does, whatever this reads and runs. What is large is compared by
+    identity: at worst it is copied."""
+    return (
+        own.op is node.op
+        and own.type is node.type
+        and own.frames is node.frames
+        and own.forward is forward
+        and own.in_layouts is node.in_layouts
+        and own.layout is node.layout
+        and own.attrs == node.attrs
+        and own.name == node.name
+        and own.phase == node.phase
+        and own.scope == node.scope
+        and own.instance == node.instance
+        and own.place == node.place
+        and own.forward_input == node.forward_input
+        and own.strategy is node.strategy
+        and own.in_strategy is node.in_strategy
+        and own.out_strategy is node.out_strategy
+    )
+
+
+def _reads_the_same(own: Node, inputs: list[Value], regions: tuple[Graph, ...]) -> bool:
+    return _are_same(own.inputs, inputs) and len(own.regions) == len(regions) and all(map(is_, own.regions, regions))
+
+
+def _is_written_alike(one: Node, other: Node) -> bool:
+    """Whether two nodes that say the same differ at most in which values they read, of the same types, and in what is
+    in the graphs that they run."""
+    return (
+        len(one.inputs) == len(other.inputs)
+        and all(
+            a is b or (a.type is b.type and not isinstance(a, Constant) and not isinstance(b, Constant))
+            for a, b in zip(one.inputs, other.inputs, strict=True)
+        )
+        and [region.name for region in one.regions] == [region.name for region in other.regions]
+    )
+
+
+def _is_same(before: Graph, made: Graph) -> bool:
+    """Whether two copies are of the same nodes."""
+    return (
+        before.name == made.name
+        and before.returns_tuple == made.returns_tuple
+        and before.attrs == made.attrs
+        and _are_same(before.parameters, made.parameters)
+        and _are_same(before.nodes, made.nodes)
+        and _are_same(before.results, made.results)
+    )
+
+
+def _are_same(some: Sequence[Value], others: Sequence[Value]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 class RankGraph(Graph):
@@ -325,3 +451,83 @@ def _own_node(
     if op is None:
         op = ops[id(node.op)] = node.op if rank is None else own_op(node.op, rank, parts)
     return copied_node(node, inputs, op)
+
+
+def run_graph(graph: Graph, number_of: NumberOf) -> tuple[Graph, list[Parameter]]:
+    """A rank's graph without those states of optimizers that numbers leave unused, where an update without states may
+    do with the rows that are looked up; and the scalar Parameters on whose numbers this relies.
+
+    number_of: see `stateless_nodes`.
+    """
+    stateless = stateless_nodes(graph, number_of)
+    if not stateless:
+        return graph, []
+    own = copied(graph)
+    copies = dict(zip(graph.nodes, own.nodes, strict=True))
+    for found in stateless:
+        found.apply(copies[found.node])
+    UpdateRows().run(own)
+    drop_unused_parameters(own)
+    return own, [scalar for found in stateless for scalar in found.scalars]
+
+
+
+CUT, ORDERED = "cut_stages", "order_micro_batches"
+"""The passes that make a stage's program of one micro-batch, and of all."""
+KNOW_STAGE = (CUT, "join_products", "pack_attention")
+"""Passes that are told the stage; those ahead of the cut leave alone what others compute."""
+
+
+@dataclass
+class StageGraphs(RankGraphs):
+    """As `RankGraphs`, of a graph of several stages."""
+
+    _of_stage: dict[int, RankGraphs] = field(default_factory=dict[int, RankGraphs])
+    _kinds: dict[tuple[int, int], int] = field(default_factory=dict["tuple[int, int]", int])
+
+    def _graphs(self, rank: int) -> RankGraphs:
+        check_rank(self.graph, rank)
+        stage = rank // int(self.graph.attrs["ranks"])
+        if stage not in self._of_stage:
+            options: dict[str, dict[str, Any]] = {name: {STAGE: stage} for name in KNOW_STAGE}
+            self._of_stage[stage] = self.with_options(options)
+        return self._of_stage[stage]
+
+    def alone(self, rank: int, on_pass: OnPass) -> Graph:
+        return self._graphs(rank).alone(rank, on_pass)
+
+    def executable(self, rank: int) -> RankGraph:
+        return self._graphs(rank).executable(rank)
+
+    @property
+    def kinds(self) -> int:
+        return sum(graphs.kinds for graphs in self._of_stage.values())
+
+    def kind(self, rank: int, wanted: Collection[str] | None = None) -> int | None:
+        graphs = self._graphs(rank)
+        found = graphs.kind(rank, wanted)
+        if found is None:
+            return None
+        stage = rank // int(self.graph.attrs["ranks"])
+        self.kind_of[rank] = self._kinds.setdefault((stage, found), len(self._kinds))
+        return self.kind_of[rank]
+
+    def of(self, rank: int, wanted: Collection[str]) -> RankStages:
+        found = self._graphs(rank).of(rank, wanted)
+        self.kind(rank, ())
+        return found
+
+
+def before_joining(sliced: Graph, rank: int) -> Graph:
+    """A rank's graph before operators are joined: as it is sliced, or, of several stages, the program of its own, with
+    its work on all micro-batches."""
+    if STAGES not in sliced.attrs:
+        return sliced
+    stage = rank // int(sliced.attrs["ranks"])
+    return run_passes(sliced, [find_pass(CUT, {STAGE: stage}), find_pass(ORDERED)])
+
+
+def rank_graphs(graph: Graph, passes: Sequence[str], on_pass: OnPass | None = None) -> RankGraphs:
+    """The graphs of a program's ranks."""
+    kind = StageGraphs if STAGES in graph.attrs else RankGraphs
+    return kind(graph, passes, on_pass)

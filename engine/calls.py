@@ -23,8 +23,8 @@ from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.compiler.frontend.trace import Traced
-from mspc.compiler.run_graph import run_graph
-from mspc.compiler.step_operations import operations_of
+from mspc.compiler.program_figures import operations_of
+from mspc.compiler.rank_graphs import run_graph
 from mspc.engine.equal_values import COMPARED_STEPS, compare_inputs, must_be_equal
 from mspc.engine.garbage import looking_rarely
 from mspc.engine.initial_values import RankInitialValue, beginning, compare_beginnings, different_programs, settings_of

@@ -149,8 +149,8 @@ def _with_sizes(target: Any, args: tuple[Any, ...], context: FrozenContext, rank
     if not any(map(is_open, args)):
         return args
     from mspc.compiler.config import Config  # late: few scripts compile values without sizes
-    from mspc.compiler.declared_sizes import compiled_for_declared
     from mspc.compiler.driver import compile_call
+    from mspc.compiler.in_memory import compiled_for_declared
 
     config = Config.from_context(context, ranks)
 

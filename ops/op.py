@@ -25,7 +25,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexMap
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.registry import Operators, load_all
-from mspc.sharding.factors import Rule, parse_rule
+from mspc.sharding.rules import Rule, parse_rule
 
 if TYPE_CHECKING:
     from mspc.ir.builder import Builder

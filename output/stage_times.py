@@ -1,8 +1,8 @@
-"""The timeline of a pipeline: when every stage works on which micro-batch, by the times of its graphs."""
+"""The timeline of a pipeline: when each stage runs which micro-batch, and the copies and stored values beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import Any
@@ -10,12 +10,11 @@ from typing import Any
 from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import WORK, Graph, Node
+from mspc.ir.graph import FROM_HOST, TO_HOST, WORK, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
-from mspc.output.copied_values import CopiedValues, call_of
-from mspc.output.copies_beside import CopiesBeside, is_copy
-from mspc.output.kept_values import kept_of_chunks
+from mspc.ops.control.structural import MakeTuple, TupleGetItem, taken_elements
+from mspc.ops.tensor.host_memory import AwaitHost, HostCopy, ToHost
 from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,
@@ -28,7 +27,133 @@ from mspc.passes.lib.schedules import (
 from mspc.passes.lib.stage_placement import chosen_schedule
 from mspc.passes.lib.stage_programs import work_of
 from mspc.passes.lib.timed_order import TimedWork
-from mspc.passes.lib.timeline import ScheduleTimeline, Task, TaskCopies
+from mspc.passes.lib.timeline import Copied, ScheduleTimeline, Task, TaskCopies
+
+
+def kept_of_chunks(graph: Graph) -> dict[int, float]:
+    """For each chunk of a stage the bytes that gradients read of its forward work on the first micro-batch, and of what
+    came from another stage for that."""
+    calls = {(kind, chunk): node for node in graph.nodes if WORK in node.attrs
+             for kind, chunk, number in (work_of(node),) if number == 0}  # fmt: skip
+    kept: dict[int, dict[Node, int]] = {}
+    for (kind, chunk), node in calls.items():
+        if kind == FORWARD:
+            kept.setdefault(chunk, {})
+            continue
+        forward = calls.get((FORWARD, chunk))
+        if forward is None:
+            continue
+        received = {each for each in forward.inputs if isinstance(each, Node) and isinstance(each.op, ReceiveFromStage)}
+        for value in node.inputs:
+            if isinstance(value, Node) and (_is_of(value, forward) or value in received):
+                kept.setdefault(chunk, {})[value] = value.type.nbytes
+    return {chunk: float(sum(values.values())) for chunk, values in kept.items()}
+
+
+def _is_of(value: Node, call: Node) -> bool:
+    return taken_elements(value.op) is not None and value.inputs[0] is call
+
+
+def call_of(value: Value) -> Node | None:
+    """The work on a micro-batch of which a value is a result; None of others."""
+    made = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, TupleGetItem) else None
+    return made if isinstance(made, Node) and WORK in made.attrs else None
+
+
+class CopiedValues:
+    """The copies of a stage's program, which are told of in the order of its nodes. tasks: what each has of them."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.tasks: dict[Task, TaskCopies] = {}
+        self._ahead = TaskCopies()
+        """Of the next work, up to the node that was told of last."""
+        self._copied: dict[Value, Copied] = {}
+        self._back: dict[Value, Copied] = {}
+
+    def copy(self, node: Node, seconds: float) -> bool:
+        """A copy, one way; whether it is of what work on a micro-batch has made."""
+        if isinstance(node.op, ToHost):
+            call = call_of(node.inputs[0])
+            if call is None:
+                return False
+            task = work_of(call)
+            left = self.tasks.setdefault(task, TaskCopies()).left
+            self._copied[node] = (*task[1:], len(left))
+            left.append((self._copied[node], seconds))
+            return True
+        copied = self._copied.get(_left(node))
+        if copied is None:
+            return False
+        self._back[node] = copied
+        self._ahead.ahead.append((copied, seconds))
+        return True
+
+    def ahead(self, node: Node) -> None:
+        """A node that is no copy: it waits for one, works, or does neither."""
+        if isinstance(node.op, AwaitHost):
+            copied = self._copied.get(_left(node))
+            self._ahead.ahead += [] if copied is None else [(copied, 0.0)]
+        elif WORK in node.attrs:
+            own = self.tasks.setdefault(work_of(node), TaskCopies())
+            own.ahead = self._ahead.ahead
+            own.read = [self._back[value] for value in _read(node) if value in self._back]
+            self._ahead = TaskCopies()
+
+
+def _left(node: Node) -> Value:
+    """The copy to the host that a node waits for or brings back."""
+    value: Value = node
+    while isinstance(value, Node) and isinstance(value.op, HostCopy) and not isinstance(value.op, ToHost):
+        value = value.inputs[0]
+    return value
+
+
+def _read(node: Node) -> Iterator[Value]:
+    """What a node reads, out of tuples and behind views."""
+    values = [*node.inputs]
+    while values:
+        value = values.pop(0)
+        yield value
+        if isinstance(value, Node) and (value.op.is_view or isinstance(value.op, MakeTuple)):
+            values += value.inputs
+
+
+def is_copy(node: Node) -> bool:
+    """Whether a node copies to the host or back, beside others."""
+    return node.attrs.get("stream") in (TO_HOST, FROM_HOST)
+
+
+class CopiesBeside:
+    """The clocks of the streams of copies. now: seconds of the program up to the last work on a micro-batch."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._streams: dict[str, float] = {}
+        self._over: dict[Value, float] = {}
+
+    def copy(self, node: Node, seconds: float, behind: float) -> None:
+        """A copy that may begin so many seconds behind the last work."""
+        stream = str(node.attrs["stream"])
+        begin = max(self._streams.get(stream, 0.0), self._now + behind)
+        self._over[node] = self._streams[stream] = begin + seconds
+
+    def waited(self, node: Node, behind: float) -> float:
+        """Seconds that a node waits for copies which could begin so many behind the last work."""
+        ready = max((self._over.get(value, 0.0) for value in node.inputs), default=0.0)
+        if node.op.is_view and ready:
+            self._over[node] = ready
+            return 0.0
+        return max(0.0, ready - self._now - behind)
+
+    def worked(self, seconds: float) -> None:
+        """So long behind the last work another one is over."""
+        self._now += seconds
+
+    @property
+    def behind(self) -> float:
+        """Seconds behind the last work until all copies are over."""
+        return max(0.0, *(end - self._now for end in self._streams.values())) if self._streams else 0.0
+
 
 Seconds = Callable[[Node], float]
 """The time of a node: of a message that is sent how long it is on its way."""

@@ -10,9 +10,8 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ops.collective.base import Collective
 from mspc.passes.sharding.shard_by_plan import check_known
-from mspc.plans.files.parameter_layouts import sharding_of
 from mspc.plans.files.plan_file import PlanFile
-from mspc.plans.files.strategy_file import ParameterCut
+from mspc.plans.files.strategy_file import ParameterCut, sharding_of
 from mspc.plans.operator_names import StrategyNames
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ml_dtypes import finfo
 
 from mspc.compiler.pipeline import rank_passes
-from mspc.compiler.stage_graphs import CUT, rank_graphs
+from mspc.compiler.rank_graphs import CUT, rank_graphs
 from mspc.ir.graph import STAGES, Constant, Graph, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import AllReduce, ReduceScatter

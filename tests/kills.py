@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from mspc.ir.files.refill import finish_refill, is_own_name
-from mspc.output import folder as output
+from mspc.output import dumps as output
 from mspc.runtime.program import PROGRAM
 
 AUDITED = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"}

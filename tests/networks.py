@@ -22,7 +22,7 @@ from mspc.ir.types import FLOAT64, TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
 from mspc.passes.lib.choices import composite_conflict, rule_of
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 from tests.ops.simulate import types_of
 from tests.random_updates import finish
 

@@ -24,7 +24,7 @@ from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced
 from mspc.compiler.frontend.trace import Traced
-from mspc.compiler.sent_bytes import sent_by_ranks
+from mspc.compiler.program_figures import sent_by_ranks
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ops.op import load_operators

@@ -30,7 +30,7 @@ from mspc.api.context import freeze
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import DumpPoint, TracedCall, compile_traced, trace_call
-from mspc.compiler.sent_bytes import sent_by_ranks
+from mspc.compiler.program_figures import sent_by_ranks
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, operand_types
@@ -42,7 +42,7 @@ from mspc.plans.operator_names import LAYOUTS
 from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import plans_for
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 from tests.networks import random_strategy
 
 RANKS = (2, 2, 4, 4, 8)

@@ -36,11 +36,11 @@ from mspc.checkpoint.sliced import (
 from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.checkpoint.writing import published_together
 from mspc.ir.diagnostics import MspcError
-from mspc.plans.files.parameter_layouts import layout_of
-from mspc.plans.files.stage_files import merged_stages
 from mspc.plans.files.strategy_file import (
     ParameterCut,
     StrategyFile,
+    layout_of,
+    merged_stages,
     read_restore_ranks,
     read_strategies,
     write_strategies,

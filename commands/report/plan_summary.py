@@ -15,8 +15,7 @@ from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import each_of_cells
 from mspc.ir.types import dtype_of
-from mspc.output.schedule_svg import schedule_svg
-from mspc.output.schedule_text import schedule_text
+from mspc.output.schedule_pictures import schedule_svg, schedule_text
 from mspc.output.stage_times import predicted_work
 from mspc.passes.lib.schedule_tables import write_table
 from mspc.passes.lib.timed_order import ordered_by_times

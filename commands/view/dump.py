@@ -17,7 +17,7 @@ from mspc.commands.facts.equal_ranks import (
     kinds_of,
     program_text,
 )
-from mspc.compiler.shared_graphs import stages_again
+from mspc.compiler.in_memory import stages_again
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import read_begin
 from mspc.ir.graph import STAGE, Graph

@@ -49,7 +49,7 @@ def _schedule(
     programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: NodeTables
 ) -> dict[str, Any]:  # fmt: skip
     """The timeline."""
-    from mspc.output.schedule_words import heading, wait_text  # late: few programs have stages
+    from mspc.output.schedule_pictures import heading, wait_text  # late: few programs have stages
     from mspc.output.stage_times import stage_times
     from mspc.passes.lib.schedules import parts_of
     from mspc.passes.lib.stage_placement import has_weights_apart, kinds_of
@@ -78,7 +78,7 @@ def _schedule(
 
 def _tail(tail: StepTail | None, begin: float, tables: NodeTables) -> list[Any] | None:
     """What follows the last action of a stage, which ends at `begin`."""
-    from mspc.output.schedule_words import tail_text, tail_wait_text  # late, as above
+    from mspc.output.schedule_pictures import tail_text, tail_wait_text  # late, as above
 
     if tail is None:
         return None

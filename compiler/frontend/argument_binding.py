@@ -1,12 +1,23 @@
-"""Binds a call's arguments to a function's parameters, with Python's rules."""
+"""Arguments of calls: bound by Python's rules, named in errors, and parameters that stay values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+import types
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from mspc.api.common import parameter as session
+from mspc.api.errors import is_own
+from mspc.api.nn.cell import Cell
+from mspc.api.ops.checked import explained
 from mspc.compiler.frontend.source import FunctionTree
-from mspc.ir.diagnostics import MspcError
+from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.values import Frame, describe
+from mspc.ir.diagnostics import OWN_FILES, MspcError
+from mspc.ir.graph import Parameter
+from mspc.ops.tensor.reshape import Cast
 
 
 def bind(
@@ -73,3 +84,51 @@ def _too_many(name: str, positional: Sequence[str], given: int, defaults: int, h
     listed = ", ".join(positional[hidden:])
     plural = "s" * (count != "1")
     return MspcError(f"{name}() takes {count} argument{plural} ({listed}), not {given - hidden}", kind=TypeError)
+
+
+@contextmanager
+def naming_arguments(
+    tracer: Tracer, label: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], depth: int
+) -> Generator[None]:
+    """What Python says of values inside of a function, called `label` at this depth, becomes a message that names its
+    arguments; other mistakes, those in a function of the script that it calls among them, stay as they are."""
+
+    def named(error: MspcError) -> MspcError:
+        in_script = len(error.frames) > depth and not error.frames[0].file.startswith(OWN_FILES)
+        if error.python is None or in_script:
+            return error
+        message, notes = explained(label, function, args, kwargs, error.python, describe)
+        kind = ValueError if isinstance(error.python, ValueError | ArithmeticError) else TypeError
+        frames = tuple(frame for frame in error.frames if not frame.file.startswith(OWN_FILES))
+        return MspcError(message, None, notes, frames, kind=kind)
+
+    first = len(tracer.errors)
+    try:
+        yield
+    except MspcError as error:
+        raise named(error) from None
+    finally:
+        tracer.errors[first:] = map(named, tracer.errors[first:])
+
+
+def as_it_is(tracer: Tracer, value: Any) -> Any:
+    """What a parameter holds here, as a cast to its own type, which goes again where nobody overwrites the parameter
+    ahead of a reader; another value as it is."""
+    if isinstance(value, session.Parameter):
+        value = tracer.value(value)
+    if not isinstance(value, Parameter) or value.kind != "parameter":
+        return value
+    return tracer.emit(Cast(dst_type=value.tensor_type.dtype), value)
+
+
+def handed_back(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, result: Any) -> Any:
+    """The parameter that a call in a script hands back: of a function or a cell of mspc's as it is now."""
+    if not _is_of_mspc(fn):
+        return result
+    tracer.at(frame, node)
+    return as_it_is(tracer, result)
+
+
+def _is_of_mspc(fn: Any) -> bool:
+    function = type(fn).construct if isinstance(fn, Cell) else getattr(fn, "__func__", fn)
+    return isinstance(function, types.FunctionType) and is_own(function.__code__.co_filename)

@@ -1,10 +1,11 @@
-"""Evaluates names and attributes: where a value comes from in the user's program."""
+"""Names and attributes: how a value of the program is found, attributes of tensors, and cells read from files."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ import numpy as np
 from mspc.api.common.parameter import FACTS, Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.cell_state import Precision
 from mspc.api.nn.container import CellList
-from mspc.api.ops.method_table import find_method
+from mspc.api.ops.function_arguments import exchanged, permutation
+from mspc.api.ops.method_table import find_method, method_names, misfit, respelled
+from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.tensor import attribute
 from mspc.compiler.frontend.values import (
     MISSING,
     POISON,
@@ -30,8 +33,9 @@ from mspc.compiler.frontend.values import (
     nearest,
     way_of,
 )
-from mspc.ir.diagnostics import MspcError, kind_of
+from mspc.ir.diagnostics import Frames, MspcError, kind_of
 from mspc.ir.graph import Value
+from mspc.ir.types import TensorType
 
 ALIKE = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", *(fact.strip("_") for fact in FACTS)})
 """What the program may ask of a Parameter that is equal for those that are alike, which `FACTS` tells."""
@@ -92,7 +96,7 @@ def _of_cell(tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, name: str,
         name_tensor(tracer, found, full)
     if kind is None:
         return found
-    from mspc.compiler.frontend.precision import attribute_as_float  # late: few cells have a precision of their own
+    from mspc.compiler.frontend.cell_marks import attribute_as_float  # late: few cells have a precision of their own
 
     tracer.at(frame, node)
     return attribute_as_float(tracer, found, kind, full)
@@ -217,3 +221,141 @@ def _register(tracer: Tracer, cell: Cell, path: str, prefix: str) -> None:
         tracer.cell_names.setdefault(id(child), label)
         below = f"{label}-{type(child).__name__}/" if isinstance(child, CellList) else ""
         _register(tracer, child, f"{path}.{name}" if path else name, below)
+
+
+def attribute(tracer: Tracer, x: Value, name: str) -> Any:
+    """`x.name`: something known at compile time, another tensor, or a method to be called.
+
+    Raises:
+        MspcError: tensors have no such attribute.
+    """
+    known = ATTRIBUTES.get(name)
+    if known is not None:
+        return known(tracer, x)
+    if find_method(name) is not None:
+        return TensorMethod(x, name)
+    if name == "register_hook":
+        return TensorMethod(x, name)
+    if name == "value":
+        return TensorMethod(x, "copy")
+    if name in OUTSIDE:
+        instead = OUTSIDE[name] or "compute with the tensor itself, or read its values where the network is called"
+        raise tracer.error(f"x.{name} needs the contents of a tensor, which are not known at compile time", [instead])
+    raise tracer.error(
+        f"a tensor has no attribute '{name}'", nearest(name, [*ATTRIBUTES, *method_names()]), kind=AttributeError
+    )
+
+
+def method_function(
+    tracer: Tracer, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """(the function behind a method that is called with these arguments, the tensor first; those with names as it has
+    them).
+
+    Raises:
+        MspcError: there is no such method, or the arguments do not fit.
+    """
+    function = find_method(name)
+    if function is None:
+        raise tracer.error(f"Tensor.{name}() does not take tensors of the graph", kind=TypeError)
+    named = respelled(function, kwargs)
+    wrong = misfit(name, function, args, named)
+    if wrong:
+        raise tracer.error(wrong, kind=TypeError)
+    return function, named
+
+
+def _in_order(t: Tracer, x: Value, order: tuple[int, ...]) -> Any:
+    return t.emit(t.op("Transpose", perm=order), x)
+
+
+ATTRIBUTES: dict[str, Callable[[Tracer, Value], Any]] = {
+    "shape": lambda t, x: x.shape,
+    "dtype": lambda t, x: x.tensor_type.dtype,
+    "ndim": lambda t, x: len(x.shape),
+    "size": lambda t, x: x.tensor_type.size,
+    "itemsize": lambda t, x: x.tensor_type.dtype.itemsize,
+    "nbytes": lambda t, x: x.tensor_type.nbytes,
+    "T": lambda t, x: _in_order(t, x, permutation((), len(x.shape))),
+    "mT": lambda t, x: _in_order(t, x, exchanged("mT", len(x.shape), -1, -2)),
+    "name": lambda t, x: x.name,
+}
+_ARRAY = "x.shape, x.dtype and x.size are known; mindspore.ops and mindspore.numpy compute what NumPy would"
+OUTSIDE = {
+    "asnumpy": _ARRAY, "numpy": _ARRAY, "item": "a tensor of one element may take the place of a number: x * y[0]",
+    "tolist": "x[0], x[1] and `for row in x` give its elements", "data": "", "init_data": "",
+    "set_data": "ops.assign(parameter, value) and `self.parameter = value` give a parameter a new value",
+}  # fmt: skip
+"""Methods that need values, and what to write instead."""
+
+
+class _NoFile:
+    """What a node of a file is called from: lines come with it."""
+
+    name = ""
+    is_own = False
+
+
+_CALL = ast.Constant(None)
+_SOURCE = FunctionSource(_NoFile(), ast.parse("lambda: 0").body[0].value, 0)  # type: ignore[arg-type, attr-defined]  # only its name is read
+
+
+def call_imported(tracer: Tracer, frame: Frame, node: ast.AST, cell: Any, args: Sequence[Any],
+                  kwargs: Mapping[str, Any]) -> Any:  # fmt: skip
+    """What a cell with `is_imported` gives, which has a method `evaluate`. Raises MspcError."""
+    outer = frame.frames(node)
+    label = tracer.cell_names.get(id(cell), "")
+    scope = frame.scope
+    if frame.depth:
+        scope = f"{scope}/{f'{label}-' if label else ''}{type(cell).__name__}"
+    evaluator = _FrontEnd(tracer, frame, outer, scope, cell.get_flags().get("precision"), cell.plan)
+    try:
+        return cell.evaluate(evaluator, args, kwargs)
+    except MspcError as error:
+        if error.location is not None:
+            raise
+        raise frame.error(node, error.message, error.notes, error.kind) from None
+
+
+class _FrontEnd:
+    """Makes nodes of calls, each at its own line and in its own module; what a plan says of them is given to them."""
+
+    def __init__(
+        self, tracer: Tracer, caller: Frame, outer: Frames, scope: str, precision: Precision | None, plan: Any
+    ) -> None:
+        self._tracer = tracer
+        self._caller = caller
+        self._outer = outer
+        self._scope = scope
+        self._precision = precision
+        self._frame = caller
+        self._plan = plan
+
+    def at(self, frames: Frames, scope: str, precision: Precision | None) -> None:
+        made = Frame(_SOURCE, {}, {}, None, self._caller, (*frames, *self._outer))
+        made.scope = f"{self._scope}/{scope}" if scope else self._scope
+        made.precision = self._precision if precision is None else precision
+        self._frame = made
+        self._tracer.at(made, _CALL)
+
+    def call(self, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
+        builder = self._tracer.builder
+        before = len(builder.nodes)
+        found = self._tracer.call(self._frame, _CALL, function, operands, {})
+        return found if self._plan is None else self._plan.given(builder, before, found)
+
+    def held(self, tensor: Tensor, name: str) -> Any:
+        if isinstance(tensor, Parameter):
+            return tensor
+        name_tensor(self._tracer, tensor, name)
+        return self._tracer.value(tensor)
+
+    def planned(self, name: str, value: Any) -> Any:
+        return value if self._plan is None else self._plan.held(self._tracer.builder, name, value)
+
+    def type_of(self, value: Any) -> TensorType | None:
+        if isinstance(value, Parameter):
+            return value.type
+        if isinstance(value, Tensor | np.ndarray):
+            value = self._tracer.value(value)
+        return value.tensor_type if isinstance(value, Value) and isinstance(value.type, TensorType) else None

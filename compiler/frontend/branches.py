@@ -1,32 +1,326 @@
-"""Compiles what depends on a condition that only the run knows.
-
-Both ways are traced, each from the same state of the program. What a name refers to behind them is chosen:
-
-- by operators `Select`, where both ways are cheap: they move, cast, add, negate and compare;
-- by operators `Select` too, where a way updates parameters: both are computed, and updates of the way that is not taken
-  change nothing;
-- else by an `If`, which runs one way alone.
-"""
+"""Conditions that only the run knows: `if`, `and`, `or`, blocks left early, elements and functions it chooses."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mspc.compiler.frontend.condition import negation
-from mspc.compiler.frontend.merging import Choosing, Join, Selecting, merged
-from mspc.compiler.frontend.program_state import ProgramState, TraceSnapshot, apart, emitting_to, fill
-from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import MISSING, Frame
-from mspc.ir.graph import Node, Value, element_types
-from mspc.ir.types import BOOL
-from mspc.ops.control.regions import While
+import numpy as np
+
+from mspc.api.common.parameter import Parameter
+from mspc.compiler.frontend.operators import is_number, reshape, truth
+from mspc.compiler.frontend.state import INLINE_LIMIT, Tracer, number_dtype
+from mspc.compiler.frontend.values import (
+    END,
+    KINDS,
+    LEFT,
+    MISSING,
+    POISON,
+    Exit,
+    Frame,
+    OneOf,
+    OnlyInLoop,
+    Returned,
+    Undecided,
+    exit_of,
+    on_way,
+    simplest,
+    way_of,
+)
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Node, Value, element_types
+from mspc.ir.types import BOOL, INT64, DType, TensorType
+from mspc.ops.control.regions import If, While, captured_values, emit_regions, outlined
+from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.math.arithmetic import Select
 from mspc.ops.math.reduce import ReductionOp
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Cast
+
+
+def condition_of(tracer: Tracer, value: Any, only_bool: bool = False) -> Value | None:
+    """`value` as a Bool of shape () that only the run knows; None where it is no tensor of one element, or, with
+    `only_bool`, no Bool."""
+    if not isinstance(value, Value | Parameter):
+        return None
+    tensor = tracer.value(value)
+    if not isinstance(tensor.type, TensorType) or tensor.type.size != 1:
+        return None
+    if tensor.type.dtype != BOOL:
+        if only_bool:
+            return None
+        tensor = tracer.emit(tracer.op("NotEqual"), tensor, 0)
+    return reshape(tracer, tensor, ())
+
+
+def negation(tracer: Tracer, condition: Value) -> Value:
+    """`not condition`."""
+    return tracer.emit(tracer.op("LogicalNot"), condition)
+
+
+class ProgramState:
+    """Names of the running function, contents of the lists, dicts and sets that the program made, and attributes that
+    it set, as they are now. foreign: by their identity lists, dicts and sets that were made elsewhere than on the way
+    to here."""
+
+    def __init__(self, tracer: Tracer, frame: Frame, foreign: Collection[int] = ()) -> None:
+        self.names = dict(frame.locals)
+        self.held: dict[int, Any] = {
+            key: held
+            for key, held in tracer.owned.items()
+            if isinstance(held, list | dict | set) and key not in foreign
+        }
+        self.contents: dict[int, Any] = {key: held.copy() for key, held in self.held.items()}
+        self.attributes = dict(tracer.attributes)
+
+    def restore(self, tracer: Tracer, frame: Frame) -> None:
+        frame.locals.clear()
+        frame.locals.update(self.names)
+        for key, contents in self.contents.items():
+            fill(tracer.own(self.held[key]), contents)
+        tracer.attributes = dict(self.attributes)
+
+    def foreign(self, tracer: Tracer) -> set[int]:
+        """What was made since, but not on the way that goes on from here."""
+        return tracer.owned.keys() - self.held.keys()
+
+
+NOTED = (
+    "parameters", "constants", "errors", "warnings", "ignored", "owned", "draws", "runs", "attributes_read", "weak",
+    "weights", "_tensors",
+)  # fmt: skip
+"""What a trace collects in the Tracer as it goes."""
+
+
+class TraceSnapshot:
+    """All that a trace changes, so that it may be tried and forgotten."""
+
+    def __init__(self, tracer: Tracer, frame: Frame) -> None:
+        self.tracer, self.frame = tracer, frame
+        self.state = ProgramState(tracer, frame)
+        self.noted = {name: getattr(tracer, name).copy() for name in NOTED}
+        self.parameters = [(parameter, parameter.name) for parameter in tracer.graph.parameters]
+        self.regions = tracer.regions
+        self.nodes = len(tracer.builder.nodes)
+
+    def restore(self) -> None:
+        """Forget what was traced since."""
+        tracer = self.tracer
+        tracer.names.clear()
+        for name, noted in self.noted.items():
+            setattr(tracer, name, noted.copy())
+        self.state.restore(tracer, self.frame)
+        for parameter, name in self.parameters:
+            parameter.name = name
+        tracer.graph.parameters = [parameter for parameter, _ in self.parameters]
+        tracer.regions = self.regions
+        del tracer.builder.nodes[self.nodes :]
+
+
+def fill(held: Any, contents: Any) -> None:
+    """Give a list, dict or set of the program these elements."""
+    if isinstance(held, list):
+        held[:] = contents
+        return
+    held.clear()
+    held.update(contents)
+
+
+@contextmanager
+def apart(tracer: Tracer) -> Generator[list[Node]]:
+    """What is emitted inside goes into a list of its own. No gradient takes up calls across its border."""
+    nodes, runs = tracer.builder.nodes, tracer.runs
+    tracer.builder.nodes, tracer.runs = [], {}
+    try:
+        yield tracer.builder.nodes
+    finally:
+        tracer.builder.nodes, tracer.runs = nodes, runs
+
+
+@contextmanager
+def emitting_to(tracer: Tracer, nodes: list[Node]) -> Generator[None]:
+    """What is emitted inside is appended to these nodes."""
+    outer = tracer.builder.nodes
+    tracer.builder.nodes = nodes
+    try:
+        yield
+    finally:
+        tracer.builder.nodes = outer
+
+
+Contents = Sequence[Mapping[int, Any]]
+"""What lists and dicts of the program, by their identity, hold behind either branch."""
+
+
+class Selecting:
+    """Both branches were computed: every value is chosen by an operator `Select`."""
+
+    within = False
+    """Whether what is computed in a branch can be read there alone."""
+
+    def __init__(self, tracer: Tracer, holds: Value, contents: Contents) -> None:
+        self.tracer, self.holds, self.contents = tracer, holds, contents
+
+    def operand(self, branch: int, value: Any, like: DType | None) -> Value:
+        return value if isinstance(value, Value) else self.tracer.value(value, like)
+
+    def apart(self, left: Any, right: Any) -> Undecided:
+        return Undecided(left, right, False, self.holds)
+
+    def pick(self, left: Value, right: Value) -> Value:
+        return self.tracer.emit(self.tracer.op("Select"), self.holds, left, right)
+
+
+class Choosing:
+    """One branch alone will run: every value is a result of an `If`, which `emit` appends when all are known.
+
+    nodes: of the branch for a condition that holds, and of the other.
+    """
+
+    within = True
+
+    def __init__(
+        self, tracer: Tracer, holds: Value, contents: Contents, nodes: tuple[list[Node], list[Node]]
+    ) -> None:
+        self.tracer, self.holds, self.contents, self.nodes = tracer, holds, contents, nodes
+        self.picked: dict[tuple[Value, Value], Node] = {}
+
+    def operand(self, branch: int, value: Any, like: DType | None) -> Value:
+        with emitting_to(self.tracer, self.nodes[branch]):
+            return value if isinstance(value, Value) else self.tracer.value(value, like)
+
+    def pick(self, left: Value, right: Value) -> Value:
+        found = self.picked.get((left, right))
+        if found is None:
+            b = self.tracer.builder
+            found = Node(TupleGetItem(index=len(self.picked)), [], left.type, "", "", b.scope, b.frames, b.phase)
+            self.picked[left, right] = found
+        return found
+
+    def apart(self, left: Any, right: Any) -> Undecided:
+        """Two values that no tensor can be, known behind the branches: tensors of each are zeros in the other one."""
+        if not (_is_plain(self.tracer, left) and _is_plain(self.tracer, right)):
+            return Undecided(left, right, True, self.holds)
+        return Undecided(self._leaving(0, left), self._leaving(1, right), False, self.holds)
+
+    def _leaving(self, way: int, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            items = [self._leaving(way, item) for item in value]
+            return self.tracer.own(items) if isinstance(value, list) else tuple(items)
+        if isinstance(value, dict):
+            return self.tracer.own({key: self._leaving(way, item) for key, item in value.items()})
+        if not self.tracer.is_tensor(value):
+            return value
+        pair = [self.operand(way, value, None)] * 2
+        with emitting_to(self.tracer, self.nodes[1 - way]):
+            pair[1 - way] = zeros(self.tracer, pair[way].tensor_type)
+        return self.pick(*pair)
+
+    def emit(self) -> None:
+        """Append the `If` and what reads its results, unless nobody reads any and it does nothing else."""
+        if not self.picked and not any(node.op.has_side_effect for nodes in self.nodes for node in nodes):
+            return
+        self.tracer.regions += 1
+        name = f"if_{self.tracer.regions}"
+        results = [[pair[branch] for pair in self.picked] for branch in (0, 1)]
+        sides = list(zip(self.nodes, results, strict=True))
+        captured = list(dict.fromkeys(value for side in sides for value in captured_values(*side)))
+        words = If.region_names
+        regions = [
+            outlined(f"{name}_{word}", *side, captured=captured)[0] for word, side in zip(words, sides, strict=True)
+        ]
+        b = self.tracer.builder
+        made = emit_regions(b, If(), [self.holds, *captured], regions)
+        for item in self.picked.values():
+            item.inputs = [made]
+            b.nodes.append(item)
+
+
+Join = Selecting | Choosing
+
+
+def merged(join: Join, left: Any, right: Any) -> Any:
+    """What is `left` where the condition holds and `right` elsewhere; `Undecided` where no tensor can be both."""
+    if left is MISSING or right is MISSING:
+        return MISSING
+    for value in (left, right):
+        if value is POISON or isinstance(value, OnlyInLoop):
+            return value
+    if left is right or behind_orderings(left) is behind_orderings(right):
+        return behind_orderings(left) if join.within else left
+    if isinstance(left, Undecided) or isinstance(right, Undecided):
+        sides = [_behind(side) if join.within else side for side in (left, right)]
+        return Undecided(*sides, join.within, join.holds)
+    left, right = (join.contents[way].get(id(value), value) for way, value in enumerate((left, right)))
+    if isinstance(left, tuple | list) and isinstance(right, tuple | list) and len(left) == len(right):
+        items = [merged(join, a, b) for a, b in zip(left, right, strict=True)]
+        return join.tracer.own(items) if isinstance(left, list) else tuple(items)
+    if isinstance(left, dict) and isinstance(right, dict) and left.keys() == right.keys():
+        return join.tracer.own({key: merged(join, left[key], right[key]) for key in left})
+    return _selected(join, left, right)
+
+
+def merged_flag(join: Join, left: Any, right: Any) -> Any:
+    """The same for two of True, False and Bool tensors."""
+    if left is True and right is False:
+        return join.holds
+    if left is False and right is True:
+        return negation(join.tracer, join.holds)
+    return merged(join, left, right)
+
+
+def _selected(join: Join, left: Any, right: Any) -> Any:
+    tracer = join.tracer
+    tensors = [tracer.is_tensor(value) for value in (left, right)]
+    numbers = [isinstance(value, bool | int | float | np.generic) for value in (left, right)]
+    if all(numbers) and type(left) is type(right):
+        if left == right:
+            return left
+    elif not all(tensors) and not (any(tensors) and any(numbers)):
+        same = not any(tensors) and type(left) is type(right) and left == right
+        return left if same else join.apart(left, right)
+    like = next((tracer.value(v).tensor_type.dtype for v, t in zip((left, right), tensors, strict=True) if t), None)
+    one, other = (join.operand(branch, v, like) for branch, v in enumerate((left, right)))
+    if one.type != other.type or (any(tensors) and any(numbers) and not _fits(left if numbers[0] else right, like)):
+        return join.apart(left, right)
+    found = join.pick(one, other)
+    if tracer.weak and is_number(tracer, left) and is_number(tracer, right):
+        tracer.weak.add(found)
+    return found
+
+
+def _is_plain(tracer: Tracer, value: Any) -> bool:
+    """Whether a value is made of tensors and numbers, and no name."""
+    if isinstance(value, list | tuple):
+        return all(_is_plain(tracer, item) for item in value) and not hasattr(value, "_fields")
+    if isinstance(value, dict):
+        return all(_is_plain(tracer, item) for item in value.values())
+    return tracer.is_tensor(value) or value is None or isinstance(value, bool | int | float | str | np.generic)
+
+
+def _behind(value: Any) -> Any:
+    """A value behind the branch in which what chose it is known."""
+    return Undecided(_behind(value.left), _behind(value.right), True) if isinstance(value, Undecided) else value
+
+
+def _fits(number: Any, like: DType | None) -> bool:
+    return isinstance(number, bool | np.bool_) == (like == BOOL) and number_dtype(number, like) == like
+
+
+def behind_orderings(value: Any) -> Any:
+    """A value behind orderings: an update of one branch does not make it another."""
+    while isinstance(value, Node) and isinstance(value.op, Depend):
+        value = value.inputs[0]
+    return value
+
+
+def zeros(tracer: Tracer, type: TensorType) -> Value:
+    """A tensor of zeros."""
+    if type.size <= INLINE_LIMIT:
+        return Constant(np.zeros(type.shape, type.dtype.numpy), type.dtype)
+    return tracer.emit(tracer.op("Zeros", shape=type.shape, dtype=type.dtype))
 
 
 class Ways:
@@ -234,3 +528,298 @@ def _is_free(node: Node) -> bool:
     if not isinstance(op, Op) or node.regions or op.mutates or op.has_side_effect:
         return False
     return not op.is_collective and not op.draws
+
+
+Block = Callable[[Tracer, Frame, list[ast.stmt]], Any]
+
+
+def branch(tracer: Tracer, frame: Frame, node: ast.If, holds: Value, rest: list[ast.stmt], block: Block) -> Any:
+    """Run both branches of an `if`; what follows it in its block is `rest`.
+
+    A branch that ends in `raise` is a check of contents, which no compile can make: it is left out, with a warning.
+
+    Returns:
+        None, or how the block ends where a branch leaves it; `rest` and what follows behind it have then been run, too.
+    """
+    bodies = (node.body, node.orelse)
+    for body, other in (bodies, bodies[::-1]):
+        if body and isinstance(body[-1], ast.Raise):
+            tracer.at(frame, node.test)
+            tracer.warn("this check depends on the contents of a tensor, and is left out")
+            with frame.followed_by(rest):
+                return block(tracer, frame, other)
+
+    def trace(ways: Ways) -> list[Any]:
+        signals: list[Any] = [None, None]
+        for way in (0, 1):
+            with frame.followed_by(rest), ways.along(way):
+                signals[way] = block(tracer, frame, bodies[way])
+        if signals != [None, None]:
+            for way in (0, 1):
+                if signals[way] is None:
+                    with ways.along(way):
+                        signals[way] = remainder(tracer, frame, rest, block)
+        return signals
+
+    return choose(tracer, frame, node.test, node, holds, trace, joined_signals)
+
+
+def remainder(tracer: Tracer, frame: Frame, rest: list[ast.stmt], block: Block) -> Any:
+    """How what follows in this block, and then in those around it, ends: up to the end of the innermost loop or `with`,
+    or else of the function."""
+    outer = frame.following
+    signal = block(tracer, frame, rest)
+    try:
+        for depth in range(len(outer) - 1, -1, -1):
+            following = outer[depth]
+            if signal is not None:
+                break
+            if following is None:
+                return END
+            frame.following = outer[:depth]
+            signal = block(tracer, frame, following)
+    finally:
+        frame.following = outer
+    return Returned(None) if signal is None else signal
+
+
+def resumed(tracer: Tracer, frame: Frame, node: ast.stmt, left: Exit, rest: list[ast.stmt], block: Block) -> Any:
+    """How a block ends, one statement of which, `node`, may have left it; `rest` follows that statement."""
+    return unless_left(tracer, frame, node, left, KINDS, lambda: remainder(tracer, frame, rest, block))
+
+
+def unless_left(
+    tracer: Tracer, frame: Frame, node: ast.stmt, left: Exit, kinds: tuple[str, ...], run: Callable[[], Any]
+) -> Any:
+    """How it ends: by `left` where that is an end of one of these kinds, elsewhere by what `run` does."""
+    tracer.at(frame, node)
+    holds = any_flag(tracer, left, kinds)
+    if holds is False:
+        return run()
+    others = {kind: flag for kind, flag in left.flags.items() if kind not in kinds}
+    assert not any(others.values()), "what ends a turn has been taken out"
+    possible = [kind for kind in kinds if left.may(kind)]
+    as_left = left
+    if len(possible) == 1:
+        as_left = simplest(Exit({kind: kind == possible[0] for kind in KINDS}, left.value))
+    if holds is True:
+        return as_left
+
+    def trace(ways: Ways) -> list[Any]:
+        with ways.along(0):
+            pass
+        with ways.along(1):
+            found = run()
+        return [as_left, found]
+
+    return choose(tracer, frame, node, node, holds, trace, joined_signals)
+
+
+def any_flag(tracer: Tracer, left: Exit, kinds: tuple[str, ...]) -> Any:
+    """Whether the end is of one of these kinds: True, False, or a Bool of shape ()."""
+    flags = [left.flags[kind] for kind in kinds if left.may(kind)]
+    if not flags or any(flag is True for flag in flags):
+        return bool(flags)
+    found = flags[0]
+    for flag in flags[1:]:
+        found = tracer.emit(tracer.op("LogicalOr"), found, flag)
+    return found
+
+
+def joined_signals(join: Join, left: Any, right: Any) -> Any:
+    """How a block ends that ends in one of two ways."""
+    if isinstance(left, Returned) and isinstance(right, Returned):
+        return Returned(merged(join, left.value, right.value))
+    if left is right:
+        return left
+    one, other = exit_of(left), exit_of(right)
+    flags = {kind: merged_flag(join, one.flags[kind], other.flags[kind]) for kind in KINDS}
+    values = [one.value, other.value]
+    for way in (0, 1):
+        if values[way] is MISSING and values[1 - way] is not MISSING:
+            with emitting_to(join.tracer, join.nodes[way] if join.within else join.tracer.builder.nodes):
+                values[way] = zeros_like(join.tracer, values[1 - way])
+    return Exit(flags, merged(join, *values))
+
+
+def zeros_like(tracer: Tracer, value: Any) -> Any:
+    """Zeros for all tensors in a value; the rest as it is."""
+    if isinstance(value, tuple | list):
+        items = [zeros_like(tracer, item) for item in value]
+        if isinstance(value, list):
+            return tracer.own(items)
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, dict):
+        return tracer.own({key: zeros_like(tracer, item) for key, item in value.items()})
+    if not tracer.is_tensor(value):
+        return value
+    type_ = tracer.value(value).type
+    return zeros(tracer, type_) if isinstance(type_, TensorType) else value
+
+
+def finished(signal: Any) -> Any:
+    """How a loop ends whose last turn ended so: by `return`, or None."""
+    if isinstance(signal, Exit):
+        signal = simplest(Exit({**signal.flags, "continued": False, LEFT: False}, signal.value))
+    return signal if isinstance(signal, Exit | Returned) else None
+
+
+def conditional(
+    tracer: Tracer, frame: Frame, node: ast.IfExp, holds: Value, evaluate: Callable[[Tracer, Frame, ast.expr], Any]
+) -> Any:
+    """`body if holds else orelse`."""
+
+    def trace(ways: Ways) -> list[Any]:
+        values: list[Any] = []
+        for way, operand in enumerate((node.body, node.orelse)):
+            with ways.along(way):
+                values.append(evaluate(tracer, frame, operand))
+        return values
+
+    return choose(tracer, frame, node.test, node, holds, trace)
+
+
+Evaluate = Callable[[Tracer, Frame, ast.expr], Any]
+
+
+def all_of(
+    tracer: Tracer, frame: Frame, node: ast.BoolOp, place: int, met: Value, evaluate: Evaluate, is_test: bool
+) -> Any:
+    """The operands from `place` on, which is the condition `met`, as one Bool; False or True where one that is known
+    decides.
+
+    evaluate: gives an operand's value. is_test: its truth alone counts, so that it may be a number.
+    """
+    word, stop, name = ("or", True, "LogicalOr") if isinstance(node.op, ast.Or) else ("and", False, "LogicalAnd")
+    for operand in node.values[place + 1 :]:
+        value, condition, is_whole = _under(tracer, frame, operand, met, stop, evaluate, is_test)
+        if condition is not None:
+            met = condition if is_whole else tracer.emit(tracer.op(name), met, condition)
+        elif truth(tracer, value, f"an operand of '{word}'") is stop:
+            return value
+    return met
+
+
+def _under(
+    tracer: Tracer, frame: Frame, operand: ast.expr, met: Value, stop: bool, evaluate: Evaluate, is_test: bool
+) -> tuple[Any, Value | None, bool]:
+    """An operand that counts where those before it, together `met`, are not `stop`.
+
+    Returns:
+        its value, the same as a Bool of shape () where it is one that only the run knows, and whether that counts `met`
+        in: where the operand costs more than deciding, it is computed only where it counts.
+    """
+    beginning = TraceSnapshot(tracer, frame)
+    with apart(tracer) as nodes:
+        value = evaluate(tracer, frame, operand)
+        tracer.at(frame, operand)
+        condition = condition_of(tracer, value, not is_test)
+    if condition is None or all(map(decides_cheaply, nodes)):
+        tracer.builder.nodes += nodes
+        return value, condition, False
+    beginning.restore()
+
+    def trace(ways: Ways) -> list[Any]:
+        values: list[Any] = [stop, stop]
+        way = int(stop)
+        with ways.along(1 - way):
+            pass
+        with ways.along(way):
+            values[way] = condition_of(tracer, evaluate(tracer, frame, operand), not is_test)
+        return values
+
+    found = choose(tracer, frame, operand, operand, met, trace)
+    return found, found, True
+
+
+def one_of(tracer: Tracer, frame: Frame, node: ast.BoolOp, place: int, value: Any, evaluate: Evaluate) -> Any:
+    """Operand `place` with this value, a number that only the run knows, or what the operands behind it give."""
+    holds = condition_of(tracer, value)
+    assert holds is not None
+    behind = node.values[place + 1 :]
+    rest = behind[0] if len(behind) == 1 else ast.copy_location(ast.BoolOp(node.op, behind), behind[0])
+    way = int(isinstance(node.op, ast.Or))
+
+    def trace(ways: Ways) -> list[Any]:
+        values: list[Any] = [value, value]
+        with ways.along(1 - way):
+            pass
+        with ways.along(way):
+            values[way] = evaluate(tracer, frame, rest)
+        return values
+
+    return choose(tracer, frame, node.values[place], node.values[place], holds, trace)
+
+
+def element_at(tracer: Tracer, base: Sequence[Any], index: Value) -> Any:
+    """`base[index]`: of tensors of one type, or numbers, a tensor; of cells and functions what may be called.
+
+    Raises:
+        MspcError: the index is no integer of one element.
+    """
+    type = index.tensor_type
+    if type.size != 1 or type.dtype.kind not in "iu":
+        message = f"an index of a {base.__class__.__name__} is an integer of one element, not {type}"
+        raise tracer.error(message, kind=TypeError)
+    place = reshape(tracer, tracer.cast(index, INT64), ())
+    below = tracer.emit(tracer.op("Less"), place, 0)
+    place = tracer.emit(tracer.op("Select"), below, tracer.emit(tracer.op("Add"), place, len(base)), place)
+    items = list(base)
+    if not items:
+        raise tracer.error(f"the {base.__class__.__name__} has no elements", kind=IndexError)
+    if all(tracer.is_tensor(item) or isinstance(item, bool | int | float | np.generic) for item in items):
+        values = [tracer.value(item) for item in items]
+        if len({value.type for value in values}) == 1:
+            return tracer.emit(tracer.op("Gather", axis=0), tracer.emit(tracer.op("Stack", axis=0), *values), place)
+    return OneOf(tuple(items), place)
+
+
+def call_chosen(
+    tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Call what the run chooses, or with what it chooses. Raises MspcError where that is no function or cell."""
+    if isinstance(fn, OneOf):
+        if len(fn.items) == 1:
+            return tracer.call(frame, node, fn.items[0], args, kwargs)
+        half = len(fn.items) // 2
+        holds = tracer.emit(tracer.op("Less"), fn.place, fn.first + half)
+        left = OneOf(fn.items[:half], fn.place, fn.first)
+        fn = Undecided(left, OneOf(fn.items[half:], fn.place, fn.first + half), False, holds)
+    else:
+        found = way_of(fn, *args, *kwargs.values())
+        assert found is not None
+        holds = found
+
+    def trace(traced: Ways) -> list[Any]:
+        found: list[Any] = []
+        for way in (0, 1):
+            with traced.along(way):
+                given = [on_way(arg, holds, way) for arg in args]
+                named = {name: on_way(arg, holds, way) for name, arg in kwargs.items()}
+                found.append(tracer.call(frame, node, on_way(fn, holds, way), given, named))
+        return found
+
+    return choose(tracer, frame, node, node, holds, trace)
+
+
+def either(tracer: Tracer, function: Callable[..., Any], *operands: Any) -> Any:
+    """What `function`, which has no effects, makes of operands of which the run chooses some."""
+    holds = way_of(*operands)
+    assert holds is not None
+    nodes: tuple[list[Node], list[Node]] = ([], [])
+    made: list[Any] = []
+    for way in (0, 1):
+        with emitting_to(tracer, nodes[way]):
+            try:
+                made.append(function(*(on_way(value, holds, way) for value in operands)))
+            except MspcError as error:
+                which = next(value for value in operands if isinstance(value, Undecided) and value.holds is holds)
+                raise MspcError(error.message, notes=[*error.notes, f"an operand is {which}"], frames=error.frames,
+                                kind=error.kind or RuntimeError) from None  # fmt: skip
+    if all(map(is_cheap, (*nodes[0], *nodes[1]))):
+        tracer.builder.nodes += [*nodes[0], *nodes[1]]
+        return merged(Selecting(tracer, holds, ({}, {})), *made)
+    join = Choosing(tracer, holds, ({}, {}), nodes)
+    found = merged(join, *made)
+    join.emit()
+    return found

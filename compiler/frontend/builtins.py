@@ -96,7 +96,7 @@ def _sum(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: Any = 0) 
 
 def _alone(t: Tracer, value: Any) -> Any:
     """The sum of one tensor."""
-    from mspc.compiler.frontend.earlier_parameters import as_it_is  # late: few networks add up lists
+    from mspc.compiler.frontend.argument_binding import as_it_is  # late: few networks add up lists
 
     return as_it_is(t, value)
 

@@ -20,18 +20,16 @@ from mspc.api.nn.optim.optimizer import Optimizer
 from mspc.api.ops.multitype import Morph, MultitypeFuncGraph
 from mspc.api.ops.own_operators import Attributed, Custom, HookBackward, InsertGradientOf
 from mspc.api.ops.primitive import Primitive
-from mspc.compiler.frontend.argument_binding import bind
-from mspc.compiler.frontend.attributes import get_attribute, register_cells, take_early_reads
+from mspc.compiler.frontend.argument_binding import bind, naming_arguments
+from mspc.compiler.frontend.attributes import get_attribute, method_function, register_cells, take_early_reads
 from mspc.compiler.frontend.builtins import HANDLERS, attribute_handlers
+from mspc.compiler.frontend.cell_marks import is_sharded_function, planned, shard_values, within
 from mspc.compiler.frontend.gradient import call_gradient
-from mspc.compiler.frontend.naming import naming_arguments
 from mspc.compiler.frontend.primitives import call_primitive
 from mspc.compiler.frontend.python import call_class, call_handler, call_python
 from mspc.compiler.frontend.remembered_calls import call_key, remember
-from mspc.compiler.frontend.sharding import is_sharded_function, planned, shard_values, within
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import MAX_DEPTH, Tracer
-from mspc.compiler.frontend.tensor import method_function
 from mspc.compiler.frontend.values import (
     MISSING,
     POISON,
@@ -86,11 +84,11 @@ def call(
         MspcError: the call cannot be taken. Poisoned: the callee had a mistake, already noted.
     """
     if isinstance(fn, OneOf) or (not is_read(fn) and way_of(fn, *args, *kwargs.values()) is not None):
-        from mspc.compiler.frontend.chosen import call_chosen
+        from mspc.compiler.frontend.branches import call_chosen
 
         return call_chosen(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, Custom):
-        from mspc.compiler.frontend.custom import call_custom  # late: few networks have one
+        from mspc.compiler.frontend.gradient import call_custom  # late: few networks have one
 
         return call_custom(tracer, frame, node, fn, fn.applied(args, kwargs)[1], _runner(tracer, frame, node))
     if isinstance(fn, Primitive):
@@ -99,7 +97,7 @@ def call(
     first = len(tracer.builder.nodes)
     result = _call(tracer, frame, node, fn, args, kwargs, held)
     if isinstance(result, Weight | Parameter) and not frame.source.file.is_own:
-        from mspc.compiler.frontend.earlier_parameters import handed_back  # late: few calls do
+        from mspc.compiler.frontend.argument_binding import handed_back  # late: few calls do
         result = handed_back(tracer, frame, node, fn, result)
     if key is not None:
         remember(tracer, key, result, first, (fn, args, kwargs))
@@ -127,11 +125,11 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
     if isinstance(fn, GradientFunction):
         return call_gradient(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, InsertGradientOf) and len(args) == 1 and not kwargs:
-        from mspc.compiler.frontend.custom import inserted_gradient
+        from mspc.compiler.frontend.gradient import inserted_gradient
 
         return inserted_gradient(tracer, fn.f, args[0], _runner(tracer, frame, node))
     if isinstance(fn, HookBackward) and not kwargs:
-        from mspc.compiler.frontend.backward_hooks import hook_backward
+        from mspc.compiler.frontend.gradient import hook_backward
 
         return hook_backward(tracer, fn.hook_fn, args, _runner(tracer, frame, node))
     if isinstance(fn, Attributed):
@@ -171,7 +169,7 @@ def _call_object(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Arg
     if isinstance(fn, type):
         return call_class(tracer, fn, args, kwargs)
     if getattr(type(fn), "scans", False):
-        from mspc.compiler.frontend.scan import rolled
+        from mspc.compiler.frontend.micro_batches import rolled
 
         found = rolled(tracer, frame, node, fn, args, kwargs)
         if found is not None:
@@ -214,7 +212,7 @@ def call_cell(
     first = len(tracer.builder.nodes)
     inputs: Args = args
     if "to_float" in flags:
-        from mspc.compiler.frontend.precision import as_float
+        from mspc.compiler.frontend.cell_marks import as_float
 
         inputs = [as_float(tracer, arg, flags["to_float"]) for arg in args]
         kwargs = as_float(tracer, dict(kwargs), flags["to_float"])
@@ -226,7 +224,7 @@ def call_cell(
     inputs, end_hooks = _with_backward_hooks(tracer, frame, node, cell, inputs)
     with planned(tracer, cell.parameter_plan), _named(tracer, frame, node, cell, function, inputs, kwargs):
         if getattr(cell, "is_imported", False):
-            from mspc.compiler.frontend.imported import call_imported  # late: few networks come from other files
+            from mspc.compiler.frontend.attributes import call_imported  # late: few networks come from other files
 
             result = call_imported(tracer, frame, node, cell, inputs, kwargs)
         else:
@@ -238,13 +236,13 @@ def call_cell(
     result = result if end_hooks is None else end_hooks(result)
     own = getattr(cell, "bprop", None)
     if own is not None:
-        from mspc.compiler.frontend.custom import own_gradient
+        from mspc.compiler.frontend.gradient import own_gradient
 
         result = own_gradient(tracer, own, [*inputs, *kwargs.values()], result, _runner(tracer, frame, node))
     tracer.at(frame, node)
     result = shard_values(tracer, result, cell.out_strategy, "out_strategy")
     if "result_float" in flags:
-        from mspc.compiler.frontend.precision import as_float
+        from mspc.compiler.frontend.cell_marks import as_float
 
         result = as_float(tracer, result, flags["result_float"])
     if tracer.stages > 1 or not MARKS.isdisjoint(flags):
@@ -261,7 +259,7 @@ def _with_backward_hooks(
     None without hooks."""
     if not any(cell.backward_hooks()) or getattr(cell, "bprop", None) is not None:
         return inputs, None
-    from mspc.compiler.frontend.backward_hooks import HookedInputs  # late: few networks have hooks
+    from mspc.compiler.frontend.gradient import HookedInputs  # late: few networks have hooks
 
     tracer.at(frame, node)
     hooked = HookedInputs(tracer, cell, inputs, _runner(tracer, frame, node))
@@ -359,7 +357,7 @@ def _call_tensor_method(
 ) -> Any:
     given = [method.value, *args]
     if method.name == "register_hook":
-        from mspc.compiler.frontend.backward_hooks import register_hook  # late: few networks have hooks
+        from mspc.compiler.frontend.gradient import register_hook  # late: few networks have hooks
 
         return register_hook(tracer, method.value, args, kwargs, _runner(tracer, frame, node))
     function, named = method_function(tracer, method.name, given, kwargs)
@@ -443,7 +441,7 @@ def inline(
         if tracer.running[tree] == 1:
             result = tracer.run(frame)
         else:
-            from mspc.compiler.frontend.recursion import run_again
+            from mspc.compiler.frontend.micro_batches import run_again
 
             result = run_again(tracer, frame, tracer.run)
     finally:

@@ -1,14 +1,50 @@
-"""Notes on operators what the cell that they are in asks for: to be recomputed, to be kept on the host, a stage of a
-pipeline."""
+"""Settings of cells applied to their operators: stages, recomputation, offload, mixed precision, and `shard`."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
-from mspc.compiler.frontend.stages import note_stage, scope_of, stage_of
 from mspc.compiler.frontend.state import Tracer
-from mspc.ir.graph import OFFLOAD, OFFLOAD_INSIDE
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import OFFLOAD, OFFLOAD_INSIDE, STAGE, Node, Value
+from mspc.ir.types import DType, TensorType, dtype_of
+from mspc.ops.control.structural import constrained
+
+
+def scope_of(tracer: Tracer, scope: str, cell: Cell) -> str:
+    """The scope of a cell that is called in another one."""
+    label = tracer.cell_names.get(id(cell), "")
+    return f"{scope}/{f'{label}-' if label else ''}{type(cell).__name__}"
+
+
+def stage_of(tracer: Tracer, scope: str, cell: Cell) -> int | None:
+    """The stage of a cell that is called in `scope`; by a plan its chunk. None where nobody has given it one."""
+    if tracer.planned.plan is None:
+        return cell.pipeline_stage
+    return tracer.planned.chunk_of(scope_of(tracer, scope, cell))
+
+
+def note_stage(tracer: Tracer, cell: Cell, stage: int, nodes: Iterable[Node]) -> None:
+    """Give the operators of a cell its stage, but for those of cells in it that have their own.
+
+    Raises:
+        MspcError: there is no such stage.
+    """
+    if stage >= tracer.stages and tracer.planned.plan is None:
+        raise MspcError(
+            f"{type(cell).__name__} is of stage {stage}, and there are stages 0 to {tracer.stages - 1}",
+            cell.pipeline_stage_place, [f"pipeline_stages is {tracer.stages}"], kind=ValueError,
+        )  # fmt: skip
+    for node in nodes:
+        node.attrs.setdefault(STAGE, stage)
 
 
 def mark(tracer: Tracer, cell: Cell, first: int) -> None:
@@ -37,3 +73,110 @@ def mark(tracer: Tracer, cell: Cell, first: int) -> None:
         if made.phase == "forward":
             decided = {"recompute": False} if made.attrs.get("recompute") is False else {}
             made.attrs |= asked | decided
+
+
+def as_float(tracer: Tracer, value: Any, dtype: DType) -> Any:
+    """`value` with its floating-point tensors cast to `dtype`, in tuples and dicts too."""
+    if isinstance(value, tuple | list):
+        items = [as_float(tracer, item, dtype) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, dict):
+        return {key: as_float(tracer, item, dtype) for key, item in value.items()}
+    if isinstance(value, Tensor | np.ndarray):
+        if not dtype_of(value.dtype).is_float or dtype_of(value.dtype) == dtype:
+            return value
+        return tracer.cast(tracer.value(value), dtype)
+    if not isinstance(value, Value) or not isinstance(value.type, TensorType) or not value.type.dtype.is_float:
+        return value
+    return tracer.cast(value, dtype)
+
+
+def attribute_as_float(tracer: Tracer, found: Any, dtype: DType, name: str) -> Any:
+    """A cell's parameter as its operators read it; a constant tensor is rounded once, at compile time."""
+    if isinstance(found, Parameter):
+        return tracer.cast(tracer.value(found), dtype) if found.dtype.is_float else found
+    kind = dtype_of(found.dtype)
+    if not kind.is_float or kind == dtype:
+        return found
+    key = (id(found), dtype)
+    if key not in tracer.rounded:
+        tracer.keep(found)
+        array = found.array if isinstance(found, Tensor) else found
+        tracer.rounded[key] = Tensor(np.asarray(array).astype(dtype.numpy))
+        tracer.tensor_names[id(tracer.rounded[key])] = name
+    return tracer.rounded[key]
+
+
+INSTANCE = "shard"
+"""Instance name of the operators that carry the strategies."""
+
+
+def is_sharded_function(fn: Any) -> bool:
+    """Whether `fn` is what `shard(function, strategies)` gives: the function beside its strategies."""
+    return hasattr(fn, "fn") and hasattr(fn, "in_strategy") and hasattr(fn, "parameter_plan")
+
+
+def shard_values(tracer: Tracer, values: Any, strategy: tuple[Any, ...] | None, what: str) -> Any:
+    """`values`, a sequence or a single tensor, with one entry of the strategy for every tensor in order.
+
+    Raises:
+        MspcError: there are more entries than tensors.
+    """
+    if strategy is None:
+        return values
+    if not tracer.sharded:
+        tracer.keep(strategy)
+        tracer.ignored.add(id(strategy))
+        return values
+    several = isinstance(values, list | tuple)
+    items: Sequence[Any] = values if several else [values]
+    tensors = [i for i, value in enumerate(items) if tracer.is_tensor(value)]
+    if len(strategy) > len(tensors):
+        raise tracer.error(f"{what} has {len(strategy)} entries, but there are {len(tensors)} tensors")
+    found = list(items)
+    for i, entry in zip(tensors, strategy, strict=False):
+        found[i] = marked(tracer, tracer.value(found[i]), entry)
+    return type(values)(found) if several else found[0]
+
+
+def marked(tracer: Tracer, value: Value, entry: Any) -> Value:
+    """`value` through a ShardingConstraint that carries the strategy `entry`."""
+    return constrained(tracer.builder, value, entry, INSTANCE)
+
+
+@contextlib.contextmanager
+def planned(tracer: Tracer, plan: Sequence[tuple[Any, Any]]) -> Generator[None]:
+    """While a cell is traced, its parameters are read with the strategies that its `parameter_plan` gives them."""
+    if not plan or not tracer.sharded:
+        yield
+        return
+    before = tracer.parameter_readers
+    readers = {id(parameter): functools.partial(marked, tracer, entry=entry) for parameter, entry in plan}
+    tracer.parameter_readers = {**before, **readers}
+    try:
+        yield
+    finally:
+        tracer.parameter_readers = before
+
+
+@contextlib.contextmanager
+def within(tracer: Tracer, fn: Any) -> Generator[None]:
+    """While what `shard()` gave is traced, its parameters are read by its plan.
+
+    Raises:
+        MspcError: another one calls it, in PyNative mode. The rule is MindSpore's.
+    """
+    if tracer.in_shard and fn.in_pynative:
+        raise tracer.error(
+            "a function that shard() gave calls another one, which PyNative mode does not take",
+            ["shard one of them, or set_context(mode=GRAPH_MODE) before both are made"],
+            kind=RuntimeError,
+        )
+    before, tracer.in_shard = tracer.in_shard, True
+    try:
+        with planned(tracer, fn.parameter_plan):
+            yield
+    finally:
+        tracer.in_shard = before

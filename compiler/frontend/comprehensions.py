@@ -1,16 +1,282 @@
-"""Evaluates comprehensions: of lists, sets, dicts, and generators, which are evaluated in full."""
+"""Comprehensions of lists, sets, dicts and generators, evaluated in full; items that are alike are evaluated once."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
+from mspc.api.common import parameter as session
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import truth
-from mspc.compiler.frontend.repeated_turns import FEWEST, SKIPPED, RepeatedTurns
+from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame
+from mspc.ir.graph import Constant, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
+from mspc.ops.control.structural import Gradient
+
+FEWEST = 4
+"""Items of a comprehension from which it is looked for alike ones."""
+MOST = 8
+"""Items of one kind that are read at most where each was found to differ from the one before."""
+SKIPPED = object()
+"""The result of a turn whose item does not pass the conditions."""
+
+_PLAIN = (
+    ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Starred, ast.keyword, ast.BinOp, ast.UnaryOp, ast.BoolOp,
+    ast.Compare, ast.IfExp, ast.Tuple, ast.List, ast.Subscript, ast.Slice, ast.ListComp, ast.GeneratorExp,
+    ast.comprehension, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
+    ast.Return, ast.Assign, ast.If, ast.Expr, ast.Pass, ast.Assert, ast.Raise,
+)  # fmt: skip
+_CHANGED = object()
+_facts = attrgetter("_type.dtype.name", "_type.shape", *session.FACTS)
+_NUMBERS = (bool, int, float, str, type(None))
+
+
+@dataclass
+class _Turn:
+    """What was read for one item.
+
+    leaves: what the item holds. rows, result: the nodes and the result, with places in the stead of what belongs to the
+    turn: an index of `leaves`, or `len(leaves)` and the index of a node. weights: the leaves that are parameters of the
+    graph since, in the order in which they were met. names: those that leaves were given. nodes: the nodes, with the
+    operands that belong to the turn: their numbers and places.
+    """
+
+    leaves: list[Any]
+    rows: list[tuple[Any, ...]]
+    result: Any
+    weights: list[int]
+    names: dict[int, str]
+    nodes: list[tuple[Node, list[tuple[int, int]]]]
+
+
+@dataclass
+class _Pattern:
+    """What is known of the turns of one kind of item. turn: the last one that was read; None where such turns are not
+    repeated. fixed: leaves that are the same in all; None until two turns are known to be alike. read: turns that were.
+    """
+
+    turn: _Turn | None
+    fixed: list[int] | None = None
+    read: int = 0
+
+
+class RepeatedTurns:
+    """The turns of one comprehension."""
+
+    def __init__(self, tracer: Tracer, frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> None:
+        self.tracer = tracer
+        self.is_update = frame.phase == "update"
+        [loop] = [node.generators[-1]]
+        self.may_repeat = all(map(_is_plain, (node.elt, loop.target, *loop.ifs)))
+        self.patterns: dict[Any, _Pattern] = {}
+
+    def result(self, item: Any, read: Callable[[Any], Any]) -> Any:
+        """What a turn gives: `read(item)`, unless the nodes of another one can be repeated."""
+        leaves: list[Any] = []
+        key: list[Any] = []
+        if not self.may_repeat or not _describe(self.tracer, item, leaves, key):
+            return read(item)
+        kind = (*key, *map([id(leaf) for leaf in leaves].index, map(id, leaves)))
+        pattern = self.patterns.setdefault(kind, _Pattern(None))
+        before = pattern.turn
+        if pattern.read >= MOST or (before is None and pattern.read):
+            return read(item)
+        if before is not None and pattern.fixed is not None:
+            if all(leaves[i] is before.leaves[i] for i in pattern.fixed):
+                return self._repeat(before, leaves)
+        pattern.read += 1
+        result, turn, changes_state = self._read(item, leaves, read)
+        pattern.turn, pattern.fixed = turn, None
+        if before is None or turn is None or changes_state:
+            return result
+        if (before.rows, before.result) == (turn.rows, turn.result):
+            pattern.fixed = [i for i, leaf in enumerate(leaves) if leaf is before.leaves[i]]
+        return result
+
+    def _read(self, item: Any, leaves: list[Any], read: Callable[[Any], Any]) -> tuple[Any, _Turn | None, bool]:
+        """(the result, what was read, None where it must not be repeated, whether more than nodes were made)."""
+        tracer = self.tracer
+        nodes, parameters = tracer.builder.nodes, tracer.graph.parameters
+        first, known, state = len(nodes), len(parameters), _state(tracer)
+        unnamed = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Node) and not leaf.name]
+        around, tracer.inlined = tracer.inlined, set()
+        particulars = tracer.particulars
+        try:
+            result = read(item)
+            inlined = tracer.inlined
+        finally:
+            around.update(tracer.inlined)
+            tracer.inlined = around
+        made = nodes[first:]
+        if tracer.builder.nodes is not nodes or tracer.particulars != particulars or not self._are_plain(made, inlined):
+            return result, None, True
+        places: dict[Any, int] = {}
+        for i, leaf in enumerate(leaves):
+            value = tracer.weights.get(id(leaf)) if isinstance(leaf, session.Parameter) else leaf
+            if value is not None:
+                places.setdefault(value, i)
+        count = len(leaves)
+        weights = [places.get(parameter, count) for parameter in parameters[known:]]
+        places |= {node: count + i for i, node in enumerate(made)}
+        rows = [_row(node, places) for node in made]
+        if count in weights:
+            return result, None, True
+        placed = _placed(result, places, leaves)
+        if placed is _CHANGED:
+            return result, None, True
+        own = [[(i, place) for i, place in enumerate(row[0]) if isinstance(place, int)] for row in rows]
+        # What was known before is a parameter of the graph where the turn's nodes or its result read it.
+        weights += [place for each in own for _, place in each if place < count]
+        weights += [place for place in _places_in(placed) if place < count]
+        weights = [i for i in dict.fromkeys(weights) if isinstance(leaves[i], session.Parameter)]
+        names = {i: leaves[i].name for i in unnamed if leaves[i].name}
+        turn = _Turn(leaves, rows, placed, weights, names, list(zip(made, own, strict=True)))
+        return result, turn, state != _state(tracer)
+
+    def _are_plain(self, nodes: Sequence[Node], inlined: set[FunctionSource]) -> bool:
+        if not all(_is_plain(source.tree) for source in inlined):
+            return False
+        if not self.is_update and any(node.op.mutates for node in nodes):
+            return False  # a gradient may take up the call
+        if not self.is_update and any(source.file.name for source in inlined):
+            return False
+        return not any(node.regions or isinstance(node.op, Gradient) for node in nodes)
+
+    def _repeat(self, turn: _Turn, leaves: list[Any]) -> Any:
+        tracer = self.tracer
+        found: list[Any] = list(leaves)
+        for i in turn.weights:
+            found[i] = tracer.weight(leaves[i])
+        for i, name in turn.names.items():
+            leaves[i].name = leaves[i].name or name
+        count = len(leaves)
+        for node, places in turn.nodes:
+            inputs = list(node.inputs)
+            for i, place in places:
+                inputs[i] = found[place]
+            made = Node(node.op, inputs, node.type, node.name, node.instance, node.scope, node.frames, node.phase)
+            made.in_strategy, made.out_strategy, made.attrs = node.in_strategy, node.out_strategy, dict(node.attrs)
+            found.append(made)
+        tracer.builder.nodes += found[count:]
+        return _filled(turn.result, found, leaves)
+
+
+def _describe(tracer: Tracer, item: Any, leaves: list[Any], key: list[Any]) -> bool:
+    """Add what an item holds to `leaves`, and to `key` what the program may ask of it; whether it may be repeated."""
+    kind = type(item)
+    if kind is tuple or kind is list:
+        key += (kind, len(item))
+        return all(_describe(tracer, each, leaves, key) for each in item)
+    if kind is session.Parameter:
+        if id(item) in tracer.parameter_readers:
+            return False
+        leaves.append(item)
+        key += (kind, _facts(item))
+        return True
+    if kind is Node or kind is Parameter:
+        leaves.append(item)
+        is_weak = bool(tracer.weak) and item in tracer.weak
+        own = item.type
+        told = (own.dtype.name, own.shape) if isinstance(own, TensorType) else own  # is looked up sooner
+        key += (kind, told, is_weak, bool(item.name), getattr(item, "op", None).__class__)
+        return True
+    key += (kind, repr(item)) if kind in _NUMBERS else (kind, id(item))  # 0.0 and -0.0 are equal
+    return True
+
+
+def _row(node: Node, places: dict[Any, int]) -> tuple[Any, ...]:
+    """All of a node: operands as places or as what is read by every turn, then the rest."""
+    inputs = tuple(places[v] if v in places else _constant(v) for v in node.inputs)
+    return (
+        inputs, node.op, node.type, node.name, node.instance, node.scope, node.frames, node.phase, node.in_strategy,
+        node.out_strategy, node.attrs,
+    )  # fmt: skip
+
+
+def _constant(value: Value) -> Any:
+    return (value.type, value.value.tobytes()) if isinstance(value, Constant) else value
+
+
+def _placed(result: Any, places: dict[Any, int], leaves: list[Any]) -> Any:
+    """A result with places in the stead of what belongs to the turn; `_CHANGED` where it cannot be repeated."""
+    if isinstance(result, tuple):
+        found = tuple(_placed(each, places, leaves) for each in result)
+        return _CHANGED if type(result) is not tuple or _CHANGED in found else found
+    if isinstance(result, Value) and result in places:
+        return _Place(places[result])
+    for i, leaf in enumerate(leaves):
+        if leaf is result:
+            return _Leaf(i)
+    return _CHANGED if isinstance(result, list | dict | set) else _Same(result)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A value of the turn in its result."""
+
+    index: int
+
+
+def _places_in(placed: Any) -> list[int]:
+    if isinstance(placed, tuple):
+        return [place for each in placed for place in _places_in(each)]
+    return [placed.index] if isinstance(placed, _Place) else []
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A Parameter of the item in the result."""
+
+    index: int
+
+
+class _Same:
+    """What the result holds at every turn."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Same):
+            return False
+        if type(self.value) in _NUMBERS:
+            return type(self.value) is type(other.value) and bool(self.value == other.value)
+        return self.value is other.value
+
+    __hash__ = None  # type: ignore[assignment]  # it is compared alone
+
+
+def _filled(placed: Any, found: list[Any], leaves: list[Any]) -> Any:
+    if isinstance(placed, tuple):
+        return tuple(_filled(each, found, leaves) for each in placed)
+    if isinstance(placed, _Place):
+        return found[placed.index]
+    return leaves[placed.index] if isinstance(placed, _Leaf) else placed.value
+
+
+def _state(tracer: Tracer) -> tuple[Any, ...]:
+    """What a turn leaves as it is that makes nothing but nodes and reads nothing for the first time."""
+    return (
+        sum(tracer.draws.values()), len(tracer.warnings), len(tracer.errors), len(tracer.attributes), tracer.regions,
+        len(tracer.constants), len(tracer.ignored), len(tracer.weak), tracer.ways, len(tracer.guarded), tracer.guard,
+    )  # fmt: skip
+
+
+def _is_plain(tree: Any) -> bool:
+    """Whether a function, or an expression, consists of what may be repeated."""
+    roots = tree.body if isinstance(tree, ast.FunctionDef) else [tree.body if isinstance(tree, ast.Lambda) else tree]
+    return all(
+        isinstance(node, _PLAIN)
+        and not (isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load))
+        for root in roots
+        for node in ast.walk(root)
+    )
+
 
 Evaluate = Callable[[Tracer, Frame, ast.expr], Any]
 Assign = Callable[[Tracer, Frame, ast.expr, Any], None]

@@ -10,12 +10,11 @@ from typing import Any
 from mspc.api.common.parameter import Parameter
 from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.attributes import get_attribute, look_up, set_attribute
+from mspc.compiler.frontend.branches import condition_of, negation
 from mspc.compiler.frontend.builtins import text_of
 from mspc.compiler.frontend.calls import call
 from mspc.compiler.frontend.comprehensions import comprehended
-from mspc.compiler.frontend.condition import condition_of, negation
-from mspc.compiler.frontend.index import subscript, unpacked
-from mspc.compiler.frontend.index_assign import with_elements
+from mspc.compiler.frontend.index import subscript, unpacked, with_elements
 from mspc.compiler.frontend.operators import COMPARE, binary, compare, is_graph_value, is_member, is_same, truth, unary
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
@@ -110,7 +109,7 @@ def _boolean(tracer: Tracer, frame: Frame, node: ast.BoolOp, is_test: bool = Fal
         condition = condition_of(tracer, value)
         is_last = i + 1 == len(node.values)
         if condition is not None and (not is_last or is_test):
-            from mspc.compiler.frontend.short_circuit import all_of, one_of
+            from mspc.compiler.frontend.branches import all_of, one_of
 
             if is_test or tracer.value(value).tensor_type.dtype == BOOL:
                 return all_of(tracer, frame, node, i, condition, evaluate_test if is_test else evaluate, is_test)
@@ -172,7 +171,7 @@ def _conditional(tracer: Tracer, frame: Frame, node: ast.IfExp) -> Any:
     holds = condition_of(tracer, test)
     if holds is None:
         return evaluate(tracer, frame, node.body if truth(tracer, test, "the condition") else node.orelse)
-    from mspc.compiler.frontend.exits import conditional
+    from mspc.compiler.frontend.branches import conditional
 
     return conditional(tracer, frame, node, holds, evaluate)
 

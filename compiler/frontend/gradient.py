@@ -1,15 +1,20 @@
-"""Calls of `grad(fn)`, `value_and_grad(fn)` and `GradOperation()(fn)`: the function is inlined and a
-Gradient node asks for the derivatives. The pass `grad` expands it."""
+"""Gradients: `grad`, `value_and_grad`, `GradOperation`, `bprop` of cells, `Custom`, and hooks on gradients."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mspc.api.common import parameter as session
 from mspc.api.common.gradient import NO_GRADIENTS, GradientFunction, JitFunction
 from mspc.api.common.tensor import Tensor
+from mspc.api.nn.cell import Cell
+from mspc.api.ops.own_operators import Custom
+from mspc.compiler.frontend.argument_binding import as_it_is
+from mspc.compiler.frontend.primitives import operand
 from mspc.compiler.frontend.remembered_calls import (
     call_key,
     depending,
@@ -20,11 +25,199 @@ from mspc.compiler.frontend.remembered_calls import (
 )
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe, tensors_in
-from mspc.ir.graph import Node, Parameter, Value, copied_node
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Parameter, Value, copied_node, interpose
+from mspc.ir.layout import NamedLayout
 from mspc.ir.types import TensorType
-from mspc.ops.control.structural import Gradient, TupleGetItem
+from mspc.ops.control.custom import Custom as CustomOp
+from mspc.ops.control.custom import GradientPlaceholder, OwnGradient, ScriptFunction, rule_of
+from mspc.ops.control.structural import Depend, Gradient, TupleGetItem
 from mspc.ops.math.elementwise import Identity
+from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Reshape
+
+Run = Callable[[Any, list[Any]], Any]
+"""Calls a function of the script with arguments."""
+
+
+def call_custom(
+    tracer: Tracer, frame: Frame, node: ast.AST, custom: Custom, args: Sequence[Any], run: Run
+) -> Any:
+    """The result of `custom(*args)`."""
+    tracer.at(frame, node)
+    tracer.particulars += 1  # functions of the script are asked for types
+    given = [operand(tracer, arg) for arg in args]
+    try:
+        op, operands = custom.function_on(given, _type_of)
+        op = replace(op, called=ScriptFunction.of(_name(tracer, custom.func), custom.func))
+        if custom.in_strategy is not None and tracer.sharded:
+            op = replace(op, cuts=_stated_rule(op, custom, [value.tensor_type for value in operands]))
+    except MspcError as error:
+        raise tracer.error(error.message, error.notes, kind=error.kind or RuntimeError) from None
+    made, result = tracer.emit_on(op, operands, instance=custom.instance_name)
+    if custom.in_strategy is not None:
+        if tracer.sharded:
+            made.in_strategy = tuple(_of_tensors(custom.in_strategy, given))
+        else:
+            tracer.keep(custom)
+            tracer.ignored.add(id(custom))
+    made.attrs.update(custom.attrs)
+    return result if custom.own_gradient is None else own_gradient(tracer, custom.own_gradient, given, result, run)
+
+
+def _type_of(value: Any) -> TensorType | None:
+    return value.tensor_type if isinstance(value, Value) else None
+
+
+def _name(tracer: Tracer, function: Any) -> str:
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__name__).rpartition(".")[2]
+    file = tracer.sources.file(code.co_filename).name if code is not None else ""
+    return f"{file}:{code.co_firstlineno} {name}" if file and code is not None else name
+
+
+def _of_tensors(strategy: Any, given: Any) -> Iterator[Any]:
+    """The entries of a strategy for the tensors among the arguments, nested as these."""
+    for entry, value in zip(strategy, given, strict=False):
+        if isinstance(value, tuple | list) and not isinstance(entry, NamedLayout):
+            yield from _of_tensors(entry, value)
+        elif isinstance(value, Value):
+            yield entry
+
+
+def _stated_rule(op: CustomOp, custom: Custom, types: list[TensorType]) -> str:
+    """The rule that a strategy states: dimensions that it shards along the same axes are sharded together."""
+    entries = list(_of_tensors(custom.in_strategy, _nested(op.given, iter(types))))
+    if len(entries) != len(types):
+        raise MspcError(f"Custom: in_strategy has {len(entries)} entries for {len(types)} tensors")
+    rows = [_labels(entry, t.shape, f"input {i}") for i, (entry, t) in enumerate(zip(entries, types, strict=True))]
+    shapes = [t.shape for t in types]
+    asked = list(custom.out_strategy or ())
+    if asked and len(asked) != len(op.results):
+        raise MspcError(f"Custom: out_strategy has {len(asked)} entries for {len(op.results)} results")
+    for i, type in enumerate(op.results):
+        if asked:
+            rows.append(_labels(asked[i], type.shape, f"result {i}"))
+        else:
+            like = [row for row, shape in zip(rows, shapes, strict=False) if shape == type.shape]
+            rows.append(like[0] if like else [""] * len(type.shape))
+    return rule_of(shapes, [t.shape for t in op.results], rows)
+
+
+def _nested(given: Any, types: Iterator[TensorType]) -> Any:
+    """The arguments with a Value-like place for each tensor."""
+    if isinstance(given, tuple):
+        return tuple(_nested(each, types) for each in given)
+    return Value(next(types)) if given == "tensor" else given
+
+
+def _labels(entry: Any, shape: Sequence[int], what: str) -> list[str]:
+    """A name for every dimension that an entry shards: that of its mesh axes, or, of a tuple, of its place from the
+    right; "" for those that it does not shard."""
+    shard_counts = list(entry.strategy if isinstance(entry, NamedLayout) else entry)
+    if len(shard_counts) != len(shape):
+        raise MspcError(f"Custom: the strategy of {what} has {len(shard_counts)} entries for {len(shape)} dimensions")
+    if not isinstance(entry, NamedLayout):
+        return [f"d{len(shard_counts) - i}" if shards > 1 else "" for i, shards in enumerate(shard_counts)]
+    axes = [axis if isinstance(axis, tuple) else (axis,) for axis in entry.tensor_map]
+    return [
+        "m" + "_".join(map(str, axis)) if shards > 1 else ""
+        for axis, shards in zip(axes, shard_counts, strict=True)
+    ]
+
+
+def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any, run: Run) -> Any:
+    """`result`, computed from `args`, with the gradient that `function(*args, result, gradient of the result)` gives.
+
+    Raises:
+        MspcError: it returns no gradient for a tensor, or one of another shape.
+    """
+    results = tensors_in(result)
+    if not results or not tensors_in(tuple(args)):
+        return result
+    placeholders = [tracer.builder.emit(GradientPlaceholder(type=value.type)) for value in results]
+    dout = _with_gradients(result, iter(placeholders))
+    first = len(tracer.builder.nodes)
+    found = anchored(tracer, first, placeholders[0], run(function, [*args, result, dout]))
+    entries: tuple[Any, ...] = tuple(found) if isinstance(found, tuple | list) else (found,)
+    if len(entries) < len(args):
+        raise tracer.error(f"bprop returns {len(entries)} gradients for {len(args)} arguments", kind=TypeError)
+    pairs = [_for(tracer, arg, entry, i) for i, (arg, entry) in enumerate(zip(args, entries, strict=False))]
+    sources, grads = ([pair[side] for pair in itertools.chain(*pairs)] for side in (0, 1))
+    op = OwnGradient(results=len(results), sources=len(sources))
+    values = tracer.emit(op, *results, *sources, *placeholders, *grads)
+    return _with_gradients(result, iter(values))
+
+
+def anchored(tracer: Tracer, first: int, placeholder: Value, grads: Any) -> Any:
+    """Return the gradients that a function of the script computes by the nodes from `first` on. The first one waits for
+    the nodes that print, which wait for each other: differentiation copies only what the gradients depend on.
+
+    Raises:
+        MspcError: a node changes a parameter.
+    """
+    nodes = tracer.builder.nodes
+    made, last = nodes[first:], placeholder
+    del nodes[first:]
+    for node in made:
+        node.in_strategy = node.out_strategy = None  # backward operators follow their operands
+        if isinstance(node.op, Op) and node.op.mutates:
+            raise node.error(
+                "a function of gradients must not change a parameter: it runs while gradients are computed",
+                ["return the value with the gradients, and assign it in the function that calls grad()"],
+            )
+        if getattr(node.op, "has_side_effect", False):
+            node.inputs[0] = tracer.builder.emit(Depend(), node.inputs[0], last)
+            last = node
+        nodes.append(node)
+    if last is placeholder:
+        return grads
+    forget(tracer, first)  # positions of nodes changed
+    entries = list(grads) if isinstance(grads, tuple | list) else [grads]
+    for i, each in enumerate(entries):
+        if isinstance(each, Value):
+            entries[i] = tracer.builder.emit(Depend(), each, last)
+            break
+    return tuple(entries) if isinstance(grads, tuple | list) else entries[0]
+
+
+def inserted_gradient(tracer: Tracer, function: Any, arg: Any, run: Run) -> Any:
+    """A tensor whose gradient passes through a function."""
+    from mspc.compiler.frontend.argument_binding import as_it_is  # late: as custom gradients are
+
+    value = as_it_is(tracer, tracer.value(arg))
+    return own_gradient(tracer, function, [value], value, lambda call, given: run(call, given[-1:]))
+
+
+def _with_gradients(like: Any, values: Iterator[Any]) -> Any:
+    if isinstance(like, tuple | list):
+        return tuple(_with_gradients(each, values) for each in like)
+    return next(values) if isinstance(like, Value) else like
+
+
+def _for(tracer: Tracer, arg: Any, grad: Any, place: int) -> list[tuple[Value, Value]]:
+    """The tensors of one argument, each with its gradient."""
+    tensors = tensors_in(arg)
+    if not tensors:
+        return []
+    given = list(grad) if isinstance(grad, tuple | list) and isinstance(arg, tuple | list) else [grad]
+    if len(given) != len(tensors):
+        tracer.warn(
+            f"bprop returns {describe(grad)} for the {len(tensors)} tensors of argument {place}, which get no gradient"
+        )
+        return []
+    found: list[tuple[Value, Value]] = []
+    for value, each in zip(tensors, given, strict=True):
+        dtype = value.tensor_type.dtype
+        made = tracer.value(each, dtype, "bprop")
+        if made.shape != value.shape:
+            raise tracer.error(
+                f"bprop returns a gradient of shape {made.shape} for argument {place}, which has shape {value.shape}",
+                kind=ValueError,
+            )
+        found.append((value, tracer.cast(made, dtype) if dtype.has_gradient else made))
+    return found
+
 
 Body = tuple[Any, int, int]
 """What the function returns, and its nodes: the first, and the one behind the last."""
@@ -134,8 +327,6 @@ def _hooked(
             tracer.reads.attribute(weight, "gradient_hooks", weight.gradient_hooks)
     if not tracer.leaf_hooks and not any(getattr(weight, "gradient_hooks", ()) for weight in weights):
         return grads
-    from mspc.compiler.frontend.backward_hooks import leaf_gradient  # late: few networks have hooks
-
     values = [*inputs, *(_weight(tracer, weight) for weight in weights)]
     sources = [*[None] * len(inputs), *weights]
     return [
@@ -333,3 +524,191 @@ def _sensitivities(tracer: Tracer, outputs: list[Value], sens: Any) -> list[Valu
             raise tracer.error(f"the sensitivity has shape {made.shape}, the result {output.shape}", kind=ValueError)
         found.append(made)
     return found
+
+
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, Value) and isinstance(value.type, TensorType) and value.type.dtype.has_gradient
+
+
+def _placeholders(tracer: Tracer, values: Sequence[Value]) -> list[Value]:
+    return [tracer.builder.emit(GradientPlaceholder(type=value.type)) for value in values]
+
+
+def _rebuilt(like: Any, new: Mapping[Value, Any], otherwise: Any = None) -> Any:
+    """Copy a structure with its tensors replaced; what has no replacement is `otherwise`, or itself if that is
+    Ellipsis."""
+    if isinstance(like, tuple | list):
+        return tuple(_rebuilt(each, new, otherwise) for each in like)
+    if isinstance(like, Value) and like in new:
+        return new[like]
+    return like if otherwise is ... else otherwise
+
+
+def hooked_gradients(tracer: Tracer, label: str, found: Any, grads: Any) -> Any:
+    """Return the gradients that a hook returns in place of a tuple of them; None changes nothing.
+
+    Raises:
+        MspcError: the number of gradients or a shape differs.
+    """
+    if found is None:
+        return grads
+    entries = tuple(found) if isinstance(found, tuple | list) else (found,)
+    if len(entries) != len(grads):
+        raise tracer.error(
+            f"the {label} returns {len(entries)} gradient{'s' * (len(entries) != 1)}, and takes {len(grads)}",
+            kind=TypeError,
+        )
+    return tuple(_replaced(tracer, label, new, old) for new, old in zip(entries, grads, strict=True))
+
+
+def _replaced(tracer: Tracer, label: str, new: Any, old: Any) -> Any:
+    if new is None or old is None:
+        return old
+    made = tracer.value(new, old.tensor_type.dtype, f"a gradient that the {label} returns")
+    if made.shape != old.shape:
+        raise tracer.error(
+            f"the {label} returns a gradient of shape {made.shape} in place of one of shape {old.shape}",
+            kind=ValueError,
+        )
+    return tracer.cast(made, old.tensor_type.dtype)
+
+
+class HookedInputs:
+    """The inputs of a cell with backward hooks: their gradients and those of the outputs meet in a hook."""
+
+    def __init__(self, tracer: Tracer, cell: Cell, inputs: Sequence[Any], run: Run) -> None:
+        self._tracer, self._cell, self._run = tracer, cell, run
+        self._before, self._behind = cell.backward_hooks()
+        self.inputs: Sequence[Any] = [
+            as_it_is(tracer, each) if isinstance(each, session.Parameter) else each for each in inputs
+        ]
+        self._placeholders: list[Value] = []
+        tensors = tensors_in(tuple(self.inputs))
+        sources = list(dict.fromkeys(filter(_has_gradient, tensors))) if self._behind else []
+        if sources:
+            self._placeholders = _placeholders(tracer, sources)
+            op = OwnGradient(results=len(sources), sources=len(sources))
+            marked = tracer.emit(op, *sources, *sources, *self._placeholders, *self._placeholders)
+            self._grads = _rebuilt(tuple(tensors), dict(zip(sources, self._placeholders, strict=True)))
+            self.inputs = _rebuilt(tuple(self.inputs), dict(zip(sources, marked, strict=True)), ...)
+
+    def result_of(self, result: Any) -> Any:
+        """Return the result of the cell, with the hooks on its gradients."""
+        tracer, name = self._tracer, type(self._cell).__name__
+        results = list(dict.fromkeys(value for value in tensors_in(result) if _has_gradient(value)))
+        if not results:
+            return result
+        placeholders = _placeholders(tracer, results)
+        first = len(tracer.builder.nodes)
+        whole = tuple(tensors_in(result))
+        grads = _rebuilt(whole, dict(zip(results, placeholders, strict=True)))
+        for hook in self._before:
+            found = self._run(hook, [self._cell, grads])
+            grads = hooked_gradients(tracer, f"backward pre-hook of {name}", found, grads)
+        of_results = dict(zip(whole, grads, strict=True))
+        given = anchored(tracer, first, placeholders[0], [of_results[value] for value in results])
+        inner: list[Value] = []
+        if self._placeholders:
+            first = len(tracer.builder.nodes)
+            found, outer = self._grads, _rebuilt(whole, dict(zip(results, given, strict=True)))
+            for hook in self._behind:
+                answer = self._run(hook, [self._cell, found, outer])
+                found = hooked_gradients(tracer, f"backward hook of {name}", answer, found)
+            by_place = dict(zip(self._grads, found, strict=True))
+            inner = anchored(tracer, first, self._placeholders[0], [by_place[each] for each in self._placeholders])
+        op = OwnGradient(results=len(results), sources=len(results), inner=len(inner))
+        made = tracer.emit(op, *results, *results, *placeholders, *given, *self._placeholders[: len(inner)], *inner)
+        new = _rebuilt(result, dict(zip(results, made, strict=True)), ...)
+        return tracer.own(list(new)) if isinstance(result, list) else new
+
+
+def hook_backward(tracer: Tracer, hook: Any, args: Sequence[Any], run: Run) -> Any:
+    """The result of `HookBackward(hook)(*args)`."""
+    values = [as_it_is(tracer, tracer.value(arg, None, "an input of HookBackward")) for arg in args]
+    if not values or not all(map(_has_gradient, values)):
+        return (values[0] if len(values) == 1 else tuple(values))
+    placeholders = _placeholders(tracer, values)
+    first = len(tracer.builder.nodes)
+    grads = hooked_gradients(tracer, "hook", run(hook, [tuple(placeholders)]), tuple(placeholders))
+    given = anchored(tracer, first, placeholders[0], list(grads))
+    made = tracer.emit(OwnGradient(len(values), len(values)), *values, *values, *placeholders, *given)
+    return made[0] if len(values) == 1 else made
+
+
+# Hooks of tensors -----------------------------------------------------------------------------------------
+
+
+class TensorHookHandle:
+    """A hook of a tensor of the graph, which `remove` takes away."""
+
+    def __init__(self, remove: Any) -> None:
+        self._remove = remove
+
+    def remove(self) -> None:
+        """Take the hook away."""
+        self._remove()
+
+
+def register_hook(tracer: Tracer, value: Value, args: Sequence[Any], kwargs: Mapping[str, Any], run: Run) -> Any:
+    """`value.register_hook(hook)`. The hook takes the whole gradient of the tensor, uses before the call included.
+
+    Raises:
+        MspcError: the argument is no function, or the hook reads values that are computed later than the tensor.
+    """
+    given = [*args, *(kwargs[name] for name in ("hook", "hook_fn") if name in kwargs)]
+    if len(given) != 1 or isinstance(given[0], Value) or given[0] is None or isinstance(given[0], str | int | float):
+        said = describe(given[0]) if len(given) == 1 else f"{len(given)} arguments"
+        raise tracer.error(f"register_hook() takes a function, not {said}", kind=TypeError)
+    hook = given[0]
+    requested = any(value in wanted for _, _, wanted in tracer.differentiated)
+    if isinstance(value, Parameter) or requested:
+        hooks = tracer.leaf_hooks.setdefault(value, [])
+        hooks.append(hook)
+        return TensorHookHandle(lambda: hooks.remove(hook))
+    if not isinstance(value, Node) or not _has_gradient(value):
+        return TensorHookHandle(lambda: None)
+    return _hook_node(tracer, tracer.hooked.get(value, value), value, hook, run)
+
+
+def _hook_node(tracer: Tracer, source: Node, value: Value, hook: Any, run: Run) -> TensorHookHandle:
+    """Put a hook between the operator of a node and all that reads the node, also what has read it before: the operator
+    moves to a new node, and the node itself takes the result of OwnGradient."""
+    nodes = tracer.builder.nodes
+    if source not in nodes or any(nodes.index(source) < start for _, start, _ in tracer.differentiated):
+        raise tracer.error(
+            "register_hook() is called in another function, branch or loop than the tensor is computed in",
+            ["call it right behind the line that computes the tensor"],
+        )
+    place, first = nodes.index(source), len(nodes)
+    placeholder = tracer.builder.emit(GradientPlaceholder(type=source.type))
+    found = hooked_gradients(tracer, "hook", run(hook, [placeholder]), (placeholder,))
+    (grad,) = anchored(tracer, first + 1, placeholder, list(found))
+    own = tracer.builder.emit(OwnGradient(), source, source, placeholder, grad)
+    made = nodes[first:]
+    late = set(nodes[place:first])
+    if any(each in late and each is not source for node in made for each in node.inputs):
+        raise tracer.error(
+            "the hook reads a value that is computed later than the tensor",
+            ["call register_hook() behind the line that computes the value, on a tensor that is computed later"],
+        )
+    moved = interpose(source, TupleGetItem(index=0))
+    own.inputs[:2], source.inputs = [moved, moved], [own]
+    del nodes[first:]
+    nodes[place:place] = [moved, *made]
+    tracer.runs.clear()  # positions of nodes changed
+    tracer.hooked[value] = moved
+
+    def remove() -> None:
+        own.inputs[-1] = placeholder
+
+    return TensorHookHandle(remove)
+
+
+def leaf_gradient(tracer: Tracer, value: Value, parameter: Any, grad: Value, run: Run) -> Value:
+    """Return the gradient of a value that is differentiated by, as the hooks registered on it leave it."""
+    hooks = list(tracer.leaf_hooks.get(value, ()))
+    if isinstance(parameter, session.Parameter):
+        hooks = [*parameter.gradient_hooks, *hooks]
+    for hook in hooks:
+        (grad,) = hooked_gradients(tracer, "hook", run(hook, [grad]), (grad,))
+    return grad

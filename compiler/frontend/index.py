@@ -1,7 +1,10 @@
-"""Compiles subscripts: of tensors, to one StridedSlice, Gather or GatherNd, and of what is known at compile time."""
+"""Subscripts of tensors and of values known at compile time, and `x[index] = value` of a tensor of the graph."""
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,14 +12,213 @@ import numpy as np
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.container import CellList
-from mspc.compiler.frontend.index_parts import IndexEntry, parts_of, without_masks
 from mspc.compiler.frontend.operators import is_graph_value, reshape
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import COMPUTED, contains_tensor, describe, way_of
-from mspc.ir.diagnostics import kind_of
-from mspc.ir.graph import Parameter, Value
+from mspc.ir.diagnostics import kind_of, value_repr
+from mspc.ir.graph import Constant, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.limits import LONGEST_LIST
-from mspc.ir.types import INT64
+from mspc.ir.types import BOOL, INT64
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class IndexEntry:
+    """What an index says of dimension `dim`, which is -1 for a new one.
+
+    kind: "new", "slice", "element" (the one at `start`), "places" (those in an array of integers), or "mask" (those of
+    this and the next dimensions where a Bool tensor is true).
+    place: number of the entry in the index.
+    """
+
+    kind: str
+    place: int
+    dim: int = -1
+    start: int = 0
+    step: int = 1
+    count: int = 1
+    chosen: np.ndarray | Value | None = None
+
+    def takes_all(self, shape: Shape) -> bool:
+        """Whether all elements are taken in their order."""
+        return self.kind == "slice" and (self.start, self.step, self.count) == (0, 1, shape[self.dim])
+
+    @property
+    def is_known(self) -> bool:
+        return not isinstance(self.chosen, Value)
+
+    @property
+    def chosen_shape(self) -> Shape:
+        """The shape of the array of integers, () of an element."""
+        return () if self.chosen is None else tuple(self.chosen.shape)
+
+    @property
+    def stop(self) -> int:
+        """The end of a slice or element, as a strided slice takes it for a dimension of any size."""
+        return self.start + self.count * self.step if self.step > 0 else self.start + (self.count - 1) * self.step - 1
+
+
+def parts_of(tracer: Tracer, shape: Shape, index: Any) -> list[IndexEntry]:
+    """What the index says, in its order.
+
+    Raises:
+        MspcError: the index does not fit.
+    """
+    entries = [_entry(tracer, entry) for entry in (index if isinstance(index, tuple) else (index,))]
+    found: list[IndexEntry] = []
+    dim = 0
+    for place, entry in _expanded(tracer, shape, entries):
+        found.append(_part(tracer, shape, entry, place, dim))
+        dim += _dimensions(entry)
+    return found
+
+
+def without_masks(tracer: Tracer, parts: list[IndexEntry], wanted: str) -> list[IndexEntry]:
+    """The same with masks as arrays of integers. Raises MspcError where one is not known at compile time; `wanted` says
+    what to do instead."""
+    found: list[IndexEntry] = []
+    for part in parts:
+        if part.kind != "mask":
+            found.append(part)
+            continue
+        if not isinstance(part.chosen, np.ndarray):
+            message = "how many elements the mask chooses is only known at run time"
+            raise tracer.error(message, [wanted], kind=IndexError)
+        chosen = np.nonzero(part.chosen)
+        found += [IndexEntry("places", part.place, part.dim + i, chosen=places) for i, places in enumerate(chosen)]
+    return found
+
+
+def _entry(tracer: Tracer, entry: Any) -> Any:
+    """An entry with arrays of what is known, and values of the graph else."""
+    if is_graph_value(entry):
+        value = tracer.value(entry)
+        return value.value if isinstance(value, Constant) else value
+    if isinstance(entry, Tensor):
+        return entry.array
+    if isinstance(entry, list | tuple):
+        if contains_tensor(entry):
+            raise tracer.error(
+                f"the index holds {describe(entry)} with tensors inside", ["use ops.stack"], kind=TypeError
+            )
+        try:
+            array = np.asarray(entry if len(entry) else np.zeros(0, np.int64))
+        except ValueError:
+            array = np.asarray(None)
+        if array.dtype.kind not in "bui":
+            raise tracer.error(f"the list {entry!r} cannot be an index; it must hold integers or Bool", kind=IndexError)
+        return array
+    return entry
+
+
+def _expanded(tracer: Tracer, shape: Shape, entries: Sequence[Any]) -> list[tuple[int, Any]]:
+    """(number, entry) with `...` written out and full dimensions at the end."""
+    dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
+    if len(dots) > 1:
+        raise tracer.error("an index holds '...' more than once", kind=IndexError)
+    named = sum(_dimensions(entry) for entry in entries)
+    if named > len(shape):
+        raise tracer.error(
+            f"{named} indices for a tensor of {len(shape)} dimensions, whose shape is {shape}", kind=IndexError
+        )
+    rest = [(dots[0] if dots else len(entries), slice(None))] * (len(shape) - named)
+    numbered = list(enumerate(entries))
+    return [*numbered[: dots[0]], *rest, *numbered[dots[0] + 1 :]] if dots else [*numbered, *rest]
+
+
+def _dimensions(entry: Any) -> int:
+    if entry is None or entry is Ellipsis:
+        return 0
+    return len(entry.shape) if _is_mask(entry) else 1
+
+
+def _is_mask(entry: Any) -> bool:
+    if isinstance(entry, Value):
+        return entry.tensor_type.dtype == BOOL
+    return isinstance(entry, np.ndarray) and entry.dtype == bool
+
+
+def _part(tracer: Tracer, shape: Shape, entry: Any, place: int, dim: int) -> IndexEntry:
+    if entry is None:
+        return IndexEntry("new", place)
+    if _is_mask(entry):
+        return _masked(tracer, shape, entry, place, dim)
+    if isinstance(entry, slice):
+        start, step, count = _bounds(tracer, entry, shape[dim], dim)
+        return IndexEntry("slice", place, dim, start, step, count)
+    if isinstance(entry, Value) or (isinstance(entry, np.ndarray) and entry.shape != ()):
+        return IndexEntry("places", place, dim, chosen=_places(tracer, entry, shape[dim], dim))
+    return IndexEntry("element", place, dim, _element(tracer, entry, shape[dim], dim))
+
+
+def _masked(tracer: Tracer, shape: Shape, mask: Any, place: int, dim: int) -> IndexEntry:
+    named = shape[dim : dim + len(mask.shape)]
+    if not mask.shape or tuple(mask.shape) != named:
+        raise tracer.error(
+            f"a mask of shape {tuple(mask.shape)} cannot be an index of dimensions whose shape is {named}",
+            kind=IndexError,
+        )
+    return IndexEntry("mask", place, dim, chosen=mask)
+
+
+def _places(tracer: Tracer, entry: Any, size: int, dim: int) -> Any:
+    if isinstance(entry, Value):
+        if not entry.tensor_type.dtype.is_integer:
+            raise tracer.error(
+                f"a tensor of {entry.tensor_type.dtype} cannot be an index; it must hold integers or Bool",
+                kind=IndexError,
+            )
+        return entry
+    if entry.dtype.kind not in "iu":
+        message = f"an array of {entry.dtype} cannot be an index; it must hold integers or Bool"
+        raise tracer.error(message, kind=IndexError)
+    wide = entry.astype(np.int64)
+    wrong = wide[(wide < -size) | (wide >= size)]
+    if wrong.size:
+        raise tracer.error(
+            f"index {wrong.reshape(-1)[0]} is out of range for dimension {dim}, whose size is {size}", kind=IndexError
+        )
+    return np.where(wide < 0, wide + size, wide)
+
+
+def _bounds(tracer: Tracer, entry: slice, size: int, dim: int) -> tuple[int, int, int]:
+    parts = [_integer(tracer, part, dim) for part in (entry.start, entry.stop, entry.step)]
+    if parts[2] == 0:
+        raise tracer.error(f"the step of the slice of dimension {dim} is 0", kind=ValueError)
+    taken = range(*slice(*parts).indices(size))
+    return taken.start, taken.step if len(taken) > 1 else 1, len(taken)
+
+
+def _element(tracer: Tracer, entry: Any, size: int, dim: int) -> int:
+    if isinstance(entry, bool | np.bool_) or entry is None:
+        raise tracer.error(f"{entry!r} cannot be an index", kind=IndexError)
+    place = _integer(tracer, entry, dim)
+    assert place is not None
+    if not -size <= place < size:
+        message = f"index {value_repr(place)} is out of range for dimension {dim}, whose size is {size}"
+        raise tracer.error(message, kind=IndexError)
+    return place % size
+
+
+def _integer(tracer: Tracer, part: Any, dim: int) -> int | None:
+    if part is None:
+        return None
+    if isinstance(part, Constant):
+        part = part.value
+    if is_graph_value(part):
+        raise tracer.error(
+            f"the bound of dimension {dim} is {describe(part)}; the bounds of a slice must be known at compile time"
+        )
+    if isinstance(part, Tensor) and part.size == 1:
+        part = part.item()
+    try:
+        return operator.index(part.item() if isinstance(part, np.ndarray) and part.size == 1 else part)
+    except TypeError:
+        raise tracer.error(
+            f"the index of dimension {dim} is {describe(part)}, not an integer", kind=IndexError
+        ) from None
 
 
 def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
@@ -31,7 +233,7 @@ def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
         found = tensor_subscript(tracer, tracer.value(base), index)
         if not isinstance(found, Parameter):
             return found
-        from mspc.compiler.frontend.earlier_parameters import as_it_is  # late: few slices take all
+        from mspc.compiler.frontend.argument_binding import as_it_is  # late: few slices take all
 
         return as_it_is(tracer, found)
     if isinstance(base, Tensor | np.ndarray) and contains_tensor(index):
@@ -41,7 +243,7 @@ def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
         if isinstance(base, dict):
             raise tracer.error("a tensor cannot be a key", kind=TypeError)
         if is_graph_value(index) and isinstance(base, list | tuple | CellList):
-            from mspc.compiler.frontend.chosen import element_at
+            from mspc.compiler.frontend.branches import element_at
 
             return element_at(tracer, base, tracer.value(index))
         raise tracer.error(
@@ -198,3 +400,112 @@ def unpacked(tracer: Tracer, value: Any, what: str) -> list[Any]:
         return list(value)
     except TypeError:
         raise tracer.error(f"{what} goes over {describe(value)}, which has no elements", kind=TypeError) from None
+
+
+def with_elements(tracer: Tracer, x: Value, index: Any, value: Any) -> Value:
+    """x with `value`, broadcast and in the element type of x, where the index chooses.
+
+    Raises:
+        MspcError: the index or the shape of the value does not fit.
+    """
+    given = tracer.cast(tracer.value(value, x.tensor_type.dtype), x.tensor_type.dtype)
+    parts = parts_of(tracer, x.shape, index)
+    masks = [part for part in parts if part.kind == "mask"]
+    if len(masks) == 1 and all(part is masks[0] or part.takes_all(x.shape) for part in parts):
+        return _masked_assignment(tracer, x, masks[0], given)
+    parts = without_masks(tracer, parts, "such a mask may be beside full dimensions only: x[:, mask] = value")
+    if any(part.kind == "places" for part in parts):
+        return _scattered(tracer, x, parts, given)
+    fields = slice_fields(x.shape, parts)
+    spread = _spread(tracer, given, tuple(size for _, size in results_of(tracer, parts)))
+    if fields is None:
+        return reshape(tracer, spread, x.shape)
+    counts = tuple(part.count for part in parts if part.kind == "slice")
+    inside = tracer.op("StridedSliceGrad", **fields, shape=x.shape)
+    there = tracer.emit(inside, tracer.emit(tracer.op("Fill", type=BOOL, shape=counts, value=True)))
+    return tracer.emit(tracer.op("Select"), there, tracer.emit(inside, reshape(tracer, spread, counts)), x)
+
+
+def _spread(tracer: Tracer, value: Value, shape: Shape) -> Value:
+    """The value broadcast to a shape; leading dimensions of size 1 too many are left out."""
+    extra = max(0, len(value.shape) - len(shape))
+    remaining = value.shape[extra:]
+    try:
+        fits = math.prod(value.shape[:extra]) == 1 and np.broadcast_shapes(remaining, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise tracer.error(f"a value of shape {value.shape} does not fit elements of shape {shape}", kind=ValueError)
+    value = reshape(tracer, value, remaining)
+    return value if remaining == shape else tracer.emit(tracer.op("BroadcastTo", shape=shape), value)
+
+
+# Masks --------------------------------------------------------------------------------------------
+
+
+def _masked_assignment(tracer: Tracer, x: Value, part: IndexEntry, value: Value) -> Value:
+    """A value of one row is chosen element by element; of several, the n-th goes to the n-th true place."""
+    mask = tracer.value(part.chosen)
+    behind = len(x.shape) - part.dim - len(mask.shape)
+    first = max(0, len(value.shape) - behind)
+    after = value.shape[first:]
+    before, rows = (value.shape[: first - 1], value.shape[first - 1]) if first else ((), 1)
+    if isinstance(part.chosen, np.ndarray) and rows not in (1, part.chosen.sum()):
+        raise tracer.error(
+            f"a value of shape {value.shape} does not fit the {part.chosen.sum()} elements of the mask", kind=ValueError
+        )
+    if rows == 1:
+        value = reshape(tracer, value, (*before, *(1 for _ in mask.shape), *after))
+    else:
+        flat = tracer.cast(reshape(tracer, mask, (math.prod(mask.shape),)), INT64)
+        counted = tracer.emit(tracer.op("CumSum", exclusive=True), flat)
+        last = tracer.emit(tracer.op("Minimum"), counted, max(rows - 1, 0))
+        value = tracer.emit(tracer.op("Gather", axis=len(before)), value, reshape(tracer, last, mask.shape))
+    wide = reshape(tracer, mask, (*mask.shape, *(1 for _ in range(behind))))
+    return tracer.emit(tracer.op("Select"), wide, _spread(tracer, value, x.shape), x)
+
+
+# Arrays of integers -------------------------------------------------------------------------------
+
+
+def _scattered(tracer: Tracer, x: Value, parts: list[IndexEntry], value: Value) -> Value:
+    """Full dimensions go behind the others, for which one array names every element that is written."""
+    order = results_of(tracer, parts)
+    complete = [part.dim for part in parts if part.takes_all(x.shape)]
+    named = [part for part in parts if part.dim >= 0 and part.dim not in complete]
+    spread = _spread(tracer, value, tuple(size for _, size in order))
+    remaining = [(label, size) for label, size in order if label[0] != "new"]
+    spread = reshape(tracer, spread, tuple(size for _, size in remaining))
+    last = [("slice", dim) for dim in complete]
+    front = [entry for entry in remaining if entry[0] not in last]
+    labels = [label for label, _ in remaining]
+    updates = transposed(tracer, spread, [labels.index(label) for label in [*(label for label, _ in front), *last]])
+    arrays = [_array(tracer, part, front) for part in named]
+    shape = tuple(size for _, size in front)
+    dims = [*(part.dim for part in named), *complete]
+    indices = places(tracer, arrays, shape)
+    if dims != sorted(dims) and math.prod(shape) == 1:
+        at = tuple(part.dim for part in named)
+        return tracer.emit(tracer.op("TensorScatterUpdate", dims=at), x, indices, updates)
+    turned = transposed(tracer, x, dims)
+    written = tracer.emit(tracer.op("TensorScatterUpdate"), turned, indices, updates)
+    return transposed(tracer, written, [dims.index(d) for d in range(len(dims))])
+
+
+def _array(tracer: Tracer, part: IndexEntry, front: list[tuple[Label, int]]) -> IndexEntry:
+    """Which elements of its dimension a part chooses, as an array that broadcasts over `front`."""
+    if part.kind == "element":
+        return IndexEntry("places", part.place, part.dim, chosen=np.asarray(part.start))
+    if part.kind == "slice":
+        chosen = part.start + part.step * np.arange(part.count)
+        shape = tuple(size if label == ("slice", part.dim) else 1 for label, size in front)
+        return IndexEntry("places", part.place, part.dim, chosen=chosen.reshape(shape))
+    spread = [i for i, (label, _) in enumerate(front) if label[0] == "places"]
+    own = part.chosen_shape
+    padded = [1] * len(front)
+    for place, size in zip(spread[len(spread) - len(own) :], own, strict=True):
+        padded[place] = size
+    chosen = part.chosen
+    if isinstance(chosen, Value):
+        return IndexEntry("places", part.place, part.dim, chosen=reshape(tracer, chosen, tuple(padded)))
+    return IndexEntry("places", part.place, part.dim, chosen=np.asarray(chosen).reshape(padded))

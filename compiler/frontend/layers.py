@@ -1,33 +1,136 @@
-"""Makes one graph, which a loop runs, of equal cells that a `for` statement calls one behind the other.
-
-The statement goes over the cells, over their numbers, or over both: `for layer in self.layers`, `for i in range(n)`
-with `self.layers[i]`, `enumerate` and `zip`. A turn is traced with the first cell. Where that reads a parameter, every
-turn reads the one that stands in its cell in the same place: these are put on a stack, which the loop scans. Cells are
-folded where their class asks for it (`lazy_inline`), they differ in the values of their parameters alone, and nothing
-that a turn does depends on which it is.
-"""
+"""Equal cells as one graph that a loop runs: how they are found, their gradients, updates, and joined values."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Generator, Sequence
+import types
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import field, replace
+from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
+from mspc.api.common.parameter import FACTS
+from mspc.api.common.parameter import Parameter as ScriptParameter
+from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.container import CellList
-from mspc.compiler.frontend.alike_cells import Counterparts
+from mspc.api.ops.primitive import Primitive
+from mspc.compiler.frontend.branches import TraceSnapshot
+from mspc.compiler.frontend.cell_marks import stage_of
 from mspc.compiler.frontend.expressions import assign
 from mspc.compiler.frontend.loops import LoopPlan, run_loop
-from mspc.compiler.frontend.program_state import TraceSnapshot
-from mspc.compiler.frontend.stages import stage_of
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.turns import UNROLLED, tried
-from mspc.compiler.frontend.values import Frame
+from mspc.compiler.frontend.values import Frame, Unrolled
+from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import STAGE, Node, Parameter, Value
-from mspc.ops.control.regions import For, MakeStack, with_effects
+from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value, asks_for_host
+from mspc.ir.iterative import iterative
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
+from mspc.ops.control.regions import For, MakeStack, Scan, emit_regions, outlined, with_effects
+from mspc.ops.control.structural import Depend, Gradient, TupleGetItem
+from mspc.ops.math.arithmetic import AddN, LogicalAnd, LogicalOr, Maximum, Minimum, Mul
+from mspc.ops.math.reduce import ReduceAll, ReduceAny, ReduceMax, ReduceMin, ReduceProd
+from mspc.ops.op import Op
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.moving import Concat, Stack
+from mspc.ops.tensor.reshape import Reshape
+
+_OWN = ("_cells", "_params", "_members", "_owned")
+"""What a cell knows of its own attributes, which are compared themselves."""
+_PLACES = ("_stage_place",)
+"""Which lines of the script have set something: what they have set is compared."""
+_PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
+_facts = attrgetter("dtype", "shape", *FACTS)
+
+
+class Counterparts:
+    """What stands in one cell where another has something else.
+
+    parameters, cells: of the first cell, by identity, with those of all cells in their order, its own first.
+    """
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self.parameters: dict[int, list[ScriptParameter]] = {}
+        self.cells: dict[int, list[Cell]] = {}
+        first, *others = cells
+        self.are_alike = all(self._same(first, other, number) for number, other in enumerate(others, 1))
+
+    def _same(self, one: Any, other: Any, number: int) -> bool:
+        """Whether nothing of `one`, which is of the first cell, differs in `other`, of cell `number`."""
+        if one is other and not isinstance(one, ScriptParameter | Cell):
+            return True  # each cell has parameters and cells of its own
+        kind = type(one)
+        if kind is not type(other):
+            return False
+        if kind in _PLAIN:
+            return bool(one == other)
+        if isinstance(one, Cell):
+            return self._same_cell(one, other, number)
+        if isinstance(one, ScriptParameter):
+            return _facts(one) == _facts(other) and self._note(self.parameters, one, other, number)
+        if isinstance(one, tuple | list):
+            return len(one) == len(other) and all(self._same(a, b, number) for a, b in zip(one, other, strict=True))
+        if isinstance(one, dict):
+            return one.keys() == other.keys() and all(self._same(one[key], other[key], number) for key in one)
+        if isinstance(one, Op):
+            seeds = type(one).seeds
+            fields = one.attributes()
+            return all(name in seeds or fields[name] == value for name, value in other.attributes().items())
+        if isinstance(one, Primitive):
+            return self._same_primitive(one, other, number)
+        if isinstance(one, Tensor):
+            alike = one.shape == other.shape and one.dtype == other.dtype
+            return alike and np.array_equal(one.asnumpy(), other.asnumpy())
+        if isinstance(one, np.ndarray):
+            return one.dtype == other.dtype and np.array_equal(one, other)
+        if isinstance(one, types.FunctionType | types.BuiltinFunctionType | type | set | frozenset):
+            return bool(one == other)
+        if isinstance(one, types.MethodType):
+            return one.__func__ is other.__func__ and self._same(one.__self__, other.__self__, number)
+        return False
+
+    def _same_primitive(self, one: Primitive, other: Primitive, number: int) -> bool:
+        mine, others = vars(one), vars(other)
+        if mine.keys() != others.keys():
+            return False
+        for name, value in mine.items():
+            counterpart = others[name]
+            if name in ("in_strategy", "out_strategy"):
+                if value != counterpart:
+                    return False
+            elif value is not counterpart and not self._same(value, counterpart, number):
+                return False
+        return True
+
+    def _same_cell(self, one: Cell, other: Cell, number: int) -> bool:
+        known = self.cells.get(id(one))
+        if known is not None and len(known) > number:
+            return known[number] is other
+        if not self._note(self.cells, one, other, number):
+            return False
+        mine, others = vars(one), vars(other)
+        if mine.keys() != others.keys():
+            return False
+        for name, value in mine.items():
+            counterpart = others[name]
+            if value is counterpart and type(value) in _PLAIN:
+                continue  # most are, and there are thousands
+            if name not in _OWN and name not in _PLACES and not self._same(value, counterpart, number):
+                return False
+        return all(self._same(a, b, number) for a, b in zip(one._cells.values(), other._cells.values(), strict=False))
+
+    def _note(self, found: dict[int, Any], one: Any, other: Any, number: int) -> bool:
+        """Note what stands in the place of `one`; False where something else stands there already."""
+        members = found.setdefault(id(one), [one])
+        if len(members) == number:
+            members.append(other)
+        return len(members) > number and members[number] is other
+
 
 Block = Callable[[Tracer, Frame, list[ast.stmt]], Any]
 
@@ -199,3 +302,549 @@ def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts, att
     scanning = with_effects(replace(op, scanned=len(stacks)), loop.inputs, loop.regions)
     loop.op = scanning  # type: ignore[assignment]  # fields, see RegionOp
     scanning.results_of(loop.regions, [value.type for value in loop.inputs])
+
+
+BESIDE = "beside"
+JOINED = {
+    "sum": (AddN, ReduceSum), "prod": (Mul, ReduceProd), "max": (Maximum, ReduceMax), "min": (Minimum, ReduceMin),
+    "all": (LogicalAnd, ReduceAll), "any": (LogicalOr, ReduceAny),
+}  # fmt: skip
+"""By the names that `Op.joins` has: the operator that joins operands, and that which joins what lies along a
+dimension."""
+
+
+@dataclass
+class MergeNode:
+    """A node in which values of all cells meet.
+
+    node: it. parts: of every cell, what it brings. others: what belongs to no cell, joined. joins: see `Op.joins`.
+    behind: others that lie behind the cells, where all lie beside each other.
+    """
+
+    node: Node
+    parts: list[Value]
+    others: list[Value]
+    joins: str
+    behind: list[Value] = field(default_factory=list[Value])
+
+    def over_stack(self, b: Builder, stacked: Value) -> None:
+        """Let the node join the parts of all cells, which lie along the first dimension of `stacked`, with the others;
+        nodes that it needs are appended."""
+        if self.joins == BESIDE:
+            _, each, *rest = stacked.shape
+            row = Reshape((len(self.parts) * each, *rest))
+            if not (self.others or self.behind):
+                self.node.op, self.node.inputs = row, [stacked]
+                return
+            self.node.op, self.node.inputs = Concat(0), [*self.others, b.emit(row, stacked), *self.behind]
+            return
+        join, reduce = JOINED[self.joins]
+        if not self.others:
+            self.node.op, self.node.inputs = reduce(axis=(0,)), [stacked]
+            return
+        operands = [*self.others, b.emit(reduce(axis=(0,)), stacked)]
+        while len(operands) > 2 and join is not AddN:
+            operands = [b.emit(join(), *operands[:2]), *operands[2:]]
+        self.node.op, self.node.inputs = join(), operands
+
+
+@dataclass
+class Grouped:
+    """A graph whose meetings were found. cell_of: the cell of every value of one. meetings: by their nodes, in run
+    order."""
+
+    cell_of: dict[Value, int]
+    meetings: dict[Node, MergeNode]
+
+
+def grouped(graph: Graph, cells: int, known: Mapping[Value, int]) -> Grouped:
+    """Find the cell to which every node belongs, and bring together what each of them hands to a meeting.
+
+    known: the cells of parameters and gradients. Parameters that are read for one cell alone, as states of optimizers
+    are, belong to that cell, too.
+
+    Raises:
+        Unrolled: values of several cells meet in another way.
+    """
+    looked = _Look(graph, known)
+    while states := looked.states():
+        others = (node for node in graph.nodes if node not in looked.cell_of and not isinstance(node.op, MakeStack))
+        if all(states.keys().isdisjoint(node.inputs) for node in others):
+            looked.cell_of |= states
+            break
+        looked = _Look(graph, looked.known | states)
+    found = Grouped(looked.cell_of, {})
+    nodes: list[Node] = []
+    dropped = {node for _, inner in looked.meetings.values() for node in inner}
+    for node in graph.nodes:
+        if node in dropped:
+            continue
+        if node in looked.meetings:
+            found.meetings[node] = _meeting(graph, nodes, node, looked.meetings[node][0], found.cell_of, cells)
+        nodes.append(node)
+    graph.nodes = nodes
+    return found
+
+
+class _Look:
+    """Goes through a graph to see what belongs to which cell, of which some is known.
+
+    cell_of: the cells of values. meetings: nodes that read values of several cells, with what they join, and with nodes
+    ahead of them that join some of it.
+    """
+
+    def __init__(self, graph: Graph, known: Mapping[Value, int]) -> None:
+        self.graph = graph
+        self.known = dict(known)
+        self.cell_of = dict(known)
+        self.meetings: dict[Node, tuple[list[Value], list[Node]]] = {}
+        readers: dict[Value, list[Node]] = {node: [] for node in graph.nodes if _is_tree(node.op)}
+        for node in graph.nodes if readers else ():
+            for value in node.inputs:
+                if value in readers:
+                    readers[value].append(node)
+        returned = set(graph.results)
+        trees: dict[Value, tuple[list[Value], list[Node]]] = {}
+        """What is joined by nodes that another one of their kind alone reads, as in `meetings`."""
+        for node in graph.nodes:
+            if isinstance(node.op, MakeStack) or (isinstance(node.op, Depend) and node.inputs[0] not in self.cell_of):
+                continue
+            leaves, inner = node.inputs, list[Node]()
+            if trees and not trees.keys().isdisjoint(leaves):
+                inner = [each for value in leaves if value in trees for each in trees[value][1]]
+                leaves = [leaf for value in leaves for leaf in (trees[value][0] if value in trees else [value])]
+            own_readers = readers.get(node, ())
+            if len(own_readers) == 1 and node not in returned and _is_part(node, own_readers[0]):
+                trees[node] = leaves, [*inner, node]
+                continue
+            of = {self.cell_of[leaf] for leaf in leaves if leaf in self.cell_of}
+            if len(of) > 1:
+                self.meetings[node] = leaves, inner
+            elif of:
+                self.cell_of |= dict.fromkeys((*inner, node), *of)
+
+    def states(self) -> dict[Value, int]:
+        """Parameters of which nothing was known, and which are read for one cell alone."""
+        readers: dict[Value, set[int]] = {}
+        for node in self.graph.nodes:
+            if node in self.cell_of:
+                for value in node.inputs:
+                    if isinstance(value, Parameter) and value not in self.known:
+                        readers.setdefault(value, set()).add(self.cell_of[node])
+        return {value: cell for value, (cell, *others) in readers.items() if not others}
+
+
+def _meeting(
+    graph: Graph, nodes: list[Node], node: Node, leaves: Sequence[Value], cell_of: dict[Value, int], cells: int
+) -> MergeNode:
+    op = node.op
+    joins = _joins(op)
+    if joins == BESIDE:
+        return _row_of_cells(graph, nodes, node, leaves, cell_of, cells)
+    if not joins or (_is_tree(op) and any(leaf.type != node.type for leaf in leaves)):
+        raise Unrolled
+    join, _ = JOINED[joins]
+    b = Builder(graph, nodes).like(node)
+    b.phase = node.phase
+
+    def joined(values: Sequence[Value]) -> Value:
+        if not _is_tree(op):
+            assert isinstance(op, Op)
+            return b.emit(op, *values)
+        if join is AddN:
+            return values[0] if len(values) == 1 and isinstance(values[0], Node) else b.emit(AddN(), *values)
+        made = values[0]
+        for value in values[1:]:
+            made = b.emit(join(), made, value)
+        return made
+
+    of_cells: list[list[Value]] = [[] for _ in range(cells)]
+    others: list[Value] = []
+    for leaf in leaves:
+        (of_cells[cell_of[leaf]] if leaf in cell_of else others).append(leaf)
+    if not all(of_cells):
+        raise Unrolled
+    parts: list[Value] = []
+    for cell, values in enumerate(of_cells):
+        first = len(nodes)
+        part = joined(values)
+        cell_of |= dict.fromkeys(nodes[first:], cell)
+        parts.append(part)
+    if others and not _is_tree(op):
+        others = [joined(others)]
+    return MergeNode(node, parts, others, joins)
+
+
+def _row_of_cells(
+    graph: Graph, nodes: list[Node], node: Node, leaves: Sequence[Value], cell_of: dict[Value, int], cells: int
+) -> MergeNode:
+    """What lies beside each other, one cell behind the other. Raises Unrolled where it does not."""
+    op = node.op
+    assert isinstance(op, Concat | Stack)
+    of = [cell_of.get(leaf, -1) for leaf in leaves]
+    first = next(i for i, cell in enumerate(of) if cell >= 0)
+    each = of.count(0)
+    last = first + cells * each
+    if op.axis not in (0, -node.tensor_type.rank) or of != [-1] * first + [
+        cell for cell in range(cells) for _ in range(each)
+    ] + [-1] * (len(of) - last):
+        raise Unrolled
+    b = Builder(graph, nodes).like(node)
+    b.phase = node.phase
+    parts: list[Value] = []
+    for cell in range(cells):
+        parts.append(b.emit(op, *leaves[first + cell * each : first + (cell + 1) * each]))
+        cell_of[parts[-1]] = cell
+    before, behind = ([b.emit(op, *part)] if part else [] for part in (leaves[:first], leaves[last:]))
+    return MergeNode(node, parts, [*before], BESIDE, [*behind])
+
+
+def _joins(op: object) -> str:
+    return op.joins if isinstance(op, Op) else ""
+
+
+def _is_part(node: Node, reader: Node) -> bool:
+    """Whether a node joins a part of what its only reader joins."""
+    return _is_tree(reader.op) and _joins(reader.op) == _joins(node.op) and reader.type == node.type
+
+
+def _is_tree(op: object) -> bool:
+    """Whether it joins its operands themselves, so that those of another one of its kind may be its own."""
+    return isinstance(op, Op) and op.joins not in ("", BESIDE) and not op.operandwise
+
+
+@iterative
+def is_alike(one: Value, other: Value, changing: Collection[Value]) -> Generator[Any, bool, bool]:
+    """Whether both are one value: the same, constants of one, or computed alike, without an effect, of what does not
+    change meanwhile. changing: what does."""
+    if one is other:
+        return one not in changing
+    if isinstance(one, Constant) and isinstance(other, Constant):
+        return one.type == other.type and one.value.tobytes() == other.value.tobytes()
+    if not (isinstance(one, Node) and isinstance(other, Node)) or one.regions or other.regions:
+        return False
+    if one.op.has_side_effect or one.op.mutates or isinstance(one.op, Gradient):
+        return False
+    if (one.op, one.type, one.phase, len(one.inputs)) != (other.op, other.type, other.phase, len(other.inputs)):
+        return False
+    for a, b in zip(one.inputs, other.inputs, strict=True):
+        if not (yield a, b, changing):
+            return False
+    return True
+
+
+def without_unread(nodes: Sequence[Node], results: Sequence[Value], doubtful: Collection[Value]) -> list[Node]:
+    """The nodes without those among the doubtful ones, and what is computed for these alone, that nobody reads any
+    more."""
+    read: set[Value] = {*results}
+    doubted = set(doubtful)
+    found: list[Node] = []
+    for node in reversed(nodes):
+        if node in doubted and node not in read and not node.op.has_side_effect and not node.op.mutates:
+            doubted.update(node.inputs)
+            continue
+        read.update(node.inputs)
+        found.append(node)
+    return found[::-1]
+
+
+def roll_updates(graph: Graph) -> None:
+    """Ask for gradients of stacks, and let loops do what is done with them.
+
+    Raises:
+        Unrolled: what is done for the parameters of one cell differs from what is done for those of another, or
+        something else reads a single parameter: the cells have to be inlined.
+    """
+    stacks = [node for node in graph.nodes if isinstance(node.op, MakeStack)]
+    if not stacks:
+        return
+    if asks_for_host(graph):
+        raise Unrolled  # a loop over the cells would have all of what lives on the host on the device at once
+    members: dict[Value, tuple[Node, int]] = {w: (stack, i) for stack in stacks for i, w in enumerate(stack.inputs)}
+    if len(members) != sum(len(stack.inputs) for stack in stacks):
+        raise Unrolled  # gradients are asked for one stack
+    requests = [node for node in graph.nodes if isinstance(node.op, Gradient)]
+    if len(requests) > 1:
+        raise Unrolled
+    grads: dict[Value, tuple[Node, int]] = {}
+    stack_of: dict[Node, Node] = {}
+    for request in requests:
+        grads, stack_of = _of_stacks(graph, request, stacks, members)
+    for group in _groups(stacks):
+        own = {weight: place for weight, place in members.items() if place[0] in group}
+        _roll(graph, own, {value: place for value, place in grads.items() if stack_of[place[0]] in group})
+    _order_parameters(graph)
+    used = [value for node in graph.nodes if not isinstance(node.op, MakeStack) for value in node.inputs]
+    if any(value in members for value in (*used, *graph.results)):
+        raise Unrolled
+
+
+def _of_stacks(
+    graph: Graph, request: Node, stacks: Sequence[Node], members: dict[Value, tuple[Node, int]]
+) -> tuple[dict[Value, tuple[Node, int]], dict[Node, Node]]:
+    """Let a request ask for stacks in the place of their members. Returns what read the gradient of a member, with the
+    node that is the gradient of its stack now, and its number; and the stacks, by these nodes."""
+    op = request.op
+    assert isinstance(op, Gradient)
+    last = len(request.inputs) - (op.outputs if op.has_sens else 0)
+    wanted = request.inputs[op.outputs : last]
+    asked: dict[Value, int] = {}
+    for value in wanted:
+        asked.setdefault(members[value][0] if value in members else value, len(asked))
+    counts = {stack: sum(value in members and members[value][0] is stack for value in wanted) for stack in stacks}
+    if any(count not in (0, len(stack.inputs)) for stack, count in counts.items()):
+        raise Unrolled
+    request.inputs[op.outputs : last] = list(asked)
+    request.type = op.infer(*(value.type for value in request.inputs))  # type: ignore[arg-type]  # tensors all
+    found: dict[Value, tuple[Node, int]] = {}
+    whole: dict[Value, Node] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if not (isinstance(node.op, TupleGetItem) and node.inputs[0] is request):
+            nodes.append(node)
+            continue
+        value = wanted[node.op.index]
+        stack, number = members.get(value, (value, -1))
+        if number < 0:
+            node.op = TupleGetItem(asked[value])
+            nodes.append(node)
+            continue
+        if stack not in whole:
+            b = Builder(graph, nodes).like(node)
+            b.phase = node.phase
+            whole[stack] = b.emit(TupleGetItem(asked[stack]), request)
+        found[node] = (whole[stack], number)
+    graph.nodes = nodes
+    return found, {gradient: stack for stack, gradient in whole.items() if isinstance(stack, Node)}
+
+
+def _groups(stacks: Sequence[Node]) -> list[set[Node]]:
+    """Stacks whose entries belong to the same cells: all, or where stages have loops of their own those of one."""
+    found: dict[object, set[Node]] = {}
+    for stack in stacks:
+        key = None if STAGE not in stack.attrs else (stack.attrs[STAGE], len(stack.inputs))
+        found.setdefault(key, set()).add(stack)
+    return list(found.values())
+
+
+@dataclass
+class _Chains:
+    """What is done for the parameters of every cell. of: the cell of a value. nodes: of every cell, in run order.
+    stage: of a node, how many meetings stand ahead of it. changing: what other nodes overwrite from the first one on.
+    """
+
+    of: dict[Value, int]
+    nodes: list[list[Node]]
+    stage: dict[Value, int]
+    changing: set[Value]
+
+
+def _roll(graph: Graph, members: dict[Value, tuple[Node, int]], grads: dict[Value, tuple[Node, int]]) -> None:
+    """Put a loop over the cells in the place of what is done for each up to a meeting of all, and from there on."""
+    turns = {len(stack.inputs) for stack, _ in members.values()}
+    if len(turns) > 1:
+        raise Unrolled
+    known = {value: number for value, (_, number) in (members | grads).items()}
+    found = grouped(graph, max(turns), known)
+    chains = _chains(graph, found, max(turns))
+    first, *others = chains.nodes
+    if not first and not any(others):
+        if grads:
+            raise Unrolled  # they are returned one by one
+        return
+    varying: dict[Value, list[Value]] = {}
+    twins: dict[Value, list[Value]] = {}
+    for chain in others:
+        _match(first, chain, varying, twins, chains, {**members, **grads})
+    for meeting in found.meetings.values():
+        if twins.get(meeting.parts[0]) != meeting.parts[1:]:
+            raise Unrolled
+    stages = _Stages(graph, chains, varying, lambda b, values: _stack(b, values, members, grads))
+    stages.keep([meeting.parts[0] for meeting in found.meetings.values()])
+    nodes: list[Node] = []
+    gone = {node for chain in chains.nodes for node in chain}
+    last = {chains.stage[node]: node for node in graph.nodes if node in gone}
+    ends = {node: stage for stage, node in last.items()}
+    for node in graph.nodes:
+        if node in found.meetings:
+            meeting = found.meetings[node]
+            meeting.over_stack(Builder(graph, nodes).like(node), stages.kept[meeting.parts[0]])
+        if node not in gone:
+            nodes.append(node)
+        elif node in ends:
+            stages.emit(nodes, ends[node])
+    graph.nodes = without_unread(nodes, graph.results, {value for node in gone for value in node.inputs})
+    whole = {value: stack for value, (stack, _) in grads.items()}
+    whole |= {node: stages.loops[chains.stage[node]] for node in gone}
+    for node in graph.nodes:
+        if isinstance(node.op, Depend):
+            node.inputs = list(dict.fromkeys([whole.get(value, value) for value in node.inputs]))
+    if any(value in whole for value in (*graph.results, *(value for node in graph.nodes for value in node.inputs))):
+        raise Unrolled
+
+
+def _chains(graph: Graph, found: Grouped, cells: int) -> _Chains:
+    chains = _Chains(found.cell_of, [[] for _ in range(cells)], {}, set())
+    stage = 0
+    for node in graph.nodes:
+        waits = isinstance(node.op, Depend) and node not in found.cell_of
+        stage += node in found.meetings or (waits and any(value in found.cell_of for value in node.inputs))
+        cell = found.cell_of.get(node)
+        if cell is not None:
+            chains.nodes[cell].append(node)
+            chains.stage[node] = stage
+        elif chains.stage:
+            chains.changing.update(node.inputs[i] for i in node.op.mutates)
+    return chains
+
+
+class _Stages:
+    """Makes the loops. first: what is done for the first cell, by stages. kept: of its results that are read in another
+    stage, where those of all cells lie, one behind the other. loops: those that were made."""
+
+    def __init__(
+        self, graph: Graph, chains: _Chains, varying: dict[Value, list[Value]],
+        stack: Callable[[Builder, list[Value]], Value],
+    ) -> None:  # fmt: skip
+        self.graph, self.varying, self.stack = graph, varying, stack
+        self.turns = len(chains.nodes)
+        self.stage = chains.stage
+        self.of_stage: dict[int, list[list[Node]]] = {}
+        for number, chain in enumerate(chains.nodes):
+            for node in chain:
+                stage = chains.stage[node]
+                if stage not in self.of_stage:
+                    self.of_stage[stage] = [[] for _ in range(self.turns)]
+                self.of_stage[stage][number].append(node)
+        self.kept: dict[Value, Value] = {}
+        self.wanted: dict[int, list[Node]] = {}
+        self.loops: dict[int, Node] = {}
+        later = (v for node in chains.nodes[0] for v in node.inputs if self.stage.get(v, 1 << 30) < self.stage[node])
+        self.keep(later)
+
+    def keep(self, values: Iterable[Value]) -> None:
+        """Let what is read of the first cell in another stage be a result of its loop. Raises Unrolled."""
+        for value in values:
+            if not isinstance(value, Node) or not isinstance(value.type, TensorType) or value.op.mutates:
+                raise Unrolled
+            wanted = self.wanted.setdefault(self.stage[value], [])
+            if value not in wanted:
+                wanted.append(value)
+
+    def emit(self, nodes: list[Node], stage: int) -> None:
+        """Append the loop of a stage, and its results. Raises Unrolled."""
+        first, *others = self.of_stage[stage]
+        if any(len(chain) != len(first) for chain in others):
+            raise Unrolled
+        _refuse_crossing(self.graph, self.of_stage[stage])
+        entries: dict[Value, Value] = {}
+        scanned: list[Value] = []
+        b = Builder(self.graph, nodes).like(first[-1])
+        b.phase = first[-1].phase
+        read = {value: None for node in first for value in node.inputs}
+        for value in [value for value in self.varying if value in read]:
+            entries[value] = Value(value.type, value.name)
+            scanned.append(self.stack(b, [value, *self.varying[value]]))
+        for value in read:
+            if self.stage.get(value, stage) < stage:
+                entries[value] = Value(value.type, value.name)
+                scanned.append(self.kept[value])
+        for node in first:
+            node.inputs = [entries.get(value, value) for value in node.inputs]
+        wanted = self.wanted.get(stage, [])
+        body, captured = outlined(_free_name(self.graph, nodes), first, wanted, list(entries.values()))
+        op = Scan(scanned=len(scanned), stacked=len(wanted), turns=self.turns)
+        loop = self.loops[stage] = emit_regions(b, op, [*scanned, *captured], [body])
+        for index, value in enumerate(wanted):
+            self.kept[value] = b.emit(TupleGetItem(index), loop, name=value.name)
+
+
+def _refuse_crossing(graph: Graph, chains: Sequence[Sequence[Node]]) -> None:
+    """Raises Unrolled where a node among those of the cells overwrites what they read, or reads what they overwrite."""
+    own = {node for chain in chains for node in chain}
+    places = [i for i, node in enumerate(graph.nodes) if node in own]
+    read = {value for node in own for value in node.inputs}
+    written = {node.inputs[i] for node in own for i in node.op.mutates}
+    for node in graph.nodes[places[0] : places[-1]]:
+        if node in own or isinstance(node.op, Depend | MakeStack):
+            continue
+        stacks = [value for value in node.inputs if isinstance(value, Node) and isinstance(value.op, MakeStack)]
+        if any(node.inputs[i] in read for i in node.op.mutates):
+            raise Unrolled
+        if not written.isdisjoint([*node.inputs, *(value for stack in stacks for value in stack.inputs)]):
+            raise Unrolled
+
+
+def _match(
+    first: Sequence[Node], chain: Sequence[Node], varying: dict[Value, list[Value]], twins: dict[Value, list[Value]],
+    chains: _Chains, stacked: dict[Value, tuple[Node, int]],
+) -> None:  # fmt: skip
+    """Note what the first cell's nodes read where the nodes of another one read something else, and its nodes where
+    theirs stand."""
+    if len(first) != len(chain):
+        raise Unrolled
+    same: dict[Value, Value] = {}
+    stage = chains.stage
+    for one, other in zip(first, chain, strict=True):
+        if one.op is not other.op and one.op != other.op:
+            raise Unrolled
+        if one.type is not other.type and one.type != other.type:
+            raise Unrolled
+        if one.phase != other.phase or len(one.inputs) != len(other.inputs) or stage[one] != stage[other]:
+            raise Unrolled
+        for value, counterpart in zip(one.inputs, other.inputs, strict=True):
+            known = same.get(value)
+            if known is not None:
+                if known is not counterpart:
+                    raise Unrolled
+                continue
+            if value is counterpart and value not in chains.of:
+                same[value] = value
+                continue
+            if isinstance(value, Constant) or isinstance(counterpart, Constant):
+                if not is_alike(value, counterpart, ()):
+                    raise Unrolled
+                continue
+            same[value] = counterpart
+            is_of_cell = value in chains.of or counterpart in chains.of
+            if not is_of_cell and is_alike(value, counterpart, chains.changing):
+                continue
+            if value.type != counterpart.type or not (isinstance(value, Parameter) or value in stacked):
+                raise Unrolled
+            varying.setdefault(value, []).append(counterpart)
+        same[one] = other
+        twins.setdefault(one, []).append(other)
+
+
+def _stack(
+    b: Builder, values: list[Value], members: dict[Value, tuple[Node, int]], grads: dict[Value, tuple[Node, int]]
+) -> Value:
+    """The stack of what the cells have in one place."""
+    for known in (members, grads):
+        if values[0] in known:
+            stack = known[values[0]][0]
+            if any(known.get(value) != (stack, number) for number, value in enumerate(values)):
+                raise Unrolled
+            return stack
+    return b.emit(MakeStack(), *values, name=values[0].name)
+
+
+def _order_parameters(graph: Graph) -> None:
+    """Put the parameters of a stack one behind the other, where the first of them is: texts then show them as one."""
+    behind: dict[Value, list[Value]] = {}
+    moved: set[Value] = set()
+    for node in graph.nodes:
+        apart = len(set(node.inputs)) == len(node.inputs) and not moved.intersection(node.inputs)
+        if isinstance(node.op, MakeStack) and apart:
+            behind[node.inputs[0]] = node.inputs[1:]
+            moved.update(node.inputs)
+    found: list[Parameter] = []
+    for parameter in graph.parameters:
+        if parameter not in moved or parameter in behind:
+            found += [parameter, *(value for value in behind.get(parameter, ()) if isinstance(value, Parameter))]
+    graph.parameters = found
+
+
+def _free_name(graph: Graph, nodes: Sequence[Node]) -> str:
+    taken = {each.name for each in graph.graphs()} | {region.name for node in nodes for region in node.regions}
+    return next(f"update_{i}_body" for i in range(1, len(taken) + 2) if f"update_{i}_body" not in taken)

@@ -196,7 +196,7 @@ def unary(tracer: Tracer, kind: type[ast.unaryop], operand: Any) -> Any:
     if not is_graph_value(operand):
         return fold(tracer, f"operator {symbol}", python, operand)
     if not name:
-        from mspc.compiler.frontend.earlier_parameters import as_it_is  # late: few networks have this sign
+        from mspc.compiler.frontend.argument_binding import as_it_is  # late: few networks have this sign
 
         return as_it_is(tracer, tracer.value(operand))
     if name == "Invert" and _are_bool(tracer, symbol, operand):

@@ -64,11 +64,11 @@ def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
         if value is None:
             raise tracer.error("Tensor() of several tensors", ["use ops.stack"])
         dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
-        from mspc.compiler.frontend.earlier_parameters import as_it_is  # late: few networks make tensors of tensors
+        from mspc.compiler.frontend.argument_binding import as_it_is  # late: few networks make tensors of tensors
 
         return as_it_is(tracer, value if dtype is None else tracer.cast(value, dtype))
     if cls is range and contains_tensor(list(args)):
-        from mspc.compiler.frontend.ranges import range_of
+        from mspc.compiler.frontend.loops import range_of
 
         return range_of(tracer, args)
     if issubclass(cls, Cell):

@@ -16,7 +16,7 @@ from typing import Any
 
 from mspc.api.common.gradient import JitFunction
 from mspc.api.nn.cell import Cell
-from mspc.compiler.frontend.sharding import is_sharded_function
+from mspc.compiler.frontend.cell_marks import is_sharded_function
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure
 from mspc.ir.graph import Node, Value, interpose

@@ -1,9 +1,4 @@
-"""Holds the state of one trace: the graph under construction, parameters found so far, the running functions, errors.
-
-Values of the interpreted program are graph values for tensors, and ordinary Python objects for all that
-is known at compile time. Lower front-end modules get the `Tracer` and call back through it, so that none
-imports another upwards.
-"""
+"""The state of one trace: the graph under construction, parameters found so far, errors, and the stages of a plan."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ import ast
 import functools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,19 +14,104 @@ from mspc.api.common import parameter as session
 from mspc.api.common.initializers import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell_state import Precision
-from mspc.compiler.frontend.number_types import is_numeric, number_dtype
-from mspc.compiler.frontend.planned_stages import PlannedStages
 from mspc.compiler.frontend.reads import Reads
 from mspc.compiler.frontend.source import Sources
 from mspc.compiler.frontend.values import Frame, TooManyErrors, describe
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import MspcError, value_repr
+from mspc.ir.diagnostics import Location, MspcError, did_you_mean, value_repr
 from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value
-from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType, dtype_of
+from mspc.ir.types import BOOL, FLOAT32, HALVES, INT64, DType, TensorType, TupleType, dtype_of
 from mspc.ops.bases import operand_dtypes, promoted, promotes_from
 from mspc.ops.control.structural import Depend, TupleGetItem, is_constraint
 from mspc.ops.op import REGISTRY, Op
 from mspc.ops.tensor.reshape import Cast
+
+if TYPE_CHECKING:
+    from mspc.plans.files.plan_file import StagePlan
+
+class PlannedStages:
+    """The plan of one trace, None where there is none. scopes: of the cells that were called. cuts: whether a cell has
+    cut the batch."""
+
+    def __init__(self, plan: StagePlan | None) -> None:
+        self.plan = plan
+        self.scopes: dict[str, None] = {}
+        self.cuts = False
+
+    @property
+    def tries(self) -> bool:
+        """Whether the plan is one that a search tries, which may have more stages than micro-batches."""
+        return self.plan is not None and self.plan.tries
+
+    def chunk_of(self, scope: str) -> int | None:
+        """The chunk of a cell by its scope; None where the plan says nothing of it."""
+        self.scopes[scope] = None
+        return None if self.plan is None else self.plan.chunk_of(scope)
+
+    def micro_batches(self, count: int, place: Location | None) -> int:
+        """How many micro-batches a cell cuts that says `count`.
+
+        Raises:
+            MspcError: the plan has another number of them.
+        """
+        self.cuts = True
+        if self.plan is None:
+            return count
+        if self.plan.tries:
+            return self.plan.micro_batches or count
+        if count != self.plan.micro_batches:
+            wanted = self.plan.micro_batches
+            raise MspcError(
+                f"PipelineCell: the plan is for {wanted} micro-batches, and micro_size is {count}",
+                place, [f"write micro_size={wanted}: the loss is the sum over micro-batches, and so another one"],
+                kind=ValueError,
+            )  # fmt: skip
+        return count
+
+    def check(self, graph: Graph) -> None:
+        """Raises MspcError where the network that was read has not what the plan is for."""
+        plan = self.plan
+        if plan is None or plan.tries or plan.count == 1:
+            return
+        trained = next((node for node in graph.nodes if node.phase == "update"), None)
+        if trained is not None and not self.cuts:
+            raise trained.error(
+                f"the plan is for {plan.count} stages and {plan.micro_batches} micro-batches, and there are none",
+                [f"wrap the network, before the training step: PipelineCell(network, {plan.micro_batches})"],
+                RuntimeError,
+            )
+        from mspc.ir.text.families import each_of_cells  # late, as only a plan needs it
+
+        known = {name for scope in self.scopes for name in each_of_cells(scope)}
+        for name in plan.cells:
+            missing = next((each for each in each_of_cells(name) if each not in known), None)
+            if missing is not None:
+                notes = did_you_mean(missing, known)
+                raise MspcError(f"the plan has a stage for {missing}, and there is no such cell", notes=notes)
+
+
+def is_numeric(value: Any) -> bool:
+    """Whether a value is a number, or lists of numbers."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(is_numeric, value))
+    return isinstance(value, bool | int | float | np.generic)
+
+
+def number_dtype(value: Any, like: DType | None) -> DType:
+    """Element type of a Python number beside tensors of type `like`: theirs, but a float makes integers
+    Float32 and an int makes Bool Int64; alone a float is Float32, an int Int64."""
+    if isinstance(value, np.generic) and like is None:
+        return dtype_of(value.dtype)
+    is_float = isinstance(value, float | np.floating)
+    is_bool = isinstance(value, bool | np.bool_)
+    if like is None:
+        return FLOAT32 if is_float else BOOL if is_bool else INT64
+    if is_float:
+        return like if like.has_gradient else FLOAT32
+    if not is_bool and like == BOOL:
+        return INT64
+    return like
+
 
 INLINE_LIMIT = 16
 """Constant tensors of more elements become parameters of kind "constant"."""

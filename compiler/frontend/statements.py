@@ -2,8 +2,7 @@
 
 A mistake in one statement is noted, what the statement would have assigned is poisoned, and the next
 statement is read: so independent mistakes are reported together, and none is reported that only follows
-from another.
-"""
+from another."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from typing import Any
 from mspc.api.common.gradient import jit
 from mspc.api.common.no_grad import _no_grad
 from mspc.api.nn.cell import Cell
-from mspc.compiler.frontend.condition import condition_of
+from mspc.compiler.frontend.branches import condition_of
 from mspc.compiler.frontend.expressions import assign, closure, evaluate, evaluate_test
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, truth
@@ -77,7 +76,7 @@ def _block(tracer: Tracer, frame: Frame, statements: list[ast.stmt]) -> Any:
             else:
                 signal = handler(tracer, frame, statement)
                 if isinstance(signal, Exit):
-                    from mspc.compiler.frontend.exits import resumed
+                    from mspc.compiler.frontend.branches import resumed
 
                     signal = resumed(tracer, frame, statement, signal, statements[i + 1 :], _block)
         except MspcError as error:
@@ -91,8 +90,6 @@ def _block(tracer: Tracer, frame: Frame, statements: list[ast.stmt]) -> Any:
 
 
 def _refusal(frame: Frame, statement: ast.stmt) -> MspcError:
-    from mspc.compiler.frontend.refused import REFUSED  # late: few scripts have such a statement
-
     word, note = REFUSED.get(type(statement), (f"'{type(statement).__name__}'", ""))
     return frame.error(
         statement, f"{word} is not supported inside a compiled function", [note] if note else []
@@ -163,7 +160,7 @@ def _if(tracer: Tracer, frame: Frame, node: ast.If, rest: list[ast.stmt]) -> Any
     tracer.at(frame, node.test)
     condition = condition_of(tracer, test)
     if condition is not None:
-        from mspc.compiler.frontend.exits import branch
+        from mspc.compiler.frontend.branches import branch
 
         return branch(tracer, frame, node, condition, rest, _block)
     taken = truth(tracer, test, "the condition of 'if'")
@@ -222,7 +219,7 @@ def _turns(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any
 def _unrolled_first(tracer: Tracer, frame: Frame, node: ast.For, items: range) -> tuple[Any] | None:
     """How a long loop ends that the run counts: its first turn may leave it, or all turns have too many nodes. None,
     and nothing is traced, for a loop that has to be unrolled."""
-    from mspc.compiler.frontend.program_state import TraceSnapshot
+    from mspc.compiler.frontend.branches import TraceSnapshot
     from mspc.compiler.frontend.turns import UNROLLED, for_turns, tried
 
     beginning = TraceSnapshot(tracer, frame)
@@ -251,7 +248,7 @@ def _unless_left(
     tracer: Tracer, frame: Frame, node: ast.For | ast.While, signal: Exit, turns: Callable[[], Any]
 ) -> Any:
     """How a loop ends whose other turns run where the one that ended by `signal` has not left it."""
-    from mspc.compiler.frontend.exits import finished, unless_left
+    from mspc.compiler.frontend.branches import finished, unless_left
 
     end = Exit({**signal.flags, "continued": False}, signal.value)
     return finished(unless_left(tracer, frame, node, end, (LEFT, RETURNED), turns))
@@ -268,7 +265,7 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
 
             require_end(tracer, frame, node, _block)
         if _may_be_left(node):
-            from mspc.compiler.frontend.program_state import TraceSnapshot
+            from mspc.compiler.frontend.branches import TraceSnapshot
 
             beginning = TraceSnapshot(tracer, frame)
         first, draws = len(tracer.builder.nodes), tracer.draws.copy()
@@ -400,3 +397,18 @@ STATEMENTS: dict[type[ast.stmt], Callable[..., Any]] = {
     ast.Raise: _raise, ast.With: _with,
     ast.FunctionDef: _function, ast.Pass: _nothing, ast.Break: _break, ast.Continue: _continue,
 }  # fmt: skip
+
+
+REFUSED: dict[type[ast.stmt], tuple[str, str]] = {
+    ast.Try: ("'try'", "errors that are known at compile time stop the compile; others cannot be caught"),
+    ast.Global: ("'global'", "return the value instead"),
+    ast.Nonlocal: ("'nonlocal'", "return the value instead"),
+    ast.Delete: ("'del'", "values are freed after their last use without it"),
+    ast.ClassDef: ("'class'", "define classes at the top of the file"),
+    ast.Import: ("'import'", "import at the top of the file"),
+    ast.ImportFrom: ("'import'", "import at the top of the file"),
+    ast.Match: ("'match'", "use if, elif and else"),
+    ast.AsyncFunctionDef: ("'async'", ""),
+    ast.AsyncFor: ("'async'", ""),
+    ast.AsyncWith: ("'async'", ""),
+}

@@ -23,12 +23,11 @@ from mspc.api.common.initializers import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.calls import call
+from mspc.compiler.frontend.cell_marks import is_sharded_function
 from mspc.compiler.frontend.operators import is_graph_value
-from mspc.compiler.frontend.planned_stages import PlannedStages
 from mspc.compiler.frontend.reads import Reads
-from mspc.compiler.frontend.sharding import is_sharded_function
 from mspc.compiler.frontend.source import FunctionSource, Sources
-from mspc.compiler.frontend.state import Tracer
+from mspc.compiler.frontend.state import PlannedStages, Tracer
 from mspc.compiler.frontend.statements import run
 from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors, Unrolled, describe, way_of
 from mspc.ir.builder import refuse_large
@@ -41,7 +40,7 @@ from mspc.ir.types import StackType, TensorType, dtype_of
 from mspc.ops.control.structural import Gradient
 
 if TYPE_CHECKING:
-    from mspc.plans.files.stage_table import StagePlan
+    from mspc.plans.files.plan_file import StagePlan
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,7 @@ def _are_rolled(graph: Graph) -> bool:
         return False  # gradients are asked for parameters, which are not stacked where that is done
     if not outside:
         return True
-    from mspc.compiler.frontend.rolled_updates import roll_updates  # late: few networks have such cells
+    from mspc.compiler.frontend.layers import roll_updates  # late: few networks have such cells
 
     try:
         roll_updates(graph)
@@ -204,7 +203,7 @@ def _are_rolled(graph: Graph) -> bool:
 
 
 def _either(tracer: Tracer, function: Callable[..., Any], *operands: Any) -> Any:
-    from mspc.compiler.frontend.chosen import either  # late: few networks have branches of other types
+    from mspc.compiler.frontend.branches import either  # late: few networks have branches of other types
 
     return either(tracer, function, *operands)
 

@@ -6,10 +6,9 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from mspc.compiler.frontend.branches import TraceSnapshot
 from mspc.compiler.frontend.expressions import assign, evaluate_test
-from mspc.compiler.frontend.loops import LoopPlan, run_loop
-from mspc.compiler.frontend.program_state import TraceSnapshot
-from mspc.compiler.frontend.ranges import count_of, number_at
+from mspc.compiler.frontend.loops import LoopPlan, count_of, number_at, run_loop
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import NEVER_ENDS, Frame, Poisoned, TensorRange, TooManyErrors
 from mspc.ir.diagnostics import MspcError

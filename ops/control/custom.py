@@ -13,7 +13,7 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 
 TENSOR = "tensor"
 """Stands in `Custom.given` for the next operand."""

@@ -13,7 +13,7 @@ from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 
 
 class FusedMatMul(Op):

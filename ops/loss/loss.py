@@ -27,8 +27,7 @@ from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.embedding import OneHot, require_classes, require_integer
 from mspc.ops.tensor.reshape import ExpandDims, as_dtype
-from mspc.sharding.factors import parse_rule
-from mspc.sharding.rules import factor_names
+from mspc.sharding.rules import factor_names, parse_rule
 
 
 class SigmoidCrossEntropyWithLogits(Binary):

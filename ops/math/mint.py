@@ -28,8 +28,7 @@ from mspc.ops.tensor.embedding import Gather, OneHot
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.sharding.factors import Rule
-from mspc.sharding.rules import broadcast_rule, factor_names
+from mspc.sharding.rules import Rule, broadcast_rule, factor_names
 
 
 class _ScaledBinary(Binary, abstract=True):

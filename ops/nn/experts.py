@@ -17,7 +17,7 @@ from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlac
 from mspc.ops.operator_arguments import int_of, size_of, split_call
 from mspc.ops.tensor.creation import Range, number_of
 from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 
 if TYPE_CHECKING:
     from mspc.ops.cuda.expert_rows import Grouping

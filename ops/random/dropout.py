@@ -36,8 +36,7 @@ from mspc.ops.random.words import (
     random_words,
 )
 from mspc.ops.tensor.creation import shape_rule
-from mspc.sharding.factors import Rule
-from mspc.sharding.rules import factor_names, same_rule, sized
+from mspc.sharding.rules import Rule, factor_names, same_rule, sized
 
 _RANDOM = NotDifferentiable("its result is drawn, not computed")
 

@@ -19,8 +19,7 @@ from mspc.ops.math.arithmetic import Mul, Select, Sub
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import describe, dtype_arg, int_of, shape_of, size_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
-from mspc.sharding.factors import Rule
-from mspc.sharding.rules import broadcast_rule, factor_names, sized
+from mspc.sharding.rules import Rule, broadcast_rule, factor_names, sized
 
 
 def shape_rule(shape: Sequence[int]) -> str:

@@ -22,8 +22,7 @@ from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlac
 from mspc.ops.operator_arguments import axis_in, int_of, size_of, split_call
 from mspc.ops.tensor.host_memory import REQUESTS, gathered_by_hand
 from mspc.ops.tensor.reshape import Cast
-from mspc.sharding.factors import Rule
-from mspc.sharding.rules import factor_names, sized
+from mspc.sharding.rules import Rule, factor_names, sized
 
 if TYPE_CHECKING:
     from mspc.ops.cuda.moves import RowLookup

@@ -19,8 +19,7 @@ from mspc.ops.operator_arguments import axis_in, ints_of, require_elements, sequ
 from mspc.ops.tensor.broadcast import ReduceSum, zeros
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import StridedSlice, part_of, take_part
-from mspc.sharding.factors import Rule
-from mspc.sharding.rules import factor_names
+from mspc.sharding.rules import Rule, factor_names
 
 if TYPE_CHECKING:
     from mspc.ops.cuda.moves import Move

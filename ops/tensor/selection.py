@@ -22,8 +22,7 @@ from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, requi
 from mspc.ops.tensor.broadcast import reduced_shape
 from mspc.ops.tensor.embedding import GatherGrad, local_places, only_inside, require_integer, shard_begin
 from mspc.ops.tensor.reshape import Cast, Reshape
-from mspc.sharding.factors import Rule
-from mspc.sharding.rules import factor_names, sized
+from mspc.sharding.rules import Rule, factor_names, sized
 
 
 def ascending(xp: Any, x: Any, axis: int) -> Any:

@@ -19,7 +19,7 @@ from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.random.words import draws_by_place
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.lib.choices import merge, rule_of
-from mspc.sharding.factors import Dim, Rule
+from mspc.sharding.rules import Dim, Rule
 
 # The slices of a value that are a rank's own rows follow from the fed dimension by the operators' factor rules: if `x`
 # is fed as `(2) [0, -]`, `MatMul(%x, %w)` has rows `(2) [0, -]`, its transpose `(2) [-, 0]`, and a sum over the rows,

@@ -18,7 +18,7 @@ from mspc.ops.collective.collectives import LayoutChange
 from mspc.ops.control.structural import is_constraint
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Cast
-from mspc.sharding.factors import Dim, Rule
+from mspc.sharding.rules import Dim, Rule
 
 # An operator's sharding gives every factor of its rule some axes of a mesh. The layouts of its inputs and results
 # follow, partial ones included. Nothing here knows an operator by name.

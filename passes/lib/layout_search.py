@@ -31,7 +31,7 @@ from mspc.passes.lib.placement import (
     scatter_bytes,
     structural_layout,
 )
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 
 
 class KnownRules(Mapping[Node, "Rule | None"]):

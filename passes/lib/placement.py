@@ -21,7 +21,7 @@ from mspc.ops.tensor.reshape import Cast
 from mspc.passes.lib.batch_rows import own_rows
 from mspc.passes.lib.choices import ShardingChoice, composite_conflict, exchanges, make_choice
 from mspc.passes.lib.redistribution import plan
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 
 
 def operand_layouts(node: Node) -> tuple[Layout | None, ...]:

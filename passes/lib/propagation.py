@@ -31,7 +31,7 @@ from mspc.passes.lib.placement import (
     work_of,
 )
 from mspc.passes.lib.plan_header import GIVEN
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 
 
 def shard_batch(search: Search, forward: list[Node]) -> None:

@@ -17,7 +17,7 @@ from mspc.ops.control.structural import MakeTuple, TupleGetItem, is_constraint
 from mspc.ops.op import Op, RequestedSharding
 from mspc.passes.base import rewrite_nodes
 from mspc.passes.lib.choices import rule_of
-from mspc.sharding.factors import Dim, Rule
+from mspc.sharding.rules import Dim, Rule
 
 
 def out_layout(node: Node, ranks: int) -> Layout | None:

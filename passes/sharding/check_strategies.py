@@ -26,7 +26,7 @@ from mspc.ops.op import Op
 from mspc.passes.base import GLOBAL, Pass
 from mspc.passes.lib.choices import composite_conflict, make_choice, rule_of
 from mspc.passes.lib.strategies import decompose_nodes, differing_readers, insert_out_layouts, out_layout
-from mspc.sharding.factors import Dim, Rule
+from mspc.sharding.rules import Dim, Rule
 
 STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistribute, RegionOp, MakeStack, TurnCount)
 

@@ -26,7 +26,7 @@ from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.lib.choices import ShardingChoice, make_choice, merge, options_of, rule_of
 from mspc.passes.lib.plan_header import PLAN, NotedPlan, forget_plan, made_places, noted_plan
 from mspc.passes.lib.recomputation import mark_cells
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 
 MOST_LISTED = 5
 

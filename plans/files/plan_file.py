@@ -1,58 +1,107 @@
-"""Reads and writes plans as files that people edit: how every operator's operands are sharded, in TOML.
-
-    ranks = 8
-    device = "GPU"
-    recompute = ["Default/network-Net/layers-CellList/0-Layer"]
-    gather_again = ["layers.0.weight"]
-    offload = ["Default/network-Net/layers-CellList/1-Layer"]
-    offload_states = true
-    [parameters]
-    "layers.0.weight" = "(2, 4) [0, 1]"
-    [strategies]
-    "Default/network-Net/MatMul-op0" = ["in_strategy: ((2, 1), (1, 4))", "out_strategy: ((8, 1))"]
-    [operators]
-    "Default/network-Net/MatMul-op0" = ["(2, 4) [0, -]", "(2, 4) [-, 1]"]
-    [results]
-    "Default/network-Net/Zeros-op0" = ["(8) [0]"]
-
-An operator goes by its cells and its place among those of its kind. Every operand has a layout as dumps have it; one
-that it takes in partial sums, as its operand comes out, says so: "(4) [-, -] sum[0]". `results` has the layouts of an
-operator's results where they do not follow from those of its operands.
-
-Equal layers that are one graph are named together, "Default/network-Net/layers-CellList/[0..79]-Layer/MatMul-op0" and
-"layers.[0..79].weight": under such a plan they are compiled as one graph where that can be, else each of them so.
-`loops` has of every such loop the layouts of what is carried from turn to turn, and of what is kept of every turn.
-Operators that a file leaves out are not configured. `recompute` names cells that are computed again for gradients,
-`parameters` those that are stored otherwise than their first reader needs them, with their states, and `gather_again`
-those of them that are gathered for gradients once more instead of being stored. `offload` names cells of which what
-gradients read is kept on the host, with `offload_states` the states of optimizers are.
-
-`strategies` is what `shard()` says in the script, as the plan has it: with that table, which may be empty, neither the
-script's `shard()` nor its optimizer parallel count, so that the file says everything. Copies that are computed again
-and changes of layout behind an operator come from there. `device` is what the plan's figures are for, where it is not
-the script's. Of a network in stages `[stages]` says which cells are where; see `stage_table.py`. All but ranks and
-operators may be left out.
-"""
+"""Plans as files that people edit, in TOML: how every operator's operands are sharded, and the stages."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path, write_atomically
 from mspc.ir.files.parsing import check_keys, quoted, read_toml
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, NamedLayout
+from mspc.ir.text.families import each_of_cells, name_of_cells
 from mspc.ir.text.fragments import read_attributes, read_layouts
 from mspc.ir.text.printer import strategy_text
 from mspc.ir.text.source_text import Malformed
 
-if TYPE_CHECKING:
-    from mspc.plans.files.stage_table import StagePlan
+KEY = "stages"
+STAGE_KEYS = ("count", "schedule", "chunks", "micro_batches", "cells")
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The stages of a network. count: of them, 1 for none, whatever the script says. schedule: as scripts name it.
+    chunks: of a stage, in rounds or there and back. cells: the chunk of each, by its scope, in the order of the
+    values. tries: of a search, which cuts as many micro-batches as it says (0: as the script does), and may have more
+    stages than that."""
+
+    count: int
+    schedule: str
+    micro_batches: int
+    chunks: int = 1
+    cells: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    tries: bool = False
+
+    @cached_property
+    def _each(self) -> dict[str, int]:
+        return {name: chunk for key, chunk in self.cells.items() for name in each_of_cells(key)}
+
+    def chunk_of(self, scope: str) -> int | None:
+        """The chunk of a cell, or of equal cells that are one graph; None where others decide on it."""
+        return self._each.get(next(each_of_cells(scope)))
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether a stage has several chunks."""
+        return self.chunks > 1
+
+
+def together(cells: Mapping[str, int]) -> dict[str, int]:
+    """The same with cells in a row that are of one chunk, and of names that count up, as one entry."""
+    found: dict[str, int] = {}
+    run: list[str] = []
+    for name, chunk in (*cells.items(), ("", -1)):
+        if run and (chunk != cells[run[0]] or not name_of_cells([*run, name])):
+            found[name_of_cells(run) if len(run) > 1 else run[0]] = cells[run[0]]
+            run = []
+        run.append(name)
+    return found
+
+
+def stage_lines(plan: StagePlan) -> Iterator[str]:
+    """The lines of a file that say so."""
+    yield from ("", f"[{KEY}]", f"count = {plan.count}", f"schedule = {quoted(plan.schedule)}")
+    if plan.chunks > 1:
+        yield f"chunks = {plan.chunks}"
+    yield f"micro_batches = {plan.micro_batches}"
+    yield from ("", f"[{KEY}.cells]") if plan.cells else ()
+    yield from (f"{quoted(name)} = {chunk}" for name, chunk in plan.cells.items())
+
+
+def read_stages(shown: str, found: Any) -> StagePlan:
+    """What a file's table says; `shown` names the file. Raises MspcError."""
+    if not isinstance(found, dict):
+        raise MspcError(f"{shown}: {KEY} is {found!r}, not a table [{KEY}]")
+    table = cast("dict[str, Any]", found)
+    check_keys(shown, table, STAGE_KEYS, f"[{KEY}]")
+    count = _number(shown, table, "count", 1)
+    chunks = _number(shown, {"chunks": 1, **table}, "chunks", 1)
+    schedule, cells = table.get("schedule", "1f1b"), table.get("cells", {})
+    if not isinstance(schedule, str):
+        raise MspcError(f"{shown}: [{KEY}] has the schedule {schedule!r}, not a name as \"1f1b\"")
+    if not isinstance(cells, dict):
+        raise MspcError(f"{shown}: there is no table [{KEY}.cells]")
+    for name, chunk in cast("dict[str, Any]", cells).items():
+        if type(chunk) is not int or not 0 <= chunk < count * chunks:
+            what = "chunks" if chunks > 1 else "stages"
+            raise MspcError(f"{shown}: {name!r} is of {chunk!r}, and there are {what} 0 to {count * chunks - 1}")
+    return StagePlan(
+        count, schedule, _number(shown, table, "micro_batches", 1), chunks, cast("dict[str, int]", cells)
+    )  # fmt: skip
+
+
+def _number(shown: str, table: Mapping[str, Any], key: str, least: int) -> int:
+    value = table.get(key)
+    if type(value) is not int or value < least:
+        said = f"{key} is {value!r}" if key in table else f"[{KEY}] does not say {key}"
+        raise MspcError(f"{shown}: {said}, not a number from {least}")
+    return value
+
 
 LARGEST = 1 << 28
 """Bytes of a file."""
@@ -181,8 +230,6 @@ def write_plan(path: Path, plan: PlanFile) -> None:
             lines += [f"{key} = [", *(f"    {quoted(name)}," for name in names), "]"]
     lines += ["offload_states = true"] * plan.offload_states
     if plan.stages is not None:
-        from mspc.plans.files.stage_table import stage_lines  # late: few plans have stages
-
         lines += stage_lines(plan.stages)
     if plan.parameters:
         lines += ["", "[parameters]"]
@@ -317,6 +364,4 @@ def _layout(shown: str, name: str, entry: Any, ranks: int, sums: bool = True) ->
 
 def _read_stages(shown: str, found: Any) -> StagePlan:
     """Raises MspcError where the table is damaged."""
-    from mspc.plans.files.stage_table import read_stages  # late: few plans have stages
-
     return read_stages(shown, found)

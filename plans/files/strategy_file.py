@@ -1,16 +1,12 @@
-"""Reads and writes MindSpore's strategy files: how operators and parameters of a network were sharded.
-
-The format, as MindSpore 2.10 has it (`mindspore.train.node_strategy_pb2`), is `ParallelStrategyMap` of Protocol
-Buffers, or JSON where the name ends in `.json`: the stage; for operators, called `MatMul_w` by a parameter that they
-read, the shard counts of every operand; for parameters the device matrix, for every dimension the axis that shards it
-(counted from the last, -1: none), and the further sharding of dimension 0 by the parallel optimizer. What mspc writes
-has a checksum beside that (`strategy_checksum`).
-"""
+"""MindSpore's strategy files: how operators and parameters were sharded, with checksums, and of several stages."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +17,7 @@ from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import (
     BYTES,
+    FOUR,
     VARINT,
     WireField,
     fields,
@@ -28,16 +25,59 @@ from mspc.ir.files.tensors import (
     put_bytes,
     put_integer,
     put_text,
+    put_varint,
     signed,
     text,
 )
 from mspc.ir.late_dataclass import dataclass
-from mspc.plans.files.strategy_checksum import (
-    json_with_checksum,
-    json_without_checksum,
-    with_checksum,
-    without_checksum,
-)
+from mspc.ir.layout import Axes, Layout
+
+FIELD = 4095
+"""The field's number, far from any that MindSpore has."""
+ENTRY = "mspc_crc32"
+"""The entry's name."""
+EDITED = f"it is damaged; where it was edited by hand, take the entry {ENTRY!r} out"
+_HEAD = put_varint(FIELD << 3 | FOUR)
+
+
+def with_checksum(message: bytes) -> bytes:
+    """A message with its checksum before it."""
+    return _HEAD + struct.pack("<I", zlib.crc32(message)) + message
+
+
+def without_checksum(data: bytes) -> bytes:
+    """The message behind a checksum, or all of the data where there is none.
+
+    Raises:
+        ValueError: it is not what was written.
+    """
+    first = next(fields(data, 0, len(data)), None)
+    if first is None or (first.number, first.kind) != (FIELD, FOUR):
+        return data
+    message = data[first.end :]
+    if struct.unpack("<I", data[first.begin : first.end])[0] != zlib.crc32(message):
+        raise ValueError("it is damaged: its bytes are not those that were written")
+    return message
+
+
+def json_with_checksum(content: dict[str, Any]) -> dict[str, Any]:
+    """An object with its checksum as the first entry."""
+    return {ENTRY: _of(content), **content}
+
+
+def json_without_checksum(content: dict[str, Any]) -> dict[str, Any]:
+    """The object without its checksum, if it has one. Raises ValueError where it is not what was written."""
+    if ENTRY not in content:
+        return content
+    rest = {key: value for key, value in content.items() if key != ENTRY}
+    if content[ENTRY] != _of(rest):
+        raise ValueError(EDITED)
+    return rest
+
+
+def _of(content: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
+
 
 LARGEST = 1 << 28
 """Bytes of a file."""
@@ -336,3 +376,97 @@ def _integers(row: Any, what: str) -> list[int]:
     if not isinstance(row, list) or not all(type(n) is int for n in row):
         raise ValueError(f"{what} has {row!r:.60}, which is no list of integers")
     return cast(list[int], row)
+
+
+def merged_stages(paths: Sequence[Path]) -> StrategyFile:
+    """What the files of all stages say together. A parameter is called by its stage, `1-net.weight`, as there may be
+    slices of it in several.
+
+    Raises:
+        MspcError: one is no strategy file, or says nothing of operators or of parameters; two of one stage differ.
+    """
+    first: dict[int, tuple[Path, StrategyFile]] = {}
+    for path in paths:
+        found = read_strategies(path)
+        if not found.operators or not found.parameters:
+            raise MspcError(f"The strategy file {shown_path(path)} is empty", kind=ValueError)
+        stage = found.stages.get(next(iter(found.operators)), found.stage)
+        before, known = first.setdefault(stage, (path, found))
+        if known != found:
+            raise MspcError(
+                f"{shown_path(path)} and {shown_path(before)} are both of stage {stage}, and differ",
+                kind=ValueError, notes=["remove the files of an earlier run"],
+            )  # fmt: skip
+    operators: dict[str, Cuts] = {}
+    parameters: dict[str, ParameterCut] = {}
+    stages: dict[str, int] = {}
+    for stage, (_, found) in sorted(first.items()):
+        operators.update(found.operators)
+        stages.update(dict.fromkeys(found.operators, stage))
+        parameters.update({f"{stage}-{name}": sharding for name, sharding in found.parameters.items()})
+    return StrategyFile(operators, parameters, 1, stages)
+
+
+def layout_of(name: str, sharding: ParameterCut) -> Layout:
+    """The layout that a strategy file gives a parameter.
+
+    Raises:
+        MspcError: the slices are unequal, or the optimizer's sharding is not possible.
+    """
+    if sharding.split_shape or sharding.field_size:
+        raise MspcError(f"parameter {name!r} is sharded into unequal slices, which mspc does not read", kind=ValueError)
+    last = len(sharding.device_matrix) - 1
+    dims = [tuple(last - axis for axis in axes) for axes in sharding.tensor_map]
+    if not sharding.optimizer_step or not sharding.optimizer_size or not dims:
+        return Layout.of(sharding.device_matrix, dims)
+    further = shard_further(sharding.device_matrix, dims, sharding.optimizer_size)
+    if further is None:
+        raise MspcError(
+            f"parameter {name!r} is sharded into {sharding.optimizer_size} slices by the optimizer, which its device "
+            f"matrix {list(sharding.device_matrix)} does not allow", kind=ValueError,
+        )  # fmt: skip
+    return further
+
+
+def shard_further(mesh: Sequence[int], dims: Sequence[Axes], size: int) -> Layout | None:
+    """The layout with dimension 0 sharded over `size` more ranks, -1 for as many as there are replicas; None where that
+    cannot be."""
+    mesh, dims = tuple(mesh), list(dims)
+    used = {axis for axes in dims for axis in axes}
+    free = [a for a in range(len(mesh)) if a not in used and mesh[a] > 1]
+    left = math.prod(mesh[a] for a in free) if size == -1 else size
+    taken: list[int] = []
+    for a in reversed(free):
+        if left == 1:
+            break
+        if left % mesh[a] == 0:
+            left //= mesh[a]
+            taken.insert(0, a)
+            continue
+        if mesh[a] % left:
+            return None
+        mesh = (*mesh[:a], mesh[a] // left, left, *mesh[a + 1 :])
+        dims = [tuple(x + (x > a) for x in axes) for axes in dims]
+        taken = [a + 1, *(x + 1 for x in taken)]
+        left = 1
+    if left != 1:
+        return None
+    return Layout.of(mesh, [(*dims[0], *taken), *dims[1:]])
+
+
+def sharding_of(layout: Layout) -> ParameterCut:
+    """The sharding that a strategy file states for a layout: one axis for every dimension, and a further sharding by
+    the optimizer, where the layout can be stated so, else with several axes for a dimension."""
+    mesh, dims = layout.mesh or (1,), layout.dims
+    several = [d for d, axes in enumerate(dims) if len(axes) > 1]
+    if several == [0]:
+        base, rest = Layout.of(mesh, [dims[0][:1], *dims[1:]]), dims[0][1:]
+        size = layout.size_of(rest)
+        if shard_further(base.mesh, base.dims, size) == layout:
+            step = math.prod(mesh[rest[-1] + 1 :])
+            return ParameterCut(base.mesh, _maps(base.mesh, base.dims), step, size)
+    return ParameterCut(tuple(mesh), _maps(mesh, dims))
+
+
+def _maps(mesh: Sequence[int], dims: Sequence[Axes]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(len(mesh) - 1 - axis for axis in axes) for axes in dims)

@@ -44,7 +44,7 @@ from mspc.passes.lib.placement import COLLECTIVE, is_master, scatter_bytes
 from mspc.passes.lib.plan_header import OPERATIONS, Terms
 from mspc.search.model.distances import Hosts, LayoutTable
 from mspc.search.solver.elimination import Factor, Table
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 
 Numbers = Any
 """Layouts by their numbers in `LayoutTable`, one for every choice."""

@@ -24,7 +24,7 @@ from mspc.search.model.memory import MemoryModel
 from mspc.search.model.model import NEVER, CostModel
 from mspc.search.plans.alternatives import LARGE, PlannedNetwork, PlanRequest
 from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, Factor
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 
 NAMED = 8
 """Names that a message lists."""

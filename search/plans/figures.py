@@ -10,9 +10,8 @@ from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import least_seconds, seconds, sent_bytes
 from mspc.analysis.cost.timeline import StreamTimeline, missing_rates
 from mspc.compiler.driver import Compiled
-from mspc.compiler.rank_graphs import RankPlaces
-from mspc.compiler.run_graph import run_graph
-from mspc.compiler.sent_bytes import LOOKED_AT, sent_by_each, sent_by_ranks
+from mspc.compiler.program_figures import LOOKED_AT, sent_by_each, sent_by_ranks
+from mspc.compiler.rank_graphs import RankPlaces, run_graph
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value, asks_for_host

@@ -40,8 +40,7 @@ from mspc.passes.lib.schedules import (
     ZERO_BUBBLE_H1,
 )
 from mspc.passes.lib.stage_placement import chosen_schedule
-from mspc.plans.files.plan_file import PlanFile
-from mspc.plans.files.stage_table import StagePlan, together
+from mspc.plans.files.plan_file import PlanFile, StagePlan, together
 from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.degrees import Degrees, degrees_of
 from mspc.search.plans.figures import count_of, most_sent, on_host_of, workspace

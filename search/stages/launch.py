@@ -16,8 +16,7 @@ from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.lib.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
-from mspc.plans.files.plan_file import PlanFile
-from mspc.plans.files.stage_table import StagePlan, together
+from mspc.plans.files.plan_file import PlanFile, StagePlan, together
 from mspc.search.plans.alternatives import MEGATRON, PlanRequest, tensor_sizes
 from mspc.search.plans.limited import has_host_apart
 from mspc.search.plans.table import calls_beside, plans_for

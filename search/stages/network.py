@@ -23,8 +23,7 @@ from mspc.ir.text.families import CELLS, each_of_cells
 from mspc.ops.control.regions import body_of, runs_layers
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.lib.stage_placement import micro_batch_loop
-from mspc.plans.files.plan_file import PlanFile
-from mspc.plans.files.stage_table import StagePlan, together
+from mspc.plans.files.plan_file import PlanFile, StagePlan, together
 from mspc.plans.operator_names import layer_nodes
 from mspc.search.plans.alternatives import WAYS, refuse_regions, shard_in_pairs
 from mspc.search.stages.problem import IN_ROUNDS, ONE_CHUNK, Borders, Way

@@ -19,8 +19,7 @@ from mspc.parallel import (
     merge_sliced_parameter,
     transform_checkpoints,
 )
-from mspc.plans.files.parameter_layouts import layout_of
-from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
+from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, layout_of, read_strategies, write_strategies
 from tests.conftest import HANG
 
 PYTHON = os.environ.get("MSPC_MINDSPORE", "")

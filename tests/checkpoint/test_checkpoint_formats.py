@@ -28,8 +28,14 @@ from mspc.parallel import (
     transform_checkpoint_by_rank,
     transform_checkpoints,
 )
-from mspc.plans.files.parameter_layouts import layout_of, sharding_of
-from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
+from mspc.plans.files.strategy_file import (
+    ParameterCut,
+    StrategyFile,
+    layout_of,
+    read_strategies,
+    sharding_of,
+    write_strategies,
+)
 
 RANKS = 4
 WHOLE = {"w": np.arange(96, dtype=np.float32).reshape(8, 12), "v": np.arange(12, dtype=np.float32)}

@@ -24,8 +24,15 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
 from mspc.parallel import transform_checkpoints
-from mspc.plans.files.parameter_layouts import layout_of, shard_further, sharding_of
-from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
+from mspc.plans.files.strategy_file import (
+    ParameterCut,
+    StrategyFile,
+    layout_of,
+    read_strategies,
+    shard_further,
+    sharding_of,
+    write_strategies,
+)
 from mspc.sharding.pieces import Box
 from tests.shares import share_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mspc.compiler.dump_names import RankDumps
+from mspc.compiler.pipeline import RankDumps
 
 NAMES = ("slice_to_rank", "fuse_large_rows", "fuse_elementwise", "execute")
 

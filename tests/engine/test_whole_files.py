@@ -12,8 +12,8 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_files, check_writable, write_atomically
-from mspc.output import folder as output
-from mspc.output.folder import OutputFolder
+from mspc.output import dumps as output
+from mspc.output.dumps import OutputFolder
 from tests.conftest import HANG
 from tests.kills import files, in_a_process, killed_everywhere, program_files
 

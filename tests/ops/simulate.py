@@ -18,7 +18,7 @@ from mspc.ir.graph import Constant, Graph, Parameter, Value, element_types
 from mspc.ir.layout import Axes
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 from tests.ops.backend import BACKEND
 from tests.ops.ranks import expands, on_ranks
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.compiler.frontend.meetings import JOINED
+from mspc.compiler.frontend.layers import JOINED
 from mspc.ops.math.arithmetic import Sub
 from mspc.ops.op import REGISTRY, Op, load_operators
 from tests.ops.backend import BACKEND

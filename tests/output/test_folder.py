@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.output.folder import OutputFolder
+from mspc.output.dumps import OutputFolder
 from tests.printed_lines import lines_until
 
 
@@ -99,7 +99,7 @@ def test_unwritable_place_is_named(tmp_path: Path) -> None:
 def _compiling(folder: Path) -> subprocess.Popen[str]:
     """A compile that waits in the middle of writing its files."""
     code = (
-        "import time; from pathlib import Path; from mspc.output.folder import OutputFolder\n"
+        "import time; from pathlib import Path; from mspc.output.dumps import OutputFolder\n"
         "with OutputFolder(Path('out')) as output:\n"
         "    output.write('rank_0/x_0000.ir', ''); print('writing', flush=True)\n"
         "    while True: time.sleep(0.1)"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.output.symbolic_sizes import merged, points_of, polynomial, shown
+from mspc.output.symbolic import merged, points_of, polynomial, shown
 
 SCRIPT = """
 import numpy as np

@@ -8,9 +8,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mspc.output.schedule_svg import COLOURS, LEFT, READABLE, WHITE, WIDEST, contrast, schedule_svg
-from mspc.output.schedule_text import schedule_text
-from mspc.output.schedule_words import time_text
+from mspc.output.schedule_pictures import (
+    COLOURS,
+    LEFT,
+    READABLE,
+    WHITE,
+    WIDEST,
+    contrast,
+    schedule_svg,
+    schedule_text,
+    time_text,
+)
 from mspc.passes.lib.schedules import SCHEDULES, named_schedule, parts_of
 from mspc.passes.lib.timeline import ScheduleTimeline, equal_durations, timeline
 

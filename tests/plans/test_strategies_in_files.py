@@ -11,8 +11,7 @@ import pytest
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
-from mspc.plans.files.parameter_layouts import layout_of
-from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
+from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, layout_of, read_strategies, write_strategies
 from tests.commands.view.reading import QUIET
 
 SCRIPT = """

@@ -17,7 +17,7 @@ import pytest
 
 from mspc import dataset as ds
 from mspc.commands.compile import DEFAULT_FOLDER
-from mspc.output.folder import OutputFolder
+from mspc.output.dumps import OutputFolder
 from tests.conftest import HANG
 
 UNSHARDED = """

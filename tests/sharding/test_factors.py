@@ -6,7 +6,7 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
-from mspc.sharding.factors import parse_rule
+from mspc.sharding.rules import parse_rule
 
 
 def test_matrix_product_reduces_its_inner_factor() -> None:

@@ -40,7 +40,7 @@ from mspc.ops.tensor.selection import GatherD, GatherDGrad
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
-from mspc.sharding.factors import Rule
+from mspc.sharding.rules import Rule
 from mspc.verify.scale.rank_kinds import (
     aligned,
     block_by_block,

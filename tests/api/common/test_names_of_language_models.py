@@ -15,8 +15,7 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.api import state
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
-from mspc.plans.files.parameter_layouts import sharding_of
-from mspc.plans.files.strategy_file import StrategyFile, write_strategies
+from mspc.plans.files.strategy_file import StrategyFile, sharding_of, write_strategies
 
 TOKENS = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
 EXPERTS = np.array([[2, 0], [1, 2], [2, 1], [0, 2], [2, 0]], np.int32)

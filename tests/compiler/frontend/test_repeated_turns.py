@@ -10,7 +10,7 @@ import pytest
 from mspc import Parameter, Tensor, nn, ops
 from mspc.api.nn.optim.optimizer import Optimizer
 from mspc.compiler.frontend import comprehensions
-from mspc.compiler.frontend.repeated_turns import RepeatedTurns
+from mspc.compiler.frontend.comprehensions import RepeatedTurns
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.plans.files.strategy_checksum import ENTRY
 from mspc.plans.files.strategy_file import (
+    ENTRY,
     ParameterCut,
     StrategyFile,
     read_restore_ranks,

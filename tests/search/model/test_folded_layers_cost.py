@@ -13,7 +13,7 @@ from mspc.analysis.cost.machine import H200
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_traced, trace_call
-from mspc.compiler.sent_bytes import sent_by_ranks
+from mspc.compiler.program_figures import sent_by_ranks
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.passes.lib.plan_header import Terms
 from mspc.search.layouts import cheapest

@@ -10,7 +10,7 @@ from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_call
-from mspc.compiler.sent_bytes import sent_by_each, sent_by_ranks
+from mspc.compiler.program_figures import sent_by_each, sent_by_ranks
 from mspc.engine.capture import capture
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import write_plan

@@ -17,7 +17,7 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
-from mspc.compiler.sent_bytes import sent_by_ranks
+from mspc.compiler.program_figures import sent_by_ranks
 from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World

@@ -29,7 +29,7 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify_folder import checked_program, ranks_together, verify_folder
 from mspc.commands.verify_scale import StoredFirstValue, give_layouts
-from mspc.compiler.shared_graphs import read_network
+from mspc.compiler.in_memory import read_network
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.text.printer import print_graph

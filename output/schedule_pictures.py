@@ -1,9 +1,4 @@
-"""The timeline of a schedule as a picture in SVG: a row for every stage, a block for every action.
-
-A block's colour is its kind, and lighter for later chunks of a stage; its number is the micro-batch. Of a forward and a
-backward at once the forward is the upper half. Hatched are the times in which a stage waits between its actions. A
-pointer on a block is told what it is, and on a wait, for what. Colours suit light and dark pages.
-"""
+"""The timeline of a schedule as text, as a picture in SVG, and the words both use."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from math import floor, log10
 
-from mspc.output.schedule_words import heading, span_text, stage_text, tail_text, tail_wait_text, time_text, wait_text
+from mspc.passes.lib.schedule_checks import name_of
 from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,
@@ -19,9 +14,139 @@ from mspc.passes.lib.schedules import (
     KINDS,
     WEIGHT_GRADIENT,
     Action,
+    Entry,
+    Schedule,
     parts_of,
 )  # fmt: skip
 from mspc.passes.lib.timeline import ScheduleTimeline, Span, StepTail
+
+
+def heading(timeline: ScheduleTimeline) -> str:
+    """The first line of a picture: what is shown, and how long a step takes."""
+    schedule = timeline.schedule
+    counts = [_count(schedule.stages, "stage"), _count(schedule.micro_batches, "micro-batch", "es")]
+    if schedule.chunks > schedule.stages:
+        counts.insert(1, f"{schedule.chunks} chunks")
+    text = f"{schedule.name}: {', '.join(counts)}, a step takes {time_text(timeline.makespan)}, "
+    text += f"idle {_mean_idle(timeline, postponed=False):.1%}"
+    if timeline.period < timeline.makespan:
+        alone = f"{time_text(timeline.period)}, idle {_mean_idle(timeline, postponed=True):.1%}"
+        text += f"; where stages begin the next one by themselves {alone}"
+    return text
+
+
+def _count(number: int, what: str, plural: str = "s") -> str:
+    return f"{number} {what}{'' if number == 1 else plural}"
+
+
+def _mean_idle(timeline: ScheduleTimeline, *, postponed: bool) -> float:
+    stages = range(timeline.schedule.stages)
+    return sum(timeline.idle_share(stage, postponed=postponed) for stage in stages) / len(stages)
+
+
+def stage_text(timeline: ScheduleTimeline, stage: int) -> str:
+    """How long a stage is idle, and how many micro-batches of its chunks it keeps at most."""
+    return f"idle {timeline.idle_share(stage):.1%}, keeps {timeline.kept(stage)}"
+
+
+def label(entry: Entry, schedule: Schedule) -> str:
+    """A short text for an entry: kind and micro-batch, behind the chunk where a stage has several."""
+    several = schedule.chunks > schedule.stages
+    return "+".join(str(part) if several else f"{part.kind}{part.micro_batch}" for part in parts_of(entry))
+
+
+def span_text(span: Span) -> str:
+    """All about an entry, in one line."""
+    what = " and ".join(map(_action_text, parts_of(span.entry)))
+    return f"{what}: {time_text(span.start)} to {time_text(span.end)}"
+
+
+def tail_text(tail: StepTail) -> str:
+    """All about what a stage does behind its last action."""
+    return f"updates, and what else is of no micro-batch: {time_text(tail.start)} to {time_text(tail.end)}"
+
+
+def tail_wait_text(tail: StepTail, begin: float) -> str:
+    """What a stage waits for before that, from a time on."""
+    return f"waits {time_text(tail.start - begin)} for other stages to end"
+
+
+def wait_text(span: Span, begin: float) -> str:
+    """What a stage waits for before an entry, from a time on."""
+    text = f"waits {time_text(span.start - begin)}"
+    if span.awaited is None:
+        return text
+    name, micro_batch = name_of(span.awaited)
+    return f"{text} for the {name} of micro-batch {micro_batch}"
+
+
+def _action_text(action: Action) -> str:
+    return f"{KINDS[action.kind]} of micro-batch {action.micro_batch} on chunk {action.chunk}"
+
+
+def time_text(seconds: float) -> str:
+    """A time in the unit that fits: s, ms or us."""
+    for unit, scale in (("s", 1), ("ms", 1e-3)):
+        if seconds >= scale or (unit == "s" and seconds == 0):
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds / 1e-6:.4g} us"
+
+
+WAITS, UPDATES = ".", "U"
+MOST_COLUMNS = 2000
+"""Columns of the actions at most: a file may be wider than a terminal."""
+
+
+def schedule_text(timeline: ScheduleTimeline, columns: int = MOST_COLUMNS) -> str:
+    """The heading and a row for every stage; dots are times in which a stage waits between its actions.
+
+    columns: for the actions, at most. Where labels do not fit in so many, they are shortened to kinds.
+    """
+    rows = [heading(timeline)]
+    scale = _text_scale(timeline, columns)
+    names = [f"stage {stage}" for stage in range(timeline.schedule.stages)]
+    for stage, name in enumerate(names):
+        drawn = _row(timeline, stage, scale).ljust(_column(timeline.makespan, scale))
+        rows.append(f"{name:{max(map(len, names))}}  {drawn}  {stage_text(timeline, stage)}")
+    return "\n".join(rows) + "\n"
+
+
+def _text_scale(timeline: ScheduleTimeline, columns: int) -> float:
+    """Columns of a unit of time: every label has its place and a space behind it, if all have."""
+    needed = [
+        (len(label(span.entry, timeline.schedule)) + 1) / (span.end - span.start)
+        for spans in timeline.spans
+        for span in spans
+        if span.end > span.start
+    ]
+    longest = timeline.makespan
+    return min(max(needed, default=1), columns / longest) if longest else 1
+
+
+def _column(time: float, scale: float) -> int:
+    return round(time * scale)
+
+
+def _row(timeline: ScheduleTimeline, stage: int, scale: float) -> str:
+    drawn = ""
+    for place, span in enumerate(timeline.spans[stage]):
+        start, end = _column(span.start, scale), _column(span.end, scale)
+        drawn = drawn.ljust(start, WAITS if place else " ")
+        drawn += _block(span.entry, timeline.schedule, end - start)
+    tail = timeline.tails.get(stage)
+    if tail is not None:
+        start, end = _column(tail.start, scale), _column(tail.end, scale)
+        drawn = drawn.ljust(start, WAITS) + UPDATES[: end - start].ljust(end - start)
+    return drawn
+
+
+def _block(entry: Entry, schedule: Schedule, width: int) -> str:
+    """The label of an entry in so many columns, or its kinds where that does not fit."""
+    text = label(entry, schedule)
+    if len(text) >= width:  # it would run into the next one
+        text = "".join(part.kind for part in parts_of(entry))[:width]
+    return text.ljust(width)
+
 
 COLOURS = {
     FORWARD: (0, 112, 180),

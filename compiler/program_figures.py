@@ -1,10 +1,10 @@
-"""Counts what the ranks of a compiled program send in a step, loops as often as they turn, and finds the one that sends
-the most."""
+"""Figures of a compiled program: bytes sent in a step and floating-point operations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mspc.analysis.cost import nodes
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
 from mspc.ir.late_dataclass import dataclass
@@ -45,3 +45,14 @@ def sent_by_each(compiled: Compiled, ranks: Iterable[int]) -> list[float]:
             known[kind] = nbytes
         found.append(nbytes)
     return found
+
+
+def operations_of(compiled: Compiled, rank: int) -> tuple[float, float, float, float]:
+    """(of all ranks together, the same with what is recomputed, of `rank`, the same with what it recomputes).
+
+    What several ranks compute alike counts once for all ranks together. Where each rank has a graph of its own, all
+    are taken to have as much to do.
+    """
+    own = nodes.operations_of(compiled.rank_graph(rank))
+    together = nodes.operations_of(compiled.graph) if compiled.config.sharded else own.times(compiled.config.ranks)
+    return (*together, *own)
