@@ -11,7 +11,7 @@ import pytest
 
 import mspc
 from mspc import Tensor, nn, train
-from mspc.train.metrics.metric import EvaluationBase
+from mspc.api.train.metrics import EvaluationBase
 
 if find_spec("sklearn") is None:
     pytest.skip("needs scikit-learn: pip install -e '.[dev]'", allow_module_level=True)
