@@ -1,6 +1,6 @@
 """The backend of MindSpore's surface: what its modules ask the compiler, the runtime and the readers for.
 
-`mspc` installs this module as the `Backend` of `mspc.api.call_handler`. Imports are inside functions because
+`mspc` installs this module as the `Backend` of `mspc.mindspore_api.call_handler`. Imports are inside functions because
 `import mspc` must load nothing of the compiler.
 """
 

@@ -21,7 +21,7 @@ class BuildWithStubs(build_py):
             (Path(folder) / "mspc").symlink_to(ROOT)
             paths = [folder, *filter(None, sys.path)]
             variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-            command = [sys.executable, "-P", "-m", "mspc.api.index.stubs", str(ROOT / "stubs")]
+            command = [sys.executable, "-P", "-m", "mspc.mindspore_api.index.stubs", str(ROOT / "stubs")]
             subprocess.run(command, check=True, cwd=folder, env=variables)
         super().finalize_options()
 

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call
 from mspc.engine.capture import capture
+from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
 
 SCRIPT = Path(__file__).resolve().parent / "networks" / "layers.py"

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from mspc import Parameter, Tensor, lazy_inline, nn, ops, set_auto_parallel_context
-from mspc.api.context import freeze
 from mspc.commands.options import size_of
 from mspc.common.initializer import initializer
 from mspc.compiler.call import describe_call
@@ -28,6 +27,7 @@ from mspc.compiler.driver import trace_call
 from mspc.engine.capture import CapturedCall
 from mspc.engine.garbage import look_rarely
 from mspc.ir.types import INT32, TensorType
+from mspc.mindspore_api.context import freeze
 from mspc.passes.base import find_pass
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.layouts import cheapest

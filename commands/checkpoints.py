@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.parallel.checkpoint_transform import open_folder, transform_checkpoints
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import open_checkpoint, own_state
 from mspc.checkpoint.sliced import layouts_in, ranks_of, slices_of
@@ -17,6 +16,7 @@ from mspc.commands.report.tables import TextTable, check_json, print_line, print
 from mspc.commands.report.verbosity import ProgressLine
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_files, check_writable, write_atomically
+from mspc.mindspore_api.parallel.checkpoint_transform import open_folder, transform_checkpoints
 
 STDOUT = Path("-")
 SHOWN = ("epoch", "step", "total_step", "data")

@@ -11,8 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mspc.api.setting_kind import say_once
-from mspc.api.state import Session
 from mspc.commands.options import NOTHING_SAID, ImportOptions, is_imported, target_name
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.summary import print_summary
@@ -25,6 +23,8 @@ from mspc.engine.strategy_files import StrategyFiles, sharded_by_file
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.ir.late_dataclass import dataclass
+from mspc.mindspore_api.setting_kind import say_once
+from mspc.mindspore_api.state import Session
 from mspc.output.dumps import (
     SYMBOLIC,
     FirstValue,

@@ -8,12 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from mspc.api.setting_kind import say_once
-from mspc.api.state import Session
 from mspc.commands.options import EXPORTED, ImportOptions, target_name
 from mspc.engine.capture import CapturedCall, NamedTarget, capture_made, made_by
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
+from mspc.mindspore_api.setting_kind import say_once
+from mspc.mindspore_api.state import Session
 
 if TYPE_CHECKING:
     from mspc.readers.pytorch.exported_program import ExportedProgram

@@ -70,8 +70,8 @@ def run_script(
         raise MspcError(f"--only-rank {only_rank}: the ranks are 0 to {wanted - 1}")
     if simulate:
         limit_threads(wanted)
-        from mspc.api import alias
         from mspc.engine.simulate import simulate_script
+        from mspc.mindspore_api import alias
 
         alias.install()
         simulate_script(path, wanted, True, only_rank, script_arguments, wishes, _profilers(profile), strategies)
@@ -287,8 +287,8 @@ def _simulated(wishes: Wishes, profile: ProfileOptions | None) -> Any:
 
 
 def _prepare(job: Any, path: Path, ranks_given: bool, strategies: Path | None) -> Any:
-    from mspc.api import alias, call_handler, state
     from mspc.engine.calls import RankCalls
+    from mspc.mindspore_api import alias, call_handler, state
 
     alias.install()
     session = state.Session.of_rank(job.rank, job.size)

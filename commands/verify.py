@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import Parameter as ScriptParameter
-from mspc.api.common.tensor import Tensor
 from mspc.commands.compile import CompileOptions, FoundCall, find_call
 from mspc.commands.options import is_imported
 from mspc.commands.report.tables import check_json
@@ -28,6 +26,8 @@ from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import TensorType
+from mspc.mindspore_api.common.parameter import Parameter as ScriptParameter
+from mspc.mindspore_api.common.tensor import Tensor
 from mspc.ops.control.structural import Gradient, StopGradient
 from mspc.ops.op import Op
 from mspc.output.dumps import NO_FILES, first_values

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import Parameter
-from mspc.api.common.tensor import REPLICATED, STORED, Tensor
-from mspc.api.errors import ApiTypeError
 from mspc.compiler.config import Config, Fed, feed
 from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.text.limits import DEEPEST_TUPLE
 from mspc.ir.types import TensorType, dtype_of
+from mspc.mindspore_api.common.parameter import Parameter
+from mspc.mindspore_api.common.tensor import REPLICATED, STORED, Tensor
+from mspc.mindspore_api.errors import ApiTypeError
 
 Call = tuple[Any, ...]
 """Arguments of a launch: TensorTypes, Placed tensors, Fixed values, and tuples of these."""

@@ -7,14 +7,14 @@ from dataclasses import field, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mspc.api.checks import TABLES
-from mspc.api.context import FrozenContext
-from mspc.api.setting_kind import Places, first_place
-from mspc.api.settings import SHARDED, compiled_settings
 from mspc.ir.diagnostics import Location, MspcError, told_at
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import TensorType
+from mspc.mindspore_api.checks import TABLES
+from mspc.mindspore_api.context import FrozenContext
+from mspc.mindspore_api.setting_kind import Places, first_place
+from mspc.mindspore_api.settings import SHARDED, compiled_settings
 from mspc.passes.lib.plan_header import Terms
 
 if TYPE_CHECKING:

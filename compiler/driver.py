@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mspc.analysis.aliasing import Updates
-from mspc.api.common.gradient import NamedCall
-from mspc.api.common.initializers import InitialValue
-from mspc.api.nn.cell import Cell
-from mspc.api.settings import LEVELS
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.frontend.trace import Traced, trace
@@ -33,6 +29,10 @@ from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.graph import STAGES, Graph, Value, asks_for_host
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
+from mspc.mindspore_api.common.gradient import NamedCall
+from mspc.mindspore_api.common.initializers import InitialValue
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.settings import LEVELS
 from mspc.passes.base import OnPass, PassManager, find_pass
 from mspc.passes.per_rank.slice_to_rank import check_rank
 from mspc.passes.sharding.check_strategies import strategy_mistakes

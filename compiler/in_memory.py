@@ -7,12 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, TypeVar
 
-from mspc.api import context, state
-from mspc.api.common.tensor import Symbol
-from mspc.api.context import FrozenContext
-from mspc.api.nn.cell import Cell
-from mspc.api.nn.cell_state import is_open
-from mspc.api.setting_kind import say_once
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call, identity, run_shared_passes
 from mspc.compiler.pipeline import shared_passes
@@ -24,6 +18,12 @@ from mspc.ir.layout import Layout, common_mesh, group_of, on_mesh
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import TensorType
+from mspc.mindspore_api import context, state
+from mspc.mindspore_api.common.tensor import Symbol
+from mspc.mindspore_api.context import FrozenContext
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.cell_state import is_open
+from mspc.mindspore_api.setting_kind import say_once
 from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import PassManager

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import Any
 
-from mspc.api.ops.primitive import Primitive
 from mspc.doctor.program import PUBLIC, ScriptFile, ScriptFiles, statements, walk
 from mspc.doctor.public import (
     MISSING,
@@ -27,6 +26,7 @@ from mspc.doctor.public import (
 )
 from mspc.doctor.scopes import Binding, Scope, scopes_of
 from mspc.ir.late_dataclass import dataclass
+from mspc.mindspore_api.ops.primitive import Primitive
 
 
 @dataclass(frozen=True, eq=False)

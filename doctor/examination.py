@@ -14,12 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mspc.api.index.module import said_of
-from mspc.api.ops.method_table import own_name
-from mspc.api.ops.operator_function import OperatorFunction, input_of, parameters_of
-from mspc.api.ops.primitive import Primitive
-from mspc.api.setting_kind import Reason, Setting, Table
-from mspc.api.settings import missing_file
 from mspc.doctor.evaluation import KnownValues, OwnInstance, Reach, Routine, imported_by
 from mspc.doctor.program import ScriptFile, ScriptFiles, children, walk
 from mspc.doctor.public import (
@@ -38,6 +32,12 @@ from mspc.doctor.scopes import Function, Inner, Scope
 from mspc.ir.diagnostics import MspcError, did_you_mean, nearest
 from mspc.ir.iterative import deep_calls
 from mspc.ir.late_dataclass import dataclass
+from mspc.mindspore_api.index.module import said_of
+from mspc.mindspore_api.ops.method_table import own_name
+from mspc.mindspore_api.ops.operator_function import OperatorFunction, input_of, parameters_of
+from mspc.mindspore_api.ops.primitive import Primitive
+from mspc.mindspore_api.setting_kind import Reason, Setting, Table
+from mspc.mindspore_api.settings import missing_file
 
 FILES_BEHIND_ERROR = 8
 """Files that may be read to tell what else the one lacks in which an import failed."""

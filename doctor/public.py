@@ -12,15 +12,15 @@ from dataclasses import fields
 from types import CodeType, ModuleType
 from typing import Any
 
-from mspc.api import alias, settings
-from mspc.api.common.tensor import TensorMethods
-from mspc.api.index.module import find, listed
-from mspc.api.nn.cell import Cell
-from mspc.api.ops.primitive import Primitive
-from mspc.api.placement import EVERYWHERE
-from mspc.api.rooms import home_of, public_name
-from mspc.api.setting_kind import Setting, Table, table
 from mspc.ir.late_dataclass import dataclass
+from mspc.mindspore_api import alias, settings
+from mspc.mindspore_api.common.tensor import TensorMethods
+from mspc.mindspore_api.index.module import find, listed
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.ops.primitive import Primitive
+from mspc.mindspore_api.placement import EVERYWHERE
+from mspc.mindspore_api.rooms import home_of, public_name
+from mspc.mindspore_api.setting_kind import Setting, Table, table
 from mspc.ops.op import REGISTRY, Op, has_gpu_kernel
 
 MISSING = object()

@@ -13,12 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mspc.analysis.aliasing import updated_parameters
-from mspc.api import context
-from mspc.api.common.initializers import InitialValue
-from mspc.api.common.tensor import Tensor
-from mspc.api.context import FrozenContext
-from mspc.api.runtime import asked_device
-from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
@@ -39,6 +33,12 @@ from mspc.ir.graph import Graph, Value, stages_of
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import Type, dtype_of
+from mspc.mindspore_api import context
+from mspc.mindspore_api.common.initializers import InitialValue
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.context import FrozenContext
+from mspc.mindspore_api.runtime import asked_device
+from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 from mspc.ops.collective.base import Collective
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
 from mspc.runtime.comm.interface import Communicator, collectives_of
@@ -393,7 +393,7 @@ class RankCalls:
         return self._handed_out(*self._run(target, args))
 
     def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
-        """Run `target(*args)` and return the outputs over all ranks; see `api.call_handler.CallHandler`.
+        """Run `target(*args)` and return the outputs over all ranks; see `mindspore_api.call_handler.CallHandler`.
 
         Raises:
             MspcError: as `launch` does, and if ranks that must compute together have different numbers of batches.
@@ -495,7 +495,7 @@ class RankCalls:
         return found.compiled.traced.rebuild(made)
 
     def collective(self, op: Collective, types: Sequence[Type], arrays: Sequence[Array]) -> Any:
-        """The result of a collective outside of a network; see `api.call_handler.CallHandler`."""
+        """The result of a collective outside of a network; see `mindspore_api.call_handler.CallHandler`."""
         return run_collective(self.job, op, types, arrays)
 
     def synchronize(self) -> None:
@@ -504,7 +504,7 @@ class RankCalls:
             self.job.hardware.memory.finish()
 
     def operations(self) -> tuple[float, float, float, float]:
-        """Floating-point operations of the step that ran last; see `api.call_handler.CallHandler`."""
+        """Floating-point operations of the step that ran last; see `mindspore_api.call_handler.CallHandler`."""
         return (0.0, 0.0, 0.0, 0.0) if self._ran is None else operations_of(self._ran.compiled, self.job.rank)
 
     def most_memory(self) -> int:

@@ -16,17 +16,17 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from mspc.api import alias, call_handler, state
-from mspc.api.context import FrozenContext, ParallelMode, freeze
-from mspc.api.errors import at_users_line, caller_location
-from mspc.api.nn.cell_state import is_open
-from mspc.api.setting_kind import say_once
-from mspc.api.settings import SHARDED
 from mspc.engine.script import ScriptError, name_of, run_script_as, source_of
 from mspc.ir.diagnostics import Location, MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.limits import LARGEST_SIZE, number_of
 from mspc.ir.types import DTYPES, TensorType, Type, dtype_of, is_too_large
+from mspc.mindspore_api import alias, call_handler, state
+from mspc.mindspore_api.context import FrozenContext, ParallelMode, freeze
+from mspc.mindspore_api.errors import at_users_line, caller_location
+from mspc.mindspore_api.nn.cell_state import is_open
+from mspc.mindspore_api.setting_kind import say_once
+from mspc.mindspore_api.settings import SHARDED
 from mspc.ops.collective.base import Collective
 
 
@@ -310,7 +310,7 @@ def _undone() -> Generator[None]:
 
 
 def _similar(name: str, namespace: dict[str, Any]) -> list[str]:
-    from mspc.api.nn.cell import Cell
+    from mspc.mindspore_api.nn.cell import Cell
 
     cells = [key for key, value in namespace.items() if isinstance(value, type) and issubclass(value, Cell)]
     own = [key for key in cells if namespace[key].__module__ == namespace.get("__name__")]
@@ -332,10 +332,10 @@ def _statements(source: bytes) -> tuple[ast.stmt, ...]:
 
 def _later_launches(module: ModuleType, path: Path, source: bytes, line: Location) -> tuple[Location, ...]:
     """Calls of a network or a Model below `line` at the script's top level, as far as its text shows them."""
-    from mspc.api.nn.cell import Cell
+    from mspc.mindspore_api.nn.cell import Cell
 
     # A script that has a Model has loaded its module, which takes long.
-    model = getattr(sys.modules.get("mspc.api.train.model"), "Model", ())
+    model = getattr(sys.modules.get("mspc.mindspore_api.train.model"), "Model", ())
     found: list[Location] = []
     for statement in _statements(source):
         if statement.lineno <= line.line or isinstance(statement, (ast.FunctionDef, ast.ClassDef)):

@@ -9,9 +9,6 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from mspc.api import context
-from mspc.api.common.tensor import Tensor
-from mspc.api.context import FrozenContext
 from mspc.compiler.driver import Compiled
 from mspc.compiler.in_memory import compile_in_memory
 from mspc.engine.calls import RankCalls, RanksWanted
@@ -20,6 +17,9 @@ from mspc.engine.own_collectives import name_of
 from mspc.engine.ranks.environment import mpi_size
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
+from mspc.mindspore_api import context
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.context import FrozenContext
 from mspc.runtime.device_choice import Wishes
 from mspc.runtime.pending import Pending
 

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api import state
-from mspc.api.common.parameter import HeldSlice, Parameter, StoredValue
-from mspc.api.common.tensor import Tensor
-from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
-from mspc.api.nn.optim.optimizer import Optimizer
 from mspc.compiler.driver import Compiled
 from mspc.engine.equal_values import SharedUpdates, compare_updates, shared_updates
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
+from mspc.mindspore_api import state
+from mspc.mindspore_api.common.parameter import HeldSlice, Parameter, StoredValue
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.nn.learning_rate_schedule import LearningRateSchedule
+from mspc.mindspore_api.nn.optim.optimizer import Optimizer
 from mspc.runtime.comm.agreement import gathered
 from mspc.runtime.comm.interface import Communicator, fingerprint
 from mspc.runtime.device_choice import EACH_ITS_OWN

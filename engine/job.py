@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, NoReturn
 
-from mspc import api
-from mspc.api.errors import at_users_line, is_library
+from mspc import mindspore_api
 from mspc.engine.ranks.environment import (
     job_name,
     limit_threads,
@@ -25,6 +24,7 @@ from mspc.engine.ranks.environment import (
 from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.late_dataclass import dataclass
+from mspc.mindspore_api.errors import at_users_line, is_library
 from mspc.runtime.device_choice import Hardware, Wishes
 
 
@@ -182,7 +182,7 @@ def _check_versions(comm: Any) -> None:
     """Raise MspcError on rank 0 if ranks run different versions of mspc; the others end later, without a text."""
     from mspc.runtime.comm.agreement import gathered
 
-    versions = gathered(comm, api.VERSION)
+    versions = gathered(comm, mindspore_api.VERSION)
     other = next((rank for rank, version in enumerate(versions) if version != versions[0]), 0)
     if not other:
         return

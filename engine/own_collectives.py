@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.errors import caller_location
 from mspc.compiler.call import Call, Placed, call_tensors
 from mspc.engine.job import Job
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import Type
+from mspc.mindspore_api.errors import caller_location
 from mspc.ops.collective.base import Collective, Rendezvous
 from mspc.ops.collective.point_to_point import Receive, Send
 from mspc.ops.op import Op, RequestedSharding

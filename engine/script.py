@@ -18,10 +18,10 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from mspc.api.communication.group import get_local_rank, get_rank
-from mspc.api.errors import at_users_line, is_library, raising_location
 from mspc.ir.diagnostics import Location, MspcError, broken_text
 from mspc.ir.files.regular import check_regular
+from mspc.mindspore_api.communication.group import get_local_rank, get_rank
+from mspc.mindspore_api.errors import at_users_line, is_library, raising_location
 
 
 class ScriptError(MspcError):
@@ -202,7 +202,7 @@ TEXTS = (str, repr, os.path.join, Path)
 """Functions that make a text or a path of their arguments and nothing else."""
 WRITING = (print, os.makedirs)
 """Functions that take a text and return nothing."""
-NAMING = ("mspc.api.train.checkpointing", "ModelCheckpoint")
+NAMING = ("mspc.mindspore_api.train.checkpointing", "ModelCheckpoint")
 """The callback whose arguments name files."""
 
 

@@ -15,14 +15,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mspc.api import call_handler, state
-from mspc.api.errors import is_library
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall
 from mspc.engine.calls import RankCalls, RanksWanted
 from mspc.engine.job import Job
 from mspc.engine.script import ScriptError, run_script_as
 from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.mindspore_api import call_handler, state
+from mspc.mindspore_api.errors import is_library
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.device_choice import Hardware, Wishes
 from mspc.runtime.faults.record import StoppedByOther

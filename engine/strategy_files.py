@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mspc.api import state
-from mspc.api.context import FrozenContext
-from mspc.api.settings import SHARDED
 from mspc.compiler.config import STRATEGIES_FROM
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import told_at
+from mspc.mindspore_api import state
+from mspc.mindspore_api.context import FrozenContext
+from mspc.mindspore_api.settings import SHARDED
 
 if TYPE_CHECKING:
     from mspc.plans.files.strategy_file import StrategyFile

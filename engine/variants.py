@@ -9,15 +9,15 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 from typing import Any
 
-from mspc.api.common.gradient import GradientFunction, JitFunction, NamedCall
-from mspc.api.common.parameter import changes
-from mspc.api.nn.cell import Cell
 from mspc.compiler.call import script_objects, stored_call
 from mspc.compiler.frontend.reads import Fingerprint, Reads
 from mspc.compiler.frontend.trace import Traced
 from mspc.engine.own_collectives import name_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.limits import number_of
+from mspc.mindspore_api.common.gradient import GradientFunction, JitFunction, NamedCall
+from mspc.mindspore_api.common.parameter import changes
+from mspc.mindspore_api.nn.cell import Cell
 
 VARIABLE = "MSPC_KEPT_GRAPHS"
 """The environment's name of how many graphs are stored of a cell or a function."""

@@ -7,9 +7,9 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """MindSpore has a module of this name too: what scripts know of `mspc.ops` is in api/ops."""
-    return importlib.import_module("mspc.api.alias").find_public("ops", name)
+    """MindSpore has a module of this name too: what scripts know of `mspc.ops` is in mindspore_api/ops."""
+    return importlib.import_module("mspc.mindspore_api.alias").find_public("ops", name)
 
 
 def __dir__() -> list[str]:
-    return dir(importlib.import_module("mspc.api.ops"))
+    return dir(importlib.import_module("mspc.mindspore_api.ops"))

@@ -16,8 +16,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from mspc.api.common.initializers import InitialValue
-from mspc.api.common.parameter import Parameter
 from mspc.compiler.driver import Compiled, DumpPoint
 from mspc.compiler.frontend.trace import Traced
 from mspc.ir.diagnostics import MspcError
@@ -28,6 +26,8 @@ from mspc.ir.graph import Graph, element_layouts
 from mspc.ir.initial_value import Description
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, TensorType, Type, dtype_of
+from mspc.mindspore_api.common.initializers import InitialValue
+from mspc.mindspore_api.common.parameter import Parameter
 from mspc.plans.files.plan_file import PlanFile
 from mspc.runtime.program import FORMAT, PROGRAM, WEIGHTS, Settings
 

@@ -8,7 +8,6 @@ from typing import Any, Protocol, Self, cast
 
 import numpy as np
 
-from mspc.api.common.initializers import InitialValue
 from mspc.checkpoint.mindir import (
     AS_TUPLE,
     ATTRIBUTES,
@@ -29,6 +28,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.text.facts import fields_of
 from mspc.ir.types import TensorType, Type
+from mspc.mindspore_api.common.initializers import InitialValue
 from mspc.ops.control.regions import COUNT, For, If, Loop, While
 from mspc.ops.convolution.window import paddings
 from mspc.ops.tensor.scatter import TensorScatterUpdate

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 
-from mspc.api.errors import caller_location
-from mspc.api.state import Session
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, TracedCall, compile_traced, trace_call
@@ -17,6 +15,8 @@ from mspc.engine.capture import CapturedCall
 from mspc.engine.script import only_named
 from mspc.ir.diagnostics import Location
 from mspc.ir.late_dataclass import dataclass
+from mspc.mindspore_api.errors import caller_location
+from mspc.mindspore_api.state import Session
 from mspc.output.dumps import NO_FILES, File, StageFiles
 from mspc.passes.base import OnPass
 

@@ -10,7 +10,6 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from mspc.api.nn.cell_state import Dimension, open_dimensions
 from mspc.compiler.driver import Compiled
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
@@ -18,6 +17,7 @@ from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import TensorType
+from mspc.mindspore_api.nn.cell_state import Dimension, open_dimensions
 from mspc.output.dumps import NO_FILES
 from mspc.output.programs import compile_for
 

@@ -7,9 +7,9 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """MindSpore has a module of this name too: what scripts know of `mspc.runtime` is in api/runtime.py."""
-    return importlib.import_module("mspc.api.alias").find_public("runtime", name)
+    """MindSpore has a module of this name too: what scripts know of `mspc.runtime` is in mindspore_api/runtime.py."""
+    return importlib.import_module("mspc.mindspore_api.alias").find_public("runtime", name)
 
 
 def __dir__() -> list[str]:
-    return dir(importlib.import_module("mspc.api.runtime"))
+    return dir(importlib.import_module("mspc.mindspore_api.runtime"))

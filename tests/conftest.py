@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
-from mspc.api import call_handler, state
+from mspc.mindspore_api import call_handler, state
 from mspc.passes.base import VERIFY
 from tests import quick
 from tests.serving import FOLDER
@@ -44,7 +44,8 @@ os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
 LONG = (
     "oracle/test_judges.py", "passes/test_random_networks.py", "test_planted_errors.py", "ops/test_ops.py",
     "test_conformance.py", "samples/", "compiler/test_rank_kinds.py", "compiler/test_vision_networks.py",
-    "api/common/test_public_modules.py", "runtime/comm/test_mismatches.py", "commands/", "checkpoint/test_resuming.py",
+    "mindspore_api/common/test_public_modules.py", "runtime/comm/test_mismatches.py", "commands/",
+    "checkpoint/test_resuming.py",
     "ops/collective/test_every.py", "engine/", "ops/cuda/", "gpu/", "runtime/", "passes/search/", "search/",
     "test_packaging.py", "test_recipes.py", "test_stubs.py", "test_types.py",
 )  # fmt: skip
@@ -157,9 +158,7 @@ def update_goldens(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten; never where CI is set: nobody reads the difference there."""
     wanted = bool(request.config.getoption("--update-goldens"))
     if wanted and os.environ.get("CI"):
-        pytest.exit(
-            "--update-goldens is refused where CI is set: rewrite them at home and read the difference", 2
-        )
+        pytest.exit("--update-goldens is refused where CI is set: rewrite them at home and read the difference", 2)
     return wanted
 
 

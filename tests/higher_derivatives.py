@@ -296,7 +296,7 @@ def found(program: Program, folder: Path, way: str) -> list[np.ndarray]:
     """Return the results of the program: as a cell, from functions called one by one, or sharded over 2 ranks."""
     from mspc import Tensor
     from mspc.ir.types import FLOAT64
-    from tests.api.nn.training import Training
+    from tests.mindspore_api.nn.training import Training
 
     module = program.module(folder)
     if way == "ranks":

@@ -23,7 +23,6 @@ from typing import Any
 
 from mspc import Parameter, nn, ops
 from mspc.analysis.cost.timeline import StreamTimeline
-from mspc.api.context import freeze
 from mspc.common.initializer import initializer
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
@@ -32,6 +31,7 @@ from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.mindspore_api.context import freeze
 from mspc.ops.op import load_operators
 from mspc.passes.lib.choices import ShardingChoice
 from mspc.passes.sharding.propagate_sharding import begun

@@ -17,14 +17,22 @@ LIMIT = 0.5
 FOLDER = Path(__file__).resolve().parent
 STARTS = re.compile(r"\b(?:subprocess|SERVED|find_mpirun|torch|JUDGES)\b")
 """In the text of a file: its tests start processes, or load PyTorch, either of which takes seconds."""
-ALSO = frozenset(("engine/ranks/test_launching.py", "oracle/test_activations.py", "serving/test_served.py",
-                  "verify/test_comparison.py"))
+ALSO = frozenset(
+    (
+        "engine/ranks/test_launching.py",
+        "oracle/test_activations.py",
+        "serving/test_served.py",
+        "verify/test_comparison.py",
+    )
+)
 """Files of which that does not hold, or which stand for their folders."""
-SLOW = frozenset("""
+SLOW = frozenset(
+    """
     analysis/test_counted_bytes.py
-    api/common/test_bad_arguments.py api/common/test_sharded_functions.py api/common/test_unread_arguments.py
-    data/dataset/test_crew.py data/dataset/test_workers.py api/nn/test_sharded_optimizers.py
-    api/test_notebook.py api/train/test_tutorial_loss.py
+    mindspore_api/common/test_bad_arguments.py mindspore_api/common/test_sharded_functions.py
+    mindspore_api/common/test_unread_arguments.py
+    mindspore_api/dataset/test_crew.py mindspore_api/dataset/test_workers.py mindspore_api/nn/test_sharded_optimizers.py
+    mindspore_api/test_notebook.py mindspore_api/train/test_tutorial_loss.py
     checkpoint/test_sets.py
     checkpoint/test_resuming.py checkpoint/test_strategies.py
     commands/test_check.py commands/test_damaged_dumps.py commands/test_diff.py commands/test_long_output.py
@@ -54,7 +62,8 @@ SLOW = frozenset("""
     runtime/faults/test_pauses.py runtime/test_memory_plan.py
     samples/test_resnet_on_ranks.py samples/test_transformer.py
     test_grouped.py test_house.py test_layering.py test_planted_errors.py
-""".split())
+""".split()
+)
 """Files with a test whose first case is slow; in `test_grouped.py` one test looks at all cases of another."""
 
 

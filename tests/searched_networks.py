@@ -26,7 +26,6 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.nodes import least_seconds
 from mspc.analysis.cost.timeline import StreamTimeline
-from mspc.api.context import freeze
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import DumpPoint, TracedCall, compile_traced, trace_call
@@ -36,6 +35,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, operand_types
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.types import FLOAT32, INT32, TensorType
+from mspc.mindspore_api.context import freeze
 from mspc.passes.lib.choices import composite_conflict, rule_of
 from mspc.passes.lib.placement import work_of
 from mspc.plans.operator_names import LAYOUTS

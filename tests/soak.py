@@ -19,7 +19,7 @@ import numpy as np
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.api import call_handler
+from mspc.mindspore_api import call_handler
 
 SIZE = 1000
 GROWTH = 0.05

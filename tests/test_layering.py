@@ -24,17 +24,16 @@ LAYERS: dict[str, str] = {
     "passes": "ir sharding ops analysis",
     "plans": "ir sharding ops analysis passes",
     "runtime": "ir sharding ops analysis",
-    "api": "ir sharding checkpoint ops plans/files",
-    "data": "ir checkpoint ops api",
-    "readers": "ir sharding checkpoint ops plans/files api",
-    "doctor": "ir ops api",
-    "compiler": "ir sharding checkpoint ops analysis passes plans api",
-    "engine": "ir sharding checkpoint ops analysis passes plans runtime api doctor compiler",
-    "output": "ir sharding checkpoint ops analysis passes plans runtime api compiler engine",
-    "search": "ir sharding checkpoint ops analysis passes plans runtime api compiler engine output",
-    "verify": "ir sharding checkpoint ops analysis passes plans runtime api compiler engine",
-    "commands": "ir sharding checkpoint ops analysis passes plans runtime api doctor compiler engine output search"
-    " verify readers",
+    "mindspore_api": "ir sharding checkpoint ops plans/files",
+    "readers": "ir sharding checkpoint ops plans/files mindspore_api",
+    "doctor": "ir ops mindspore_api",
+    "compiler": "ir sharding checkpoint ops analysis passes plans mindspore_api",
+    "engine": "ir sharding checkpoint ops analysis passes plans runtime mindspore_api doctor compiler",
+    "output": "ir sharding checkpoint ops analysis passes plans runtime mindspore_api compiler engine",
+    "search": "ir sharding checkpoint ops analysis passes plans runtime mindspore_api compiler engine output",
+    "verify": "ir sharding checkpoint ops analysis passes plans runtime mindspore_api compiler engine",
+    "commands": "ir sharding checkpoint ops analysis passes plans runtime mindspore_api doctor compiler engine output"
+    " search verify readers",
 }
 """Top folders of mspc and what each may import beside itself: the one list that a new top folder is entered in."""
 ROOMS: dict[str, str] = {
@@ -177,14 +176,17 @@ def packages_of(module: str) -> set[str]:
     return {".".join(parts[:count]) for count in range(2, len(parts))}
 
 
-_BOTH = "scripts know a module of this name, which is api's"
+_BOTH = "scripts know a module of this name, which is mindspore_api's"
 BOTH = {"mspc.ops", "mspc.runtime"}
 """Packages that load MindSpore's modules of the same name for scripts."""
 LATE = {
-    ("mspc.api.index.module", "mspc.api.index.functions"): "what a row makes may name every operator and function",
-    ("mspc.api.ops", "mspc.api.common.tensor"): "operators that run at once make tensors",
-    ("mspc.ops", "mspc.api.ops"): _BOTH,
-    ("mspc.ops", "mspc.api.alias"): _BOTH,
+    (
+        "mspc.mindspore_api.index.module",
+        "mspc.mindspore_api.index.functions",
+    ): "what a row makes may name every operator and function",
+    ("mspc.mindspore_api.ops", "mspc.mindspore_api.common.tensor"): "operators that run at once make tensors",
+    ("mspc.ops", "mspc.mindspore_api.ops"): _BOTH,
+    ("mspc.ops", "mspc.mindspore_api.alias"): _BOTH,
 }
 """Modules that are loaded when a name is asked for or a network is called, and not before, with the reason."""
 
@@ -300,9 +302,7 @@ def test_nothing_is_pickled_or_evaluated() -> None:
     for path in package_files():
         shown = str(path.relative_to(ROOT))
         wrong += [
-            f"{shown}:{line} imports {m}"
-            for m, _, line in imports(path)
-            if m.split(".")[0] in ("pickle", "marshal")
+            f"{shown}:{line} imports {m}" for m, _, line in imports(path) if m.split(".")[0] in ("pickle", "marshal")
         ]
         if shown not in (RUNS_SCRIPTS, WRITES_METHODS):
             wrong += [f"{shown}:{line} calls {name}" for line, name in read(path).evaluated]

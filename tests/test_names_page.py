@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from docs.site.public_names import DOCUMENT, MODULES, document, lacking, table
-from mspc.api import index
-from mspc.api.index.module import absent_names
-from mspc.api.index.table import rows_of
+from mspc.mindspore_api import index
+from mspc.mindspore_api.index.module import absent_names
+from mspc.mindspore_api.index.table import rows_of
 
 
 def test_the_page_is_made_from_the_index(update_goldens: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.api.index.stubs import stubs
+from mspc.mindspore_api.index.stubs import stubs
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_wheel_holds_every_module(root: Path, wheel_names: set[str]) -> None:
 def test_wheel_holds_the_grammar_the_page_the_index_and_no_other_data(root: Path, wheel_names: set[str]) -> None:
     data = {name for name in wheel_names if name.startswith("mspc/") and not name.endswith(".py")}
     page = {f"mspc/commands/view/page/built/view.{kind}" for kind in ("js", "css")}
-    tables = {f"mspc/api/index/{path.name}" for path in (root / "api/index").glob("*.txt")}
+    tables = {f"mspc/mindspore_api/index/{path.name}" for path in (root / "mindspore_api/index").glob("*.txt")}
     assert len(tables) > 10
     assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"} | page | tables
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mspc.api import mint, ops
-from mspc.api.common.tensor import Tensor
-from mspc.api.index.stubs import PACKAGES, STATED, result_of, write
+from mspc.mindspore_api import mint, ops
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.index.stubs import PACKAGES, STATED, result_of, write
 from tests.conftest import HANG
 
 SCRIPT = """
@@ -196,7 +196,7 @@ def test_results_have_the_types_that_stubs_state() -> None:
 
 def test_methods_and_operators_of_tensors_are_stated(made: Path) -> None:
     (tensor,) = [
-        node for node in ast.parse((made / "mspc-stubs/api/common/tensor.pyi").read_text()).body
+        node for node in ast.parse((made / "mspc-stubs/mindspore_api/common/tensor.pyi").read_text()).body
         if isinstance(node, ast.ClassDef)
     ]  # fmt: skip
     stated = {node.name: node for node in tensor.body if isinstance(node, ast.FunctionDef)}

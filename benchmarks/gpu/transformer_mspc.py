@@ -13,8 +13,8 @@ import transformer
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.api.call_handler import current
 from mspc.communication import get_group_size, get_rank, init
+from mspc.mindspore_api.call_handler import current
 
 sizes, options = transformer.parsed()
 DATA, TENSOR = sizes.data, sizes.tensor

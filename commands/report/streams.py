@@ -99,7 +99,7 @@ def is_terminal(stream: Any) -> bool:
     """Return whether a person's terminal shows `stream`: the terminals that mpirun makes for its ranks do not count."""
     if not stream.isatty():
         return False
-    from mspc.api.state import Session  # few who print to no terminal need it
+    from mspc.mindspore_api.state import Session  # few who print to no terminal need it
 
     return Session.from_environment().size == 1
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mspc.api.common import parameter as session
-from mspc.api.errors import is_own
-from mspc.api.nn.cell import Cell
-from mspc.api.ops.checked import explained
 from mspc.compiler.frontend.source import FunctionTree
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, describe
 from mspc.ir.diagnostics import OWN_FILES, MspcError
 from mspc.ir.graph import Parameter
+from mspc.mindspore_api.common import parameter as session
+from mspc.mindspore_api.errors import is_own
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.ops.checked import explained
 from mspc.ops.tensor.reshape import Cast
 
 

@@ -10,13 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import FACTS, Parameter
-from mspc.api.common.tensor import Tensor
-from mspc.api.nn.cell import Cell
-from mspc.api.nn.cell_state import Precision
-from mspc.api.nn.container import CellList
-from mspc.api.ops.function_arguments import exchanged, permutation
-from mspc.api.ops.method_table import find_method, method_names, misfit, respelled
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import (
@@ -36,6 +29,13 @@ from mspc.compiler.frontend.values import (
 from mspc.ir.diagnostics import Frames, MspcError, kind_of
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
+from mspc.mindspore_api.common.parameter import FACTS, Parameter
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.cell_state import Precision
+from mspc.mindspore_api.nn.container import CellList
+from mspc.mindspore_api.ops.function_arguments import exchanged, permutation
+from mspc.mindspore_api.ops.method_table import find_method, method_names, misfit, respelled
 
 ALIKE = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", *(fact.strip("_") for fact in FACTS)})
 """What the program may ask of a Parameter that is equal for those that are alike, which `FACTS` tells."""

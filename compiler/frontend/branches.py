@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import Parameter
 from mspc.compiler.frontend.operators import is_number, reshape, truth
 from mspc.compiler.frontend.state import INLINE_LIMIT, Tracer, number_dtype
 from mspc.compiler.frontend.values import (
@@ -32,6 +31,7 @@ from mspc.compiler.frontend.values import (
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value, element_types
 from mspc.ir.types import BOOL, INT64, DType, TensorType
+from mspc.mindspore_api.common.parameter import Parameter
 from mspc.ops.control.regions import If, While, captured_values, emit_regions, outlined
 from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.math.arithmetic import Select

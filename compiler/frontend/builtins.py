@@ -10,8 +10,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from mspc.api.common.parameter import Parameter
-from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, fold, is_graph_value, require_decided, truth
 from mspc.compiler.frontend.state import Tracer
@@ -19,6 +17,8 @@ from mspc.compiler.frontend.values import Closure, Frame, TensorMethod, contains
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL
+from mspc.mindspore_api.common.parameter import Parameter
+from mspc.mindspore_api.common.tensor import Tensor
 
 Handler = Callable[..., Any]
 """(tracer, frame, node, *arguments) -> value."""

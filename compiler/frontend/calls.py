@@ -11,15 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from mspc.api.common.gradient import GradientFunction, JitFunction, NamedCall
-from mspc.api.common.parameter import Parameter as Weight
-from mspc.api.common.tensor import Tensor
-from mspc.api.errors import is_own
-from mspc.api.nn.cell import Cell
-from mspc.api.nn.optim.optimizer import Optimizer
-from mspc.api.ops.multitype import Morph, MultitypeFuncGraph
-from mspc.api.ops.own_operators import Attributed, Custom, HookBackward, InsertGradientOf
-from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.argument_binding import bind, naming_arguments
 from mspc.compiler.frontend.attributes import get_attribute, method_function, register_cells, take_early_reads
 from mspc.compiler.frontend.builtins import HANDLERS, attribute_handlers
@@ -47,6 +38,15 @@ from mspc.compiler.frontend.values import (
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, OFFLOAD_INSIDE, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.mindspore_api.common.gradient import GradientFunction, JitFunction, NamedCall
+from mspc.mindspore_api.common.parameter import Parameter as Weight
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.errors import is_own
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.optim.optimizer import Optimizer
+from mspc.mindspore_api.ops.multitype import Morph, MultitypeFuncGraph
+from mspc.mindspore_api.ops.own_operators import Attributed, Custom, HookBackward, InsertGradientOf
+from mspc.mindspore_api.ops.primitive import Primitive
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import Parameter
-from mspc.api.common.tensor import Tensor
-from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.state import Tracer
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, OFFLOAD_INSIDE, STAGE, Node, Value
 from mspc.ir.types import DType, TensorType, dtype_of
+from mspc.mindspore_api.common.parameter import Parameter
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.nn.cell import Cell
 from mspc.ops.control.structural import constrained
 
 

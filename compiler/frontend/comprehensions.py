@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from mspc.api.common import parameter as session
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import truth
 from mspc.compiler.frontend.source import FunctionSource
@@ -16,6 +15,7 @@ from mspc.compiler.frontend.values import Frame
 from mspc.ir.graph import Constant, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
+from mspc.mindspore_api.common import parameter as session
 from mspc.ops.control.structural import Gradient
 
 FEWEST = 4

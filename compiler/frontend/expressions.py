@@ -7,8 +7,6 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from mspc.api.common.parameter import Parameter
-from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.attributes import get_attribute, look_up, set_attribute
 from mspc.compiler.frontend.branches import condition_of, negation
 from mspc.compiler.frontend.builtins import text_of
@@ -22,6 +20,8 @@ from mspc.compiler.frontend.values import Closure, Frame, describe
 from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import BOOL
+from mspc.mindspore_api.common.parameter import Parameter
+from mspc.mindspore_api.nn.cell import Cell
 
 
 def evaluate(tracer: Tracer, frame: Frame, node: ast.expr) -> Any:

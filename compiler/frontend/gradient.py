@@ -8,11 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mspc.api.common import parameter as session
-from mspc.api.common.gradient import NO_GRADIENTS, GradientFunction, JitFunction
-from mspc.api.common.tensor import Tensor
-from mspc.api.nn.cell import Cell
-from mspc.api.ops.own_operators import Custom
 from mspc.compiler.frontend.argument_binding import as_it_is
 from mspc.compiler.frontend.primitives import operand
 from mspc.compiler.frontend.remembered_calls import (
@@ -29,6 +24,11 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Parameter, Value, copied_node, interpose
 from mspc.ir.layout import NamedLayout
 from mspc.ir.types import TensorType
+from mspc.mindspore_api.common import parameter as session
+from mspc.mindspore_api.common.gradient import NO_GRADIENTS, GradientFunction, JitFunction
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.ops.own_operators import Custom
 from mspc.ops.control.custom import Custom as CustomOp
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient, ScriptFunction, rule_of
 from mspc.ops.control.structural import Depend, Gradient, TupleGetItem

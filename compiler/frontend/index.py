@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.tensor import Tensor
-from mspc.api.nn.cell import Cell
-from mspc.api.nn.container import CellList
 from mspc.compiler.frontend.operators import is_graph_value, reshape
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import COMPUTED, contains_tensor, describe, way_of
@@ -20,6 +17,9 @@ from mspc.ir.graph import Constant, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.types import BOOL, INT64
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.container import CellList
 
 Shape = tuple[int, ...]
 

@@ -12,12 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import FACTS
-from mspc.api.common.parameter import Parameter as ScriptParameter
-from mspc.api.common.tensor import Tensor
-from mspc.api.nn.cell import Cell
-from mspc.api.nn.container import CellList
-from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.branches import TraceSnapshot
 from mspc.compiler.frontend.cell_marks import stage_of
 from mspc.compiler.frontend.expressions import assign
@@ -31,6 +25,12 @@ from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value, asks_f
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
+from mspc.mindspore_api.common.parameter import FACTS
+from mspc.mindspore_api.common.parameter import Parameter as ScriptParameter
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.container import CellList
+from mspc.mindspore_api.ops.primitive import Primitive
 from mspc.ops.control.regions import For, MakeStack, Scan, emit_regions, outlined, with_effects
 from mspc.ops.control.structural import Depend, Gradient, TupleGetItem
 from mspc.ops.math.arithmetic import AddN, LogicalAnd, LogicalOr, Maximum, Minimum, Mul

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.gradient import JitFunction
-from mspc.api.nn.wrap import GradAccumulationCell
 from mspc.compiler.frontend.branches import TraceSnapshot
 from mspc.compiler.frontend.index import subscript
 from mspc.compiler.frontend.loops import Kept, LoopLeaf, LoopPlan, leaves_of, mapped, run_loop
@@ -21,6 +19,8 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors
 from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.graph import Parameter, Value
+from mspc.mindspore_api.common.gradient import JitFunction
+from mspc.mindspore_api.nn.wrap import GradAccumulationCell
 from mspc.ops.control.regions import MakeStack, Scan, body_of, with_effects
 
 LOOP = ast.parse("for x in xs:\n    carry = carry").body[0]

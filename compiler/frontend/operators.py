@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import Parameter
-from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Undecided, contains_tensor, describe, on_way, way_of
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, TensorType
+from mspc.mindspore_api.common.parameter import Parameter
+from mspc.mindspore_api.common.tensor import Tensor
 
 Python = Callable[..., Any]
 

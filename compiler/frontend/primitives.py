@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.seed import seeds_of_call
-from mspc.api.common.tensor import Tensor
-from mspc.api.ops.eager import called
-from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, tensors_in
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Node, Value
 from mspc.ir.layout import NamedLayout
+from mspc.mindspore_api.common.seed import seeds_of_call
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.ops.eager import called
+from mspc.mindspore_api.ops.primitive import Primitive
 from mspc.ops.control.structural import Depend
 from mspc.ops.op import Op, RequestedSharding
 from mspc.ops.operator_arguments import misfit

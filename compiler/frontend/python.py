@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import Parameter, ParameterTuple
-from mspc.api.common.tensor import Tensor
-from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.builtins import REFUSED
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import COMPUTED, Frame, contains_tensor, describe, values_in
 from mspc.ir.diagnostics import MspcError, is_about_digits, kind_of
 from mspc.ir.graph import Value
+from mspc.mindspore_api.common.parameter import Parameter, ParameterTuple
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.nn.cell import Cell
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]

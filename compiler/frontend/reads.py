@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import FACTS, Parameter, changes
-from mspc.api.common.tensor import Tensor
-from mspc.api.errors import is_library, is_own
-from mspc.api.nn.cell import Cell
-from mspc.api.nn.container import CellDict, CellList, SequentialCell
+from mspc.mindspore_api.common.parameter import FACTS, Parameter, changes
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.errors import is_library, is_own
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.container import CellDict, CellList, SequentialCell
 
 MISSING = object()
 GONE = object()

@@ -14,14 +14,14 @@ from collections.abc import Collection, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mspc.api.common.gradient import JitFunction
-from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.cell_marks import is_sharded_function
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure
 from mspc.ir.graph import Node, Value, interpose
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
+from mspc.mindspore_api.common.gradient import JitFunction
+from mspc.mindspore_api.nn.cell import Cell
 from mspc.ops.control.structural import Gradient, StopGradient
 from mspc.ops.op import Op
 

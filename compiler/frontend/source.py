@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from mspc.api.errors import PACKAGE, is_own
-from mspc.api.index.functions import tree_at
-from mspc.api.index.table import is_table
 from mspc.ir.diagnostics import Location, MspcError, cell_name
 from mspc.ir.files.atomic_writing import utf8_bytes
+from mspc.mindspore_api.errors import PACKAGE, is_own
+from mspc.mindspore_api.index.functions import tree_at
+from mspc.mindspore_api.index.table import is_table
 
 FunctionTree = ast.FunctionDef | ast.Lambda
 
-_API = os.path.join(PACKAGE, "api", "")
+_API = os.path.join(PACKAGE, "mindspore_api", "")
 _TRACED_OWN = (
     *(os.path.join(_API, *place) for place in (
         ("index", ""), ("nn", ""), ("boost",), ("experimental", ""), ("mint", ""), ("ops", "function", ""),

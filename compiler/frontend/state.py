@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mspc.api.common import parameter as session
-from mspc.api.common.initializers import InitialValue
-from mspc.api.common.tensor import Tensor
-from mspc.api.nn.cell_state import Precision
 from mspc.compiler.frontend.reads import Reads
 from mspc.compiler.frontend.source import Sources
 from mspc.compiler.frontend.values import Frame, TooManyErrors, describe
@@ -21,6 +17,10 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import Location, MspcError, did_you_mean, value_repr
 from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, FLOAT32, HALVES, INT64, DType, TensorType, TupleType, dtype_of
+from mspc.mindspore_api.common import parameter as session
+from mspc.mindspore_api.common.initializers import InitialValue
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.nn.cell_state import Precision
 from mspc.ops.bases import operand_dtypes, promoted, promotes_from
 from mspc.ops.control.structural import Depend, TupleGetItem, is_constraint
 from mspc.ops.op import REGISTRY, Op

@@ -13,9 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from mspc.api.common.gradient import jit
-from mspc.api.common.no_grad import _no_grad
-from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.branches import condition_of
 from mspc.compiler.frontend.expressions import assign, closure, evaluate, evaluate_test
 from mspc.compiler.frontend.index import unpacked
@@ -39,6 +36,9 @@ from mspc.compiler.frontend.values import (
     describe,
 )
 from mspc.ir.diagnostics import MspcError, kind_of
+from mspc.mindspore_api.common.gradient import jit
+from mspc.mindspore_api.common.no_grad import _no_grad
+from mspc.mindspore_api.nn.cell import Cell
 
 MAX_TURNS = 100_000
 """Turns of one `while` loop; a condition that never fails reaches it."""

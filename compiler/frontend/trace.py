@@ -17,11 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mspc.api.common import parameter as session
-from mspc.api.common.gradient import GradientFunction, JitFunction, NamedCall
-from mspc.api.common.initializers import InitialValue
-from mspc.api.common.tensor import Tensor
-from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.calls import call
 from mspc.compiler.frontend.cell_marks import is_sharded_function
 from mspc.compiler.frontend.operators import is_graph_value
@@ -37,6 +32,11 @@ from mspc.ir.iterative import deep_calls
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.limits import DEEPEST_TUPLE
 from mspc.ir.types import StackType, TensorType, dtype_of
+from mspc.mindspore_api.common import parameter as session
+from mspc.mindspore_api.common.gradient import GradientFunction, JitFunction, NamedCall
+from mspc.mindspore_api.common.initializers import InitialValue
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.nn.cell import Cell
 from mspc.ops.control.structural import Gradient
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mspc.api.common.parameter import Parameter as Weight
-from mspc.api.common.tensor import Tensor
-from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.ir.diagnostics import Frames, MspcError, value_repr
 from mspc.ir.graph import Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.mindspore_api.common.parameter import Parameter as Weight
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.nn.cell import Cell
 
 
 class Poisoned(Exception):

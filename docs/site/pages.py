@@ -128,7 +128,7 @@ def members(module: str) -> list[tuple[str, Any]]:
         (name, value)
         for name, value in listed
         if (inspect.isclass(value) or inspect.isroutine(value)) and name not in operators
-        and str(getattr(value, "__module__", "")).startswith(("mspc.api", "mspc.ir"))
+        and str(getattr(value, "__module__", "")).startswith(("mspc.mindspore_api", "mspc.ir"))
     ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ taken from an installed one in two steps, for which two interpreters may be need
 the first:
 
     python docs/site/public_names.py list > names.json     # where MindSpore is installed
-    python docs/site/public_names.py take names.json       # where mspc is; writes api/index/mindspore.txt
+    python docs/site/public_names.py take names.json       # where mspc is; writes mindspore_api/index/mindspore.txt
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MODULES = (
     "common.initializer", "context", "log", "runtime", "_checkparam",
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT, TABLE = ROOT / "docs" / "names.md", ROOT / "api" / "index" / "mindspore.txt"
+DOCUMENT, TABLE = ROOT / "docs" / "names.md", ROOT / "mindspore_api" / "index" / "mindspore.txt"
 HEAD = """# Names
 
 Which of MindSpore's public names mspc has: those that MindSpore {version}, a build for the CPU, lists in a module
 (`__all__`, or what its `dir()` shows), and those that can be had under the same name here. `Tensor` stands for the
 methods and attributes of tensors. A name that is here may still refuse an argument: it says so then. Made from the
-tables of `api/index/` by `docs/site/public_names.py`.
+tables of `mindspore_api/index/` by `docs/site/public_names.py`.
 
 | Module | MindSpore | mspc | Share |
 |---|---|---|---|
@@ -104,8 +104,8 @@ def table(names: dict[str, Any]) -> str:
 
 def document() -> str:
     """The text of docs/names.md, from the index."""
-    from mspc.api.alias import API_LEVEL
-    from mspc.api.index.table import rows_of
+    from mspc.mindspore_api.alias import API_LEVEL
+    from mspc.mindspore_api.index.table import rows_of
 
     text, missing = HEAD.format(version=API_LEVEL), ""
     total = there = 0
@@ -125,7 +125,7 @@ def document() -> str:
 
 def _reasons() -> str:
     """An item for everything that the index says of names that mspc lacks, with those names."""
-    from mspc.api.index.module import absent_names, said_of
+    from mspc.mindspore_api.index.module import absent_names, said_of
 
     why: dict[str, list[str]] = {}
     for name in sorted(absent_names()):

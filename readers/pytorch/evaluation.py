@@ -8,15 +8,15 @@ from typing import Any, Protocol
 
 import ml_dtypes
 
-from mspc.api import ops
-from mspc.api.common.parameter import Parameter
-from mspc.api.common.tensor import Tensor
-from mspc.api.errors import ApiRuntimeError
-from mspc.api.nn.cell import Cell
-from mspc.api.nn.cell_state import Precision
 from mspc.ir.diagnostics import Frames, MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.common.parameter import Parameter
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.errors import ApiRuntimeError
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.cell_state import Precision
 from mspc.readers.pytorch.exported_program import (
     CONDITION,
     CONTROL,

@@ -17,11 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from mspc.api.setting_kind import say_once
 from mspc.checkpoint.opening import HUGGING_FACE_INDEX, open_checkpoint
 from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
+from mspc.mindspore_api.setting_kind import say_once
 from mspc.readers.pytorch.exported_program import ExportedProgram
 from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.other_weights import JoinedWeight, with_weights

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.api.common.initializers import InitialValue, Normal, initial_value
-from mspc.api.common.parameter import Parameter, StoredValue
-from mspc.api.common.tensor import Tensor
-from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
-from mspc.api.nn.cell import Cell
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, TensorType
+from mspc.mindspore_api.common.initializers import InitialValue, Normal, initial_value
+from mspc.mindspore_api.common.parameter import Parameter, StoredValue
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.mindspore_api.nn.cell import Cell
 from mspc.readers.pytorch.evaluation import Evaluator, evaluated
 from mspc.readers.pytorch.exported_program import ExportedProgram, NodeResult, ProgramInput, ProgramOutput
 from mspc.readers.pytorch.kinds.aten_table import check_kinds

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mspc.api import ops
-from mspc.api.mint import optim
-from mspc.api.nn.cell import Cell
-from mspc.api.nn.loss_scale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell
-from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell, _SumOfParts
-from mspc.api.setting_kind import say_once
 from mspc.ir.diagnostics import Location, MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64, DType, TensorType
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.mint import optim
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.loss_scale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell
+from mspc.mindspore_api.nn.wrap import GradAccumulationCell, TrainOneStepCell, _SumOfParts
+from mspc.mindspore_api.setting_kind import say_once
 from mspc.readers.pytorch.exported_program import (
     CONTROL,
     Argument,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mspc.api import ops
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
+from mspc.mindspore_api import ops
 from mspc.readers.pytorch.exported_program import (
     CONTROL,
     INLINED,

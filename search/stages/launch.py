@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from mspc.analysis.cost.machine import Machine
-from mspc.api.settings import SHARDED
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
+from mspc.mindspore_api.settings import SHARDED
 from mspc.passes.lib.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from mspc.plans.files.plan_file import PlanFile, StagePlan, together
 from mspc.search.plans.alternatives import MEGATRON, PlanRequest, tensor_sizes

@@ -10,8 +10,6 @@ from functools import cached_property
 from itertools import groupby, takewhile
 from typing import Any
 
-from mspc.api.nn.cell import Cell
-from mspc.api.nn.wrap import GradAccumulationCell, PipelineCell, TrainOneStepCell
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
@@ -20,6 +18,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, STAGE, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import CELLS, each_of_cells
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.wrap import GradAccumulationCell, PipelineCell, TrainOneStepCell
 from mspc.ops.control.regions import body_of, runs_layers
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.lib.stage_placement import micro_batch_loop

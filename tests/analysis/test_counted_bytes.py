@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from mspc.analysis.cost.nodes import sent_bytes
-from mspc.api.state import Session
 from mspc.engine.capture import capture
 from mspc.ir.graph import Parameter
+from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World

@@ -12,13 +12,13 @@ from safetensors.numpy import load_file, save_file
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn
-from mspc.api.common.api import _cell_graph_executor
 from mspc.checkpoint import mindspore_file
 from mspc.checkpoint.mindspore_file import Entry
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files import tensors as wire
 from mspc.ir.layout import Layout
 from mspc.ir.types import DTYPES, FLOAT32, TensorType
+from mspc.mindspore_api.common.api import _cell_graph_executor
 from mspc.parallel import (
     build_searched_strategy,
     load_distributed_checkpoint,

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 import mspc as ms
-from mspc.api import call_handler, state
-from mspc.api.train.checkpointing import Resumed, resume_training
-from mspc.api.train.model import COUNTERS, SEEDS, restore, state_of_rank
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.sets import find_sets
 from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api import call_handler, state
+from mspc.mindspore_api.train.checkpointing import Resumed, resume_training
+from mspc.mindspore_api.train.model import COUNTERS, SEEDS, restore, state_of_rank
 from mspc.train import Callback, CheckpointConfig, ModelCheckpoint
-from tests.api.nn.test_train import Losses, model
-from tests.api.nn.test_train import data as batches
 from tests.checkpoint.trained import LOSS, Trained, trained  # noqa: F401  # a fixture
 from tests.checkpoint.written_sets import unsealed
+from tests.mindspore_api.nn.test_train import Losses, model
+from tests.mindspore_api.nn.test_train import data as batches
 
 WAYS = {
     "slices": "dict(integrated_save=False)",

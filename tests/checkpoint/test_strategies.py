@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import mspc as ms
 from mspc import Tensor, merge_pipeline_strategys, parallel
-from mspc.api.train.serialization import spread
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.sets import INDEX, publish, rank_file
 from mspc.checkpoint.sliced import layouts_in
@@ -23,6 +22,7 @@ from mspc.checkpoint.writing import TensorSlice, write_slices
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
+from mspc.mindspore_api.train.serialization import spread
 from mspc.parallel import transform_checkpoints
 from mspc.plans.files.strategy_file import (
     ParameterCut,

@@ -12,7 +12,6 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn, ops
-from mspc.api.parallel.layout import Layout
 from mspc.commands.launch import _cores
 from mspc.commands.options import import_options
 from mspc.commands.search import meshes_of, micro_batches_of, ranks_of, stages_of
@@ -24,6 +23,7 @@ from mspc.ir.diagnostics import MspcError, excerpt
 from mspc.ir.text import fragments
 from mspc.ir.text.limits import LONGEST_LIST, number_of
 from mspc.ir.text.parser import parse
+from mspc.mindspore_api.parallel.layout import Layout
 from mspc.ops.op import REGISTRY
 
 LONG = "9" * 5000

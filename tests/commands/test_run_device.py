@@ -76,7 +76,7 @@ SHAPES = (
     + """
 import gc
 import weakref
-from mspc.api import call_handler
+from mspc.mindspore_api import call_handler
 x, y = rows(0)
 graphs = []
 for size in (1, 2, 3, 1):

@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.analysis.cost.nodes import sent_bytes
-from mspc.api.state import Session
 from mspc.cli import app
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan

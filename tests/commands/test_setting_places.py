@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mspc.api import state
-from mspc.api.context import freeze, set_auto_parallel_context
-from mspc.api.setting_kind import Setting, with_entries
-from mspc.api.settings import CONTEXT, PARALLEL
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api import state
+from mspc.mindspore_api.context import freeze, set_auto_parallel_context
+from mspc.mindspore_api.setting_kind import Setting, with_entries
+from mspc.mindspore_api.settings import CONTEXT, PARALLEL
 from mspc.runtime.device_choice import DeviceRequest, Probe, choose_device
 
 SCRIPT = """
@@ -162,8 +162,8 @@ class NoGpu(Probe):
 
 
 def test_a_device_that_is_not_there_is_told_at_its_call() -> None:
-    from mspc.api.context import set_context
-    from mspc.api.runtime import asked_device
+    from mspc.mindspore_api.context import set_context
+    from mspc.mindspore_api.runtime import asked_device
 
     set_context(device_target="GPU")
     with pytest.raises(MspcError, match="asks for a GPU") as raised:

@@ -11,10 +11,10 @@ import pytest
 MOST_MODULES = 396
 """Modules of mspc that the quick start's compile may load, of some 960."""
 ASKED_FOR = {
-    "mspc.data.dataset.vision": "operations on images, which the script does not name",
-    "mspc.data.dataset.text": "operations on texts",
-    "mspc.data.mindrecord": "files of records",
-    "mspc.api.train.model": "nothing is evaluated",
+    "mspc.mindspore_api.dataset.vision": "operations on images, which the script does not name",
+    "mspc.mindspore_api.dataset.text": "operations on texts",
+    "mspc.mindspore_api.mindrecord": "files of records",
+    "mspc.mindspore_api.train.model": "nothing is evaluated",
     "mspc.checkpoint.sets": "nothing is saved before a run",
     "mspc.commands.search": "another command",
     "mspc.plans.contents": "there is no plan",
@@ -78,5 +78,11 @@ def test_a_list_of_commands_needs_no_arrays() -> None:
 
 def test_the_package_opens_with_little() -> None:
     before = set(loaded(""))
-    own = {"mspc", "mspc.api", "mspc.api.alias", "mspc.api.call_handler", "mspc.api.rooms"}
+    own = {
+        "mspc",
+        "mspc.mindspore_api",
+        "mspc.mindspore_api.alias",
+        "mspc.mindspore_api.call_handler",
+        "mspc.mindspore_api.rooms",
+    }
     assert set(loaded("import mspc")) - before == own | set(loaded("import functools, os, typing, types")) - before

@@ -9,14 +9,23 @@ import numpy as np
 import pytest
 
 from mspc import Model, Parameter, Tensor
-from mspc.api.nn import Cell, CellList, GradAccumulationCell, Momentum, PipelineCell, ReLU, TrainOneStepCell, wrap
-from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
+from mspc.mindspore_api.nn import (
+    Cell,
+    CellList,
+    GradAccumulationCell,
+    Momentum,
+    PipelineCell,
+    ReLU,
+    TrainOneStepCell,
+    wrap,
+)
+from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
 
 SCRIPT = """

@@ -10,10 +10,10 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, mint, nn, ops
-from mspc.api.common.api import _cell_graph_executor
-from mspc.api.parallel.queries import _infer_rank_list
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
+from mspc.mindspore_api.common.api import _cell_graph_executor
+from mspc.mindspore_api.parallel.queries import _infer_rank_list
 from tests.compiler.test_operator_strategies import HEAD
 
 NETWORKS = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mspc.api.context import FrozenContext
 from mspc.compiler.config import Config, feed
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.mindspore_api.context import FrozenContext
 
 X = TensorType(FLOAT32, (4, 6))
 

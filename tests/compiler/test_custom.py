@@ -9,11 +9,11 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn, ops
-from mspc.api.common.api import _cell_graph_executor
 from mspc.commands.compile import CompileOptions
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.mindspore_api.common.api import _cell_graph_executor
 from tests.compiler.test_operator_strategies import HEAD
 
 NETWORK = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mspc.api.state import Session
 from mspc.compiler.driver import DumpPoint, compile_call
 from mspc.engine.capture import capture
+from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
 from mspc.output.programs import config_of
 

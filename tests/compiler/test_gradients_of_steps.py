@@ -13,7 +13,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError
-from tests.api.nn.training import Training, floats
+from tests.mindspore_api.nn.training import Training, floats
 
 X, Y, W, V = floats(1, 4, 3), floats(2, 4, 1), floats(3, 3, 1), floats(4, 1, 1)
 

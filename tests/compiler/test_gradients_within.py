@@ -9,7 +9,7 @@ import pytest
 
 import mspc as ms
 from mspc import ops
-from tests.api.nn.training import Training, floats
+from tests.mindspore_api.nn.training import Training, floats
 
 X, W = floats(0, 10, 4), floats(1, 4, 4)
 

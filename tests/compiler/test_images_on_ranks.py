@@ -11,7 +11,7 @@ import pytest
 
 from mspc import Tensor, float32, float64, nn, ops, set_seed
 from mspc.ir.types import FLOAT32, FLOAT64, INT32
-from tests.api.nn.training import Training
+from tests.mindspore_api.nn.training import Training
 
 IMAGES, CLASSES = (3, 16, 16), 4
 Shards = tuple[int, int, int, int] | None

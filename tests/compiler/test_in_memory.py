@@ -12,10 +12,10 @@ import pytest
 import mspc as ms
 from mspc import Parameter, Symbol, Tensor, nn, ops
 from mspc import dataset as ds
-from mspc.api import context, state
-from mspc.api.state import Session
 from mspc.common.api import CellGraphExecutor, _cell_graph_executor
 from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api import context, state
+from mspc.mindspore_api.state import Session
 from mspc.sharding.groups import group_name
 
 

@@ -15,7 +15,6 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn, ops
-from mspc.api import context
 from mspc.compiler import driver, kept_graphs
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
@@ -24,6 +23,7 @@ from mspc.compiler.pipeline import OPTIONAL
 from mspc.compiler.rank_graphs import RankGraphs
 from mspc.ir.compare import difference
 from mspc.ir.graph import Graph
+from mspc.mindspore_api import context
 from mspc.passes.base import VERIFY
 from mspc.runtime.gpu.executor import GpuExecutor
 from tests.conftest import HANG

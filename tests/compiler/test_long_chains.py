@@ -25,7 +25,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.op import REGISTRY
 from mspc.verify.scale.program_sizes import Divisors
-from tests.api.nn.training import Training, floats
+from tests.mindspore_api.nn.training import Training, floats
 
 LENGTH = 160
 CALLS = 120

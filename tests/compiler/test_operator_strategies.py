@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
+from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
 
 HEAD = """

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import capture
+from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
 from mspc.output.programs import config_of
 from mspc.runtime.memory_plan import peak_of

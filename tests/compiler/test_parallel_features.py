@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, load_checkpoint
-from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
@@ -20,6 +19,7 @@ from mspc.compiler.driver import DumpPoint, compile_call
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
+from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
 from mspc.output.programs import config_of
 from mspc.parallel import build_searched_strategy, merge_sliced_parameter, restore_group_info_list

@@ -11,7 +11,7 @@ from mspc import nn, ops, set_seed
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, INT32
 from mspc.parallel import transformer as t
-from tests.api.nn.training import Training
+from tests.mindspore_api.nn.training import Training
 
 BATCH, LENGTH, HIDDEN, WORDS = 4, 8, 16, 32
 OFF = {"attention_dropout_rate": 0.0, "hidden_dropout_rate": 0.0, "compute_dtype": FLOAT32}

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from mspc import Tensor, context, nn, set_seed
-from mspc.api import state
-from mspc.api.state import Session
 from mspc.common import dtype as mstype
 from mspc.communication import init
 from mspc.ir.types import FLOAT32, INT32
+from mspc.mindspore_api import state
+from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
 from mspc.parallel._transformer import TransformerOpParallelConfig
-from tests.api.nn.training import Training
 from tests.compiler.public_networks import (
     bert,
     decoders,
@@ -28,6 +27,7 @@ from tests.compiler.public_networks import (
     translation,
     vision_transformers,
 )
+from tests.mindspore_api.nn.training import Training
 
 RANKS, ROWS = 8, 16
 

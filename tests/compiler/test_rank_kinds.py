@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call
 from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import RankGraphs
@@ -18,6 +17,7 @@ from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
+from mspc.mindspore_api.state import Session
 from mspc.ops.op import load_operators
 from mspc.output.programs import config_of
 from mspc.passes.base import find_pass, parse_passes, run_passes

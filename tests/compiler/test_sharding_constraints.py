@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.ir.graph import Graph
+from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
 from tests.compiler.test_operator_strategies import HEAD
 

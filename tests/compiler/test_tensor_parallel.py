@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mspc.api.state import Session
 from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
 from mspc.ir.graph import Graph
+from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
 from mspc.output.programs import config_of
 

@@ -11,8 +11,8 @@ import pytest
 
 from mspc import nn, ops, set_seed
 from mspc.ir.types import FLOAT32, INT32
-from tests.api.nn.training import Training
 from tests.compiler.vision_networks import classic, dense, mobile, pictures, pieces
+from tests.mindspore_api.nn.training import Training
 from tests.shares import is_taken
 
 BATCH, CLASSES = 4, 10

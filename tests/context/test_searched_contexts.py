@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mspc.api.state import Session
 from mspc.commands.report.plan_summary import summary_lines
 from mspc.engine.capture import CapturedCall, capture
+from mspc.mindspore_api.state import Session
 from mspc.ops.op import load_operators
 from mspc.plans.files.plan_file import write_plan
 from mspc.search.calibration.machine_file import machine_of

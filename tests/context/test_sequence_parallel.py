@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from mspc.analysis.cost.nodes import sent_bytes
-from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import capture
 from mspc.ir.graph import element_layouts
+from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
 
 RANKS, LENGTH, WIDTH = 4, 128, 8

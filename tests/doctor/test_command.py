@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mspc.api import alias
-from mspc.api.index.module import absent_names
 from mspc.cli import app
 from mspc.doctor.public import _ARGUMENTS, _CALLS, _KEYWORDS, Public, PublicModule, function_named, member
+from mspc.mindspore_api import alias
+from mspc.mindspore_api.index.module import absent_names
 
 GAPS = """import mindspore as ms
 from mindspore import nn

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mspc.api import alias
 from mspc.doctor import program
 from mspc.doctor.examination import FILES_BEHIND_ERROR, examine
 from mspc.engine.script import ScriptError, run_script_as
+from mspc.mindspore_api import alias
 
 HEAD = "import mindspore as ms\nfrom mindspore import nn, ops, parallel\n"
 

@@ -12,10 +12,10 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn
-from mspc.api import call_handler
 from mspc.commands.run import run_script
 from mspc.engine.variants import graphs_to_keep
 from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api import call_handler
 
 SIZES = (1, 2, 3, 1, 2, 3, 3, 1)
 
@@ -91,7 +91,7 @@ ms.set_auto_parallel_context(parallel_mode="MODE")
 net = nn.Dense(4, 1, weight_init="ones", has_bias=False)
 for size in (2, 4, 6, 2, 4) if get_rank() or not APART else (2, 2, 4, 2, 6):
     out = net(Tensor(np.ones((size, 4), np.float32)))
-from mspc.api import call_handler
+from mspc.mindspore_api import call_handler
 print(len(call_handler.current().compiled_calls), float(out.asnumpy().sum()))
 """
 

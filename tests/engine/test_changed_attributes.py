@@ -13,8 +13,8 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.api import state
 from mspc.engine.calls import RankCalls
+from mspc.mindspore_api import state
 
 X = np.array([1.0, 2.0, -3.0], np.float32)
 FACTOR = 2.0

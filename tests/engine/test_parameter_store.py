@@ -12,8 +12,6 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.api import call_handler
-from mspc.api.common.initializers import InitialValue
 from mspc.commands.run import run_script
 from mspc.engine import parameter_store
 from mspc.engine.calls import CompiledCall
@@ -23,6 +21,8 @@ from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.mindspore_api import call_handler
+from mspc.mindspore_api.common.initializers import InitialValue
 
 SHAPE = (64, 8)
 

@@ -12,7 +12,7 @@ import pytest
 
 import mspc as ms
 from mspc import Tensor, nn, ops
-from mspc.api import call_handler
+from mspc.mindspore_api import call_handler
 from tests import soak
 
 X = Tensor(np.ones((4, 8), np.float32))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mspc.api import call_handler
-from mspc.api.state import Session, swap
 from mspc.engine.capture import capture
+from mspc.mindspore_api import call_handler
+from mspc.mindspore_api.state import Session, swap
 
 SCRIPT = """
 import numpy as np

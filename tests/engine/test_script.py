@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mspc.api import state
 from mspc.cli import app
 from mspc.commands.run import run_script
 from mspc.engine.script import ScriptError, read_script, run_script_as
 from mspc.engine.simulate import UserState
 from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api import state
 from tests.conftest import HANG
 
 Write = Callable[[str], Path]
@@ -224,7 +224,7 @@ def test_the_way_through_mspcs_files_is_named_below(mistake_script: Path) -> Non
         "    model.train(1, data(d=9))",
         "    ^^^^^^^^^^^^^^^^^^^^^^^^^",
     ]
-    assert [re.sub(r"mspc/api/nn/(\w+).py:\d+:\d+", r"\1", line) for line in lines[3:]] == [
+    assert [re.sub(r"mspc/mindspore_api/nn/(\w+).py:\d+:\d+", r"\1", line) for line in lines[3:]] == [
         "  in wrap: loss = self.network(*inputs)",
         "  in wrap: out = self._backbone(data)",
         "  in basic: x = self.matmul(x, self.weight)",

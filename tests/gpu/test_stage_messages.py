@@ -24,11 +24,11 @@ import pytest
 
 import mspc
 from mspc import Parameter, Tensor, nn, ops
-from mspc.api import context
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import WORK, Graph
+from mspc.mindspore_api import context
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.math.matmul import MatMul

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mspc.api.setting_kind import say_once
 from mspc.commands.checkpoints import check_checkpoint, diff_checkpoints, show_checkpoint
 from mspc.commands.report.tables import TextTable, fit
 from mspc.ir.diagnostics import Location, MspcError, shown
+from mspc.mindspore_api.setting_kind import say_once
 
 HOSTILE = "w\x1b[2J\x1b]0;title\x07\r\nrank 0 \x9b31m\u202eevil\x00"
 

@@ -11,7 +11,6 @@ import pytest
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.machine import A100, H100, H200, HOST_COPIES
 from mspc.analysis.cost.timeline import StreamTimeline
-from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.diff import diff_targets
 from mspc.commands.verify import verify_target
@@ -20,6 +19,7 @@ from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import FROM_HOST, OFFLOAD, TO_HOST, Graph
+from mspc.mindspore_api.state import Session
 from mspc.ops.tensor.host_memory import AssignOnHost, AwaitHost, FromHost, ToHost
 from mspc.output.programs import config_of
 from mspc.runtime.backend import NumPyBackend

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mspc import MspcError, Tensor
-from mspc.api.ops import AvgPool3D, MaxPool3D, NeighborExchange, NeighborExchangeV2
+from mspc.mindspore_api.ops import AvgPool3D, MaxPool3D, NeighborExchange, NeighborExchangeV2
 
 X = Tensor(np.random.default_rng(0).normal(size=(1, 1, 4, 4, 4)).astype(np.float32))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn, ops
-from mspc.api.common.api import _cell_graph_executor
+from mspc.mindspore_api.common.api import _cell_graph_executor
 
 
 class Copy(nn.Cell):

@@ -10,7 +10,7 @@ import torch
 
 from mspc import Tensor, nn, ops
 from mspc.ir.types import INT32
-from tests.api.nn.training import Training
+from tests.mindspore_api.nn.training import Training
 from tests.oracle.against import near
 
 CLOSE = 1e-5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from mspc import mint, ops
-from mspc.api.ops.method_table import method_names
+from mspc.mindspore_api.ops.method_table import method_names
 
 
 @cache

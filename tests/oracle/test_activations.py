@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mspc import mint, nn, ops
-from mspc.api.nn.activation import get_activation
+from mspc.mindspore_api.nn.activation import get_activation
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 

@@ -130,18 +130,18 @@ REASONS = {
         mint.nn.functional""",
     "random numbers, which no two libraries share: tests of sampling hold their distribution":
         "nn.Dropout nn.Dropout1d nn.Dropout2d nn.Dropout3d mint.nn.Dropout mint.nn.Dropout2d nn.RReLU",
-    "PyTorch has none; tests/api/nn hold it against NumPy": """nn.Lamb nn.FTRL nn.LazyAdam nn.EmbeddingLookup
+    "PyTorch has none; tests/mindspore_api/nn hold it against NumPy": """nn.Lamb nn.FTRL nn.LazyAdam nn.EmbeddingLookup
         nn.MultiFieldEmbeddingLookup""",
     "made of layers that are judged one by one": "nn.TransformerDecoder nn.Conv2dBnAct nn.DenseBnAct",
-    "tests/api/nn/test_adasum.py": "nn.AdaSumByDeltaWeightWrapCell nn.AdaSumByGradWrapCell",
-    "tests/api/common/test_public_code_names.py": "nn.CentralCrop nn.PSNR nn.SSIM nn.RNNCellBase",
-    "tests/api/common/test_sparse_tensors.py": "nn.SparseTensorDenseMatmul nn.SparseToDense",
+    "tests/mindspore_api/nn/test_adasum.py": "nn.AdaSumByDeltaWeightWrapCell nn.AdaSumByGradWrapCell",
+    "tests/mindspore_api/common/test_public_code_names.py": "nn.CentralCrop nn.PSNR nn.SSIM nn.RNNCellBase",
+    "tests/mindspore_api/common/test_sparse_tensors.py": "nn.SparseTensorDenseMatmul nn.SparseToDense",
     "it adds up gradients of ranks: tests/compiler/test_own_gradients.py holds it": "nn.DistributedGradReducer",
     "it hands gradients on: tests/pipelining holds it": "nn.PipelineGradReducer",
-    "SyncBatchNorm by another name: tests/api/nn hold its groups": "nn.GlobalBatchNorm",
-    "tests/api/common/test_small_names.py": "nn.ClipByNorm nn.Moments nn.OneHot nn.Range",
+    "SyncBatchNorm by another name: tests/mindspore_api/nn hold its groups": "nn.GlobalBatchNorm",
+    "tests/mindspore_api/common/test_small_names.py": "nn.ClipByNorm nn.Moments nn.OneHot nn.Range",
     "MindSpore's graphs from files: tests/checkpoint/test_mindir.py holds it against MindSpore": "nn.GraphCell",
-    "Reshape by another name: tests/api/nn hold it": "nn.Unflatten",
+    "Reshape by another name: tests/mindspore_api/nn hold it": "nn.Unflatten",
 }  # fmt: skip
 """Cells without a judge, by the reason."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mspc import mint, ops
-from mspc.api.ops.method_table import method_names
+from mspc.mindspore_api.ops.method_table import method_names
 from tests.oracle.judging import public
 from tests.oracle.test_judges import JUDGES
 
@@ -34,18 +34,18 @@ REASONS = {
         "ops.HookBackward",
     "made of operators that are judged: tests/compiler/test_composed_operators.py":
         "ops.Index ops.GroupNorm ops.dropout_ext_op",
-    "an older name of GeLU and FastGeLU, which are judged: tests/api/test_index.py":
+    "an older name of GeLU and FastGeLU, which are judged: tests/mindspore_api/test_index.py":
         "ops.Gelu ops.FastGelu",
-    "made of operators that are judged: tests/api/common/test_small_names.py":
+    "made of operators that are judged: tests/mindspore_api/common/test_small_names.py":
         """ops.add_layer_norm ops.add_rms_norm ops.deepcopy
         ops.mixed_precision_cast ops.rotary_position_embedding ops.swiglu ops.DropoutExt
         ops.FloatStatus ops.NPUAllocFloatStatus ops.NPUClearFloatStatus ops.NPUClearFloatStatusV2
         ops.NPUGetFloatStatus ops.NPUGetFloatStatusV2 ops.clip_by_norm ops.tensor_dot ops.InvertPermutation
         ops.HistogramSummary ops.ImageSummary ops.ScalarSummary ops.TensorSummary""",
-    "made of operators that are judged: tests/api/common/test_public_code_names.py":
+    "made of operators that are judged: tests/mindspore_api/common/test_public_code_names.py":
         """ops.BCEWithLogitsLoss ops.Diag ops.DiagPart ops.Einsum ops.Meshgrid ops.NLLLoss ops.ReverseSequence
         ops.ScalarCast ops.ScalarToArray ops.ScalarToTensor ops.Scatter""",
-    "made of operators that are judged: tests/api/common/test_operator_classes.py":
+    "made of operators that are judged: tests/mindspore_api/common/test_operator_classes.py":
         """ops.AddV2 ops.Addcdiv ops.Addcmul ops.AffineGrid ops.BartlettWindow
         ops.Bernoulli ops.BlackmanWindow ops.CeLU ops.ChannelShuffle
         ops.CholeskyInverse ops.CholeskySolve ops.Cross ops.Dense
@@ -76,7 +76,7 @@ REASONS = {
     "it serves trained networks: tests/oracle/test_counterparts.py judges it on its samples":
         "",
     "modules": "mint.linalg mint.special",
-    "tests/api/common/test_derivatives.py": """ops.jacfwd ops.jacrev ops.jvp ops.linearize ops.vjp ops.vmap
+    "tests/mindspore_api/common/test_derivatives.py": """ops.jacfwd ops.jacrev ops.jvp ops.linearize ops.vjp ops.vmap
         ops.is_tensor""",
     "known at compile time":
         "ops.DType ops.Rank ops.Shape ops.Size ops.TupleToArray ops.dtype ops.tuple_to_array Tensor.type",
@@ -150,7 +150,7 @@ REASONS = {
         ops.GridSampler2DGrad ops.GridSampler3DGrad
         ops.MirrorPadGrad ops.ResizeBicubicGrad ops.ResizeBilinearV2Grad ops.ResizeNearest3DGrad
         ops.ResizeTrilinearGrad ops.ChannelWindowSum""",
-    "tokens of experts, against formulas: tests/api/common/test_names_of_language_models.py":
+    "tokens of experts, against formulas: tests/mindspore_api/common/test_names_of_language_models.py":
         "ops.moe_token_permute ops.moe_token_unpermute",
     "complex numbers and transforms: tests/oracle/test_fourier.py":
         """mint.imag mint.real mint.polar Tensor.angle Tensor.conj Tensor.imag Tensor.real ops.Angle ops.Complex
@@ -181,7 +181,7 @@ REASONS = {
         ops.bitwise_right_shift ops.digamma ops.gcd ops.lgamma ops.zeta
         Tensor.bitwise_left_shift Tensor.bitwise_right_shift Tensor.digamma Tensor.gcd
         Tensor.lgamma mint.gcd""",
-    "of sparse tensors: tests/api/common/test_sparse_tensors.py":
+    "of sparse tensors: tests/mindspore_api/common/test_sparse_tensors.py":
         "ops.coo2csr ops.csr2coo ops.csr_mm ops.csr_mv ops.csr_to_coo ops.csr_to_dense",
     "x * sigmoid(1.702 x): tests/oracle/test_counterparts.py": "ops.FastGeLU",
     "a step of BatchNorm on a rank":
@@ -204,7 +204,7 @@ def names() -> set[str]:
 
 
 def in_place() -> set[str]:
-    """Forms that change a tensor: tests/api/common/test_changes_in_place.py holds them against those that do not."""
+    """Forms that change a tensor: tests/mindspore_api/common/test_changes_in_place.py compares them."""
     return {name for name in names() if name.endswith("_") and name != "ops.apply_rotary_pos_emb_"}
 
 

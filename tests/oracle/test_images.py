@@ -15,9 +15,9 @@ try:
 except (ImportError, RuntimeError) as error:
     pytest.skip(f"needs torchvision and Pillow: pip install -e '.[oracle]' ({error})", allow_module_level=True)
 
-from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.dataset import vision
 from mspc.dataset.vision import Border, Inter
+from mspc.mindspore_api.dataset.pipeline_random import PipelineDraws
 
 SIZES = [(37, 24), (24, 37), (32, 32), (9, 50)]
 FILTERS = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn, ops
-from tests.api.nn.training import Training
+from tests.mindspore_api.nn.training import Training
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 

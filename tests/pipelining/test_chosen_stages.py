@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn, ops
-from mspc.api import context, state
 from mspc.compiler.config import Config
 from mspc.compiler.driver import DumpPoint, compile_call
 from mspc.ir.graph import STAGE, Node
+from mspc.mindspore_api import context, state
 from mspc.ops.control.regions import body_of
 from mspc.passes.lib.stage_placement import micro_batch_loop
 

@@ -10,10 +10,10 @@ import pytest
 
 import mspc
 from mspc import Parameter, Tensor, nn, ops
-from mspc.api import context
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.ir.graph import MICRO_BATCH, WORK, Graph
+from mspc.mindspore_api import context
 from mspc.ops.collective.point_to_point import ReceiveFromStage
 from mspc.ops.control.regions import Call, Scan
 from mspc.passes.lib.schedules import Action, actions_of, named_schedule

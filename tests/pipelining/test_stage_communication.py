@@ -11,7 +11,6 @@ from safetensors.numpy import load_file
 
 import mspc
 from mspc import Parameter, Tensor, nn, ops
-from mspc.api import context
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.run import run_directory
@@ -19,6 +18,7 @@ from mspc.commands.verify import verify_target
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.ir.graph import Graph
+from mspc.mindspore_api import context
 from mspc.ops.collective.point_to_point import SendToStage
 from mspc.runtime.program import load_program
 

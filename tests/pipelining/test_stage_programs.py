@@ -11,11 +11,11 @@ import pytest
 import mspc
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.machine import H200
-from mspc.api import context
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import WORK, Graph
+from mspc.mindspore_api import context
 from mspc.nn import PipelineGradReducer
 from mspc.ops.collective.point_to_point import SendToStage
 from mspc.output.stage_times import predicted_work

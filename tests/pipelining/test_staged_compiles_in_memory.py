@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn, ops
-from mspc.api import context, state
 from mspc.common.api import _cell_graph_executor
+from mspc.mindspore_api import context, state
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ import pytest
 
 from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.nodes import seconds
-from mspc.api.state import Session
 from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import WORK, Graph, Node
+from mspc.mindspore_api.state import Session
 from mspc.ops.collective.point_to_point import SendToStage
 from mspc.output.programs import config_of
 from mspc.output.stage_times import stage_times

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mspc.api.state import Session
 from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
 from mspc.ir.graph import Graph, Value
+from mspc.mindspore_api.state import Session
 from mspc.ops.fused.updates import GroupedUpdate
 from mspc.output.programs import config_of
 from mspc.runtime import memory_classes

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from mspc import Tensor, nn, set_seed
-from mspc.api import alias
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.types import FLOAT32, FLOAT64, INT32
-from tests.api.nn.training import Training
+from mspc.mindspore_api import alias
+from tests.mindspore_api.nn.training import Training
 from tests.shares import is_taken
 
 Cut = tuple[int, int, int]

@@ -25,9 +25,12 @@ import socket
 import sys
 import traceback
 
-LOADED = ("numpy.random", "numpy.ma", "mspc.cli", "mspc.data.dataset")
+LOADED = ("numpy.random", "numpy.ma", "mspc.cli", "mspc.mindspore_api.dataset")
 """What commands need, whole packages among it where `ROOMS` has them."""
-ROOMS = ("api.common", "api.nn", "api.ops", "api.train", "commands", "compiler", "engine", "passes", "runtime")
+ROOMS = (
+    "mindspore_api.common", "mindspore_api.nn", "mindspore_api.ops", "mindspore_api.train", "commands",
+    "compiler", "engine", "passes", "runtime",
+)  # fmt: skip
 NOT_LOADED = ("mspc.commands.pytest_plugin", "mspc.runtime.gpu", "mspc.runtime.comm.mpi")
 """What is not for every process."""
 PYTHON, MPIRUN = "python", "mpirun"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from mspc import Tensor
-from mspc.api.errors import ApiValueError
-from mspc.api.parallel import _tensor as listed
 from mspc.ir.layout import Layout
+from mspc.mindspore_api.errors import ApiValueError
+from mspc.mindspore_api.parallel import _tensor as listed
 
 BY_MINDSPORE = [
     (((8,), (0, -1), (32, 256)), ((4, 2), (1, -1), (32, 256)), 8, 0,

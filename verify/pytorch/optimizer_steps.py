@@ -47,8 +47,8 @@ BEFORE = np.stack([flat(START)] * STEPS)
 
 def weights(names: Sequence[str] = ("a", "b")) -> list[Any]:
     """Parameters of mspc."""
-    from mspc.api.common.parameter import Parameter
-    from mspc.api.common.tensor import Tensor
+    from mspc.mindspore_api.common.parameter import Parameter
+    from mspc.mindspore_api.common.tensor import Tensor
 
     return [Parameter(Tensor(array.copy()), name) for array, name in zip(START, names, strict=True)]
 
@@ -58,7 +58,7 @@ def taken(
 ) -> Array:
     """[steps, numbers]: the parameters after every step of an optimizer of mspc, or a state of theirs. make: the
     optimizer of parameters and of the scale that gradients come with."""
-    from mspc.api.common.tensor import Tensor
+    from mspc.mindspore_api.common.tensor import Tensor
 
     parameters = weights(names)
     optimizer = make(parameters, scale)
@@ -155,7 +155,7 @@ def optimizers() -> list[Case]:
 
 
 def _with_moments() -> list[Case]:
-    from mspc.api import nn
+    from mspc.mindspore_api import nn
 
     return [
         _case("nn.SGD", lambda p, s: nn.SGD(p, 0.1, 0.9, 0.3, 0.05, loss_scale=s),
@@ -180,7 +180,7 @@ def _with_moments() -> list[Case]:
 
 
 def _adaptive() -> list[Case]:
-    from mspc.api import nn
+    from mspc.mindspore_api import nn
 
     return [
         _case("nn.AdaMax", lambda p, s: nn.AdaMax(p, 0.05, 0.8, 0.9, TINY, 0.05, s),
@@ -208,8 +208,8 @@ def _adaptive() -> list[Case]:
 
 
 def _with_its_arguments() -> list[Case]:
-    from mspc.api.experimental import optim
-    from mspc.api.mint import optim as mint
+    from mspc.mindspore_api.experimental import optim
+    from mspc.mindspore_api.mint import optim as mint
 
     def twin(name: str, options: dict[str, Any]) -> Case:
         return _case(f"experimental.optim.{name}", lambda p, s: getattr(optim, name)(p, **options),
@@ -238,7 +238,7 @@ COUNT = 10
 
 def rates() -> list[Case]:
     """A case for every schedule."""
-    from mspc.api import nn
+    from mspc.mindspore_api import nn
 
     def cell(name: str, make: Callable[[], Any], formula: Callable[[int], float], source: str) -> Case:
         wanted = np.array([formula(step) for step in range(COUNT)])
@@ -303,9 +303,9 @@ MEASURES = (1, 1.5, 1.8, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 def _of_steps(schedule: Any) -> Array:
     """The rates of the steps of an optimizer, measured with gradients of ones."""
-    from mspc.api import nn
-    from mspc.api.common.parameter import Parameter
-    from mspc.api.common.tensor import Tensor
+    from mspc.mindspore_api import nn
+    from mspc.mindspore_api.common.parameter import Parameter
+    from mspc.mindspore_api.common.tensor import Tensor
 
     weight = Parameter(Tensor(np.zeros(1, np.float32)), "w")
     optimizer, values = nn.SGD([weight], schedule), [0.0]
@@ -316,7 +316,7 @@ def _of_steps(schedule: Any) -> Array:
 
 
 def _ours() -> Any:
-    from mspc.api.experimental import optim
+    from mspc.mindspore_api.experimental import optim
 
     return optim
 
@@ -350,8 +350,8 @@ def _scheduled(name: str, library: Any, options: dict[str, Any] | None = None, t
 
 def _parameter(torch: Any, number: int) -> Any:
     if torch is None:
-        from mspc.api.common.parameter import Parameter
-        from mspc.api.common.tensor import Tensor
+        from mspc.mindspore_api.common.parameter import Parameter
+        from mspc.mindspore_api.common.tensor import Tensor
 
         return Parameter(Tensor(np.ones(2, np.float32)), f"w{number}")
     return torch.nn.Parameter(torch.ones(2))
@@ -365,7 +365,7 @@ State = dict[str, Array]
 
 def formulas() -> list[Case]:
     """A case for each, with its source."""
-    from mspc.api import nn
+    from mspc.mindspore_api import nn
 
     def case(name: str, mine: Any, rule: Rule, source: str, scale: float = 1.0, names: Any = ("a", "b")) -> Case:
         return Case(name, lambda: taken(mine, scale, names), lambda torch: by_rule(rule), source, BEFORE)
@@ -410,9 +410,9 @@ WIDE, PULL = floats(1, (3, 16)), floats(2, (3, 16)) + np.float32(1)
 
 
 def _centralized() -> Array:
-    from mspc.api import nn
-    from mspc.api.common.parameter import Parameter
-    from mspc.api.common.tensor import Tensor
+    from mspc.mindspore_api import nn
+    from mspc.mindspore_api.common.parameter import Parameter
+    from mspc.mindspore_api.common.tensor import Tensor
 
     parameter = Parameter(Tensor(WIDE.copy()), "a")
     nn.SGD([{"params": [parameter], "grad_centralization": True}], 0.1)((Tensor(PULL),))

@@ -29,7 +29,7 @@ OVERFLOWS = (2, 3)
 
 def complete_steps() -> list[Case]:
     """A case for everything that is between a loss and an update."""
-    from mspc.api import nn
+    from mspc.mindspore_api import nn
 
     return [
         _case("nn.TrainOneStepCell", lambda: _trained(lambda loss, optimizer: nn.TrainOneStepCell(loss, optimizer)),
@@ -66,8 +66,8 @@ def _case(name: str, mine: Callable[[], Array], theirs: Callable[[Any], Array], 
 
 
 def _clips() -> list[Case]:
-    from mspc.api import nn, ops
-    from mspc.api.common.tensor import Tensor
+    from mspc.mindspore_api import nn, ops
+    from mspc.mindspore_api.common.tensor import Tensor
 
     def clipped(clip: Any) -> Callable[[], Array]:
         return lambda: _trained(lambda loss, optimizer: _with_clip(loss, optimizer, clip))
@@ -116,7 +116,7 @@ def _clips() -> list[Case]:
 
 
 def _accumulations(nn: Any) -> list[Case]:
-    from mspc.api.boost import GradientAccumulation
+    from mspc.mindspore_api.boost import GradientAccumulation
 
     def parts(count: int) -> Callable[[Any], Array]:
         def grads(torch: Any) -> Array:
@@ -151,12 +151,12 @@ def _accumulations(nn: Any) -> list[Case]:
             found.append(flat([v.numpy() for v in values]))
         return np.stack(found)
 
-    from mspc.api.nn.cell import Cell
+    from mspc.mindspore_api.nn.cell import Cell
 
     class _Boosted(Cell):
         def __init__(self, loss: Any, accumulation: Any) -> None:
             super().__init__()
-            from mspc.api import ops
+            from mspc.mindspore_api import ops
 
             self.loss, self.accumulation = loss, accumulation
             self.grad = ops.value_and_grad(loss, None, accumulation.weights)
@@ -170,9 +170,9 @@ def _accumulations(nn: Any) -> list[Case]:
 
 def _network() -> Any:
     """The loss of a network of two layers."""
-    from mspc.api import nn, ops
-    from mspc.api.common.parameter import Parameter
-    from mspc.api.common.tensor import Tensor
+    from mspc.mindspore_api import nn, ops
+    from mspc.mindspore_api.common.parameter import Parameter
+    from mspc.mindspore_api.common.tensor import Tensor
 
     class Loss(nn.Cell):
         def __init__(self) -> None:
@@ -187,7 +187,7 @@ def _network() -> Any:
 
 
 def _with_clip(loss: Any, optimizer: Any, clip: Any) -> Any:
-    from mspc.api import nn, ops
+    from mspc.mindspore_api import nn, ops
 
     class Clipped(nn.Cell):
         def __init__(self) -> None:
@@ -204,8 +204,8 @@ def _with_clip(loss: Any, optimizer: Any, clip: Any) -> Any:
 
 def _trained(make: Callable[[Any, Any], Any], data: Any = None) -> Array:
     """[steps, numbers]: the weights after every step of mspc."""
-    from mspc.api import nn
-    from mspc.api.common.tensor import Tensor
+    from mspc.mindspore_api import nn
+    from mspc.mindspore_api.common.tensor import Tensor
 
     loss = _network()
     step = make(loss, nn.Momentum(loss.trainable_params(), 0.1, 0.9))
@@ -300,8 +300,8 @@ PARTLY_FINITE = [
 
 
 def _all_finite() -> Array:
-    from mspc.api.amp import all_finite
-    from mspc.api.common.tensor import Tensor
+    from mspc.mindspore_api.amp import all_finite
+    from mspc.mindspore_api.common.tensor import Tensor
 
     return np.array([float(all_finite(tuple(map(Tensor, grads))).asnumpy()) for grads in PARTLY_FINITE])
 
@@ -311,8 +311,8 @@ FLAGS = (True, True, True, False, False, True, True, True, True)
 
 
 def _scaler() -> Array:
-    from mspc.api.amp import DynamicLossScaler
-    from mspc.api.common.tensor import Tensor
+    from mspc.mindspore_api.amp import DynamicLossScaler
+    from mspc.mindspore_api.common.tensor import Tensor
 
     scaler, found = DynamicLossScaler(8.0, 2, 2), list[float]()
     for finite in FLAGS:
@@ -324,7 +324,7 @@ def _scaler() -> Array:
 
 
 def _manager() -> Array:
-    from mspc.api.amp import DynamicLossScaleManager
+    from mspc.mindspore_api.amp import DynamicLossScaleManager
 
     manager, found = DynamicLossScaleManager(8.0, 2, 2), list[float]()
     for finite in FLAGS:
@@ -335,8 +335,8 @@ def _manager() -> Array:
 
 def _least_scales() -> Array:
     """Both kinds of scales through five overflows."""
-    from mspc.api.amp import DynamicLossScaleManager, DynamicLossScaler
-    from mspc.api.common.tensor import Tensor
+    from mspc.mindspore_api.amp import DynamicLossScaleManager, DynamicLossScaler
+    from mspc.mindspore_api.common.tensor import Tensor
 
     scaler, manager, found = DynamicLossScaler(8.0, 2, 2), DynamicLossScaleManager(8.0, 2, 2), list[list[float]]()
     for _ in range(5):

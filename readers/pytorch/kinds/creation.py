@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.api import mint, ops
 from mspc.ir.types import BOOL, FLOAT32, INT64
+from mspc.mindspore_api import mint, ops
 from mspc.readers.pytorch.kinds.kind import row
 
 _PLACE = "-layout=None, -device=None, -pin_memory=None"

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api import mint, ops
-from mspc.api.errors import ApiValueError
-from mspc.api.mint.nn import functional
 from mspc.ir.types import BOOL, INT64
+from mspc.mindspore_api import mint, ops
+from mspc.mindspore_api.errors import ApiValueError
+from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.api import mint, ops
-from mspc.api.errors import ApiValueError
-from mspc.api.mint.nn import functional
 from mspc.ir.types import BOOL, FLOAT32, HALVES
+from mspc.mindspore_api import mint, ops
+from mspc.mindspore_api.errors import ApiValueError
+from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.kinds.reductions import typed, vector_norm
 from mspc.readers.pytorch.known_values import KnownTensor, allows, band_of

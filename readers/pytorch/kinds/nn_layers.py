@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.api import ops
-from mspc.api.mint.nn import functional
-from mspc.api.nn.recurrent import gru_step, lstm_step, project, simple_step
 from mspc.ir.types import FLOAT32
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.mint.nn import functional
+from mspc.mindspore_api.nn.recurrent import gru_step, lstm_step, project, simple_step
 from mspc.readers.pytorch.kinds.kind import row
 
 

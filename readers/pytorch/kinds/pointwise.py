@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.api import mint, ops
-from mspc.api.errors import ApiValueError
-from mspc.api.mint.nn import functional
 from mspc.ir.types import BOOL, FLOAT32
+from mspc.mindspore_api import mint, ops
+from mspc.mindspore_api.errors import ApiValueError
+from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 
 

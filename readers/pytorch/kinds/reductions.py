@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.api import mint, ops
-from mspc.api.mint.nn import functional
 from mspc.ir.types import BOOL, INT64
+from mspc.mindspore_api import mint, ops
+from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.creation import with_gradient_of
 from mspc.readers.pytorch.kinds.kind import row
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.api import mint, ops
-from mspc.api.errors import ApiValueError
-from mspc.api.mint.nn import functional
+from mspc.mindspore_api import mint, ops
+from mspc.mindspore_api.errors import ApiValueError
+from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 
 

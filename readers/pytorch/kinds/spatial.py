@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api import mint, ops
-from mspc.api.common.tensor import Tensor
-from mspc.api.mint.nn import functional
+from mspc.mindspore_api import mint, ops
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 
 # PyTorch resizes a line of pixels by a matrix of weights, one for each dimension of an image.

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.tensor import Tensor
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
+from mspc.mindspore_api.common.tensor import Tensor
 from mspc.readers.pytorch.exported_program import (
     CONTROL,
     Argument,

@@ -12,12 +12,12 @@ import pytest
 from interpret import run_global
 
 from mspc import nn, ops
-from mspc.api.common.gradient import value_and_grad
-from mspc.api.common.parameter import Parameter
-from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.mindspore_api.common.gradient import value_and_grad
+from mspc.mindspore_api.common.parameter import Parameter
+from mspc.mindspore_api.common.tensor import Tensor
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 LEFT: list[str] = []

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from mspc import nn, ops
-from mspc.api.common.gradient import grad, value_and_grad
-from mspc.api.common.parameter import Parameter
-from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import ErrorGroup, MspcError
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.mindspore_api.common.gradient import grad, value_and_grad
+from mspc.mindspore_api.common.parameter import Parameter
+from mspc.mindspore_api.common.tensor import Tensor
 
 CASES: list[tuple[Callable[..., Any], str, str]] = []
 OUTSIDE = [1, 2]

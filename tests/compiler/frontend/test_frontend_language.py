@@ -15,9 +15,9 @@ import pytest
 from interpret import run_global
 
 from mspc import ops
-from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.types import FLOAT32, INT32
+from mspc.mindspore_api.common.tensor import Tensor
 
 SCALE = 3
 TABLE = {"a": 2.0, "b": 0.5}

@@ -11,19 +11,19 @@ import pytest
 from interpret import run_global
 
 from mspc import nn, ops
-from mspc.api import state
-from mspc.api.common.gradient import jit, value_and_grad
-from mspc.api.common.parameter import Parameter
-from mspc.api.common.tensor import Tensor
-from mspc.api.parallel.auto_parallel import AutoParallel
-from mspc.api.parallel.layout import Layout, shard
-from mspc.api.state import Session
 from mspc.communication import init
 from mspc.compiler.frontend.trace import Leaf, Traced, trace
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType
+from mspc.mindspore_api import state
+from mspc.mindspore_api.common.gradient import jit, value_and_grad
+from mspc.mindspore_api.common.parameter import Parameter
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.parallel.auto_parallel import AutoParallel
+from mspc.mindspore_api.parallel.layout import Layout, shard
+from mspc.mindspore_api.state import Session
 from mspc.ops.op import REGISTRY
 
 HERE = str(Path(__file__).parent)
@@ -95,7 +95,7 @@ def test_nodes_carry_the_call_stack() -> None:
         ("test_frontend_networks.py", line_of("        return self.loss(self.net(x), y)"), "self.net(x)"),
     ]
     # Lines of the functional operators are left out, those of cells stand under mspc's name.
-    assert [f.file for f in square.frames] == ["mspc/api/nn/loss.py", "test_frontend_networks.py"]
+    assert [f.file for f in square.frames] == ["mspc/mindspore_api/nn/loss.py", "test_frontend_networks.py"]
     assert square.frames[0].text.strip() == "return self.get_loss(ops.square(logits - labels))"
 
 
@@ -436,6 +436,6 @@ def test_mistake_below_the_user_is_shown_at_the_users_line() -> None:
         "Sub: dimension 1 of input 1 is 7, but dimension 1 of input 0 says 8\n"
         "            return self.loss(self.net(x), y[:, 1:])\n"
         "                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
-        f"  in mspc/api/nn/loss.py:{called}:41: return self.get_loss(ops.square(logits - labels))\n"
+        f"  in mspc/mindspore_api/nn/loss.py:{called}:41: return self.get_loss(ops.square(logits - labels))\n"
         "  note: the shapes are (4, 8), (4, 7)"
     )

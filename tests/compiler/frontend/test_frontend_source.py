@@ -16,11 +16,11 @@ import pytest
 from interpret import run_global
 
 from mspc import nn
-from mspc.api.common.gradient import jit
 from mspc.compiler.frontend.source import SourceFile, Sources
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.mindspore_api.common.gradient import jit
 
 X = TensorType(FLOAT32, (2, 4))
 
@@ -145,7 +145,7 @@ def test_files_are_shown_relative_to_the_script(tmp_path: Path) -> None:
     folder = str(tmp_path)
     assert SourceFile(str(tmp_path / "a" / "net.py"), folder).name == "a/net.py"
     assert SourceFile(str(tmp_path / "net.py"), str(tmp_path / "a")).name == "../net.py"
-    assert SourceFile(nn.MSELoss.construct.__code__.co_filename, folder).name == "mspc/api/nn/loss.py"
+    assert SourceFile(nn.MSELoss.construct.__code__.co_filename, folder).name == "mspc/mindspore_api/nn/loss.py"
 
 
 def test_libraries_are_not_shown_and_not_read() -> None:

@@ -13,7 +13,7 @@ from test_tensor_loops import close, traced_graph
 
 import mspc
 from mspc import ops
-from mspc.api.common.tensor import Tensor
+from mspc.mindspore_api.common.tensor import Tensor
 
 CASES: list[Callable[..., Any]] = []
 

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, mint, nn, ops, value_and_grad
-from mspc.api.ops.method_table import method_names
 from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api.ops.method_table import method_names
 from tests.shares import is_taken
 
 CONSTANT = np.array([[0.9, 0.2, 0.35], [0.15, 0.7, 0.45], [0.25, 0.3, 0.55]])

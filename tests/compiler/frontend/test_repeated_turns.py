@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn, ops
-from mspc.api.nn.optim.optimizer import Optimizer
 from mspc.compiler.frontend import comprehensions
 from mspc.compiler.frontend.comprehensions import RepeatedTurns
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.mindspore_api.nn.optim.optimizer import Optimizer
 
 WIDTH = 8
 ROWS = TensorType(FLOAT32, (4, WIDTH))

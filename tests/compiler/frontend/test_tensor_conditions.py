@@ -12,9 +12,9 @@ from test_frontend_language import plain, same
 
 import mspc
 from mspc import Parameter, nn, ops
-from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.types import FLOAT32
+from mspc.mindspore_api.common.tensor import Tensor
 
 CASES: list[Callable[..., Any]] = []
 

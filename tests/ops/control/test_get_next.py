@@ -9,10 +9,10 @@ import pytest
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
-from mspc.api import context, state
-from mspc.api.common.api import CellGraphExecutor
-from mspc.api.state import Session
 from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api import context, state
+from mspc.mindspore_api.common.api import CellGraphExecutor
+from mspc.mindspore_api.state import Session
 
 
 @pytest.fixture(autouse=True)

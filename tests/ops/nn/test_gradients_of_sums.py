@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mspc import Parameter, Tensor, nn, ops
-from tests.api.nn.training import Training
+from tests.mindspore_api.nn.training import Training
 
 VALUES = np.random.default_rng(0).uniform(-2, 2, (8, 4))
 

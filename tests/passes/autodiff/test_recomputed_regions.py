@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import capture
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import INT64
+from mspc.mindspore_api.state import Session
 from mspc.ops.control.regions import Call, For, If, While
 from mspc.ops.math.arithmetic import Add, Less, Mul
 from mspc.ops.math.elementwise import Sin

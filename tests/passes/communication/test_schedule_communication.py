@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import StreamTimeline
-from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import capture
 from mspc.ir.builder import Builder
@@ -21,6 +20,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.mindspore_api.state import Session
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce
 from mspc.ops.collective.point_to_point import Receive

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.api.state import Session
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import compile_traced, trace_call
 from mspc.engine.capture import capture
@@ -22,6 +21,7 @@ from mspc.ir.layout import NamedLayout
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32
+from mspc.mindspore_api.state import Session
 from mspc.ops.op import REGISTRY, load_operators
 from mspc.output.programs import config_of
 from mspc.passes.fusion.attention_masks import note_causal_masks

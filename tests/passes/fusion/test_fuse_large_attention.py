@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from mspc.analysis.integer_ranges import BOUNDS
-from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.compiler.call import describe_call
@@ -17,6 +16,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import INT64, TensorType
+from mspc.mindspore_api.state import Session
 from mspc.ops.math.arithmetic import Neg
 from mspc.output.programs import config_of
 from mspc.passes.fusion.fuse_large_attention import FuseLargeAttention

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mspc.api.state import Session
 from mspc.commands.report.plan_summary import summary_lines
 from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
+from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import PlanRequest

@@ -11,11 +11,11 @@ import pytest
 import mspc as ms
 from mspc import Parameter, nn, ops
 from mspc.analysis.cost.machine import H200
-from mspc.api.context import freeze
 from mspc.common.initializer import initializer
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.mindspore_api.context import freeze
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.search.plans.alternatives import PlannedNetwork, PlanRequest, shard_in_pairs
 

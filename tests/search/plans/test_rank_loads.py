@@ -8,10 +8,10 @@ import pytest
 
 from mspc.analysis.cost.machine import H200
 from mspc.analysis.cost.timeline import StreamTimeline
-from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.compiler.program_figures import sent_by_each, sent_by_ranks
 from mspc.engine.capture import capture
+from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import write_plan
 from mspc.search.plans import table

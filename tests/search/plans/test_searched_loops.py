@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from mspc.analysis.cost.machine import H200
-from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions
 from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.search import SearchOptions, search_target
@@ -17,6 +16,7 @@ from mspc.engine.capture import CapturedCall, capture
 from mspc.engine.strategy_files import sharded_by_file
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.families import are_cells, each_of_cells
+from mspc.mindspore_api.state import Session
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import PlanFile, read_plan, write_plan
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest

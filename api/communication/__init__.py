@@ -1,7 +1,0 @@
-"""`mindspore.communication` says which rank a script is, and makes groups of ranks."""
-
-from __future__ import annotations
-
-from mspc.api.index.module import answers
-
-__getattr__, __dir__ = answers(__name__)

@@ -1,7 +1,0 @@
-"""`mindspore.mint.special` has functions as in PyTorch's module of that name."""
-
-from __future__ import annotations
-
-from mspc.api.index.module import answers
-
-__getattr__, __dir__ = answers(__name__)

@@ -1,5 +1,0 @@
-"""This module has names that scripts import that ask for MindSpore's version."""
-
-from mspc.api.alias import API_LEVEL
-
-__version__ = API_LEVEL

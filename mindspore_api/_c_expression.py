@@ -1,0 +1,126 @@
+"""Names that scripts import from MindSpore's private library in C++, `_c_expression`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from mspc.mindspore_api.common import dtype as typing
+from mspc.mindspore_api.common.api import CellGraphExecutor as GraphExecutor_
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.context import get_context
+from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.mindspore_api.setting_kind import place_of_caller, say_once
+
+__all__ = [
+    "AmpLevel", "GraphExecutor_", "MSContext", "Tensor", "create_amp_strategy", "get_curr_amp_strategy",
+    "ms_ctx_param", "pop_amp_strategy", "push_amp_strategy", "security", "swap_cache", "typing",
+]  # fmt: skip
+
+
+def swap_cache(host: Tensor, device: Tensor, mapping: Any, swap_type: bool) -> None:
+    """Copy blocks (along the first dimension) from one cache to the other.
+
+    Args:
+        host, device: tensors of one shape but for the number of blocks, and one element type.
+        mapping: [blocks, 2] integers, (block it comes from, block it goes to). swap_type: True takes them from `device`
+            to `host`, False from `host` to `device`.
+
+    Raises TypeError if a cache is no tensor, or they differ in their element types; ValueError if shapes, or a number
+    of a block that there is not.
+    """
+    if not isinstance(host, Tensor) or not isinstance(device, Tensor) or host.dtype != device.dtype:
+        raise ApiTypeError("swap_cache: host and device must be tensors of one element type")
+    given, taken = (device, host) if swap_type else (host, device)
+    pairs = np.asarray(mapping.asnumpy() if isinstance(mapping, Tensor) else mapping)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+        raise ApiValueError(f"swap_cache: mapping must be integers of shape [blocks, 2], not {pairs.shape}")
+    if not host.shape or host.shape[1:] != device.shape[1:]:
+        raise ApiValueError(f"swap_cache: blocks of {host.shape[1:]} on the host are not those of {device.shape[1:]}")
+    for column, cache in ((0, given), (1, taken)):
+        wrong = [int(each) for each in pairs[:, column] if not 0 <= each < cache.shape[0]]
+        if wrong:
+            raise ApiValueError(f"swap_cache: there is no block {wrong[0]} among {cache.shape[0]}")
+    values = taken.asnumpy().copy()
+    values[pairs[:, 1]] = given.asnumpy()[pairs[:, 0]]
+    taken.assign_value(Tensor(values, taken.dtype))
+
+
+class AmpLevel(Enum):
+    """Levels of mixed precision, as `auto_mixed_precision` names them."""
+
+    AmpO0, AmpO1, AmpO2, AmpO3, AmpAuto = "O0", "O1", "O2", "O3", "auto"
+
+
+def get_curr_amp_strategy() -> None:
+    """Return None: no strategy is in effect."""
+
+
+def push_amp_strategy(*arguments: Any) -> None:
+    """Refuse. Raises RuntimeError."""
+    raise ApiRuntimeError("push_amp_strategy: use amp.auto_mixed_precision(network, level) instead")
+
+
+create_amp_strategy = push_amp_strategy
+
+
+def pop_amp_strategy() -> None:
+    """Do nothing, as nothing was pushed."""
+
+
+class MSContext:
+    """Abilities and options of this build, as `MSContext.get_instance()`."""
+
+    _only: Any = None
+
+    @classmethod
+    def get_instance(cls) -> MSContext:
+        if cls._only is None:
+            cls._only = cls()
+        return cls._only
+
+    def get_ascend_soc_version(self) -> str:
+        """The kind of Ascend device: there is none."""
+        return ""
+
+    def is_pkg_support_device(self, device: str) -> bool:
+        """Return whether graphs run on a device of this kind."""
+        return device in ("CPU", "GPU")
+
+    def is_ascend_plugin_loaded(self) -> bool:
+        return False
+
+    def get_param(self, key: Any) -> Any:
+        """The value of an option of `set_context`, by its name."""
+        return get_context(key)
+
+    def set_param(self, key: Any, value: Any) -> None:
+        """Accepted: an option of one device. A warning says that it changes nothing."""
+        why = "it is an option of the Ascend backend, and there is none"
+        shown = f"MSContext.set_param({key}, {value!r})"
+        say_once(f"ms_ctx_param.{key}", f"{place_of_caller()}{shown} changes nothing here: {why}")
+
+
+class _Options:
+    """The names of options, each of which is its own value: `ms_ctx_param.max_device_memory`."""
+
+    def __getattr__(self, name: str) -> str:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return name
+
+
+ms_ctx_param = _Options()
+
+
+class _Security:
+    """Return whether this build hides the contents of its graphs."""
+
+    @staticmethod
+    def enable_security() -> bool:
+        return False
+
+
+security = _Security()

@@ -1,0 +1,206 @@
+"""Public modules are found here: `mindspore.nn` and `mspc.nn` are mindspore_api/nn. One finder serves both names."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.machinery
+import os
+import sys
+from collections.abc import Sequence
+from types import FunctionType, ModuleType
+from typing import Any
+
+from mspc.mindspore_api.rooms import PUBLIC, ROOT, home_of, public_modules
+
+NAME = "mindspore"
+_OWN = "mspc"
+API_LEVEL = "2.10.0"
+"""What scripts are told that ask for `mindspore.__version__`: the interface that mspc follows."""
+
+
+@functools.cache
+def _files(folder: str) -> frozenset[str]:
+    """Names of the modules that lay in a folder, packages aside, when it was first looked at."""
+    try:
+        return frozenset(file[:-3] for file in os.listdir(folder) if file.endswith(".py"))
+    except OSError:
+        return frozenset()
+
+
+class PublicFinder:
+    """Finds and loads `mspc.nn` in mindspore_api/, where mspc has no folder of that name itself."""
+
+    first = _OWN
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        first, _, rest = fullname.partition(".")
+        if first != self.first or self.leaves(rest):
+            return None
+        if home_of(rest) is None:
+            return self.refuse(fullname, rest)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def leaves(self, rest: str) -> bool:
+        """Return whether a module is mspc's own, for other finders. A folder without code is none: of a checkout that
+        was brought up to date an old one may be left."""
+        folder, _, name = rest.rpartition(".")
+        if name in _files(os.path.join(ROOT, *folder.split("."))):
+            return True
+        place = os.path.join(ROOT, *rest.split("."))
+        return os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
+
+    def refuse(self, fullname: str, rest: str) -> None:
+        """What becomes of a module that is not there; None leaves it to other finders."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return _Alias(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        target = importlib.import_module(home_of(module.__name__.partition(".")[2]) or _OWN)
+        module.__dict__.update(_target=target, _before={}, __doc__=target.__doc__, __file__=target.__file__)
+
+
+class AliasFinder(PublicFinder):
+    """Finds `mindspore` and everything below it."""
+
+    first = NAME
+
+    def leaves(self, rest: str) -> bool:
+        return bool(rest) and not isinstance(sys.modules.get(NAME), _Alias)
+
+    def refuse(self, fullname: str, rest: str) -> None:
+        from mspc.mindspore_api.index.module import why_absent  # only on the way to an error
+
+        parent, _, name = fullname.rpartition(".")
+        module = sys.modules.get(parent)
+        is_a_module = name.islower() and _nearest(rest)
+        if isinstance(module, _Alias) and not name.startswith("_") and not is_a_module:
+            hint = _hint(module, fullname)
+            if hint:  # `from mindspore import X` asks for a module at last; under its own name Python says less of it
+                raise ModuleNotFoundError(f"mspc does not support {fullname}{hint}", name=parent)
+        raise ModuleNotFoundError(
+            f"mspc does not support the module {fullname!r} of mindspore{why_absent(rest, ()) or _nearest(rest)}",
+            name=fullname,
+        )
+
+
+_NOTHING = object()
+
+
+class _Alias(ModuleType):
+    """A public module: its attributes are those of the module of mindspore_api/ behind it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__version__" and self.__name__ in (NAME, f"{NAME}.version", f"{_OWN}.version"):
+            return API_LEVEL
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(name)
+        try:
+            found = getattr(self.__dict__["_target"], name)
+        except AttributeError:
+            full = f"{self.__name__}.{name}"
+            if home_of(full.partition(".")[2]) is not None:
+                return importlib.import_module(full)
+            if full.partition(".")[0] == _OWN:
+                raise
+            raise AttributeError(f"mspc does not support {full}{_hint(self, full)}") from None
+        if isinstance(found, ModuleType) and home_of(f"{self.__name__}.{name}".partition(".")[2]) is not None:
+            return importlib.import_module(f"{self.__name__}.{name}")
+        return public(found)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What a script sets is set behind; a module below this one, which its import hangs here, hides no function."""
+        target = self.__dict__.get("_target")
+        if target is None or name.startswith("__"):
+            super().__setattr__(name, value)
+        elif not isinstance(value, _Alias):
+            self.__dict__["_before"].setdefault(name, vars(target).get(name, _NOTHING))
+            setattr(target, name, value)
+        elif isinstance(getattr(target, name, value), ModuleType):
+            super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Without what a script has set there stands again what stood there before."""
+        if name not in self.__dict__.get("_before", ()):
+            super().__delattr__(name)
+            return
+        before = self.__dict__["_before"].pop(name)
+        if before is _NOTHING:
+            delattr(self.__dict__["_target"], name)
+        else:
+            setattr(self.__dict__["_target"], name, before)
+
+    def __dir__(self) -> list[str]:
+        return dir(self.__dict__["_target"])
+
+
+def public(found: Any) -> Any:
+    """What a script gets that asks for a public name: functions and classes say what they take."""
+    if not isinstance(found, FunctionType | type) or not found.__module__.startswith(PUBLIC):
+        return found
+    from mspc.mindspore_api.guarded import guarded  # where a name is used: it imports NumPy
+
+    return guarded(found)
+
+
+def find_public(package: str, name: str) -> Any:
+    """An attribute of a public module that is in a folder of mspc's own: `mspc.ops.relu`, `mspc.ops.operations`. Raises
+    AttributeError if there is none."""
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(name)
+    full = f"{package}.{name}"
+    try:
+        found = getattr(importlib.import_module(home_of(package) or _OWN), name)
+    except AttributeError:
+        if home_of(full) is None:
+            raise
+        found = None
+    if (found is None or isinstance(found, ModuleType)) and home_of(full) is not None:
+        return importlib.import_module(f"{_OWN}.{full}")
+    return public(found)
+
+
+def install_public() -> None:
+    """Make `import mspc.nn` mean mspc/mindspore_api/nn. Calling it again changes nothing."""
+    if not any(type(finder) is PublicFinder for finder in sys.meta_path):
+        sys.meta_path.insert(0, PublicFinder())
+
+
+def install() -> None:
+    """Make `import mindspore` mean mspc, before any installed package of that name. Calling it
+    again changes nothing.
+    """
+    found = [finder for finder in sys.meta_path if isinstance(finder, AliasFinder)]
+    for finder in found:
+        sys.meta_path.remove(finder)
+    sys.meta_path.insert(0, found[0] if found else AliasFinder())
+
+
+def install_last() -> None:
+    """Make `import mindspore` mean mspc if no package of that name is installed."""
+    if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
+        sys.meta_path.append(AliasFinder())
+
+
+def uninstall() -> None:
+    """Undo `install` and forget the modules that were imported by it."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AliasFinder)]
+    for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
+        del sys.modules[name]
+
+
+def _hint(module: ModuleType, full: str) -> str:
+    """The message for a name that a public module lacks."""
+    from mspc.mindspore_api.index.module import why_absent  # only on the way to an error
+
+    return why_absent(full.partition(".")[2], dir(module))
+
+
+def _nearest(rest: str) -> str:
+    import difflib  # only on the way to an error
+
+    near = difflib.get_close_matches(rest, list(filter(None, public_modules())), 1)
+    return f"; did you mean '{NAME}.{near[0]}'?" if near else ""

@@ -1,0 +1,500 @@
+"""Initializers, and the values that they make when somebody reads them."""
+
+from __future__ import annotations
+
+import functools
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.initial_value import (
+    Description,
+    Diagonal,
+    DiagonalKernel,
+    Distribution,
+    Filled,
+    NormalDistribution,
+    OrthogonalMatrix,
+    RandomStream,
+    Slices,
+    SparseMatrix,
+    TruncatedNormalDistribution,
+    UniformDistribution,
+    clear_row,
+    draw_blocks,
+    exact_in,
+    part_of,
+)
+from mspc.ir.types import FLOAT32, DType, dtype_of
+from mspc.mindspore_api.common.seed import next_initial_value
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+
+__all__ = [
+    "Dirac", "HeNormal", "HeUniform", "Identity", "InitialValue", "Initializer", "Normal", "Orthogonal", "Sparse",
+    "Uniform", "VarianceScaling", "XavierUniform", "as_initializer", "checked_shape", "initial_value",
+]  # fmt: skip
+
+
+class Initializer:
+    """How values are sampled. mspc's own say it as data, by `distribution`; those of scripts override
+    `_initialize(array)`, which fills an array, as in MindSpore, or `draw`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Scripts' own initializers hand their settings on to here; nobody asks for them."""
+
+    def _initialize(self, arr: Any) -> None:
+        raise NotImplementedError
+
+    def __call__(self, arr: Any) -> None:
+        """Fill an array with values of its shape and element type."""
+        arr[...] = self.draw(RandomStream(*next_initial_value()).generator(), arr.shape)
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        """The sampler of a tensor of `shape`, if the distribution depends on it."""
+        return self
+
+    independent = False
+    """Whether every element is sampled in the same way, so that a slice of a tensor can be sampled alone. Of others
+    the global tensor is sampled, of which the slice is taken."""
+
+    needs_random = True
+
+    def distribution(self) -> Distribution | None:
+        """The values as data; None if only `draw` knows."""
+        return None
+
+    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
+        """Values of `shape`, or one number for all."""
+        if sampled_by(self) == "_initialize":
+            return self._filled(generator, shape)
+        init = self.of_shape(shape)
+        found = init.distribution()
+        if found is None:
+            raise NotImplementedError(f"{type(self).__name__} draws no values")
+        if isinstance(found, Filled):
+            return found.value
+        if isinstance(found, Diagonal | DiagonalKernel):
+            return Description(found, shape, FLOAT32).fill()
+        return found.draw(generator, shape)
+
+    def _filled(self, generator: Any, shape: tuple[int, ...]) -> Any:
+        """The result of `_initialize`. NumPy's own random numbers are this tensor's meanwhile, so that they do not
+        depend on when and on which rank it is made."""
+        array = np.zeros(shape, np.float32)
+        before: Any = np.random.get_bit_generator()
+        np.random.set_bit_generator(np.random.MT19937(int(generator.integers(2**63))))
+        try:
+            self._initialize(array)
+        finally:
+            np.random.set_bit_generator(before)
+        return array
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{k}={v}" for k, v in sorted(vars(self).items()))
+        return f"{type(self).__name__}({values})"
+
+
+def sampled_by(init: Initializer) -> str:
+    """The method by which a subclass draws values itself, "draw" or "_initialize"; "" if what it says as data holds, as
+    no class below that has a method of its own."""
+    return _sampling_method(type(init))
+
+
+@functools.cache
+def _sampling_method(cls: type[Initializer]) -> str:
+    for kind in cls.__mro__:
+        if "distribution" in vars(kind) or "of_shape" in vars(kind):
+            return ""
+        for name in ("draw", "_initialize"):
+            if name in vars(kind):
+                return name
+    return ""
+
+
+class Constant(Initializer):
+    """Every element is `value`, a number or an array of the parameter's shape."""
+
+    needs_random = False
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def distribution(self) -> Distribution | None:
+        value = self.value.item() if isinstance(self.value, np.generic) else self.value
+        return Filled(value) if isinstance(value, bool | int | float) else None
+
+    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
+        return self.value
+
+
+class Zero(Constant):
+    """Every element is 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class One(Constant):
+    """Every element is 1."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+class Normal(Initializer):
+    """Normal distribution with deviation `sigma` around `mean`."""
+
+    independent = True
+
+    def __init__(self, sigma: float = 0.01, mean: float = 0.0) -> None:
+        self.sigma = sigma
+        self.mean = mean
+
+    def distribution(self) -> Distribution | None:
+        return NormalDistribution(plain(self.sigma), plain(self.mean))
+
+
+class Uniform(Initializer):
+    """Uniform in [-scale, scale)."""
+
+    independent = True
+
+    def __init__(self, scale: float = 0.07) -> None:
+        self.scale = scale
+
+    def distribution(self) -> Distribution | None:
+        return UniformDistribution(plain(self.scale))
+
+
+class TruncatedNormal(Initializer):
+    """Normal distribution, values outside mean + [a, b] sigma sampled again."""
+
+    independent = True
+
+    def __init__(self, sigma: float = 0.01, mean: float = 0.0, a: float = -2.0, b: float = 2.0) -> None:
+        self.sigma = sigma
+        self.mean = mean
+        self.a = a
+        self.b = b
+
+    def distribution(self) -> Distribution | None:
+        return TruncatedNormalDistribution(*map(plain, (self.sigma, self.mean, self.a, self.b)))
+
+
+class _ScaledInitializer(Initializer):
+    """A distribution whose scale depends on the shape of the tensor; subclasses override `of_shape`."""
+
+
+class XavierUniform(_ScaledInitializer):
+    """Uniform in gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
+
+    def __init__(self, gain: float = 1.0) -> None:
+        self.gain = gain
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        fan_in, fan_out = fans(shape)
+        return Uniform(self.gain * math.sqrt(6.0 / (fan_in + fan_out)))
+
+
+class XavierNormal(_ScaledInitializer):
+    """Normal with deviation gain * sqrt(2 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
+
+    def __init__(self, gain: float = 1.0) -> None:
+        self.gain = gain
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        fan_in, fan_out = fans(shape)
+        return Normal(self.gain * math.sqrt(2.0 / (fan_in + fan_out)))
+
+
+class HeUniform(_ScaledInitializer):
+    """Uniform in sqrt(3) * gain / sqrt(fan) (He et al. 2015)."""
+
+    def __init__(self, negative_slope: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
+        self.negative_slope = negative_slope
+        self.mode = mode
+        self.nonlinearity = nonlinearity
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        return Uniform(math.sqrt(3.0) * self.deviation(shape))
+
+    def deviation(self, shape: tuple[int, ...]) -> float:
+        return gain(self.nonlinearity, self.negative_slope) / math.sqrt(fan_of(shape, self.mode))
+
+
+class HeNormal(HeUniform):
+    """Normal with deviation gain / sqrt(fan) (He et al. 2015)."""
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        return Normal(self.deviation(shape))
+
+
+def fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    """(fan_in, fan_out) of a weight [out, in, ...]. Raises ValueError below two dimensions."""
+    if len(shape) < 2:
+        raise ApiValueError(f"this initializer needs at least 2 dimensions, not shape {shape}")
+    receptive = math.prod(shape[2:])
+    return shape[1] * receptive, shape[0] * receptive
+
+
+def fan_of(shape: tuple[int, ...], mode: str) -> int:
+    """One of the two. Raises ValueError for another mode, or below two dimensions."""
+    found = dict(zip(("fan_in", "fan_out"), fans(shape), strict=True)).get(str(mode).lower())
+    if found is None:
+        raise ApiValueError(f"mode {mode!r} is neither 'fan_in' nor 'fan_out'")
+    return found
+
+
+def gain(nonlinearity: str, slope: float | None = None) -> float:
+    """The factor by which a nonlinearity asks for larger weights; `slope` is that of "leaky_relu", None for 0.01.
+    Raises ValueError for an unknown nonlinearity; TypeError if a slope that is no number."""
+    slope = 0.01 if slope is None else slope
+    if isinstance(slope, bool) or not isinstance(slope, numbers.Real):
+        raise ApiTypeError(f"negative_slope must be a number, not {slope!r}")
+    gains = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0), "selu": 0.75}
+    gains |= {f"conv{kind}{n}d": 1.0 for kind in ("", "_transpose") for n in (1, 2, 3)}
+    gains["leaky_relu"] = math.sqrt(2.0 / (1.0 + float(slope) ** 2))
+    if nonlinearity not in gains:
+        raise ApiValueError(f"unknown nonlinearity {nonlinearity!r}; known are {', '.join(gains)}")
+    return gains[nonlinearity]
+
+
+def plain(value: Any) -> Any:
+    """A setting of an initializer as a number of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+TRUNCATED_STD = 0.87962566103423978
+"""The deviation of a standard normal distribution between -2 and 2."""
+
+
+class Identity(Initializer):
+    """Ones on the diagonal of a matrix."""
+
+    needs_random = False
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        if len(shape) != 2:
+            raise ApiValueError(f"Identity needs a matrix, not shape {shape}")
+        return self
+
+    def distribution(self) -> Distribution | None:
+        return Diagonal()
+
+
+class Orthogonal(Initializer):
+    """`gain` times a matrix with orthonormal rows or columns (Saxe et al. 2014); the global matrix is sampled, then
+    sharded."""
+
+    def __init__(self, gain: float = 1.0) -> None:
+        self.gain = gain
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        fans(shape)
+        return self
+
+    def distribution(self) -> Distribution | None:
+        return OrthogonalMatrix(plain(self.gain))
+
+
+class Dirac(Initializer):
+    """A weight [out, in, sizes...] of a convolution that hands its channels on, in each of `groups` parts of the first
+    dimension: ones at the middle of the kernel if channels have one number, zeros elsewhere. Raises TypeError or
+    ValueError if groups is no positive integer; when values are made, that there are not 3 to 5 dimensions, or that
+    groups do not divide the first."""
+
+    needs_random = False
+
+    def __init__(self, groups: int = 1) -> None:
+        if isinstance(groups, bool) or not isinstance(groups, int):
+            raise ApiTypeError(f"Dirac: groups must be an integer, not {groups!r}")
+        if groups < 1:
+            raise ApiValueError(f"Dirac: groups {groups} must be at least 1")
+        self.groups = groups
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        if not 3 <= len(shape) <= 5:
+            raise ApiValueError(f"Dirac needs the weight of a convolution, with 3 to 5 dimensions, not shape {shape}")
+        if shape[0] % self.groups:
+            raise ApiValueError(f"Dirac: {self.groups} groups do not divide the first dimension of shape {shape}")
+        return self
+
+    def distribution(self) -> Distribution | None:
+        return DiagonalKernel(self.groups)
+
+
+class Sparse(Initializer):
+    """A matrix of deviation `sigma`, with zeros in a share `sparsity` of every column, rounded up. The global matrix is
+    sampled, then sharded. Raises ValueError if sparsity is not from 0 to 1; when values are made, that the tensor is no
+    matrix."""
+
+    def __init__(self, sparsity: float, sigma: float = 0.01) -> None:
+        if isinstance(sparsity, bool) or not isinstance(sparsity, numbers.Real) or not 0 <= sparsity <= 1:
+            raise ApiValueError(f"Sparse: sparsity {sparsity!r} must be a number from 0 to 1")
+        self.sparsity = sparsity
+        self.sigma = sigma
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        if len(shape) != 2:
+            raise ApiValueError(f"Sparse needs a matrix, not shape {shape}")
+        return self
+
+    def distribution(self) -> Distribution | None:
+        return SparseMatrix(plain(self.sparsity), plain(self.sigma))
+
+
+class VarianceScaling(Initializer):
+    """Mean 0 and variance scale / fan, where the fan is that of `mode`: "fan_in", "fan_out" or their mean, "fan_avg".
+
+    distribution: "truncated_normal" (between -2 and 2 deviations of the normal distribution that is truncated),
+    "untruncated_normal" or "uniform".
+
+    Raises ValueError if an argument is none of these, or scale is not above 0.
+    """
+
+    def __init__(self, scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> None:
+        name = "VarianceScaling"
+        if isinstance(scale, bool) or not isinstance(scale, numbers.Real) or not scale > 0:
+            raise ApiValueError(f"{name}: scale {scale!r} must be a number above 0")
+        if mode not in ("fan_in", "fan_out", "fan_avg"):
+            raise ApiValueError(f"{name}: mode {mode!r} is none of 'fan_in', 'fan_out', 'fan_avg'")
+        if distribution not in ("uniform", "truncated_normal", "untruncated_normal"):
+            known = "'uniform', 'truncated_normal', 'untruncated_normal'"
+            raise ApiValueError(f"{name}: distribution {distribution!r} is none of {known}")
+        self.scale = scale
+        self.mode = mode
+        self.kind = distribution
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        fan_in, fan_out = fans(shape)
+        fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
+        variance: Any = plain(self.scale) / max(1.0, fan)
+        if self.kind == "uniform":
+            return Uniform(math.sqrt(3 * variance))
+        deviation = math.sqrt(variance)
+        return Normal(deviation) if self.kind == "untruncated_normal" else TruncatedNormal(deviation / TRUNCATED_STD)
+
+
+NAMED: dict[str, type[Initializer]] = {
+    "zeros": Zero, "zero": Zero, "ones": One, "one": One, "normal": Normal, "uniform": Uniform,
+    "truncatednormal": TruncatedNormal, "trunc_normal": TruncatedNormal,
+    "xavieruniform": XavierUniform, "xavier_uniform": XavierUniform, "xaviernormal": XavierNormal,
+    "xavier_normal": XavierNormal, "heuniform": HeUniform, "he_uniform": HeUniform, "henormal": HeNormal,
+    "he_normal": HeNormal, "identity": Identity, "orthogonal": Orthogonal, "dirac": Dirac, "sparse": Sparse,
+    "variancescaling": VarianceScaling, "variance_scaling": VarianceScaling,
+}  # fmt: skip
+
+
+def as_initializer(init: Any) -> Initializer:
+    """The Initializer that a name, a number, a class or an object stands for. Raises ValueError if no initializer has
+    this name; TypeError if `init` is nothing of these."""
+    if isinstance(init, Initializer):
+        return init
+    if isinstance(init, type) and issubclass(init, Initializer):
+        return init()
+    if isinstance(init, str):
+        found = NAMED.get(init.lower())
+        if found is None:
+            raise ApiValueError(f"unknown initializer {init!r}; known are {', '.join(sorted(NAMED))}")
+        try:
+            return found()
+        except TypeError:
+            raise ApiValueError(f"initializer {init!r} needs arguments: use {found.__name__}(...)") from None
+    if isinstance(init, numbers.Number):
+        return Constant(init)
+    raise ApiTypeError(f"an initializer is a name, a number or an Initializer, not {type(init).__name__}")
+
+
+class InitialValue:
+    """Values that will be sampled: by what, of which shape and dtype, with which seed and counter.
+
+    zero_row: this index of the first dimension holds zeros instead. in_parts: whether a part costs no more than its
+    share.
+    """
+
+    in_parts = False
+
+    def __init__(self, init: Initializer, shape: tuple[int, ...], dtype: DType) -> None:
+        self.init = init
+        self.shape = shape
+        self.dtype = dtype
+        self.seed, self.counter = next_initial_value()
+        self.zero_row: int | None = None
+
+    @staticmethod
+    def filled(number: Any, shape: tuple[int, ...], dtype: DType) -> InitialValue:
+        """One number everywhere; the random numbers of the values that are requested later do not depend on it."""
+        made = object.__new__(InitialValue)
+        made.init, made.shape, made.dtype = Constant(number), shape, dtype
+        made.seed = made.counter = 0
+        made.zero_row = None
+        return made
+
+    def description(self) -> Description | None:
+        """The values as data; None if only an initializer from outside mspc knows them, or an array. Raises MspcError
+        if the initializer makes no such tensor."""
+        found = None if sampled_by(self.init) else self.init.of_shape(self.shape).distribution()
+        if found is None:
+            return None
+        described = Description(found, self.shape, self.dtype, self.seed, self.counter, self.zero_row)
+        described.check()
+        return described
+
+    def fill(self, slices: Slices | None = None) -> np.ndarray:
+        """The values in `slices` of the global tensor (None: all of it), the same as in the global tensor.
+
+        Besides the result no more than a block is held at a time, unless the initializer draws a tensor as one.
+        """
+        described = self.description()
+        if described is not None:
+            return described.fill(slices)
+        own = sampled_by(self.init)
+        init = self.init if own else self.init.of_shape(self.shape)
+        stream = RandomStream(self.seed, self.counter)
+        if own != "_initialize" and init.needs_random and init.independent:
+            result = draw_blocks(init.draw, stream, self.shape, self.dtype, slices)
+        else:
+            is_random = own == "_initialize" or init.needs_random
+            values = init.draw(stream.generator() if is_random else None, self.shape)
+            result = part_of(values, self.shape, self.dtype, slices)
+        clear_row(result, self.zero_row, self.shape, slices)
+        return result
+
+    def restyled(self, dtype: DType) -> InitialValue:
+        """Sampled by the same random numbers in another element type."""
+        return self._with(dtype=dtype)
+
+    def cast(self, dtype: DType) -> InitialValue | None:
+        """These values, cast to another element type; None if that rounds twice, so that they must be made first."""
+        if dtype == self.dtype:
+            return self
+        described = self.description()
+        return self.restyled(dtype) if described is not None and exact_in(described, dtype) else None
+
+    def without_row(self, row: int) -> InitialValue:
+        """The same values with zeros in one row."""
+        return self._with(zero_row=row)
+
+    def _with(self, **changes: Any) -> InitialValue:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
+
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """A shape given as int, list or tuple. Raises TypeError or ValueError."""
+    if type(shape) is tuple and all([type(n) is int and n >= 0 for n in shape]):
+        return shape
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) else shape
+    if not isinstance(sizes, (list, tuple)) or not all(isinstance(n, (int, np.integer)) for n in sizes):
+        raise ApiTypeError(f"a shape is a tuple of integers, not {shape!r}")
+    if any(n < 0 for n in sizes):
+        raise ApiValueError(f"shape {tuple(sizes)} has a negative size")
+    return tuple(int(n) for n in sizes)
+
+
+def initial_value(init: Any, shape: Any, dtype: Any) -> InitialValue:
+    """The lazy values of a parameter of `shape`."""
+    return InitialValue(as_initializer(init), checked_shape(shape), dtype_of(dtype))

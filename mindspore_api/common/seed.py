@@ -1,0 +1,89 @@
+"""`set_seed` sets the one seed behind initial values, shuffling and dropout."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from mspc.mindspore_api import state
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+
+DEFAULT_SEED = 0
+"""Used until a script calls `set_seed`, so that all ranks draw the same numbers."""
+
+
+def set_seed(seed: int) -> None:
+    """Seed NumPy, `random`, initial values, shuffling and dropout. Raises TypeError if `seed` is no integer; ValueError
+    if it is negative or above 2**32 - 1."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise ApiTypeError(f"set_seed takes an integer, not {type(seed).__name__}")
+    if not 0 <= seed < 2**32:
+        raise ApiValueError(f"set_seed({seed}): the seed must be from 0 to 4294967295")
+    session = state.current()
+    session.seed = int(seed)
+    session.initializers = 0
+    session.shuffles = 0
+    session.dropouts = 0
+    session.draws = 0
+    np.random.seed(int(seed))
+    random.seed(int(seed))
+
+
+def get_seed() -> int | None:
+    """The seed set by `set_seed`, None without one."""
+    return state.current().seed
+
+
+def next_initial_value() -> tuple[int, int]:
+    """Seed and counter of the next tensor whose first values are requested."""
+    session = state.current()
+    session.initializers += 1
+    return (DEFAULT_SEED if session.seed is None else session.seed), session.initializers - 1
+
+
+def of_pipelines() -> int:
+    """The seed of data pipelines."""
+    session = state.current()
+    seed = session.seed if session.dataset_seed is None else session.dataset_seed
+    return DEFAULT_SEED if seed is None else seed
+
+
+def seeds_of_call(chosen: tuple[int, int], call: int) -> tuple[int, int]:
+    """The seeds of the `call`-th call, from 0, of one random operator, or of all those without seeds: every call draws
+    numbers of its own, also if a layer is called twice."""
+    if any(chosen):
+        return chosen[0], chosen[1] + call * _BETWEEN_CALLS
+    seed = state.current().seed
+    return (DEFAULT_SEED if seed is None else seed), _WITHOUT_SEEDS + call
+
+
+_WITHOUT_SEEDS = 1 << 32
+"""Above the numbers of layers."""
+_BETWEEN_CALLS = 1 << 40
+
+
+def _get_graph_seed(op_seed: int, kernel_name: str) -> tuple[int, int]:
+    """(seed of the script, seed of an operator), for the two seeds of a random operator; two zeros, with which it draws
+    numbers of its own, if `op_seed` is 0."""
+    if not op_seed:
+        return 0, 0
+    seed = state.current().seed
+    return DEFAULT_SEED if seed is None else seed, op_seed
+
+
+def eager_seeds() -> tuple[int, int]:
+    """The seeds of a call outside of a network that was given none."""
+    session = state.current()
+    session.draws += 1
+    seed, number = seeds_of_call((0, 0), session.draws)
+    return seed, number + _BETWEEN_CALLS // 2
+
+
+def new_dropout_seeds() -> tuple[int, int]:
+    """(the script's seed, a number of its own) for a new Dropout; the same on every rank that
+    builds the same network.
+    """
+    session = state.current()
+    session.dropouts += 1
+    return (DEFAULT_SEED if session.seed is None else session.seed), session.dropouts

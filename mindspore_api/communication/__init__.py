@@ -1,0 +1,7 @@
+"""`mindspore.communication` says which rank a script is, and makes groups of ranks."""
+
+from __future__ import annotations
+
+from mspc.mindspore_api.index.module import answers
+
+__getattr__, __dir__ = answers(__name__)

@@ -1,0 +1,187 @@
+"""Collectives that a script calls outside of a network, on tensors of its rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.communication.group import GlobalComm, ReduceOp, get_rank
+from mspc.mindspore_api.communication.messages import (
+    P2POp,
+    checked_messages,
+    handle_of,
+    in_place,
+    kinds_of,
+    member,
+    number_in_group,
+    put,
+    size_of,
+    split_sizes,
+    square,
+)
+from mspc.mindspore_api.ops.checked import TensorLike, checked
+
+__all__ = [
+    "P2POp", "all_gather_into_tensor", "all_reduce", "all_to_all_single_with_output_shape",
+    "all_to_all_v_c",
+    "all_to_all_with_output_shape", "barrier", "batch_isend_irecv", "broadcast", "gather_into_tensor", "irecv",
+    "isend", "recv", "reduce", "reduce_scatter_tensor", "scatter_tensor", "send",
+]  # fmt: skip
+
+
+def _public(function: Callable[..., Any]) -> Callable[..., Any]:
+    return checked(f"comm_func.{function.__name__}", function)
+
+
+@_public
+def all_reduce(
+    tensor: TensorLike, op: str = ReduceOp.SUM, group: str = GlobalComm.WORLD_COMM_GROUP, async_op: bool = False
+) -> Any:
+    """(the group's tensors combined by `op`, handle or None)."""
+    return ops.AllReduce(op, group)(tensor), handle_of(async_op)
+
+
+@_public
+def all_gather_into_tensor(tensor: TensorLike, group: str = GlobalComm.WORLD_COMM_GROUP, async_op: bool = False) -> Any:
+    """(the group's tensors along dimension 0, handle or None)."""
+    return ops.AllGather(group)(tensor), handle_of(async_op)
+
+
+@_public
+def reduce_scatter_tensor(
+    tensor: TensorLike, op: str = ReduceOp.SUM, group: str = GlobalComm.WORLD_COMM_GROUP, async_op: bool = False
+) -> Any:
+    """(this rank's part along dimension 0 of the group's tensors combined, handle or None)."""
+    return ops.ReduceScatter(op, group)(tensor), handle_of(async_op)
+
+
+@_public
+def reduce(tensor: TensorLike, dst: int, op: str = ReduceOp.SUM, group: str = GlobalComm.WORLD_COMM_GROUP) -> Any:
+    """The group's tensors combined on rank `dst`, one zero on the others."""
+    return ops.Reduce(number_in_group("reduce", "dst", dst, group), op, group)(tensor)
+
+
+@_public
+def broadcast(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP) -> Any:
+    """The tensor of rank `src`."""
+    return ops.Broadcast(member("broadcast", "src", src, group), group)((tensor,))[0]
+
+
+@_public
+def gather_into_tensor(tensor: TensorLike, dst: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP) -> Any:
+    """The group's tensors along dimension 0 on rank `dst`, one zero on the others."""
+    return ops.CollectiveGather(member("gather_into_tensor", "dst", dst, group), group)(tensor)
+
+
+@_public
+def scatter_tensor(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP) -> Any:
+    """This rank's part along dimension 0 of the tensor of rank `src`."""
+    return ops.CollectiveScatter(member("scatter_tensor", "src", src, group), group)(tensor)
+
+
+@_public
+def all_to_all_single_with_output_shape(
+    output_shape: Any, tensor: TensorLike, output_split_sizes: Any = None, input_split_sizes: Any = None,
+    group: str | None = None, async_op: bool = False,
+) -> Any:  # fmt: skip
+    """(the received elements, of `output_shape`, handle or None): rows go to the ranks in order, as many as listed, or
+    equal parts."""
+    chosen = GlobalComm.WORLD_COMM_GROUP if group is None else group
+    count = size_of("all_to_all_single_with_output_shape", chosen)
+    shape = output_shape.shape if isinstance(output_shape, Tensor) else tuple(output_shape)
+    sent = split_sizes(
+        "all_to_all_single_with_output_shape", "input_split_sizes", input_split_sizes, tensor.shape[0], count
+    )
+    come = split_sizes("all_to_all_single_with_output_shape", "output_split_sizes", output_split_sizes, shape[0], count)
+    row, new = math.prod(tensor.shape[1:]), math.prod(shape[1:])
+    exchanged = ops.AlltoAllV(chosen)(tensor.reshape(-1), [n * row for n in sent], [n * new for n in come])
+    return exchanged.reshape(shape), handle_of(async_op)
+
+
+@_public
+def all_to_all_with_output_shape(
+    output_shape_list: Sequence[Any], input_tensor_list: Sequence[Any], group: str | None = None, async_op: bool = False
+) -> Any:
+    """(the received elements from each rank, of the shapes listed, handle or None): tensor i goes to rank i of the
+    group."""
+    chosen = GlobalComm.WORLD_COMM_GROUP if group is None else group
+    shapes = [shape.shape if isinstance(shape, Tensor) else tuple(shape) for shape in output_shape_list]
+    sizes = [math.prod(shape) for shape in shapes]
+    flat = ops.Concat(0)(tuple([tensor.reshape(-1) for tensor in input_tensor_list]))
+    exchanged = ops.AlltoAllV(chosen)(flat, [math.prod(tensor.shape) for tensor in input_tensor_list], sizes)
+    found = []
+    start = 0
+    for shape, size in zip(shapes, sizes, strict=True):
+        found.append(exchanged[start : start + size].reshape(shape))
+        start += size
+    return tuple(found), handle_of(async_op)
+
+
+@in_place("comm_func.all_to_all_v_c", "comm_func.all_to_all_single_with_output_shape()")
+def all_to_all_v_c(
+    output: TensorLike, input: TensorLike, send_count_matrix: Any, group: str | None = None, async_op: bool = False
+) -> Any:
+    """`output` becomes the received elements; row i of the matrix, given as one list, says how many rows rank i of the
+    group sends to each. Returns the handle."""
+    chosen = GlobalComm.WORLD_COMM_GROUP if group is None else group
+    count, own = size_of("all_to_all_v_c", chosen), get_rank(chosen)
+    sizes = square("all_to_all_v_c", send_count_matrix, count)
+    come = [sizes[count * rank + own] for rank in range(count)]
+    found, _ = all_to_all_single_with_output_shape(
+        output, input, come, sizes[count * own : count * own + count], chosen
+    )
+    put("all_to_all_v_c", "output", output, found.asnumpy())
+    return handle_of(async_op)
+
+
+@_public
+def send(tensor: TensorLike, dst: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP, tag: int = 0) -> None:
+    """Send the tensor to rank `dst`, which receives it under the same tag."""
+    ops.Send(tag, member("send", "dst", dst, group), group)(tensor)
+
+
+@_public
+def recv(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP, tag: int = 0) -> Any:
+    """The tensor that rank `src` sends under the tag, of the shape and element type of `tensor`."""
+    return ops.Receive(tag, member("recv", "src", src, group), tensor.shape, tensor.dtype, group)()
+
+
+@_public
+def isend(tensor: TensorLike, dst: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP, tag: int = 0) -> Any:
+    """As `send`; the handle of it."""
+    ops.Send(tag, member("isend", "dst", dst, group), group)(tensor)
+    return handle_of(True)
+
+
+@_public
+def irecv(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP, tag: int = 0) -> Any:
+    """(as `recv`, the handle of it)."""
+    return ops.Receive(tag, member("irecv", "src", src, group), tensor.shape, tensor.dtype, group)(), handle_of(True)
+
+
+@_public
+def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> Any:
+    """The tensor received for each `P2POp`, all at once: the tensor received, or one zero if it sends."""
+    group = checked_messages(p2p_op_list)
+    found = [None] * len(p2p_op_list)
+    for kind in kinds_of(p2p_op_list):
+        sends = [i for i, each in enumerate(p2p_op_list) if each.sends and each.dtype == kind]
+        receives = [i for i, each in enumerate(p2p_op_list) if not each.sends and each.dtype == kind]
+        exchange = ops.NeighborExchange(
+            [p2p_op_list[i].peer for i in sends], [p2p_op_list[i].peer for i in receives],
+            tuple([p2p_op_list[i].shape for i in receives]), tuple([p2p_op_list[i].shape for i in sends]), kind, group,
+        )  # fmt: skip
+        arrived = exchange(tuple([p2p_op_list[i].tensor for i in sends]))
+        for i in sends:
+            found[i] = Tensor(0.0, kind)
+        for place, i in enumerate(receives):
+            found[i] = arrived[place]
+    return tuple(found)
+
+
+def barrier(group: Any = GlobalComm.WORLD_COMM_GROUP) -> None:
+    """Every rank of the group waits here for all others."""
+    ops.Barrier(group)()

@@ -1,0 +1,229 @@
+"""mspc's own operations on rows work on one value, or on a block of equal ones in one pass of NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.dataset.nodes.block import Column, column_of
+from mspc.mindspore_api.dataset.pillow import image_of
+from mspc.mindspore_api.dataset.pipeline_random import EagerDraws, PipelineDraws
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.setting_kind import place_of_caller, say_once
+
+
+class Operation:
+    """An operation of mspc on values of a column; with several columns it does the same to each.
+
+    `many` is the one definition; a call on one value takes the same way, so that both give the same numbers.
+    """
+
+    keeps_images: ClassVar[bool] = False
+    """Whether it gives a Pillow image for a Pillow image."""
+
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
+        """The results for values [rows, ...]; the array given may be changed nowhere."""
+        raise NotImplementedError
+
+    def many_images(self, values: np.ndarray, draws: PipelineDraws) -> Column:
+        """The results for images of Pillow, as arrays; those for arrays, unless their numbers differ."""
+        return self.many(values, draws)
+
+    def column(self, values: Column, draws: PipelineDraws) -> Column:
+        """The results for a column."""
+        if isinstance(values, np.ndarray):
+            return self.many(values, draws)
+        results = [self.one(value, draws.at(i)) for i, value in enumerate(values)]
+        return column_of(results) if all(isinstance(result, np.ndarray) for result in results) else results
+
+    def one(self, value: Any, draws: PipelineDraws) -> Any:
+        """The result for one value: an array, or a Pillow image."""
+        array = as_array(type(self).__name__, value)
+        work = self.many_images if is_image(value) else self.many
+        (result,) = work(array[None], draws)
+        result = np.asarray(result, order="C")  # whoever gets it may look at its memory
+        return image_of(result) if self.keeps_images and is_image(value) else result
+
+    def __call__(self, *values: Any) -> Any:
+        """The results of one row. Raises TypeError or ValueError for what the operation cannot work on."""
+        draws = EagerDraws()
+        results = tuple(self.one(value, draws) for value in values)
+        return results[0] if len(results) == 1 else results
+
+    def device(self, device_target: str = "CPU") -> Operation:
+        """Where the operation runs: on the CPU; "Ascend" changes nothing, as a warning says. Raises ValueError for
+        another device."""
+        name = type(self).__name__
+        if device_target not in ("CPU", "Ascend"):
+            raise ApiValueError(f"{name}.device: {device_target!r} is neither 'CPU' nor 'Ascend'")
+        if device_target == "Ascend":
+            text = "device('Ascend') of an operation of a pipeline changes nothing here: it runs on the CPU"
+            say_once("operation.device", f"{place_of_caller()}{text}")
+        return self
+
+
+class EachOperation(Operation):
+    """An operation that works on one value after another."""
+
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        """The result for one value."""
+        raise NotImplementedError
+
+    def single_image(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        """As `single` for an image of Pillow, as an array."""
+        return self.single(value, draws)
+
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
+        return column_of([self.single(value, draws.at(i)) for i, value in enumerate(values)])
+
+    def many_images(self, values: np.ndarray, draws: PipelineDraws) -> Column:
+        return column_of([self.single_image(value, draws.at(i)) for i, value in enumerate(values)])
+
+
+def is_image(value: Any) -> bool:
+    """Whether a value is an image of Pillow, which need not be installed to say so."""
+    return hasattr(value, "getbands") and hasattr(value, "tobytes")
+
+
+def as_array(operation: str, value: Any) -> np.ndarray:
+    """Array of a value. Raises TypeError for what holds no numbers."""
+    try:
+        array = value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)
+    except ValueError:
+        raise ApiTypeError(f"{operation}: takes an array or an image, not lists of different lengths") from None
+    if array.dtype.kind == "O":
+        raise ApiTypeError(f"{operation}: takes an array or an image, not {type(value).__name__}")
+    return array
+
+
+def require_numbers(operation: str, values: np.ndarray) -> None:
+    """Raises TypeError for an array of texts."""
+    if values.dtype.kind in "US":
+        raise ApiTypeError(f"{operation}: takes numbers, not texts such as {values.reshape(-1)[0].item()!r}")
+
+
+def flattened(operations: Sequence[Any]) -> list[Any]:
+    """Operations one by one, those of every Compose in its place."""
+    found: list[Any] = []
+    for operation in operations:
+        inner = getattr(operation, "in_sequence", None)
+        found += flattened(inner) if inner is not None else [operation]
+    return found
+
+
+AT_ONCE = 1 << 20
+"""Numbers that go through all steps before the next ones; see `enlarging.AT_ONCE`."""
+Step = tuple[Callable[..., Any], Any]
+"""A function of NumPy and its second operand: a number, or an array of as many dimensions as the values."""
+Room = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
+"""Gives the memory for a result of a shape and type; None if there is none of the kind."""
+
+
+class Arithmetic(Operation):
+    """An operation that moves axes, computes in Float32 with one number after another, and converts, in this order.
+
+    in_floats: whether it computes. output_type: element type of its result, None for that of the values.
+    """
+
+    in_floats: ClassVar[bool] = False
+    output_type: np.dtype | None = None
+
+    def ordered(self, values: np.ndarray) -> np.ndarray:
+        """The values with their axes as the result has them, or an operand of earlier steps; a view."""
+        return values
+
+    def steps(self, values: np.ndarray) -> Sequence[Step]:
+        """What is computed for values, whose axes are not moved yet. Raises ValueError for shapes that do not fit."""
+        return ()
+
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        return in_one_pass([self], values)
+
+
+class Chain:
+    """Operations of a map with the place of each; arithmetic that can go over memory once stands together."""
+
+    def __init__(self, operations: Sequence[Any]) -> None:
+        self.links: list[tuple[int, Any]] = []
+        for place, operation in enumerate(operations):
+            before = self.links[-1][1] if self.links else None
+            if isinstance(before, list) and _follows(before[-1], operation):
+                before.append(operation)
+            else:
+                self.links.append((place, [operation] if _is_plain(operation) else operation))
+
+
+def _is_plain(operation: Any) -> bool:
+    """Whether an operation is what its steps say: a subclass may do more."""
+    return isinstance(operation, Arithmetic) and type(operation).many is Arithmetic.many
+
+
+def _follows(before: Arithmetic, operation: Any) -> bool:
+    return _is_plain(operation) and before.output_type in (None, np.float32)
+
+
+def in_one_pass(operations: Sequence[Arithmetic], values: np.ndarray, room: Room | None = None) -> np.ndarray:
+    """The values behind all operations, of which only the last converts to another type than Float32. The memory of
+    the result is as `room` gives it; else in the order of its axes if they were moved, and as that of the values."""
+    source = values
+    steps: list[Step] = []
+    for operation in operations:
+        found = [*steps, *operation.steps(source)]
+        source = operation.ordered(source)
+        steps = [(function, operation.ordered(operand) if np.ndim(operand) else operand) for function, operand in found]
+    floats = any(operation.in_floats or operation.output_type == np.float32 for operation in operations)
+    kinds = [operation.output_type for operation in operations if operation.output_type is not None]
+    kind = np.dtype(kinds[-1] if kinds else source.dtype)
+    result = None if room is None else room(source.shape, kind)
+    if result is None:
+        result = np.empty_like(source, kind, order="K" if source is values else "C", subok=False)
+    steps = [(function, _lines(operand, result)) for function, operand in steps]
+    if not floats:
+        np.copyto(result, source, casting="unsafe")
+        return result
+    _compute(source, steps, result)
+    return result
+
+
+def _compute(source: np.ndarray, steps: Sequence[Step], result: np.ndarray) -> None:
+    """Result = the source behind steps in Float32, some rows after others."""
+    rows = len(result)
+    together = max(1, AT_ONCE // max(1, result[:1].size))
+    in_place = result.dtype == np.float32
+    scratch = result if in_place else np.empty_like(result[:together], np.float32)
+    # NumPy moves axes faster where it does not convert.
+    moves = source.dtype.itemsize < 4 and not _lies_as(source, result)
+    for begin in range(0, rows, together):
+        some = slice(begin, begin + together)
+        numbers = result[some] if in_place else scratch[: min(together, rows - begin)]
+        np.copyto(numbers, np.array(source[some], order="C") if moves else source[some], casting="unsafe")
+        for function, operand in steps:
+            function(numbers, operand, out=numbers)
+        if not in_place:
+            np.copyto(result[some], numbers, casting="unsafe")
+
+
+def _lies_as(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether elements of two arrays of one shape lie in memory in the same order."""
+    sizes = one.dtype.itemsize, other.dtype.itemsize
+    return all(a * sizes[1] == b * sizes[0] for a, b in zip(one.strides, other.strides, strict=True))
+
+
+def _lines(operand: Any, result: np.ndarray) -> Any:
+    """An operand with numbers for channels in a last dimension, spread over whole lines: NumPy is slow over three."""
+    if not np.ndim(operand) or operand.shape[-1] == 1 or result.strides[-1] != result.dtype.itemsize:
+        return operand
+    return np.ascontiguousarray(np.broadcast_to(operand, (*operand.shape[:-2], *result.shape[-2:])))
+
+
+class PyTensorOperation:
+    """An operation in Python on one value: scripts define `_execute_py(self, value)`, or `__call__` itself."""
+
+    def __call__(self, *values: Any) -> Any:
+        return self._execute_py(*values)
+
+    def _execute_py(self, *values: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} must define _execute_py or __call__")

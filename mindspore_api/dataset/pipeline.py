@@ -1,0 +1,490 @@
+"""Data sets, as scripts have them, put the nodes of the engine together step by step.
+
+Every pass over a data set is an epoch; whatever is random is sampled anew for each, from the seed of `set_seed`, equal
+on all ranks and whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.dataset import config
+from mspc.mindspore_api.dataset.nodes.base import PipelineNode, RowFault, read
+from mspc.mindspore_api.dataset.nodes.batching import BatchChange, Batched, BucketBatched
+from mspc.mindspore_api.dataset.nodes.block import Block
+from mspc.mindspore_api.dataset.nodes.selection import (
+    Concatenated,
+    Filtered,
+    Projected,
+    Repeated,
+    RowRange,
+    Shuffled,
+    Zipped,
+)
+from mspc.mindspore_api.dataset.pipeline_random import DataPass
+from mspc.mindspore_api.dataset.row_values import (
+    Row,
+    common_shape,
+    distinct,
+    flag,
+    given,
+    integer,
+    names_of,
+    next_shuffle,
+    workers_of,
+)
+from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
+
+_MAP_OPTIONS = ("python_multiprocessing", "max_rowsize", "cache", "callbacks", "offload")
+
+
+class Dataset:
+    """Rows of columns; a row is a tuple of arrays. node: what gives the rows."""
+
+    def __init__(self, node: PipelineNode) -> None:
+        self._node = node
+        self._epoch = 0
+        self._first_row = 0
+        self.asked_step = 0
+        """Where `set_init_step` has put it, until it is read from there."""
+
+    # Looking at it --------------------------------------------------------------------------------
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self._node.columns)
+
+    def get_col_names(self) -> list[str]:
+        return list(self._node.columns)
+
+    def get_dataset_size(self) -> int:
+        """Number of rows (after `batch`: of batches) of an epoch. Raises ValueError for an endless data set."""
+        return self._node.count()
+
+    def __len__(self) -> int:
+        return self._node.count()
+
+    def get_batch_size(self) -> int:
+        """Rows per batch, 1 before `batch`."""
+        return self._node.batch_size
+
+    def get_repeat_count(self) -> int:
+        return self._node.repeat_count
+
+    def num_classes(self) -> int | None:
+        """Number of classes of the labels, None if it is not known."""
+        return self._node.classes
+
+    def get_class_indexing(self) -> dict[str, Any]:
+        """Numbers of classes by their names, if there are names."""
+        return dict(self._node.class_indexing)
+
+    def output_shapes(self, estimate: bool = False) -> list[list[int | None]]:
+        """Shapes of the columns of the first row; with `estimate` of all rows, None if sizes differ.
+
+        Raises:
+            ValueError: rows of a column differ in their number of dimensions.
+        """
+        if not estimate:
+            return [list(column[0].shape) for column in self._first().columns]
+        found: list[set[tuple[int, ...]]] = [set() for _ in self._node.columns]
+        for block in self._node.blocks(DataPass.begin(0)):
+            for shapes, column in zip(found, block.columns, strict=True):
+                shapes.update(row.shape for row in column)
+        return [common_shape(name, shapes) for name, shapes in zip(self._node.columns, found, strict=True)]
+
+    def output_types(self) -> list[Any]:
+        """NumPy element types of the columns of the first row."""
+        return [column[0].dtype for column in self._first().columns]
+
+    def _first(self) -> Block:
+        for block in self._node.blocks(DataPass.begin(0)):
+            return block
+        raise ApiValueError("the data set has no rows")
+
+    # Reading --------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.create_tuple_iterator(num_epochs=1)
+
+    def create_tuple_iterator(
+        self, columns: Any = None, num_epochs: int = -1, output_numpy: bool = False, do_copy: bool = False
+    ) -> DatasetIterator:
+        """The rows of an epoch as lists of Tensors, or of arrays with `output_numpy`; looped over once more, those of
+        the next epoch, `num_epochs` times in all, without end for -1. Raises ValueError for an unknown column."""
+        names = None if columns is None else names_of("create_tuple_iterator", "columns", columns)
+        places = None if names is None else [self._node.place(name) for name in names]
+        return DatasetIterator(self._node, self._next_epoch, num_epochs, output_numpy, places=places)
+
+    def create_dict_iterator(
+        self, num_epochs: int = -1, output_numpy: bool = False, do_copy: bool = False
+    ) -> DatasetIterator:
+        """The same as dicts by column name."""
+        return DatasetIterator(self._node, self._next_epoch, num_epochs, output_numpy, names=self.column_names)
+
+    def _next_epoch(self) -> tuple[int, int]:
+        """(number of the epoch that is read next, its first row). Both count on."""
+        found = self._epoch, self._first_row
+        self._epoch, self._first_row, self.asked_step = self._epoch + 1, 0, 0
+        return found
+
+    def peek(self) -> Any:
+        """The next row, which whoever reads next reads again; None if there is none."""
+        place = (self._epoch, self._first_row)
+        rows = DatasetIterator(self._node, lambda: place, 1, False)
+        try:
+            return next(rows, None)
+        finally:
+            rows.release()
+
+    def set_init_step(self, init_step: int) -> None:
+        """Where reading continues: behind so many rows of epochs, as a resumed run requests. What is
+        random is sampled as if the rows before had been read."""
+        steps = integer("set_init_step", "init_step", init_step, 0)
+        self.asked_step = steps
+        self._epoch, self._first_row = divmod(steps, self.get_dataset_size()) if steps else (0, 0)
+
+    def get_init_step(self) -> int:
+        """How many rows of epochs lie behind."""
+        return self._epoch * self.get_dataset_size() + self._first_row if self._epoch else self._first_row
+
+    # Steps ----------------------------------------------------------------------------------------
+
+    def batch(
+        self, batch_size: Any, drop_remainder: bool = False, num_parallel_workers: int | None = None,
+        per_batch_map: Callable[..., Any] | None = None, input_columns: Any = None, output_columns: Any = None,
+        python_multiprocessing: bool = False, max_rowsize: Any = None,
+    ) -> Dataset:  # fmt: skip
+        """Rows stacked; the last, smaller batch is left out with `drop_remainder`.
+
+        Args:
+            batch_size: rows of a batch, or a function of BatchInfo that gives them.
+            per_batch_map: a function of lists of arrays, one list per input column (all without `input_columns`), and
+                of a BatchInfo, which gives such lists for the output columns.
+        """
+        change = None
+        if per_batch_map is not None:
+            inputs = self.column_names if input_columns is None else names_of("batch", "input_columns", input_columns)
+            outputs = inputs if output_columns is None else names_of("batch", "output_columns", output_columns)
+            change = BatchChange(_function("batch", "per_batch_map", per_batch_map), inputs, outputs)
+        elif input_columns is not None or output_columns is not None:
+            raise ApiValueError("batch: input_columns and output_columns need a per_batch_map")
+        return self._batched("batch", batch_size, drop_remainder, change, None, num_parallel_workers)
+
+    def padded_batch(
+        self, batch_size: Any, drop_remainder: bool = False, num_parallel_workers: int | None = None,
+        pad_info: dict[str, Any] | None = None,
+    ) -> Dataset:  # fmt: skip
+        """Rows filled up to one shape and stacked.
+
+        Args: pad_info: (shape or None, value) by column; what it does not name is filled with 0 up to the largest row
+            of the batch. None fills nothing.
+        """
+        _require_padding("padded_batch", pad_info)
+        return self._batched("padded_batch", batch_size, drop_remainder, None, pad_info, num_parallel_workers)
+
+    def bucket_batch_by_length(
+        self, column_names: Any, bucket_boundaries: Any, bucket_batch_sizes: Any, element_length_function: Any = None,
+        pad_info: dict[str, Any] | None = None, pad_to_bucket_boundary: bool = False, drop_remainder: bool = False,
+    ) -> Dataset:  # fmt: skip
+        """Rows filled up to one shape and stacked, each with rows of about its length. Batches come as their buckets
+        fill up; at the end come the rest of each bucket, left out with `drop_remainder`.
+
+        Args:
+            column_names: the columns that element_length_function takes.
+            bucket_boundaries: rising lengths; a row belongs to the first bucket whose boundary exceeds its length.
+            bucket_batch_sizes: rows of a batch for each bucket: one more than boundaries.
+            element_length_function: gives the length of a row; the first size of the only column without it.
+            pad_info: (shape or None, value) by column, as in `padded_batch`.
+            pad_to_bucket_boundary: sizes that pad_info leaves open (None) become the boundary minus 1.
+        """
+        step = "bucket_batch_by_length"
+        names = names_of(step, "column_names", column_names)
+        if element_length_function is None and len(names) != 1:
+            raise ApiValueError(f"{step}: {len(names)} columns need an element_length_function")
+        boundaries = _counts(step, "bucket_boundaries", bucket_boundaries)
+        sizes = _counts(step, "bucket_batch_sizes", bucket_batch_sizes)
+        if any(one >= other for one, other in pairwise(boundaries)):
+            raise ApiValueError(f"{step}: bucket_boundaries must rise, and are {boundaries}")
+        if len(sizes) != len(boundaries) + 1:
+            raise ApiValueError(
+                f"{step}: bucket_batch_sizes must have one entry more than bucket_boundaries, and has {len(sizes)} for "
+                f"{len(boundaries)}"
+            )
+        length = None
+        if element_length_function is not None:
+            length = _function(step, "element_length_function", element_length_function)
+        _require_padding(step, pad_info)
+        to_boundary = flag(step, "pad_to_bucket_boundary", pad_to_bucket_boundary)
+        drop, fault = flag(step, "drop_remainder", drop_remainder), RowFault(step, caller_location())
+        return Dataset(
+            BucketBatched(self._node, names, boundaries, sizes, length, dict(pad_info or {}), to_boundary, drop, fault)
+        )
+
+    def _batched(
+        self, name: str, size: Any, drop: Any, change: BatchChange | None, padding: Any, workers: Any
+    ) -> Dataset:
+        workers_of(name, workers, 1)
+        if not callable(size):
+            size = integer(name, "batch_size", size)
+        fault = RowFault(name, caller_location())
+        return Dataset(Batched(self._node, size, flag(name, "drop_remainder", drop), fault, change, padding))
+
+    def map(
+        self, operations: Any, input_columns: Any = None, output_columns: Any = None, column_order: Any = None,
+        num_parallel_workers: int | None = None, **options: Any,
+    ) -> Dataset:  # fmt: skip
+        """Columns changed by one operation after another; each takes the input columns and returns the output columns.
+
+        mspc's own operations run over blocks of rows in threads; functions of the user run where the rows are read,
+        or in `num_parallel_workers` processes with `python_multiprocessing=True`. Then they find NumPy's and Python's
+        generators seeded for every row, and elsewhere as the script left them.
+        """
+        from mspc.mindspore_api.dataset.nodes.mapping import Change, Mapped
+        from mspc.mindspore_api.dataset.operation import flattened  # late, as all that a `map` alone needs
+
+        listed = list(operations) if isinstance(operations, (list, tuple)) else [operations]
+        for option in options:
+            if option not in _MAP_OPTIONS:
+                raise ApiTypeError(f"map has no argument {option!r}")
+        if options.get("callbacks"):
+            raise ApiValueError("map: callbacks are not supported")
+        found = flattened([_function("map", "operations", operation) for operation in listed])
+        if not found:
+            raise ApiValueError("map: operations is empty")
+        inputs = self.column_names[:1] if input_columns is None else names_of("map", "input_columns", input_columns)
+        outputs = inputs if output_columns is None else names_of("map", "output_columns", output_columns)
+        seeds = flag("map", "python_multiprocessing", options.get("python_multiprocessing") or False)
+        workers = workers_of("map", num_parallel_workers, config.get_num_parallel_workers())
+        change = Change(found, outputs, next_shuffle(), RowFault("map", caller_location()), seeds)
+        mapped = Dataset(Mapped(self._node, change, inputs, workers))
+        distinct("map", "columns", mapped.column_names)
+        return mapped if column_order is None else mapped.project(column_order)
+
+    def filter(
+        self, predicate: Callable[..., Any], input_columns: Any = None, num_parallel_workers: int | None = None
+    ) -> Dataset:
+        """The rows for which the predicate of the input columns holds."""
+        names = self.column_names if input_columns is None else names_of("filter", "input_columns", input_columns)
+        workers_of("filter", num_parallel_workers, 1)
+        fault = RowFault("filter", caller_location())
+        return Dataset(Filtered(self._node, _function("filter", "predicate", predicate), names, fault))
+
+    def shuffle(self, buffer_size: int) -> Dataset:
+        """Rows in random order, sampled from a window of `buffer_size` rows."""
+        return Dataset(Shuffled(self._node, integer("shuffle", "buffer_size", buffer_size), next_shuffle()))
+
+    def repeat(self, count: int | None = None) -> Dataset:
+        """The rows `count` times over in one epoch; for ever without a count, or with -1."""
+        times = None if count is None or count == -1 else integer("repeat", "count", count, most=2**31 - 1)
+        return Dataset(Repeated(self._node, times))
+
+    def take(self, count: int = -1) -> Dataset:
+        """The first `count` rows, -1 for all."""
+        return self if count == -1 else Dataset(RowRange(self._node, 0, integer("take", "count", count)))
+
+    def skip(self, count: int) -> Dataset:
+        """The rows after the first `count`."""
+        return Dataset(RowRange(self._node, integer("skip", "count", count, 0), None))
+
+    def split(self, sizes: Sequence[Any], randomize: bool = True) -> tuple[Dataset, ...]:
+        """Data sets of so many rows each, or of such shares of all rows; with `randomize` in a random order, the same
+        rows every epoch. Raises ValueError or RuntimeError for sizes that do not fit."""
+        from mspc.mindspore_api.dataset.pipeline import sizes_of_splits  # late: few scripts split
+
+        key = next_shuffle() if flag("split", "randomize", randomize) else 0
+        rows = self.get_dataset_size()
+        node = Shuffled(self._node, rows, key, fixed=True) if key else self._node
+        found: list[Dataset] = []
+        first = 0
+        for size in sizes_of_splits(sizes, rows):
+            found.append(Dataset(RowRange(node, first, first + size)))
+            first += size
+        return tuple(found)
+
+    def project(self, columns: Any) -> Dataset:
+        """These columns, in this order."""
+        return Dataset(Projected(self._node, names_of("project", "columns", columns)))
+
+    def rename(self, input_columns: Any, output_columns: Any) -> Dataset:
+        """Columns under other names."""
+        old = names_of("rename", "input_columns", input_columns)
+        new = names_of("rename", "output_columns", output_columns)
+        if len(old) != len(new):
+            raise ApiValueError(f"rename: {len(old)} input columns, {len(new)} output columns")
+        names = self.column_names
+        for before, after in zip(old, new, strict=True):
+            names[self._node.place(before)] = after
+        return Dataset(Projected(self._node, self.column_names, distinct("rename", "columns", names)))
+
+    def concat(self, datasets: Any) -> Dataset:
+        """The rows of this data set, then those of others with the same columns."""
+        others = datasets if isinstance(datasets, (list, tuple)) else [datasets]
+        return Dataset(Concatenated([stage_of("concat", other) for other in (self, *others)]))
+
+    def __add__(self, other: Dataset) -> Dataset:
+        return self.concat(other)
+
+    def zip(self, datasets: Any) -> Dataset:
+        """Rows of this data set and of others side by side, as many as the shortest has."""
+        others = datasets if isinstance(datasets, (list, tuple)) else [datasets]
+        return Dataset(Zipped([stage_of("zip", other) for other in (self, *others)]))
+
+    def apply(self, apply_func: Callable[[Dataset], Any]) -> Dataset:
+        """What a function makes of this data set. Raises TypeError if it gives no data set."""
+        made = _function("apply", "apply_func", apply_func)(self)
+        stage_of("apply", made)
+        return made
+
+
+def zip_datasets(datasets: Any) -> Dataset:
+    """Rows of several data sets side by side, as many as the shortest has."""
+    if not isinstance(datasets, (list, tuple)) or not datasets:
+        raise ApiTypeError(f"zip takes a tuple of data sets, not {datasets!r}")
+    return Dataset(Zipped([stage_of("zip", dataset) for dataset in datasets]))
+
+
+def stage_of(function: str, dataset: Any) -> PipelineNode:
+    """The node of a data set. Raises TypeError for anything else."""
+    if not isinstance(dataset, Dataset):
+        raise ApiTypeError(f"{function} takes data sets, not {type(dataset).__name__}")
+    return dataset._node
+
+
+def _require_padding(step: str, padding: Any) -> None:
+    """Raises TypeError if `padding` is not None or a dict of (shape, value)."""
+    if padding is not None and not isinstance(padding, dict):
+        raise ApiTypeError(f"{step}: pad_info must be a dict, not {padding!r}")
+    for name, entry in (padding or {}).items():
+        if not isinstance(entry, tuple) or len(entry) != 2:
+            raise ApiTypeError(f"{step}: pad_info[{name!r}] must be (shape, value), not {entry!r}")
+
+
+def _counts(step: str, name: str, values: Any) -> list[int]:
+    """A list of positive integers. Raises TypeError, ValueError."""
+    if not isinstance(values, list | tuple):
+        raise ApiTypeError(f"{step}: {name} must be a list, not {values!r}")
+    if not values:
+        raise ApiValueError(f"{step}: {name} must not be empty")
+    return [integer(step, f"{name}[{i}]", value) for i, value in enumerate(values)]
+
+
+def _function(step: str, what: str, function: Any) -> Any:
+    if not callable(function) or isinstance(function, type):
+        shown = function.__name__ if isinstance(function, type) else repr(function)
+        raise ApiTypeError(f"{step}: {shown} is no operation" if what == "operations" else
+                           f"{step}: {what} must be a function, not {shown}")  # fmt: skip
+    return function
+
+
+class DatasetIterator:
+    """Rows as lists, or as dicts where `names` is given. A loop over it reads one epoch; the next loop the next one.
+
+    begin: gives the number of the next epoch and its first row. epochs: how many there are, -1 for any number.
+    epoch, row: how far reading has come: the epoch's number, and how many of its rows were read.
+    """
+
+    def __init__(
+        self, node: PipelineNode, begin: Callable[[], tuple[int, int]], epochs: int, as_arrays: Any,
+        places: Sequence[int] | None = None, names: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
+        if isinstance(epochs, bool) or not isinstance(epochs, int):
+            raise ApiTypeError(f"num_epochs must be an integer, not {epochs!r}")
+        if epochs < 1 and epochs != -1:
+            raise ApiValueError(f"num_epochs {epochs} must be positive, or -1 for any number")
+        self._node = node
+        self._begin = begin
+        self._left = epochs
+        self._as_arrays = flag("create iterator", "output_numpy", as_arrays or False)
+        self._places = places
+        self._names = names
+        self._rows: Iterator[Row] | None = None
+        self._types_only = False
+        self.epoch = -1
+        self.row = 0
+
+    def __iter__(self) -> DatasetIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._rows is None:
+            if self._left == 0:
+                raise StopIteration
+            self._left -= 1 if self._left > 0 else 0
+            self.epoch, self.row = self._begin()
+            self._rows = _rows(self._node, DataPass.begin(self.epoch, self._types_only), self.row)
+        row = next(self._rows, None)
+        if row is None:
+            self._rows = None
+            raise StopIteration
+        self.row += 1
+        return self._given(row)
+
+    def _given(self, row: Row) -> Any:
+        chosen = row if self._places is None else tuple(row[place] for place in self._places)
+        values = [_as_given(given(value), self._as_arrays) for value in chosen]
+        return values if self._names is None else dict(zip(self._names, values, strict=True))
+
+    def glance(self) -> None:
+        """What is read from the next epoch on shows element types and shapes alone: rows as the source has them."""
+        self._types_only = True
+
+    def get_col_names(self) -> list[str]:
+        return list(self._node.columns)
+
+    def release(self) -> None:
+        """End reading, and the workers that read ahead."""
+        close = getattr(self._rows, "close", None)
+        if close is not None:
+            close()
+        self._rows, self._left = None, 0
+
+    stop = release
+
+
+def _as_given(value: Any, as_arrays: bool) -> Any:
+    """A value as an array or a Tensor, a dict as a dict of them."""
+    if isinstance(value, dict):
+        return {key: _as_given(each, as_arrays) for key, each in value.items()}
+    return value if as_arrays else Tensor.from_array(value)
+
+
+def _rows(node: PipelineNode, reading: DataPass, first: int) -> Iterator[Row]:
+    passed = 0
+    for block in read(node, reading, config.get_prefetch_size()):
+        if passed + len(block) <= first:
+            passed += len(block)
+            continue
+        for i in range(max(0, first - passed), len(block)):
+            yield block.row(i)
+        passed += len(block)
+
+
+def sizes_of_splits(sizes: Sequence[Any], rows: int) -> list[int]:
+    """Numbers of rows from numbers or shares; what rounding leaves goes to the first part that can take it.
+
+    Raises:
+        TypeError: `sizes` is no list of integers or of floats. ValueError: a share is not from 0 to 1, or they are not
+            1 in all. RuntimeError: the parts are not all rows, or one is empty.
+    """
+    given = list(sizes) if isinstance(sizes, (list, tuple)) else []
+    if given and all(isinstance(size, int) and not isinstance(size, bool) for size in given):
+        if any(size < 1 for size in given) or sum(given) != rows:
+            raise ApiRuntimeError(f"split: sizes {given} must be positive and {rows} in all, the rows of the data set")
+        return given
+    if not given or not all(isinstance(size, float) for size in given):
+        raise ApiTypeError(f"split: sizes must be a list of integers or of floats, not {sizes!r}")
+    if any(not 0 < share <= 1 for share in given) or abs(sum(given) - 1) > 1e-9:
+        raise ApiValueError(f"split: the shares {given} must be above 0 and 1 in all")
+    counts = [round(share * rows) for share in given]
+    left = rows - sum(counts)
+    for place, count in enumerate(counts):
+        if count + left > 0:
+            counts[place] += left
+            break
+    if min(counts) < 1:
+        raise ApiRuntimeError(f"split: the shares {given} of {rows} rows leave a part without rows")
+    return counts

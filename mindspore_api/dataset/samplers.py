@@ -1,0 +1,408 @@
+"""Samplers say which rows of a source an epoch has, and in which order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api.dataset.pipeline_random import DataPass
+from mspc.mindspore_api.dataset.row_values import integer, next_shuffle
+from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
+
+
+class Shuffle(StrEnum):
+    """How a source is shuffled; what is read here knows no files, so that only GLOBAL and FALSE are taken."""
+
+    FALSE = "false"
+    ADAPTIVE = "adaptive"
+    GLOBAL = "global"
+    PARTIAL = "partial"
+    FILES = "files"
+    INFILE = "infile"
+
+
+class BuiltinSampler:
+    """Numbers of rows. num_samples: at most so many, None for all. child_sampler: the sampler whose rows it chooses
+    from.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind.
+    """
+
+    child_sampler: BuiltinSampler | None = None
+
+    def __init__(self, num_samples: int | None = None) -> None:
+        name = type(self).__name__
+        self.num_samples = None if num_samples is None else integer(name, "num_samples", num_samples, 0) or None
+        self._key = next_shuffle() if self.is_shuffled() else 0
+
+    def add_child(self, sampler: BuiltinSampler) -> None:
+        """Choose from what another sampler chose. Raises RuntimeError for a second child."""
+        if self.child_sampler is not None:
+            raise ApiRuntimeError(f"{type(self).__name__}.add_child: there is a child already")
+        if not isinstance(sampler, BuiltinSampler):
+            raise ApiTypeError(f"{type(self).__name__}.add_child takes a sampler, not {type(sampler).__name__}")
+        self.child_sampler = sampler
+
+    def get_child(self) -> BuiltinSampler | None:
+        return self.child_sampler
+
+    def get_num_samples(self) -> int | None:
+        """At most so many rows, of the children's, too; None for all."""
+        child = None if self.child_sampler is None else self.child_sampler.get_num_samples()
+        return min((count for count in (self.num_samples, child) if count is not None), default=None)
+
+    def is_shuffled(self) -> bool:
+        return False
+
+    def is_sharded(self) -> bool:
+        return False
+
+    def order(
+        self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass
+    ) -> Sequence[int] | np.ndarray:
+        """Numbers of rows of one pass over a source of `rows` rows. Raises ValueError for what the source has not."""
+        chosen = None if self.child_sampler is None else self.child_sampler.order(rows, labels, reading)
+        if chosen is None:
+            return self._limited(self._order(rows, labels, reading))
+
+        def of_child() -> np.ndarray | None:
+            found = labels()
+            return None if found is None else found[np.asarray(chosen)]
+
+        return np.asarray(chosen)[np.asarray(self._limited(self._order(len(chosen), of_child, reading)), np.int64)]
+
+    def runs_script(self) -> bool:
+        """Return whether a script wrote this sampler or one below it."""
+        return isinstance(self, Sampler) or (self.child_sampler is not None and self.child_sampler.runs_script())
+
+    def position(self, place: Any) -> Any:
+        """Where the row at a place of this shard is in the order of all shards; of an array of places, each."""
+        return place
+
+    def count(self, rows: int) -> int:
+        """Length of `order`, where this is known without it."""
+        if self.child_sampler is not None:
+            rows = self.child_sampler.count(rows)
+        found = self._count(rows)
+        return found if self.num_samples is None else min(found, self.num_samples)
+
+    def _limited(self, order: Any) -> Any:
+        return order if self.num_samples is None else order[: self.num_samples]
+
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+        raise NotImplementedError
+
+    def _count(self, rows: int) -> int:
+        return rows
+
+
+class Sampler(BuiltinSampler):
+    """Base of samplers that a script writes: `__iter__` gives numbers of rows, of which the source, or the child, has
+    `dataset_size`. A sampler may forget to call this class's `__init__`."""
+
+    num_samples: int | None = None
+
+    def __init__(self, num_samples: int | None = None) -> None:
+        super().__init__(num_samples)
+        self.dataset_size = 0
+
+    def __iter__(self) -> Iterator[int]:
+        raise NotImplementedError(f"{type(self).__name__} has no __iter__")
+
+    def indices(self, rows: int) -> Iterator[int]:
+        """Return what `__iter__` gives in an epoch over `rows` rows: numbers, or lists of them."""
+        self.dataset_size = rows
+        return itertools.islice(iter(self), self.num_samples)
+
+    def numbers(self, rows: int) -> Iterator[int]:
+        """Return the numbers of an epoch over `rows` rows. Raises TypeError or ValueError for others."""
+        return (_row_number(i, rows) for i in _flat(self.indices(rows)))
+
+    def _limited(self, order: Any) -> Any:
+        return order
+
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+        return [*self.numbers(rows)]
+
+    def _count(self, rows: int) -> int:
+        return sum(1 for _ in self.numbers(rows))
+
+
+def _flat(numbers: Iterable[Any]) -> Iterator[object]:
+    """A sampler may give lists of numbers."""
+    for number in numbers:
+        if isinstance(number, (list, tuple)) or (isinstance(number, np.ndarray) and number.ndim):
+            yield from number
+        else:
+            yield number.item() if isinstance(number, np.ndarray) else number
+
+
+def _row_number(number: object, rows: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+        raise ApiTypeError(f"the sampler gives {number!r}, which is no number of a row")
+    if not 0 <= number < rows:
+        raise ApiValueError(f"the sampler gives row {number}, but the data set has {rows} rows")
+    return int(number)
+
+
+class IterSampler(Sampler):
+    """Numbers of rows of an iterable."""
+
+    def __init__(self, sampler: Any, num_samples: int | None = None) -> None:
+        super().__init__(num_samples)
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.sampler)
+
+
+class SequentialSampler(BuiltinSampler):
+    """Rows in order, from `start_index` on."""
+
+    def __init__(self, start_index: int | None = None, num_samples: int | None = None) -> None:
+        super().__init__(num_samples)
+        self.start_index = integer("SequentialSampler", "start_index", start_index or 0, 0)
+
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+        self._check(rows)
+        return np.arange(self.start_index, rows)
+
+    def _count(self, rows: int) -> int:
+        self._check(rows)
+        return rows - self.start_index
+
+    def _check(self, rows: int) -> None:
+        if self.start_index and self.start_index >= rows:
+            raise ApiValueError(f"SequentialSampler: start_index {self.start_index} is not below the {rows} rows")
+
+
+class RandomSampler(BuiltinSampler):
+    """Rows in random order, a new one every epoch. replacement: a row may come again."""
+
+    def __init__(
+        self, replacement: bool = False, num_samples: int | None = None, shuffle: Any = Shuffle.GLOBAL
+    ) -> None:
+        if not isinstance(replacement, bool):
+            raise ApiTypeError(f"RandomSampler: replacement must be True or False, not {replacement!r}")
+        _check_shuffle("RandomSampler", shuffle)
+        super().__init__(num_samples)
+        self.replacement = replacement
+
+    def is_shuffled(self) -> bool:
+        return True
+
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+        generator = reading.generator(self._key)
+        return generator.integers(0, rows, self._size(rows)) if self.replacement else generator.permutation(rows)
+
+    def _size(self, rows: int) -> int:
+        return self.num_samples or rows
+
+    def _count(self, rows: int) -> int:
+        return self._size(rows) if self.replacement else rows
+
+
+class DistributedSampler(BuiltinSampler):
+    """One shard: rows s, s + n, s + 2 n, ... of the order that all shards have; filled up from its begin, so that all
+    shards have as many rows.
+
+    Raises:
+        RuntimeError: shard_id is not below num_shards, or offset is given.
+    """
+
+    def __init__(
+        self, num_shards: int, shard_id: int, shuffle: Any = True, num_samples: int | None = None, offset: int = -1
+    ) -> None:
+        self.num_shards = integer("DistributedSampler", "num_shards", num_shards)
+        self.shard_id = integer("DistributedSampler", "shard_id", shard_id, 0)
+        if self.shard_id >= self.num_shards:
+            raise ApiRuntimeError(f"DistributedSampler: shard_id {shard_id} must be below num_shards {num_shards}")
+        if offset != -1:
+            raise ApiRuntimeError(f"DistributedSampler: offset={offset!r} is not supported", ["leave it out"])
+        self.shuffle = _check_shuffle("DistributedSampler", shuffle)
+        super().__init__(num_samples)
+
+    def is_shuffled(self) -> bool:
+        return self.shuffle
+
+    def is_sharded(self) -> bool:
+        return self.num_shards > 1
+
+    def position(self, place: Any) -> Any:
+        return self.shard_id + self.num_shards * place
+
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+        if not rows:
+            return np.arange(0)
+        # The key is the same for every sampler: shards that one script makes one after another belong together.
+        order = reading.generator(0).permutation(rows) if self.shuffle else np.arange(rows)
+        return order[(self.shard_id + self.num_shards * np.arange(self._count(rows))) % rows]
+
+    def _count(self, rows: int) -> int:
+        return math.ceil(rows / self.num_shards)
+
+
+class SubsetSampler(BuiltinSampler):
+    """The rows with these numbers, in this order."""
+
+    def __init__(self, indices: Any, num_samples: int | None = None) -> None:
+        super().__init__(num_samples)
+        name = type(self).__name__
+        if isinstance(indices, str) or not hasattr(indices, "__iter__"):
+            indices = [indices]
+        self.indices = [integer(name, "an index", index, 0) for index in itertools.islice(indices, self.num_samples)]
+
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+        wrong = next((index for index in self.indices if index >= rows), None)
+        if wrong is not None:
+            raise ApiValueError(f"{type(self).__name__}: index {wrong} is not below the {rows} rows of the data set")
+        return np.array(self.indices, np.int64)
+
+    def _count(self, rows: int) -> int:
+        return len(self.indices)
+
+
+class SubsetRandomSampler(SubsetSampler):
+    """The rows with these numbers in random order, a new one every epoch."""
+
+    def is_shuffled(self) -> bool:
+        return True
+
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+        return reading.generator(self._key).permutation(super()._order(rows, labels, reading))
+
+
+class WeightedRandomSampler(BuiltinSampler):
+    """Rows sampled with these weights, the i-th for row i. replacement: a row may come again.
+
+    Raises:
+        RuntimeError: there are no weights, one is negative, or all are 0.
+    """
+
+    def __init__(self, weights: Any, num_samples: int | None = None, replacement: bool = True) -> None:
+        given = list(weights) if isinstance(weights, (list, tuple, np.ndarray)) else [weights]
+        for weight in given:
+            if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)):
+                raise ApiTypeError(f"WeightedRandomSampler: a weight must be a number, not {weight!r}")
+        self.weights = np.array(given, np.float64)
+        if not self.weights.size or not np.isfinite(self.weights).all() or self.weights.min() < 0:
+            raise ApiRuntimeError("WeightedRandomSampler: weights must be numbers from 0 on, at least one of them")
+        if not self.weights.sum():
+            raise ApiRuntimeError("WeightedRandomSampler: all weights are 0")
+        if not isinstance(replacement, bool):
+            raise ApiTypeError(f"WeightedRandomSampler: replacement must be True or False, not {replacement!r}")
+        self.replacement = replacement
+        super().__init__(num_samples)
+
+    def is_shuffled(self) -> bool:
+        return True
+
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+        if len(self.weights) > rows:
+            raise ApiValueError(f"WeightedRandomSampler: {len(self.weights)} weights, but the data set has {rows} rows")
+        count = self._count(rows)
+        if not self.replacement and count > np.count_nonzero(self.weights):
+            raise ApiValueError(f"WeightedRandomSampler: {count} rows cannot be sampled without replacement from "
+                                f"{np.count_nonzero(self.weights)} with a weight")  # fmt: skip
+        share = self.weights / self.weights.sum()
+        return reading.generator(self._key).choice(len(share), count, self.replacement, share)
+
+    def _count(self, rows: int) -> int:
+        return self.num_samples or len(self.weights)
+
+
+class PKSampler(BuiltinSampler):
+    """`num_val` rows of every class, class by class. shuffle: the classes come in random order.
+
+    Raises:
+        NotImplementedError: num_class is given. ValueError, in an epoch: the source has no labels.
+    """
+
+    def __init__(
+        self, num_val: int, num_class: Any = None, shuffle: bool = False, class_column: str = "label",
+        num_samples: int | None = None,
+    ) -> None:  # fmt: skip
+        self.num_val = integer("PKSampler", "num_val", num_val)
+        if num_class is not None:
+            raise MspcError("PKSampler: num_class is not supported", caller_location(), kind=NotImplementedError)
+        if not isinstance(shuffle, bool):
+            raise ApiTypeError(f"PKSampler: shuffle must be True or False, not {shuffle!r}")
+        self.shuffle = shuffle
+        self.class_column = class_column
+        super().__init__(num_samples)
+
+    def is_shuffled(self) -> bool:
+        return True
+
+    def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
+        found = labels()
+        if found is None:
+            raise ApiValueError("PKSampler: the data set has no labels that are known before its rows are read")
+        generator = reading.generator(self._key)
+        classes = np.unique(found)
+        if self.shuffle:
+            classes = generator.permutation(classes)
+        sampled: list[np.ndarray] = []
+        for label in classes:
+            (own,) = np.nonzero(found == label)
+            sampled.append(generator.choice(own, self.num_val, replace=len(own) < self.num_val))
+        return np.concatenate(sampled) if sampled else np.arange(0)
+
+
+def select_sampler(
+    name: str, sampler: Any, shuffle: Any, num_samples: int | None, num_shards: int | None, shard_id: int | None
+) -> BuiltinSampler:
+    """The sampler that the arguments of a source ask for.
+
+    Raises:
+        RuntimeError: arguments that exclude or need each other. TypeError, ValueError: one is of the wrong kind.
+    """
+    if (num_shards is None) != (shard_id is None):
+        given, missing = ("num_shards", "shard_id") if shard_id is None else ("shard_id", "num_shards")
+        raise ApiRuntimeError(f"{name}: {given} is given, but {missing} is not", [
+            "give both: num_shards=get_group_size(), shard_id=get_rank()"])  # fmt: skip
+    if num_shards is not None:
+        integer(name, "num_shards", num_shards)
+        if integer(name, "shard_id", shard_id, 0) >= num_shards:
+            raise ApiValueError(f"{name}: shard_id {shard_id} must be below num_shards {num_shards}")
+    limit = None if num_samples is None else integer(name, "num_samples", num_samples, 0) or None
+    if sampler is not None:
+        if shuffle is not None:
+            raise ApiRuntimeError(f"{name}: sampler and shuffle are both given; the sampler says the order")
+        if num_shards is not None:
+            raise ApiRuntimeError(f"{name}: sampler and num_shards are both given", ["take a DistributedSampler"])
+        return _given_sampler(name, sampler, limit)
+    shuffled = _check_shuffle(name, True if shuffle is None else shuffle)
+    if not shuffled and num_shards is None:
+        return SequentialSampler(num_samples=limit)
+    # Without shards it is the one shard of one, so that it has the order of which shards have their parts.
+    return DistributedSampler(num_shards or 1, shard_id or 0, shuffled, limit)
+
+
+def _given_sampler(name: str, sampler: Any, limit: int | None) -> BuiltinSampler:
+    if isinstance(sampler, BuiltinSampler):
+        if limit is not None:
+            raise ApiValueError(f"{name}: sampler and num_samples are both given", ["give num_samples to the sampler"])
+        return sampler
+    if isinstance(sampler, (list, tuple, np.ndarray, int)) and not isinstance(sampler, bool):
+        return SubsetSampler(sampler, limit)
+    if hasattr(sampler, "__iter__") and not isinstance(sampler, str):
+        return IterSampler(sampler, limit)
+    raise ApiTypeError(f"{name}: sampler {sampler!r} is no sampler and gives no numbers of rows")
+
+
+def _check_shuffle(name: str, shuffle: Any) -> bool:
+    if isinstance(shuffle, bool):
+        return shuffle
+    if not isinstance(shuffle, Shuffle):
+        raise ApiTypeError(f"{name}: shuffle must be True, False or a Shuffle, not {shuffle!r}")
+    if shuffle not in (Shuffle.GLOBAL, Shuffle.FALSE):
+        raise ApiRuntimeError(f"{name}: {shuffle} is not supported", ["take Shuffle.GLOBAL or Shuffle.FALSE"])
+    return shuffle is Shuffle.GLOBAL

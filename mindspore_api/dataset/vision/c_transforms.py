@@ -1,0 +1,56 @@
+"""These operations on images have the names of MindSpore 1: arrays in, arrays out."""
+
+from __future__ import annotations
+
+from mspc.mindspore_api.dataset.row_values import flag
+from mspc.mindspore_api.dataset.vision import (
+    HWC2CHW,
+    Border,
+    CenterCrop,
+    Crop,
+    HorizontalFlip,
+    Inter,
+    Normalize,
+    Pad,
+    RandomColorAdjust,
+    RandomCrop,
+    RandomCropDecodeResize,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Rescale,
+    Resize,
+    VerticalFlip,
+    operations,
+)
+from mspc.mindspore_api.errors import ApiValueError
+
+__all__ = [
+    "HWC2CHW",
+    "Border",
+    "CenterCrop",
+    "Crop",
+    "Decode",
+    "HorizontalFlip",
+    "Inter",
+    "Normalize",
+    "Pad",
+    "RandomColorAdjust",
+    "RandomCrop",
+    "RandomCropDecodeResize",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "RandomVerticalFlip",
+    "Rescale",
+    "Resize",
+    "VerticalFlip",
+]
+
+
+class Decode(operations.Decode):
+    """The RGB image of the bytes of a file. Raises ValueError for rgb=False."""
+
+    def __init__(self, rgb: bool = True) -> None:
+        super().__init__()
+        if not flag("Decode", "rgb", rgb):
+            raise ApiValueError("Decode: rgb=False is not supported")

@@ -1,0 +1,605 @@
+"""These operations take parts of images, mirror them, and put borders around them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mspc.ir.types import dtype_of
+from mspc.mindspore_api.dataset.nodes.block import Column, column_of
+from mspc.mindspore_api.dataset.operation import (
+    Arithmetic,
+    EachOperation,
+    Operation,
+    Step,
+    as_array,
+    is_image,
+    require_numbers,
+)
+from mspc.mindspore_api.dataset.pillow import decoded, enhancements, image_of, library, resampled
+from mspc.mindspore_api.dataset.pipeline_random import PipelineDraws
+from mspc.mindspore_api.dataset.resizing import resized
+from mspc.mindspore_api.dataset.row_values import flag, integer
+from mspc.mindspore_api.dataset.transforms import TypeCast
+from mspc.mindspore_api.dataset.vision.enums import Border, Inter
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+
+
+def cropped(
+    name: str, images: np.ndarray, tops: np.ndarray, lefts: np.ndarray, size: tuple[int, int]
+) -> np.ndarray:
+    """Of every image the part of one size that begins at its own place."""
+    axis = height_axis(name, images)
+    height, width = size
+    shape = list(images.shape)
+    shape[axis : axis + 2] = [height, width]
+    result = np.empty_like(images, shape=shape)
+    before = (slice(None),) * (axis - 1)
+    for i, (top, left) in enumerate(zip(tops.tolist(), lefts.tolist(), strict=True)):
+        result[i] = images[(i, *before, slice(top, top + height), slice(left, left + width))]
+    return result
+
+
+class CenterCrop(Operation):
+    """The middle of the image; a smaller one gets borders of 0 first. size: a number or (height, width)."""
+
+    keeps_images: ClassVar[bool] = True
+
+    def __init__(self, size: Any) -> None:
+        self.size = size_of("CenterCrop", size)
+
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        axis = height_axis("CenterCrop", values)
+        lacks = [max(0, wanted - there) for wanted, there in zip(self.size, values.shape[axis:], strict=False)]
+        top, left = (lack // 2 + lack % 2 for lack in lacks)
+        around = (left, top, lacks[1] - left, lacks[0] - top)
+        images = padded("CenterCrop", values, around, (0,), Border.CONSTANT)
+        y, x = ((there - wanted) // 2 for wanted, there in zip(self.size, images.shape[axis:], strict=False))
+        before = (slice(None),) * axis
+        return images[(*before, slice(y, y + self.size[0]), slice(x, x + self.size[1]))]
+
+
+class Crop(Operation):
+    """The part of `size` whose first pixel stands at `coordinates`, (top, left)."""
+
+    keeps_images: ClassVar[bool] = True
+
+    def __init__(self, coordinates: Any, size: Any) -> None:
+        if not isinstance(coordinates, (tuple, list)) or len(coordinates) != 2:
+            raise ApiTypeError(f"Crop: coordinates must be (top, left), not {coordinates!r}")
+        self.top, self.left = (integer("Crop", "coordinates", place, 0) for place in coordinates)
+        self.size = size_of("Crop", size)
+
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        axis = height_axis("Crop", values)
+        there = values.shape[axis : axis + 2]
+        last = (self.top + self.size[0], self.left + self.size[1])
+        if last[0] > there[0] or last[1] > there[1]:
+            raise ApiValueError(f"Crop: {self.size} from {(self.top, self.left)} on exceeds the image {there}")
+        return values[(*(slice(None),) * axis, slice(self.top, last[0]), slice(self.left, last[1]))]
+
+
+class Pad(Operation):
+    """Borders around the image.
+
+    Args: padding: on all sides, (left and right, top and bottom), or (left, top, right, bottom). fill_value: one number
+        or one for each of 3 channels, of Border.CONSTANT.
+    """
+
+    keeps_images: ClassVar[bool] = True
+
+    def __init__(self, padding: Any, fill_value: Any = 0, padding_mode: Border = Border.CONSTANT) -> None:
+        self.padding = padding_of("Pad", padding)
+        self.fill = fill_of("Pad", fill_value)
+        self.border = border_of("Pad", padding_mode)
+
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        return padded("Pad", values, self.padding, self.fill, self.border)
+
+
+class RandomCrop(Operation):
+    """A part of `size` of the image with its borders, at a random place.
+
+    Args: size: a number or (height, width). padding, fill_value, padding_mode: of the borders, as of Pad.
+        pad_if_needed: an image that is smaller gets more of them.
+    """
+
+    keeps_images: ClassVar[bool] = True
+
+    def __init__(
+        self, size: Any, padding: Any = None, pad_if_needed: bool = False, fill_value: Any = 0,
+        padding_mode: Border = Border.CONSTANT,
+    ) -> None:  # fmt: skip
+        self.size = size_of("RandomCrop", size)
+        self.padding = padding_of("RandomCrop", 0 if padding is None else padding)
+        self.pad_if_needed = flag("RandomCrop", "pad_if_needed", pad_if_needed)
+        self.fill = fill_of("RandomCrop", fill_value)
+        self.border = border_of("RandomCrop", padding_mode)
+
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        axis = height_axis("RandomCrop", values)
+        images = padded("RandomCrop", values, self.padding, self.fill, self.border)
+        if self.pad_if_needed:
+            more = [max(0, size - there) for size, there in zip(self.size, images.shape[axis:], strict=False)]
+            images = padded("RandomCrop", images, (more[1], more[0], more[1], more[0]), self.fill, self.border)
+        height, width = images.shape[axis : axis + 2]
+        if self.size[0] > height or self.size[1] > width:
+            raise ApiValueError(f"RandomCrop: size {self.size} exceeds the padded image {(height, width)}")
+        tops, lefts = draws.integer(0, height - self.size[0]), draws.integer(1, width - self.size[1])
+        return cropped("RandomCrop", images, tops, lefts, self.size)
+
+
+class RandomResizedCrop(EachOperation):
+    """A random part of the image, in another size.
+
+    Args: size: of the result, a number or (height, width). scale: least and largest share of the image's area.
+        ratio: least and largest width by height. max_attempts: how often a part is sampled that might exceed the image
+        before its middle is taken.
+    """
+
+    keeps_images: ClassVar[bool] = True
+
+    def __init__(
+        self, size: Any, scale: Any = (0.08, 1.0), ratio: Any = (3.0 / 4.0, 4.0 / 3.0),
+        interpolation: Inter = Inter.BILINEAR, max_attempts: int = 10,
+    ) -> None:  # fmt: skip
+        self.size = size_of("RandomResizedCrop", size)
+        self.scale = span("RandomResizedCrop", "scale", scale)
+        self.ratio = span("RandomResizedCrop", "ratio", ratio)
+        if not self.ratio[0]:
+            raise ApiValueError("RandomResizedCrop: ratio must be above 0")
+        self.interpolation = inter_of("RandomResizedCrop", interpolation)
+        self.max_attempts = integer("RandomResizedCrop", "max_attempts", max_attempts)
+
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        return resized(self._cropped(value, draws)[None], self.size, self.interpolation)[0]
+
+    def single_image(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        return resampled(self._cropped(value, draws), self.size, self.interpolation.filter)
+
+    def _cropped(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        require_image("RandomResizedCrop", value.shape)
+        top, left, height, width = self._part(value.shape[0], value.shape[1], draws)
+        return value[top : top + height, left : left + width]
+
+    def _part(self, height: int, width: int, draws: PipelineDraws) -> tuple[int, int, int, int]:
+        """(top, left, height, width)"""
+        logs = tuple(map(math.log, self.ratio))
+        for attempt in range(self.max_attempts):
+            area, shape = (float(draws.uniform(4 * attempt + i)[0]) for i in range(2))
+            area = height * width * (self.scale[0] + area * (self.scale[1] - self.scale[0]))
+            ratio = math.exp(logs[0] + shape * (logs[1] - logs[0]))
+            wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < wide <= width and 0 < high <= height:
+                top = int(draws.integer(4 * attempt + 2, height - high)[0])
+                left = int(draws.integer(4 * attempt + 3, width - wide)[0])
+                return top, left, high, wide
+        high, wide = height, width
+        if width / height < self.ratio[0]:
+            high = round(width / self.ratio[0])
+        elif width / height > self.ratio[1]:
+            wide = round(height * self.ratio[1])
+        return (height - high) // 2, (width - wide) // 2, high, wide
+
+
+class HorizontalFlip(Operation):
+    """The image mirrored, left for right."""
+
+    keeps_images: ClassVar[bool] = True
+    axis: ClassVar[int] = 1
+
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        axis = height_axis(type(self).__name__, values) + self.axis
+        return np.flip(values, axis)
+
+
+class VerticalFlip(HorizontalFlip):
+    """The image mirrored, top for bottom."""
+
+    axis: ClassVar[int] = 0
+
+
+class RandomHorizontalFlip(Operation):
+    """The image mirrored left for right with probability `prob`."""
+
+    keeps_images: ClassVar[bool] = True
+    axis: ClassVar[int] = 1
+
+    def __init__(self, prob: float = 0.5) -> None:
+        self.prob = probability(type(self).__name__, prob)
+
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        axis = height_axis(type(self).__name__, values) + self.axis
+        (rows,) = np.nonzero(draws.uniform() < self.prob)
+        if not rows.size:
+            return values
+        result = values.copy(order="K")
+        turned = (slice(None),) * (axis - 1) + (slice(None, None, -1),)
+        for row in rows.tolist():
+            result[row] = values[row][turned]
+        return result
+
+
+class RandomVerticalFlip(RandomHorizontalFlip):
+    """The image mirrored top for bottom with probability `prob`."""
+
+    axis: ClassVar[int] = 0
+
+
+def height_axis(name: str, images: np.ndarray) -> int:
+    """The axis of height in [rows, height, width] or [rows, ..., height, width, channels]; width is the next one.
+    Raises ValueError for rows of other shapes."""
+    if images.ndim < 3:
+        raise ApiValueError(f"{name}: an image has 2 or 3 dimensions, not shape {images.shape[1:]}")
+    if 0 in images.shape[1:]:
+        raise ApiValueError(f"{name}: an image of shape {images.shape[1:]} is empty")
+    return 1 if images.ndim == 3 else images.ndim - 3
+
+
+def require_image(name: str, shape: tuple[int, ...]) -> None:
+    """Raises ValueError if an image has another shape than [height, width] or [height, width, channels]."""
+    if len(shape) not in (2, 3):
+        raise ApiValueError(f"{name}: an image has 2 or 3 dimensions, not shape {shape}")
+    if 0 in shape:
+        raise ApiValueError(f"{name}: an image of shape {shape} is empty")
+
+
+def channels_of(name: str, images: np.ndarray) -> int:
+    """Number of channels, 1 for images without them."""
+    return 1 if height_axis(name, images) == images.ndim - 2 else images.shape[-1]
+
+
+LARGEST = 2**24
+"""The largest side of an image, and the largest number of its parts: as MindSpore has it."""
+
+
+def size_of(name: str, size: Any) -> tuple[int, int]:
+    """(height, width) of one number or two. Raises TypeError or ValueError for others."""
+    if isinstance(size, (tuple, list)):
+        if len(size) != 2:
+            raise ApiValueError(f"{name}: size must be a number or (height, width), not {size!r}")
+        height, width = size
+        return integer(name, "size", height, most=LARGEST), integer(name, "size", width, most=LARGEST)
+    side = integer(name, "size", size, most=LARGEST)
+    return side, side
+
+
+def padding_of(name: str, padding: Any) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) of one number, of (left and right, top and bottom), or of four."""
+    given = padding if isinstance(padding, (tuple, list)) else (padding,)
+    sizes = [integer(name, "padding", size, 0) for size in given]
+    if len(sizes) not in (1, 2, 4):
+        raise ApiValueError(f"{name}: padding {padding!r} must be 1, 2 or 4 numbers")
+    left, top, right, bottom = sizes * (4 // len(sizes)) if len(sizes) != 2 else [*sizes, *sizes]
+    return left, top, right, bottom
+
+
+def border_of(name: str, border: Any) -> Border:
+    if not isinstance(border, Border):
+        raise ApiTypeError(f"{name}: padding_mode must be a Border, not {border!r}")
+    return border
+
+
+def inter_of(name: str, interpolation: Any) -> Inter:
+    if not isinstance(interpolation, Inter):
+        raise ApiTypeError(f"{name}: interpolation must be an Inter, not {interpolation!r}")
+    return interpolation
+
+
+def fill_of(name: str, fill: Any) -> tuple[int, ...]:
+    """One value for all channels, or three. Raises TypeError or ValueError for others."""
+    given = fill if isinstance(fill, tuple) else (fill,)
+    if len(given) not in (1, 3):
+        raise ApiTypeError(f"{name}: fill_value must be a number or three, not {fill!r}")
+    for value in given:
+        if integer(name, "fill_value", value, 0) > 255:
+            raise ApiValueError(f"{name}: fill_value {value} must be at most 255")
+    return tuple(given)
+
+
+def probability(name: str, prob: Any) -> float:
+    """Raises TypeError for no number, ValueError outside of 0 to 1."""
+    if isinstance(prob, bool) or not isinstance(prob, (int, float)):
+        raise ApiTypeError(f"{name}: prob must be a number, not {prob!r}")
+    if not 0 <= prob <= 1:
+        raise ApiValueError(f"{name}: prob {prob} must be from 0 to 1")
+    return float(prob)
+
+
+def number(name: str, what: str, value: Any) -> float:
+    """Raises TypeError for no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise ApiTypeError(f"{name}: {what} must be a number, not {value!r}")
+    return float(value)
+
+
+def span(name: str, what: str, value: Any) -> tuple[float, float]:
+    """(least, most). Raises TypeError for no pair of numbers, ValueError for one below 0 or that falls."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ApiTypeError(f"{name}: {what} must be (least, most), not {value!r}")
+    least, most = (number(name, what, entry) for entry in value)
+    if not 0 <= least <= most or not most:
+        raise ApiValueError(f"{name}: {what} {tuple(value)} must rise, from 0 on")
+    return least, most
+
+
+def padded(
+    name: str, images: np.ndarray, padding: tuple[int, int, int, int], fill: tuple[int, ...], border: Border
+) -> np.ndarray:
+    """Images with borders (left, top, right, bottom)."""
+    left, top, right, bottom = padding
+    if not any(padding):
+        return images
+    axis = height_axis(name, images)
+    height, width = images.shape[axis : axis + 2]
+    if border is not Border.CONSTANT:
+        around = [(0, 0)] * images.ndim
+        around[axis : axis + 2] = [(top, bottom), (left, right)]
+        return np.pad(images, around, border.value)
+    shape = list(images.shape)
+    shape[axis : axis + 2] = [height + top + bottom, width + left + right]
+    same = len(set(fill)) == 1
+    if not same and channels_of(name, images) != 3:
+        raise ApiValueError(f"{name}: three fill values need 3 channels, not {channels_of(name, images)}")
+    result = np.full(shape, fill[0] if same else fill, images.dtype)
+    inner = (slice(None),) * axis + (slice(top, top + height), slice(left, left + width))
+    result[inner] = images
+    return result
+
+
+class Decode(EachOperation):
+    """The RGB image [height, width, 3] of the bytes of a file (JPEG, PNG, BMP, ...). to_pil: an image of Pillow."""
+
+    def __init__(self, to_pil: bool = False) -> None:
+        self.to_pil = flag("Decode", "to_pil", to_pil)
+
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        if value.ndim != 1 or value.dtype.kind not in "iu" or value.dtype.itemsize != 1:
+            raise ApiTypeError(
+                f"Decode: takes the bytes of a file, one dimension of UInt8, not shape {value.shape} of {value.dtype}"
+            )
+        return np.asarray(decoded("Decode", value))
+
+    def one(self, value: Any, draws: PipelineDraws) -> Any:
+        raw = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else as_array("Decode", value)
+        found = self.single(raw, draws)
+        return image_of(found) if self.to_pil else found
+
+    def column(self, values: Column, draws: PipelineDraws) -> Column:
+        if not self.to_pil:
+            return super().column(values, draws)
+        return [self.one(value, draws) for value in values]
+
+
+class ToPIL(Operation):
+    """An array of bytes as an image of Pillow."""
+
+    def one(self, value: Any, draws: PipelineDraws) -> Any:
+        return value if is_image(value) else image_of(as_array("ToPIL", value))
+
+    def column(self, values: Column, draws: PipelineDraws) -> Column:
+        return [self.one(value, draws) for value in values]
+
+
+class ToNumpy(Operation):
+    """An image of Pillow as an array [height, width, channels]."""
+
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        return values
+
+
+class ToType(TypeCast):
+    """Another element type."""
+
+
+class RandomCropDecodeResize(RandomResizedCrop):
+    """A random part, in another size, of the RGB image of the bytes of a file. Arguments as of RandomResizedCrop."""
+
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        return super().single(Decode().single(value, draws), draws)
+
+
+class Resize(Operation):
+    """The image in another size: (height, width), or a number for the shorter side. An array has the numbers of OpenCV,
+    an image of Pillow those of Pillow's filters."""
+
+    keeps_images: ClassVar[bool] = True
+
+    def __init__(self, size: Any, interpolation: Inter = Inter.LINEAR) -> None:
+        self.size = size_of("Resize", size)
+        self.shorter = not isinstance(size, (tuple, list))
+        self.interpolation = inter_of("Resize", interpolation)
+
+    def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
+        require_image("Resize", values.shape[1:])
+        return resized(values, self._target(*values.shape[1:3]), self.interpolation)
+
+    def many_images(self, values: np.ndarray, draws: PipelineDraws) -> Column:
+        size = self._target(*values.shape[1:3])
+        return column_of([resampled(value, size, self.interpolation.filter) for value in values])
+
+    def _target(self, height: int, width: int) -> tuple[int, int]:
+        if not self.shorter:
+            return self.size
+        side = self.size[0]
+        return (side, side * width // height) if height <= width else (side * height // width, side)
+
+
+class Rescale(Arithmetic):
+    """image * rescale + shift, as Float32."""
+
+    in_floats: ClassVar[bool] = True
+    output_type = np.dtype(np.float32)
+
+    def __init__(self, rescale: float, shift: float) -> None:
+        self.rescale = number("Rescale", "rescale", rescale)
+        self.shift = number("Rescale", "shift", shift)
+
+    def steps(self, values: np.ndarray) -> Sequence[Step]:
+        require_numbers("Rescale", values)
+        return [(np.multiply, np.float32(self.rescale)), (np.add, np.float32(self.shift))]
+
+
+class Normalize(Arithmetic):
+    """(image - mean) / std, one number per channel, as Float32.
+
+    Args: mean: from 0 to 255. std: above 0. is_hwc: channels are last, else first.
+    """
+
+    in_floats: ClassVar[bool] = True
+    output_type = np.dtype(np.float32)
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], is_hwc: bool = True) -> None:
+        for what, values in (("mean", mean), ("std", std)):
+            if not isinstance(values, (tuple, list, np.ndarray)) or not len(values):
+                raise ApiTypeError(f"Normalize: {what} must be a list with a number for every channel, not {values!r}")
+        if len(mean) != len(std):
+            raise ApiValueError(f"Normalize: mean has {len(mean)} channels, std {len(std)}")
+        if not all(0 <= number("Normalize", "mean", value) <= 255 for value in mean):
+            raise ApiValueError(f"Normalize: mean {tuple(mean)} must be from 0 to 255")
+        if not all(number("Normalize", "std", value) > 0 for value in std):
+            raise ApiValueError(f"Normalize: std {tuple(std)} must be positive")
+        self.mean = np.asarray(mean, np.float32)
+        self.std = np.asarray(std, np.float32)
+        self.is_hwc = flag("Normalize", "is_hwc", is_hwc)
+
+    def steps(self, values: np.ndarray) -> Sequence[Step]:
+        height_axis("Normalize", values)
+        shape = values.shape
+        channels = 1 if values.ndim == 3 else shape[-1] if self.is_hwc else shape[-3]
+        if self.mean.size not in (1, channels):
+            raise ApiValueError(f"Normalize: the image has {channels} channels, mean {self.mean.size}")
+        if self.mean.size == 1:
+            return [(np.subtract, self.mean[0]), (np.divide, self.std[0])]
+        around = [1] * values.ndim
+        around[-1 if self.is_hwc else -3] = channels
+        return [(np.subtract, self.mean.reshape(around)), (np.divide, self.std.reshape(around))]
+
+
+class HWC2CHW(Arithmetic):
+    """[height, width, channels] -> [channels, height, width]."""
+
+    def ordered(self, values: np.ndarray) -> np.ndarray:
+        if values.ndim == 3:
+            return values[:, None]
+        height_axis("HWC2CHW", values)
+        return np.moveaxis(values, -1, -3)
+
+
+class ToTensor(HWC2CHW):
+    """[height, width, channels] of bytes -> [channels, height, width] in [0, 1].
+
+    Args: output_type: element type of the result, of mspc or NumPy.
+    """
+
+    in_floats: ClassVar[bool] = True
+
+    def __init__(self, output_type: Any = np.float32) -> None:
+        self.output_type = np.dtype(dtype_of(output_type).numpy)
+
+    def steps(self, values: np.ndarray) -> Sequence[Step]:
+        require_image("ToTensor", values.shape[1:])
+        return [(np.divide, np.float32(255))]
+
+
+class RandomColorAdjust(EachOperation):
+    """Brightness, contrast and saturation multiplied by random factors and hue moved by a random part of its circle, in
+    this order.
+
+    Args: each (least, most), or one number: factors from 1 - number (not below 0) to 1 + number, hue from - number to
+        number, at most 0.5.
+    """
+
+    keeps_images: ClassVar[bool] = True
+
+    def __init__(
+        self, brightness: Any = (1, 1), contrast: Any = (1, 1), saturation: Any = (1, 1), hue: Any = (0, 0)
+    ) -> None:
+        self.brightness = _factors("brightness", brightness)
+        self.contrast = _factors("contrast", contrast)
+        self.saturation = _factors("saturation", saturation)
+        self.hue = _hue(hue)
+
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        if value.ndim != 3 or value.shape[2] != 3:
+            raise ApiValueError(f"RandomColorAdjust: an image has shape (height, width, 3), not {value.shape}")
+        image = image_of(value)
+        tools: tuple[tuple[tuple[float, float], Callable[[Any], Any]], ...] = (
+            (self.brightness, enhancements().Brightness),
+            (self.contrast, enhancements().Contrast),
+            (self.saturation, enhancements().Color),
+        )
+        for place, ((least, most), tool) in enumerate(tools):
+            if (least, most) != (1, 1):
+                image = tool(image).enhance(least + float(draws.uniform(place)[0]) * (most - least))
+        if self.hue != (0, 0):
+            shift = self.hue[0] + float(draws.uniform(3)[0]) * (self.hue[1] - self.hue[0])
+            image = with_hue(image, shift)
+        return np.asarray(image)
+
+
+def with_hue(image: Any, shift: float) -> Any:
+    """An image with its hue moved by a part of its circle."""
+    hue, saturation, value = image.convert("HSV").split()
+    turned = (np.asarray(hue).astype(np.int32) + int(shift * 255)).astype(np.uint8)
+    return library().merge("HSV", (image_of(turned), saturation, value)).convert("RGB")
+
+
+def _pair(what: str, value: Any, centre: float) -> tuple[float, float]:
+    if isinstance(value, (tuple, list)):
+        if len(value) != 2:
+            raise ApiTypeError(f"RandomColorAdjust: {what} must be a number or (least, most), not {value!r}")
+        least, most = (number("RandomColorAdjust", what, entry) for entry in value)
+        return least, most
+    around = number("RandomColorAdjust", what, value)
+    if around < 0:
+        raise ApiValueError(f"RandomColorAdjust: {what} {value} must not be negative")
+    return centre - around, centre + around
+
+
+def _factors(what: str, value: Any) -> tuple[float, float]:
+    least, most = _pair(what, value, 1)
+    if not isinstance(value, (tuple, list)):
+        least = max(0.0, least)
+    if not 0 <= least <= most:
+        raise ApiValueError(f"RandomColorAdjust: {what} {value} must rise, from 0 on")
+    return least, most
+
+
+def _hue(value: Any) -> tuple[float, float]:
+    least, most = _pair("hue", value, 0)
+    if not -0.5 <= least <= most <= 0.5:
+        raise ApiValueError(f"RandomColorAdjust: hue {value} must rise, from -0.5 to 0.5")
+    return least, most
+
+
+class Grayscale(EachOperation):
+    """The image without colours, with 1 channel or 3 equal ones."""
+
+    keeps_images: ClassVar[bool] = True
+
+    def __init__(self, num_output_channels: int = 1) -> None:
+        if num_output_channels not in (1, 3):
+            raise ApiValueError(f"Grayscale: num_output_channels must be 1 or 3, not {num_output_channels!r}")
+        self.channels = num_output_channels
+
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        grey = np.asarray(image_of(value).convert("L"))
+        return grey if self.channels == 1 else np.repeat(grey[..., None], 3, -1)
+
+
+class RandomGrayscale(EachOperation):
+    """The image without colours with probability `prob`, with as many channels as before."""
+
+    keeps_images: ClassVar[bool] = True
+
+    def __init__(self, prob: float = 0.1) -> None:
+        self.prob = probability("RandomGrayscale", prob)
+
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        if draws.uniform()[0] >= self.prob:
+            return value
+        return Grayscale(3).single(value, draws) if value.ndim == 3 and value.shape[2] == 3 else value

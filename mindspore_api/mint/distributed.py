@@ -1,0 +1,430 @@
+"""`mindspore.mint.distributed` has collectives and groups with PyTorch's arguments."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.mindspore_api import ops, state
+from mspc.mindspore_api.common.parameter import Parameter
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.communication import comm_func
+from mspc.mindspore_api.communication import group as groups
+from mspc.mindspore_api.communication.group import GlobalComm, ReduceOp
+from mspc.mindspore_api.communication.messages import (
+    P2POp,
+    handle_of,
+    in_place,
+    member,
+    number_in_group,
+    put,
+    put_all,
+    split_sizes,
+    tensors_for_all,
+)
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.nn.cell_arguments import number
+from mspc.mindspore_api.ops.checked import TensorLike
+from mspc.mindspore_api.setting_kind import say_once
+from mspc.ops.operator_arguments import describe
+from mspc.sharding.groups import WORLD_GROUPS
+
+__all__ = [
+    "P2POp", "all_gather", "all_gather_into_tensor", "all_gather_into_tensor_uneven", "all_reduce", "all_to_all",
+    "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "destroy_process_group", "gather",
+    "get_backend", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size",
+    "init_process_group", "irecv", "is_available", "is_initialized", "isend", "new_group", "recv", "reduce",
+    "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_uneven", "scatter", "send",
+]  # fmt: skip
+
+_TAKEN = ("params", "lr", "weight_decay", "initial_lr")
+
+
+def grouped(name: str, params: Any, rate: Any, decay: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(groups as an optimizer takes them, each with a learning rate of its own; the other options of each)."""
+    if isinstance(params, Parameter) or not isinstance(params, Iterable):
+        raise ApiTypeError(f"{name}: params must be a list of Parameters, not {describe(params)}")
+    found = list(params)
+    groups = found if found and isinstance(found[0], Mapping) else [{"params": found}]
+    taken: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for group in groups:
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise ApiTypeError(f"{name}: a group must be a dict with 'params', not {describe(group)}")
+        own = group.get("lr", rate)
+        own = np.float64(own) if isinstance(own, int | float) and not isinstance(own, bool) else own
+        members = group["params"]
+        members = [members] if isinstance(members, Parameter) else list(members)
+        taken.append({"params": members, "lr": own, "weight_decay": group.get("weight_decay", decay)})
+        others.append({k: v for k, v in group.items() if k not in ("params", "lr")})
+    return taken, others
+
+
+class Described:
+    """Says of an optimizer which groups it has: `param_groups`, a dict each with "params", "lr", the Parameter that
+    holds the learning rate, and the optimizer's own arguments; `group_start_id`, the place of each group's first
+    parameter among all; `options`, the arguments of every parameter's group."""
+
+    learning_rate: Any
+    parameters: Any
+
+    def describe_groups(
+        self, groups: list[dict[str, Any]], others: list[dict[str, Any]], own: dict[str, Any],
+        checks: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:  # fmt: skip
+        """own: the arguments that hold if a group says nothing else. checks: what makes of (optimizer, argument, value)
+        the value that is used, for every argument that is looked at; None if scripts look at them."""
+        rates = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
+        distinct = {id(group["lr"]): None for group in groups}
+        rate_of = dict(zip(distinct, rates, strict=True))
+        name, first = type(self).__name__, 0
+        starts, found, options = [], [], {}
+        for group, other in zip(groups, others, strict=True):
+            said = own | other
+            if checks is not None:
+                self._note_others(name, other, checks)
+                said |= {key: check(name, key, said[key]) for key, check in checks.items()}
+            found.append(said | {"params": group["params"], "lr": rate_of[id(group["lr"])]})
+            options |= {id(p): (len(starts), said) for p in group["params"]}
+            starts.append(first)
+            first += len(group["params"])
+        object.__setattr__(self, "param_groups", found)
+        object.__setattr__(self, "group_start_id", starts)
+        object.__setattr__(self, "lrs", tuple(rates))
+        object.__setattr__(self, "options", tuple([options[id(p)][1] for p in self.parameters]))
+        object.__setattr__(self, "group_of", tuple([options[id(p)][0] for p in self.parameters]))
+
+    def _note_others(self, name: str, other: Mapping[str, Any], checks: Mapping[str, Any]) -> None:
+        for key in other:
+            if key not in checks and key not in _TAKEN:
+                known = ", ".join(["params", "lr", "weight_decay", *checks])
+                say_once(f"{name} group {key}", f"{name}: {key!r} of a group changes nothing here; it has {known}")
+
+
+def two_numbers(name: str, what: str, value: Any) -> tuple[float, float]:
+    """Two numbers from 0 on."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ApiTypeError(f"{name}: {what} must be two numbers, not {value!r}")
+    return number(name, f"{what}[0]", value[0]), number(name, f"{what}[1]", value[1])
+
+
+def betas(name: str, what: str, value: Any) -> tuple[float, float]:
+    """Two numbers in [0, 1)."""
+    first, second = two_numbers(name, what, value)
+    if max(first, second) >= 1:
+        raise ApiValueError(f"{name}: {what} {tuple(value)} must be in [0, 1)")
+    return first, second
+
+
+# Groups -----------------------------------------------------------------------------------------------------
+
+
+def init_process_group(
+    backend: Any = "hccl", init_method: Any = None, timeout: Any = None, world_size: int = -1, rank: int = -1,
+    store: Any = None, group_name: str = "", pg_options: Any = None, device_id: Any = None,
+) -> None:  # fmt: skip
+    """Make ranks and groups known, as `communication.init`. The launcher says which rank this is, whatever is given.
+    Raises ValueError if the backend is unknown, or the job has another number of ranks."""
+    groups.init(None if backend == "hccl" else backend)
+    if world_size not in (-1, groups.get_group_size()):
+        size = groups.get_group_size()
+        raise ApiValueError(f"init_process_group: world_size is {world_size}, the launcher started {size} ranks")
+
+
+def destroy_process_group(group: Any = None) -> None:
+    """Forget a group; all, and `init_process_group` itself, if none is named."""
+    if group is None or group in WORLD_GROUPS:
+        groups.release()
+    else:
+        groups.destroy_group(group)
+
+
+def is_available() -> bool:
+    """Return whether ranks can communicate: always."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Return whether `init_process_group` or `init` was called."""
+    return state.current().initialized
+
+
+def get_rank(group: Any = None) -> int:
+    """This rank's number in the group, -1 if it is not in it."""
+    name = _group(group)
+    ranks = groups.get_process_group_ranks(name)
+    own = state.current().rank
+    return ranks.index(own) if own in ranks else -1
+
+
+def get_world_size(group: Any = None) -> int:
+    """Number of ranks of the group, -1 if this rank is not in it."""
+    name = _group(group)
+    return groups.get_group_size(name) if get_rank(name) >= 0 else -1
+
+
+def new_group(
+    ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None,
+    use_local_synchronization: bool = False, group_desc: Any = None,
+) -> str:  # fmt: skip
+    """The name of a group of ranks, in ascending order; that of all ranks if none are given."""
+    if ranks is None:
+        return GlobalComm.WORLD_COMM_GROUP
+    if not isinstance(ranks, list):
+        raise ApiTypeError(f"new_group: ranks must be a list, not {ranks!r}")
+    if backend not in (None, "hccl", "nccl", "mccl"):
+        raise ApiTypeError(f"new_group: backend must be 'hccl', 'nccl' or 'mccl', not {backend!r}")
+    ordered = sorted(ranks)
+    digest = hashlib.sha1("_".join(map(str, ordered)).encode(), usedforsecurity=False).hexdigest()
+    name = f"{backend or 'hccl'}_{len(ordered)}_{digest}"
+    groups.create_group(name, ordered)
+    return name
+
+
+def get_backend(group: Any = None) -> str:
+    """ "hccl", "nccl" or "mccl": what the group's name begins with."""
+    name = _group(group)
+    groups.get_group_size(name)
+    return next((backend for backend in ("hccl", "nccl", "mccl") if name.startswith(backend)), "hccl")
+
+
+def get_global_rank(group: Any, group_rank: int) -> int:
+    """The job's number of the rank with number `group_rank` in the group."""
+    return groups.get_world_rank_from_group_rank(_group(group), group_rank)
+
+
+def get_group_rank(group: Any, global_rank: int) -> int:
+    """The group's number of a rank."""
+    return groups.get_group_rank_from_world_rank(global_rank, _group(group))
+
+
+def get_process_group_ranks(group: Any = None) -> list[int]:
+    """The ranks of the group, in its order."""
+    return groups.get_process_group_ranks(_group(group))
+
+
+# Collectives ------------------------------------------------------------------------------------------------
+
+
+@in_place("mint.distributed.all_reduce", "comm_func.all_reduce()")
+def all_reduce(tensor: TensorLike, op: str = ReduceOp.SUM, group: str | None = None, async_op: bool = False) -> Any:
+    """`tensor` becomes the group's tensors combined by `op`, "avg" among them."""
+    put("all_reduce", "tensor", tensor, _combined(ops.AllReduce, tensor, op, _group(group)))
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.reduce", "comm_func.reduce()")
+def reduce(
+    tensor: TensorLike, dst: int, op: str = ReduceOp.SUM, group: str | None = None, async_op: bool = False
+) -> Any:
+    """`tensor` of rank `dst` becomes the group's tensors combined; those of the others stay."""
+    name = _group(group)
+    place = number_in_group("reduce", "dst", dst, name)
+    found = _combined(lambda op, group: ops.Reduce(place, op, group), tensor, op, name)
+    if groups.get_rank() == dst:
+        put("reduce", "tensor", tensor, found)
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.broadcast", "comm_func.broadcast()")
+def broadcast(tensor: TensorLike, src: int, group: str | None = None, async_op: bool = False) -> Any:
+    """`tensor` becomes that of rank `src`."""
+    put("broadcast", "tensor", tensor, comm_func.broadcast(tensor, src, _group(group)).asnumpy())
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.all_gather", "comm_func.all_gather_into_tensor()")
+def all_gather(tensor_list: Sequence[Any], tensor: TensorLike, group: str | None = None, async_op: bool = False) -> Any:
+    """Tensor i of the list becomes the tensor of rank i of the group."""
+    name = _group(group)
+    targets = tensors_for_all("all_gather", "tensor_list", tensor_list, name)
+    found = ops.AllGather(name)(_row(tensor)).asnumpy()
+    put_all("all_gather", "tensor_list", targets, [part.copy() for part in found])
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.all_gather_into_tensor", "comm_func.all_gather_into_tensor()")
+def all_gather_into_tensor(
+    output_tensor: TensorLike, input_tensor: TensorLike, group: str | None = None, async_op: bool = False
+) -> Any:
+    """`output_tensor` becomes the group's tensors along dimension 0."""
+    found = ops.AllGather(_group(group))(input_tensor)
+    put("all_gather_into_tensor", "output_tensor", output_tensor, found.asnumpy())
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.all_gather_into_tensor_uneven", "comm_func.all_to_all_single_with_output_shape()")
+def all_gather_into_tensor_uneven(
+    output: TensorLike, input: TensorLike, output_split_sizes: Any = None, group: str | None = None,
+    async_op: bool = False,
+) -> Any:  # fmt: skip
+    """`output` becomes the group's tensors along dimension 0, of as many rows as are listed for each rank."""
+    name, rows = _group(group), input.shape[0]
+    count = groups.get_group_size(name)
+    come = split_sizes(
+        "all_gather_into_tensor_uneven", "output_split_sizes", output_split_sizes, output.shape[0], count
+    )
+    many = Tensor(np.concatenate([input.asnumpy()] * count))
+    found, _ = comm_func.all_to_all_single_with_output_shape(output, many, come, (rows,) * count, name)
+    put("all_gather_into_tensor_uneven", "output", output, found.asnumpy())
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.reduce_scatter", "comm_func.reduce_scatter_tensor()")
+def reduce_scatter(
+    output: TensorLike, input_list: Sequence[Any], op: str = ReduceOp.SUM, group: str | None = None,
+    async_op: bool = False,
+) -> Any:  # fmt: skip
+    """`output` becomes tensor i of all ranks' lists combined, if this is rank i of the group."""
+    name = _group(group)
+    stacked = Tensor(
+        np.stack([each.asnumpy() for each in tensors_for_all("reduce_scatter", "input_list", input_list, name)])
+    )
+    put("reduce_scatter", "output", output, _combined(ops.ReduceScatter, stacked, op, name)[0])
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.reduce_scatter_tensor", "comm_func.reduce_scatter_tensor()")
+def reduce_scatter_tensor(
+    output: TensorLike, input: TensorLike, op: str = ReduceOp.SUM, group: str | None = None, async_op: bool = False
+) -> Any:
+    """`output` becomes this rank's part along dimension 0 of the group's tensors combined."""
+    found = _combined(ops.ReduceScatter, input, op, _group(group))
+    put("reduce_scatter_tensor", "output", output, found)
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.reduce_scatter_tensor_uneven", "comm_func.all_reduce()")
+def reduce_scatter_tensor_uneven(
+    output: TensorLike, input: TensorLike, input_split_sizes: Any = None, op: str = ReduceOp.SUM,
+    group: str | None = None, async_op: bool = False,
+) -> Any:  # fmt: skip
+    """`output` becomes this rank's rows, as many as are listed for it, of the group's tensors combined."""
+    name = _group(group)
+    count = groups.get_group_size(name)
+    sizes = split_sizes("reduce_scatter_tensor_uneven", "input_split_sizes", input_split_sizes, input.shape[0], count)
+    start = sum(sizes[: groups.get_rank(name)])
+    found = _combined(ops.AllReduce, input, op, name)[start : start + sizes[groups.get_rank(name)]]
+    put("reduce_scatter_tensor_uneven", "output", output, found.copy())
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.all_to_all", "comm_func.all_to_all_with_output_shape()")
+def all_to_all(
+    output_tensor_list: Sequence[Any], input_tensor_list: Sequence[Any], group: str | None = None,
+    async_op: bool = False,
+) -> Any:  # fmt: skip
+    """Tensor i of the one list goes to rank i of the group; tensor i of the other becomes the tensor of that rank."""
+    found, _ = comm_func.all_to_all_with_output_shape(output_tensor_list, input_tensor_list, _group(group))
+    put_all("all_to_all", "output_tensor_list", output_tensor_list, [each.asnumpy() for each in found])
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.all_to_all_single", "comm_func.all_to_all_single_with_output_shape()")
+def all_to_all_single(
+    output: TensorLike, input: TensorLike, output_split_sizes: Any = None, input_split_sizes: Any = None,
+    group: str | None = None, async_op: bool = False,
+) -> Any:  # fmt: skip
+    """Rows of `input` go to the ranks in order, as many as listed, or equal parts; `output` becomes the received
+    elements."""
+    found, _ = comm_func.all_to_all_single_with_output_shape(
+        output, input, output_split_sizes, input_split_sizes, _group(group)
+    )
+    put("all_to_all_single", "output", output, found.asnumpy())
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.gather", "comm_func.gather_into_tensor()")
+def gather(tensor: TensorLike, gather_list: Any, dst: int = 0, group: str | None = None, async_op: bool = False) -> Any:
+    """On rank `dst` tensor i of the list becomes the tensor of rank i of the group."""
+    name, own = _group(group), groups.get_rank()
+    member("gather", "dst", dst, name)
+    targets = tensors_for_all("gather", "gather_list", gather_list, name) if own == dst else []
+    found = ops.CollectiveGather(dst, name)(_row(tensor)).asnumpy()
+    if own == dst:
+        put_all("gather", "gather_list", targets, [part.copy() for part in found])
+    return handle_of(async_op)
+
+
+@in_place("mint.distributed.scatter", "comm_func.scatter_tensor()")
+def scatter(
+    tensor: TensorLike, scatter_list: Any, src: int = 0, group: str | None = None, async_op: bool = False
+) -> Any:
+    """`tensor` becomes tensor i of the list of rank `src`, if this is rank i of the group."""
+    name = _group(group)
+    member("scatter", "src", src, name)
+    if groups.get_rank() == src:
+        parts = [each.asnumpy() for each in tensors_for_all("scatter", "scatter_list", scatter_list, name)]
+    else:
+        parts = [tensor.asnumpy()] * groups.get_group_size(name)
+    put("scatter", "tensor", tensor, ops.CollectiveScatter(src, name)(Tensor(np.stack(parts))).asnumpy()[0])
+    return handle_of(async_op)
+
+
+# Messages ---------------------------------------------------------------------------------------------------
+
+
+def send(tensor: TensorLike, dst: int = 0, group: str | None = None, tag: int = 0) -> None:
+    """Send the tensor to rank `dst`. Raises ValueError if that is this rank."""
+    _other("send", "destination", dst)
+    comm_func.send(tensor, dst, _group(group), tag)
+
+
+def isend(tensor: TensorLike, dst: int = 0, group: str | None = None, tag: int = 0) -> Any:
+    """As `send`; the handle of it."""
+    send(tensor, dst, group, tag)
+    return handle_of(True)
+
+
+@in_place("mint.distributed.recv", "comm_func.recv()")
+def recv(tensor: TensorLike, src: int = 0, group: str | None = None, tag: int = 0) -> int:
+    """`tensor` becomes the tensor that rank `src` sends; 0."""
+    put("recv", "tensor", tensor, comm_func.recv(tensor, src, _group(group), tag).asnumpy())
+    return 0
+
+
+@in_place("mint.distributed.irecv", "comm_func.irecv()")
+def irecv(tensor: TensorLike, src: int = 0, group: str | None = None, tag: int = 0) -> Any:
+    """As `recv`; the handle of it."""
+    put("irecv", "tensor", tensor, comm_func.recv(tensor, src, _group(group), tag).asnumpy())
+    return handle_of(True)
+
+
+@in_place("mint.distributed.batch_isend_irecv", "comm_func.batch_isend_irecv()")
+def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> list[Any]:
+    """All messages at once; the tensors that receive become the received elements. One handle."""
+    found = comm_func.batch_isend_irecv(p2p_op_list)
+    for each, arrived in zip(p2p_op_list, found, strict=True):
+        if not each.sends:
+            put("batch_isend_irecv", "tensor", each.tensor, arrived.asnumpy())
+    return [handle_of(True)]
+
+
+def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+    """Every rank of the group waits here for all others."""
+    comm_func.barrier(_group(group))
+    return handle_of(async_op)
+
+
+def _group(group: Any) -> str:
+    if group is not None and not isinstance(group, str):
+        raise ApiTypeError(f"the name of a group must be a string, not {group!r}")
+    return GlobalComm.WORLD_COMM_GROUP if group is None else group
+
+
+def _row(tensor: Any) -> Tensor:
+    """The tensor with a first dimension of one."""
+    return Tensor(tensor.asnumpy()[None])
+
+
+def _combined(operator: Any, tensor: Any, op: str, group: str) -> np.ndarray:
+    found = operator("sum" if op == "avg" else op, group)(tensor).asnumpy()
+    return found if op != "avg" else (found / groups.get_group_size(group)).astype(found.dtype)
+
+
+def _other(function: str, what: str, rank: Any) -> None:
+    if rank == groups.get_rank():
+        raise ApiValueError(f"{function}: the {what} is rank {rank}, which is this rank itself")

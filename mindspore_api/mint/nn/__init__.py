@@ -1,0 +1,7 @@
+"""`mindspore.mint.nn` has cells that take their arguments in PyTorch's order."""
+
+from __future__ import annotations
+
+from mspc.mindspore_api.index.module import answers
+
+__getattr__, __dir__ = answers(__name__)

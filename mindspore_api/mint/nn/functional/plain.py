@@ -1,0 +1,219 @@
+"""Functions of `mint.nn.functional` that are more than one expression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.mint.functions import implicit_dim, not_in_place
+from mspc.mindspore_api.ops.function_arguments import ints
+
+
+def relu(input: Any, inplace: bool = False) -> Any:
+    """max(0, input)."""
+    not_in_place("relu", inplace)
+    return ops.ReLU()(input)
+
+
+def relu6(input: Any, inplace: bool = False) -> Any:
+    """min(max(0, input), 6)."""
+    not_in_place("relu6", inplace)
+    return ops.ReLU6()(input)
+
+
+def silu(input: Any, inplace: bool = False) -> Any:
+    """input * sigmoid(input)."""
+    not_in_place("silu", inplace)
+    return ops.SiLU()(input)
+
+
+def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
+    """x if it is positive, alpha (exp(x) - 1) elsewhere."""
+    not_in_place("elu", inplace)
+    return ops.elu(input, alpha)
+
+
+def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
+    """x if it is above the threshold, else value."""
+    not_in_place("threshold", inplace)
+    return ops.threshold(input, threshold, value)
+
+
+def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
+    """exp(input) divided by its sum along `dim`; see `implicit_dim` for None."""
+    dim = implicit_dim(len(input.shape)) if dim is None else dim
+    return ops.Softmax(dim)(input if dtype is None else ops.cast(input, dtype))
+
+
+def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Any:
+    """Logarithm of the softmax along `dim`; see `implicit_dim` for None."""
+    dim = implicit_dim(len(input.shape)) if dim is None else dim
+    return ops.LogSoftmax(dim)(input if dtype is None else ops.cast(input, dtype))
+
+
+def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+    """Rows of a unit matrix, chosen by integers, of their type; the number of classes must be given."""
+    if num_classes < 1:
+        raise ApiValueError("one_hot(): num_classes must be given: a shape that depends on values is not known here")
+    return ops.one_hot(tensor, num_classes, ops.cast(1, tensor.dtype), ops.cast(0, tensor.dtype), -1)
+
+
+def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """input @ weight.T + bias, weight [out, in]."""
+    shape = input.shape
+    out = ops.dense(ops.Reshape()(input, (-1, shape[-1])), weight, bias)
+    return ops.Reshape()(out, (*shape[:-1], weight.shape[0]))
+
+
+def embedding(
+    input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+) -> Any:  # fmt: skip
+    """Rows of `weight`. That of padding_idx gets no gradient. Raises ValueError if max_norm or scale_grad_by_freq, with
+    which rows or gradients are scaled; norm_type is that of max_norm."""
+    if max_norm is not None or scale_grad_by_freq:
+        raise ApiValueError("embedding(): rows and gradients are not scaled: max_norm must be None, and "
+                            "scale_grad_by_freq False")  # fmt: skip
+    rows = ops.Gather()(weight, input, 0)
+    if padding_idx is None:
+        return rows
+    place = padding_idx + weight.shape[0] if padding_idx < 0 else padding_idx
+    return ops.Select()(ops.ExpandDims()(ops.Equal()(input, place), -1), ops.stop_gradient(rows), rows)
+
+
+def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """`input` normalised over its last dimensions, times weight, 1 unless given, plus bias, 0 unless given."""
+    sizes = ints("mint.nn.functional.layer_norm", "normalized_shape", normalized_shape)
+    weight = ops.ones(sizes, input.dtype) if weight is None else weight
+    bias = ops.zeros(sizes, input.dtype) if bias is None else bias
+    return ops.layer_norm(input, sizes, weight, bias, eps)
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Elements set to 0 with probability p, the others divided by 1 - p."""
+    not_in_place("dropout", inplace)
+    return ops.dropout(input, p, training)
+
+
+def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
+    """target (log(target) - input), where `target` is given as its logarithm if `log_target`."""
+    if log_target:
+        target = ops.exp(target)
+    return ops.kl_div(input, target, reduction)
+
+
+def conv1d(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Any:
+    """[n, c, l] convolved with weights [out, c / groups, k]; `padding` is a number, "valid" or "same"."""
+    mode, sides = _sides(padding, 1, stride)
+    return ops.conv1d(input, weight, bias, stride, mode, sides, dilation, groups)
+
+
+def conv2d(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Any:
+    """Images [n, c, h, w] convolved with weights [out, c / groups, kh, kw]; `padding` is a number, one for height and
+    one for width, "valid" or "same"."""
+    mode, sides = _sides(padding, 2, stride)
+    return ops.conv2d(input, weight, bias, stride, mode, sides, dilation, groups)
+
+
+def conv3d(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Any:
+    """[n, c, d, h, w] convolved with weights [out, c / groups, kd, kh, kw]; arguments as conv2d's."""
+    mode, sides = _sides(padding, 3, stride)
+    return ops.conv3d(input, weight, bias, stride, mode, sides, dilation, groups)
+
+
+def _sides(padding: Any, dims: int, stride: Any) -> Any:
+    """(pad_mode, padding on both sides of every dimension)."""
+    if isinstance(padding, str):
+        if padding not in ("valid", "same"):
+            raise ApiValueError(f"conv{dims}d: padding must be a number, 'valid' or 'same', not {padding!r}")
+        if padding == "same" and stride not in (1, (1,) * dims, [1] * dims):
+            raise ApiValueError(f"conv{dims}d: padding='same' takes a stride of 1 alone, not {stride}")
+        return padding, 0
+    given = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,) * dims
+    if len(given) != dims:
+        raise ApiValueError(f"conv{dims}d: padding must be one number or {dims} of them, not {padding!r}")
+    return "pad", given if dims == 1 else tuple([n for n in given for _ in range(2)])
+
+
+def avg_pool1d(
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Any:  # fmt: skip
+    """The mean of every window of [n, c, l]."""
+    size, step, pad = [
+        value[0] if isinstance(value, (tuple, list)) else value
+        for value in (kernel_size, kernel_size if stride is None else stride, padding)
+    ]
+    return ops.avg_pool1d(input, size, step, pad, ceil_mode, count_include_pad)
+
+
+def avg_pool2d(
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: Any = None,
+) -> Any:  # fmt: skip
+    """The mean of every window; `stride` is `kernel_size` unless given."""
+    step = kernel_size if stride is None else stride
+    return ops.avg_pool2d(input, kernel_size, step, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def avg_pool3d(
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: Any = None,
+) -> Any:  # fmt: skip
+    """The mean of every window over depth, height and width; `stride` is `kernel_size` unless given."""
+    step = kernel_size if stride is None else stride
+    return ops.avg_pool3d(input, kernel_size, step, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def adaptive_max_pool1d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
+    """The greatest values of `output_size` windows that cover [n, c, l], and with `return_indices` their places."""
+    size = output_size[0] if isinstance(output_size, (tuple, list)) else output_size
+    if not return_indices:
+        return ops.adaptive_max_pool1d(input, size)
+    out, places = ops.adaptive_max_pool2d(ops.expand_dims(input, -2), (1, size), True)
+    return ops.squeeze(out, -2), ops.squeeze(places, -2)
+
+
+def batch_norm(
+    input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    """Every channel normalised: by the batch's statistics in training, when the running ones follow, else by those."""
+    channels = (input.shape[1],)
+    scale = ops.ones(channels, input.dtype) if weight is None else weight
+    shift = ops.zeros(channels, input.dtype) if bias is None else bias
+    if (running_mean is None or running_var is None) and not training:
+        raise ApiTypeError("batch_norm: running_mean and running_var are needed where training is False")
+    mean = ops.zeros(channels, input.dtype) if running_mean is None else running_mean
+    variance = ops.ones(channels, input.dtype) if running_var is None else running_var
+    return ops.batch_norm(input, mean, variance, scale, shift, training, momentum, eps)
+
+
+def pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+    """`input` with margins: pairs (before, after), that of the last dimension first."""
+    return ops.pad(input, pad, mode, value)
+
+
+def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Whole channels set to 0 with probability p, the others divided by 1 - p."""
+    not_in_place("dropout2d", inplace)
+    return ops.dropout2d(input, p, training)
+
+
+def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
+    """`input` divided by its norm of order p along `dim`, or by eps if that is less."""
+    length = ops.norm(input, p, dim, True)
+    return input / ops.clamp(length, eps)
+
+
+def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
+    """x within [min_val, max_val]."""
+    not_in_place("hardtanh", inplace)
+    return ops.hardtanh(input, min_val, max_val)

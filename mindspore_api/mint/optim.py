@@ -1,0 +1,185 @@
+"""`mindspore.mint.optim` has optimizers whose arguments and formulas are PyTorch's; weight decay spares no parameter.
+
+Groups may have every argument for themselves, and `mindspore.experimental.optim.lr_scheduler` changes their rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.common.parameter import ParameterTuple
+from mspc.mindspore_api.errors import ApiValueError
+from mspc.mindspore_api.mint.distributed import Described, grouped
+from mspc.mindspore_api.mint.distributed import betas as two_betas
+from mspc.mindspore_api.nn.cell_arguments import flag, number, scalar
+from mspc.mindspore_api.nn.optim.optimizer import Optimizer
+
+__all__ = ["SGD", "Adam", "AdamW"]
+
+
+class _Optimizer(Described, Optimizer):
+    """maximize: parameters go up their gradients."""
+
+    centralizes = False
+    checks: ClassVar[Mapping[str, Callable[..., Any]]] = {}
+
+    def __init__(self, params: Any, lr: Any, **own: Any) -> None:
+        name = type(self).__name__
+        decay = number(name, "weight_decay", own["weight_decay"])
+        groups, others = grouped(name, params, lr, decay)
+        super().__init__(lr, groups, decay)
+        self.describe_groups(groups, others, own, self.checks)
+        self.assign = ops.Assign()
+
+    def signed(self, gradients: Any) -> Any:
+        """The gradients as they are gone down."""
+        return [ops.neg(gradient) if own["maximize"] else gradient
+                for gradient, own in zip(gradients, self.options, strict=True)]  # fmt: skip
+
+    def scalars(self, values: list[Any], name: str) -> ParameterTuple:
+        """A scalar for every group, called by its number if there are several."""
+        if len(values) == 1:
+            return ParameterTuple([scalar(values[0], name)])
+        return ParameterTuple([scalar(value, f"{name}_group_{i}") for i, value in enumerate(values)])
+
+
+class Adam(_Optimizer):
+    """Kingma and Ba 2015: parameter -= lr * m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps); the weight decay
+    is added to the gradient.
+
+    The states are the parameters `exp_avg.NAME`, `exp_avg_sq.NAME`, `max_exp_avg_sq.NAME` (amsgrad), `beta1_power` and
+    `beta2_power`, the last two of every group.
+    """
+
+    decouples = False
+    checks: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        "betas": two_betas, "eps": number, "amsgrad": flag, "maximize": flag
+    }  # fmt: skip
+
+    def __init__(
+        self, params: Any, lr: Any = 1e-3, betas: Any = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
+        amsgrad: bool = False, *, maximize: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            params, lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize
+        )
+        self.betas = tuple([group["betas"] for group in self.param_groups])
+        self.beta1_power = self.scalars([1.0] * len(self.betas), "beta1_power")
+        self.beta2_power = self.scalars([1.0] * len(self.betas), "beta2_power")
+        self.exp_avg, self.exp_avg_sq = self.states("exp_avg"), self.states("exp_avg_sq")
+        asked = any(own["amsgrad"] for own in self.options)
+        self.max_exp_avg_sq = self.states("max_exp_avg_sq") if asked else self.exp_avg_sq
+        # Of every group: the place of one of its parameters, its eps, and what its decay is in the operator.
+        self.members = tuple([self.group_of.index(number) for number in range(len(self.param_groups))])
+        self.margins = tuple([group["eps"] for group in self.param_groups])
+        self.pulled = tuple([self.weight_decays[at] if self.decouples else 0.0 for at in self.members])
+        self.moved = ops.AdamWeightDecay()
+
+    def construct(self, gradients: Any) -> Any:
+        gradients = self.signed(gradients)
+        if not self.decouples:
+            gradients = self.decay_weight(gradients)
+        of_parameters = self.rates()
+        rates = [of_parameters[at] for at in self.members]
+        self.count_step()
+        first, second = self.corrections()
+        scales = [rate * (root / part) for rate, root, part in zip(rates, second, first, strict=True)]
+        margins = [root * eps for root, eps in zip(second, self.margins, strict=True)]
+        pulls = [
+            part / root * pull if pull != 0.0 else 0.0
+            for root, part, pull in zip(second, first, self.pulled, strict=True)
+        ]
+        return tuple([
+            self.largest(parameter, m, v, most, first[group], second[group], rates[group], decay, own, gradient)
+            if own["amsgrad"]
+            else self.moved(
+                parameter, m, v, scales[group], own["betas"][0], own["betas"][1], margins[group], pulls[group],
+                gradient.astype(parameter.dtype),
+            )
+            for parameter, m, v, most, decay, group, own, gradient in zip(
+                self.parameters, self.exp_avg, self.exp_avg_sq, self.max_exp_avg_sq, self.weight_decays, self.group_of,
+                self.options, gradients, strict=True,
+            )
+        ])  # fmt: skip
+
+    def corrections(self) -> Any:
+        """(1 - beta1^step, the root of 1 - beta2^step) of every group after this step."""
+        first, second = [], []
+        for (beta1, beta2), power1, power2 in zip(self.betas, self.beta1_power, self.beta2_power, strict=True):
+            first.append(1.0 - self.assign(power1, power1 * beta1))
+            second.append(ops.sqrt(1.0 - self.assign(power2, power2 * beta2)))
+        return first, second
+
+    def largest(
+        self, parameter: Any, m: Any, v: Any, most: Any, first: Any, second: Any, rate: Any, decay: Any, own: Any,
+        gradient: Any,
+    ) -> Any:  # fmt: skip
+        """The step with the largest v so far.
+
+        Without that it is the operator AdamWeightDecay, one for a parameter, with both corrections in its rate, one of
+        them taken out of eps, and both out of the decay.
+        """
+        beta1, beta2 = own["betas"]
+        mean = self.assign(m, m * beta1 + gradient * (1 - beta1))
+        square = self.assign(v, v * beta2 + ops.square(gradient) * (1 - beta2))
+        square = self.assign(most, ops.maximum(most, square))
+        step = mean * (rate / first) / (ops.sqrt(square) / second + own["eps"])
+        if self.decouples and decay != 0.0:
+            step = step + parameter * (rate * decay)
+        moved = parameter - step
+        if moved.dtype != parameter.dtype:  # of half-precision weights it is Float32, as the rate is
+            moved = ops.cast(moved, parameter.dtype)
+        return self.assign(parameter, moved)
+
+
+class AdamW(Adam):
+    """Loshchilov and Hutter 2019: Adam whose weight decay pulls on the parameter: parameter -= lr * weight_decay *
+    parameter, and then Adam's step."""
+
+    decouples = True
+
+    def __init__(
+        self, params: Any, lr: Any = 1e-3, betas: Any = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2,
+        amsgrad: bool = False, *, maximize: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+
+
+class SGD(_Optimizer):
+    """v = momentum * v + (1 - dampening) * gradient, gradient itself at the first step; parameter -= lr * v, or
+    lr * (gradient + momentum * v) with Nesterov's form.
+
+    The states are the parameters `accum.NAME` and `stat.NAME` (1 until the first step is done).
+    """
+
+    checks: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        "momentum": number, "dampening": number, "nesterov": flag, "maximize": flag
+    }  # fmt: skip
+
+    def __init__(
+        self, params: Any, lr: Any = 1e-3, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
+        nesterov: bool = False, *, maximize: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            params, lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov,
+            maximize=maximize,
+        )  # fmt: skip
+        for group in self.param_groups:
+            if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+                raise ApiValueError("SGD: nesterov needs a momentum above 0 and no dampening")
+        self.opts = tuple([ops.SGD(group["dampening"], 0.0, group["nesterov"]) for group in self.param_groups])
+        self.momentum = self.scalars([group["momentum"] for group in self.param_groups], "momentum")
+        self.accum, self.stat = self.states("accum"), self.states("stat", "ones")
+
+    def construct(self, gradients: Any) -> Any:
+        gradients = self.decay_weight(self.signed(gradients))
+        rates = self.rates()
+        self.count_step()
+        return tuple([
+            self.opts[group](parameter, gradient, rate, accum, self.momentum[group], stat)
+            for parameter, gradient, rate, accum, stat, group in zip(
+                self.parameters, gradients, rates, self.accum, self.stat, self.group_of, strict=True
+            )
+        ])  # fmt: skip

@@ -1,0 +1,7 @@
+"""`mindspore.mint.special` has functions as in PyTorch's module of that name."""
+
+from __future__ import annotations
+
+from mspc.mindspore_api.index.module import answers
+
+__getattr__, __dir__ = answers(__name__)

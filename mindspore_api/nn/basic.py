@@ -1,0 +1,595 @@
+"""Dense layers, embeddings, dropout, and cells that change shapes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mspc.ir.types import FLOAT32, INT32
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.common.initializers import HeUniform, Uniform
+from mspc.mindspore_api.common.parameter import Parameter
+from mspc.mindspore_api.common.seed import new_dropout_seeds
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.context import get_auto_parallel_context
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.nn.activation import LeakyReLU, get_activation
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.cell_arguments import flag, number, parameter, positive
+from mspc.mindspore_api.nn.conv import Conv2d
+from mspc.mindspore_api.nn.normalization import BatchNorm1d, BatchNorm2d
+from mspc.mindspore_api.ops.primitive import Primitive
+from mspc.mindspore_api.ops.sparse_tensor import COOTensor
+from mspc.mindspore_api.placement import note_target
+
+
+class Dense(Cell):
+    """x @ weight.T + bias, then the activation; weight is [out_channels, in_channels].
+
+    Args:
+        weight_init, bias_init: an initializer, its name, a number or a Tensor; None draws both
+            uniformly as in
+            He et al. 2015 with slope sqrt(5).
+        activation: a Cell, a Primitive, a name, or None.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, weight_init: Any = None, bias_init: Any = None,
+        has_bias: bool = True, activation: Any = None, dtype: Any = FLOAT32,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.in_channels = positive("Dense", "in_channels", in_channels)
+        self.out_channels = positive("Dense", "out_channels", out_channels)
+        if not isinstance(has_bias, bool):
+            raise ApiTypeError(f"Dense: has_bias must be True or False, not {has_bias!r}")
+        self.has_bias = has_bias
+        weight_init = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
+        self.weight = parameter(weight_init, (out_channels, in_channels), dtype, "weight")
+        self.matmul = ops.MatMul(transpose_b=True)
+        self.bias: Parameter | None = None
+        if has_bias:
+            bias_init = Uniform(1 / math.sqrt(in_channels)) if bias_init is None else bias_init
+            self.bias = parameter(bias_init, (out_channels,), dtype, "bias")
+            self.bias_add = ops.BiasAdd()
+        self.activation = get_activation(activation) if isinstance(activation, str) else activation
+        if self.activation is not None and not isinstance(self.activation, (Cell, Primitive)):
+            raise ApiTypeError(f"Dense: activation must be a Cell, a Primitive or a name, not {activation!r}")
+
+    def construct(self, x: Any) -> Any:
+        shape = x.shape
+        if len(shape) != 2:
+            x = ops.reshape(x, (-1, shape[-1]))
+        x = self.matmul(x, self.weight)
+        if self.has_bias:
+            x = self.bias_add(x, self.bias)
+        if self.activation is not None:
+            x = self.activation(x)
+        if len(shape) != 2:
+            x = ops.reshape(x, (*shape[:-1], self.out_channels))
+        return x
+
+    def extend_repr(self) -> str:
+        sizes = f"input_channels={self.in_channels}, output_channels={self.out_channels}"
+        return f"{sizes}, has_bias={self.has_bias}"
+
+
+class Flatten(Cell):
+    """Dimensions start_dim to end_dim made one."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
+        self.start_dim = start_dim
+        self.end_dim = end_dim
+
+    def construct(self, x: Any) -> Any:
+        return ops.flatten(x, start_dim=self.start_dim, end_dim=self.end_dim)
+
+
+class Embedding(Cell):
+    """Rows of a table [vocab_size, embedding_size] at the indices.
+
+    Args:
+        use_one_hot: multiply a one-hot matrix with the table instead of picking rows.
+        padding_idx: this row starts as zeros.
+    """
+
+    def __init__(
+        self, vocab_size: int, embedding_size: int, use_one_hot: bool = False,
+        embedding_table: Any = "normal",
+        dtype: Any = FLOAT32, padding_idx: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.vocab_size = positive("Embedding", "vocab_size", vocab_size)
+        self.embedding_size = positive("Embedding", "embedding_size", embedding_size)
+        self.use_one_hot = use_one_hot
+        table = embedding_table
+        if padding_idx is not None:
+            if not 0 <= padding_idx < vocab_size:
+                raise ApiValueError(f"Embedding: padding_idx {padding_idx} is not below vocab_size {vocab_size}")
+            # The same values as without padding, so that the random numbers of what follows stay the same too.
+            unpadded = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table")
+            table = _without_row(unpadded, padding_idx)
+        self.embedding_table = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table")
+        self.gather = ops.Gather()
+        self.matmul = ops.MatMul()
+        # MindSpore flattens indices by these, and scripts shard them. A Gather takes indices of any shape, but one that
+        # has a strategy for one dimension of them counts on flat ones.
+        self.expand, self.reshape_flat, self.reshape = ops.ExpandDims(), ops.Reshape(), ops.Reshape()
+
+    def construct(self, ids: Any) -> Any:
+        if self.use_one_hot:
+            hot = ops.one_hot(ops.reshape(ids, (-1,)), self.vocab_size, 1.0, 0.0)
+            return ops.reshape(self.matmul(hot, self.embedding_table), (*ids.shape, self.embedding_size))
+        strategy = self.gather.in_strategy
+        if strategy is None or len(strategy) != 2 or ids.ndim == 1 or len(strategy[1]) != 1:
+            return self.gather(self.embedding_table, ids, 0)
+        flat = self.reshape_flat(self.expand(ids, -1), (-1,))
+        return self.reshape(self.gather(self.embedding_table, flat, 0), (*ids.shape, self.embedding_size))
+
+    def extend_repr(self) -> str:
+        return f"vocab_size={self.vocab_size}, embedding_size={self.embedding_size}"
+
+
+class Dropout(Cell):
+    """In training, elements set to 0 with probability p, the others divided by 1 - p; else the input.
+
+    Args:
+        keep_prob: older spelling of 1 - p.
+    """
+
+    def __init__(self, keep_prob: float = 0.5, p: float | None = None, dtype: Any = FLOAT32) -> None:
+        super().__init__()
+        if p is None:
+            if not 0 < keep_prob <= 1:
+                raise ApiValueError(f"Dropout: keep_prob {keep_prob} must be above 0 and at most 1")
+            p = 1 - keep_prob
+        if not 0 <= p < 1:
+            raise ApiValueError(f"Dropout: p {p} must be at least 0 and below 1")
+        self.p = p
+        self.dropout = ops.Dropout(1 - p, *new_dropout_seeds())
+
+    def construct(self, x: Any) -> Any:
+        if not self.training or self.p == 0:
+            return x
+        out, _ = self.dropout(x)
+        return out
+
+    def extend_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class _ChannelDropout(Cell):
+    """In training, whole channels set to 0 with probability p, the others divided by 1 - p; else the input.
+
+    Class attributes:
+        dims: dimensions behind the channels.
+    """
+
+    dims: int = 2
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if number(name, "p", p) >= 1:
+            raise ApiValueError(f"{name}: p {p} must be at least 0 and below 1")
+        self.p = p
+        self.dropout = ops.Dropout(1 - p, *new_dropout_seeds())
+
+    def construct(self, x: Any) -> Any:
+        if not self.dims + 1 <= len(x.shape) <= self.dims + 2:
+            ranks = f"{self.dims + 1} or {self.dims + 2}"
+            raise ApiValueError(f"{self.cls_name}: the input of shape {x.shape} must have {ranks} dimensions")
+        if not self.training or self.p == 0:
+            return x
+        mask, _ = self.dropout(ops.ones((*x.shape[: -self.dims], *(1,) * self.dims), x.dtype))
+        return x * mask
+
+    def extend_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class Dropout1d(_ChannelDropout):
+    """Dropout of whole channels of [n, c, l] or [c, l]."""
+
+    dims = 1
+
+
+class Dropout2d(_ChannelDropout):
+    """Dropout of whole channels of [n, c, h, w] or [c, h, w]."""
+
+
+class Dropout3d(_ChannelDropout):
+    """Dropout of whole channels of [n, c, d, h, w] or [c, d, h, w]."""
+
+    dims = 3
+
+
+class LayerNorm(Cell):
+    """x normalised to mean 0 and variance 1 over its last dimensions, times gamma, plus beta.
+
+    Args:
+        normalized_shape: shape of the normalised dimensions.
+        begin_norm_axis, begin_params_axis: where they begin.
+    """
+
+    def __init__(
+        self, normalized_shape: Any, begin_norm_axis: int = -1, begin_params_axis: int = -1,
+        gamma_init: Any = "ones",
+        beta_init: Any = "zeros", epsilon: float = 1e-7, dtype: Any = FLOAT32,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if not isinstance(normalized_shape, (tuple, list)):
+            raise ApiTypeError(f"LayerNorm: normalized_shape must be a tuple of integers, not {normalized_shape!r}")
+        shape = tuple(positive("LayerNorm", "normalized_shape", n) for n in normalized_shape)
+        if not shape:
+            raise ApiValueError("LayerNorm: normalized_shape is empty", ["name the sizes of the last dimensions"])
+        self.normalized_shape = shape
+        self.gamma = parameter(gamma_init, shape, dtype, "gamma")
+        self.beta = parameter(beta_init, shape, dtype, "beta")
+        self.layer_norm = ops.LayerNorm(begin_norm_axis, begin_params_axis, epsilon)
+
+    def construct(self, input_x: Any) -> Any:
+        y, _, _ = self.layer_norm(input_x, self.gamma, self.beta)
+        return y
+
+    def extend_repr(self) -> str:
+        return f"normalized_shape={self.normalized_shape}"
+
+
+class RMSNorm(Cell):
+    """x divided by the root of the mean of its squares over the last dimension, times gamma."""
+
+    def __init__(self, dim: int, eps: float = 1e-6, dtype: Any = FLOAT32) -> None:
+        super().__init__()
+        self.gamma = parameter("ones", (positive("RMSNorm", "dim", dim),), dtype, "gamma")
+        self.rms_norm = ops.RmsNorm(eps)
+
+    def construct(self, x: Any) -> Any:
+        y, _ = self.rms_norm(x, self.gamma)
+        return y
+
+
+def _without_row(table: Tensor, row: int) -> Tensor:
+    """The table with zeros in one row; one that is not sampled yet is not sampled for that."""
+    if table.initial is not None:
+        return Tensor(table.initial.without_row(row))
+    rows = table.asnumpy()
+    rows[row] = 0
+    return Tensor(rows)
+
+
+class ClipByNorm(Cell):
+    """x made shorter to clip_norm if it is longer, along `axis`, None for all dimensions. clip_norm is a tensor of one
+    value, or of a shape that x broadcasts to."""
+
+    def __init__(self, axis: Any = None) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def construct(self, x: Any, clip_norm: Any) -> Any:
+        wide = ops.cast(x, FLOAT32)
+        squares = ops.reduce_sum(wide * wide, () if self.axis is None else self.axis, True)
+        # Where x is 0 throughout, the gradient of the root is not requested.
+        norm = ops.sqrt(ops.select(squares > 0.0, squares, ops.ones_like(squares)))
+        longest = ops.cast(clip_norm, FLOAT32)
+        return ops.cast(wide * longest / ops.maximum(norm, longest), x.dtype)
+
+
+class Norm(Cell):
+    """The Euclidean length along `axis`, () for all dimensions."""
+
+    def __init__(self, axis: Any = (), keep_dims: bool = False) -> None:
+        super().__init__()
+        self.axis = axis
+        self.keep_dims = flag("Norm", "keep_dims", keep_dims)
+
+    def construct(self, x: Any) -> Any:
+        return ops.sqrt(ops.reduce_sum(ops.square(x), self.axis, self.keep_dims))
+
+
+class OneHot(Cell):
+    """A new dimension of `depth` at `axis`: on_value at the index, off_value elsewhere."""
+
+    def __init__(
+        self, axis: int = -1, depth: int = 1, on_value: float = 1.0, off_value: float = 0.0, dtype: Any = FLOAT32
+    ) -> None:
+        super().__init__()
+        self.onehot = ops.OneHot(axis)
+        self.depth = positive("OneHot", "depth", depth)
+        self.on_value, self.off_value, self.dtype = on_value, off_value, dtype
+
+    def construct(self, indices: Any) -> Any:
+        return self.onehot(
+            indices, self.depth, ops.scalar_to_tensor(self.on_value, self.dtype),
+            ops.scalar_to_tensor(self.off_value, self.dtype),
+        )  # fmt: skip
+
+
+class Tril(Cell):
+    """x on and below the diagonal k, 0 above."""
+
+    def construct(self, x: Any, k: int = 0) -> Any:
+        return ops.tril(x, k)
+
+
+class Triu(Cell):
+    """x on and above the diagonal k, 0 below."""
+
+    def construct(self, x: Any, k: int = 0) -> Any:
+        return ops.triu(x, k)
+
+
+class Range(Cell):
+    """Numbers from start, or from 0 to it if it is given alone, below limit, by delta."""
+
+    def __init__(self, start: Any, limit: Any = None, delta: Any = 1) -> None:
+        super().__init__()
+        self.start, self.limit, self.delta = (0, start, delta) if limit is None else (start, limit, delta)
+
+    def construct(self) -> Any:
+        return ops.arange(self.start, self.limit, self.delta)
+
+
+class Roll(Cell):
+    """x moved round by `shift` along `axis`; of tuples, by each shift along its axis."""
+
+    def __init__(self, shift: Any, axis: Any) -> None:
+        super().__init__()
+        self.shift, self.axis = shift, axis
+
+    def construct(self, input_x: Any) -> Any:
+        return ops.roll(input_x, self.shift, self.axis)
+
+
+class Moments(Cell):
+    """(mean, variance) along `axis`, None for all dimensions."""
+
+    def __init__(self, axis: Any = None, keep_dims: bool | None = None) -> None:
+        super().__init__()
+        self.axis = () if axis is None else axis
+        self.keep_dims = flag("Moments", "keep_dims", False if keep_dims is None else keep_dims)
+
+    def construct(self, x: Any) -> Any:
+        wide = ops.cast(x, FLOAT32) if x.dtype != FLOAT32 else x
+        mean = ops.reduce_mean(wide, self.axis, True)
+        variance = ops.reduce_mean(ops.square(wide - ops.stop_gradient(mean)), self.axis, self.keep_dims)
+        if not self.keep_dims:
+            mean = ops.reduce_mean(wide, self.axis, False)
+        return ops.cast(mean, x.dtype), ops.cast(variance, x.dtype)
+
+
+class ReduceLogSumExp(Cell):
+    """The logarithm of the sum of exponentials along `axis`, () for all, without overflow."""
+
+    def __init__(self, axis: Any, keep_dims: bool = False) -> None:
+        super().__init__()
+        self.axis, self.keep_dims = axis, flag("ReduceLogSumExp", "keep_dims", keep_dims)
+
+    def construct(self, x: Any) -> Any:
+        return ops.logsumexp(x, self.axis, self.keep_dims)
+
+
+class MatMul(Cell):
+    """The matrix product, each operand with its last two dimensions exchanged where its flag says so; leading
+    dimensions are batches and broadcast, and a vector is a row on the left and a column on the right."""
+
+    def __init__(self, transpose_x1: bool = False, transpose_x2: bool = False) -> None:
+        super().__init__()
+        self.transpose_x1 = flag("MatMul", "transpose_x1", transpose_x1)
+        self.transpose_x2 = flag("MatMul", "transpose_x2", transpose_x2)
+
+    def construct(self, x1: Any, x2: Any) -> Any:
+        if self.transpose_x1 and len(x1.shape) > 1:
+            x1 = ops.swapaxes(x1, -1, -2)
+        if self.transpose_x2 and len(x2.shape) > 1:
+            x2 = ops.swapaxes(x2, -1, -2)
+        return ops.matmul(x1, x2)
+
+
+class _Combined(Cell):
+    """What the two have in common: an optional `batchnorm` and an optional `activation`."""
+
+    def _behind(self, has_bn: bool, norm: type[Cell], features: int, momentum: float, eps: float) -> None:
+        self.has_bn = flag(type(self).__name__, "has_bn", has_bn)
+        if has_bn:
+            self.batchnorm = norm(features, eps, momentum)
+
+    def _activated(self, activation: Any, alpha: float, after_fake: bool) -> None:
+        name = type(self).__name__
+        self.after_fake = flag(name, "after_fake", after_fake)
+        self.has_act = activation is not None
+        if isinstance(activation, str):
+            activation = LeakyReLU(alpha) if activation == "leakyrelu" else get_activation(activation)
+        elif isinstance(activation, type) and issubclass(activation, Cell):
+            activation = activation()
+        if activation is not None and not isinstance(activation, (Cell, Primitive)):
+            raise ApiTypeError(f"{name}: activation must be a Cell, a Primitive or a name, not {activation!r}")
+        if activation is not None:
+            self.activation = activation
+
+    def _follow(self, x: Any) -> Any:
+        if self.has_bn:
+            x = self.batchnorm(x)
+        return self.activation(x) if self.has_act else x
+
+
+class Conv2dBnAct(_Combined):
+    """Conv2d, then BatchNorm2d with has_bn, then the activation.
+
+    Args:
+        in_channels, ..., bias_init: of Conv2d. momentum, eps: of BatchNorm2d. activation: a Cell, a Primitive, a name,
+            or None. alpha: of "leakyrelu". after_fake: read by tools that quantise; nothing here does.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, pad_mode: str = "same",
+        padding: Any = 0, dilation: Any = 1, group: int = 1, has_bias: bool = False, weight_init: Any = "normal",
+        bias_init: Any = "zeros", has_bn: bool = False, momentum: float = 0.997, eps: float = 1e-5,
+        activation: Any = None, alpha: float = 0.2, after_fake: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.conv = Conv2d(
+            in_channels, out_channels, kernel_size, stride=stride, pad_mode=pad_mode, padding=padding,
+            dilation=dilation, group=group, has_bias=has_bias, weight_init=weight_init, bias_init=bias_init,
+        )  # fmt: skip
+        self._behind(has_bn, BatchNorm2d, out_channels, momentum, eps)
+        self._activated(activation, alpha, after_fake)
+
+    def construct(self, x: Any) -> Any:
+        return self._follow(self.conv(x))
+
+
+class DenseBnAct(_Combined):
+    """Dense, then BatchNorm1d with has_bn, then the activation.
+
+    Args:
+        in_channels, ..., has_bias: of Dense. momentum, eps: of BatchNorm1d. activation: a Cell, a Primitive, a name,
+            or None. alpha: of "leakyrelu". after_fake: read by tools that quantise; nothing here does.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, weight_init: Any = "normal", bias_init: Any = "zeros",
+        has_bias: bool = True, has_bn: bool = False, momentum: float = 0.9, eps: float = 1e-5, activation: Any = None,
+        alpha: float = 0.2, after_fake: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.dense = Dense(in_channels, out_channels, weight_init, bias_init, has_bias)
+        self._behind(has_bn, BatchNorm1d, out_channels, momentum, eps)
+        self._activated(activation, alpha, after_fake)
+
+    def construct(self, x: Any) -> Any:
+        return self._follow(self.dense(x))
+
+
+class SparseToDense(Cell):
+    """A COOTensor as a dense tensor."""
+
+    def construct(self, coo_tensor: Any) -> Any:
+        return coo_tensor.to_dense()
+
+
+class SparseTensorDenseMatmul(Cell):
+    """The product of a sparse matrix, given by its places, values and shape, with a dense one.
+
+    Args: adjoint_st, adjoint_dt: whether the sparse and the dense one are transposed.
+
+    Raises TypeError if an argument is no bool.
+    """
+
+    def __init__(self, adjoint_st: bool = False, adjoint_dt: bool = False) -> None:
+        super().__init__()
+        self.adjoint_st = flag("SparseTensorDenseMatmul", "adjoint_st", adjoint_st)
+        self.adjoint_dt = flag("SparseTensorDenseMatmul", "adjoint_dt", adjoint_dt)
+
+    def construct(self, indices: Any, values: Any, sparse_shape: Any, dense: Any) -> Any:
+        sparse = COOTensor(indices, values, sparse_shape)
+        to, of = (1, 0) if self.adjoint_st else (0, 1)
+        if self.adjoint_dt:
+            dense = ops.transpose(dense, (1, 0))
+        taken = ops.gather(dense, sparse.indices[:, of], 0) * ops.expand_dims(sparse.values, 1)
+        return ops.UnsortedSegmentSum()(taken, sparse.indices[:, to], sparse.shape[to])
+
+
+_SHARDED = ("semi_auto_parallel", "auto_parallel")
+
+
+class EmbeddingLookup(Cell):
+    """Rows of a table [vocab_size, embedding_size] at indices [batch, fields].
+
+    Args:
+        slice_mode: in semi-automatic and automatic parallel mode, the tensor sharded over all ranks: "batch_slice" the
+        batch, "table_row_slice" and "table_column_slice" the table, "field_slice" the fields and the table's
+            rows.
+        manual_shapes: for "field_slice" the number of rows that belong to each rank's fields.
+        target: "CPU" or "DEVICE": where MindSpore looks up; here it is the rank's device, as a warning says where that
+            is another. sparse, vocab_cache_size: accepted; they say how the table is stored there.
+    """
+
+    BATCH_SLICE = "batch_slice"
+    FIELD_SLICE = "field_slice"
+    TABLE_ROW_SLICE = "table_row_slice"
+    TABLE_COLUMN_SLICE = "table_column_slice"
+
+    def __init__(
+        self, vocab_size: int, embedding_size: int, param_init: Any = "normal", target: str = "CPU",
+        slice_mode: str = "batch_slice", manual_shapes: Any = None, max_norm: Any = None, sparse: bool = True,
+        vocab_cache_size: int = 0, dtype: Any = FLOAT32,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        name = type(self).__name__
+        self.vocab_size = positive(name, "vocab_size", vocab_size)
+        self.embedding_size = positive(name, "embedding_size", embedding_size)
+        if target not in ("CPU", "DEVICE"):
+            raise ApiValueError(f"{name}: target must be 'CPU' or 'DEVICE', not {target!r}")
+        note_target(f"{name}(target={target!r})", target)
+        if max_norm is not None:
+            raise ApiValueError(f"{name}: max_norm is not supported")
+        self.embedding_table = parameter(param_init, (vocab_size, embedding_size), dtype, "embedding_table")
+        self.embeddinglookup = self.gatherv2 = self.gather = ops.Gather()  # of any target, by each of the names
+        ranks = get_auto_parallel_context("device_num")
+        sharded = get_auto_parallel_context("parallel_mode") in _SHARDED and ranks > 1
+        strategies = {
+            self.BATCH_SLICE: ((1, 1), (ranks, 1)),
+            self.FIELD_SLICE: ((ranks, 1), (1, ranks)),
+            self.TABLE_ROW_SLICE: ((ranks, 1), (1, 1)),
+            self.TABLE_COLUMN_SLICE: ((1, ranks), (1, 1)),
+        }
+        if slice_mode not in strategies:
+            raise ApiValueError(f"{name}: slice_mode {slice_mode!r} is not one of {', '.join(map(repr, strategies))}")
+        if slice_mode == self.FIELD_SLICE and manual_shapes is None:
+            raise ApiValueError(f"{name}: slice_mode 'field_slice' needs manual_shapes")
+        if sharded:
+            self.gather.shard(strategies[slice_mode])
+            if slice_mode == self.FIELD_SLICE:
+                self.gather.add_prim_attr("manual_split", tuple(manual_shapes))
+
+    def construct(self, indices: Any) -> Any:
+        return self.gather(self.embedding_table, indices, 0)
+
+
+class MultiFieldEmbeddingLookup(EmbeddingLookup):
+    """The embeddings of each field of a sample, weighted and combined: [batch, field_size, embedding_size].
+
+    Called with indices, weights and field numbers, all of shape [batch, n]. A field without an element is 0.
+
+    Args:
+        field_size: number of fields. operator: "SUM", "MEAN" or "MAX".
+    """
+
+    OPERATOR_SUM = "SUM"
+    OPERATOR_MEAN = "MEAN"
+    OPERATOR_MAX = "MAX"
+
+    def __init__(
+        self, vocab_size: int, embedding_size: int, field_size: int, param_init: Any = "normal", target: str = "CPU",
+        slice_mode: str = "batch_slice", feature_num_list: Any = None, max_norm: Any = None, sparse: bool = True,
+        operator: str = "SUM", dtype: Any = FLOAT32,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            vocab_size, embedding_size, param_init, target, slice_mode, feature_num_list, max_norm, sparse, 0, dtype
+        )
+        self.field_size = positive("MultiFieldEmbeddingLookup", "field_size", field_size)
+        if operator not in (self.OPERATOR_SUM, self.OPERATOR_MEAN, self.OPERATOR_MAX):
+            raise ApiValueError(f"MultiFieldEmbeddingLookup: operator {operator!r} is not one of 'SUM', 'MEAN', 'MAX'")
+        self.operator = operator
+        self.combine = ops.BatchMatMul(transpose_a=True)
+        self.maximum = ops.UnsortedSegmentMax()
+
+    def construct(self, input_indices: Any, input_values: Any, field_ids: Any) -> Any:
+        rows = self.gather(self.embedding_table, input_indices, 0) * ops.expand_dims(input_values, -1)
+        hot = ops.cast(ops.one_hot(field_ids, self.field_size, 1.0, 0.0), rows.dtype)
+        if self.operator == "MAX":
+            return self.largest(rows, field_ids, hot)
+        total = self.combine(hot, rows)
+        if self.operator == "SUM":
+            return total
+        return total / ops.maximum(ops.expand_dims(ops.reduce_sum(hot, 1), -1), 1.0)
+
+    def largest(self, rows: Any, field_ids: Any, hot: Any) -> Any:
+        batch, size = rows.shape[0], self.field_size
+        first = ops.reshape(ops.arange(0, batch * size, size, dtype=INT32), (batch, 1))
+        places = ops.reshape(ops.cast(field_ids, INT32) + first, (-1,))
+        found = self.maximum(ops.reshape(rows, (-1, self.embedding_size)), places, batch * size)
+        there = ops.greater(ops.reshape(ops.reduce_sum(hot, 1), (-1, 1)), 0.0)
+        found = ops.select(ops.broadcast_to(there, found.shape), found, ops.zeros_like(found))
+        return ops.reshape(found, (batch, size, self.embedding_size))

@@ -1,0 +1,247 @@
+"""Cells for images, and measures of their quality."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.types import FLOAT32
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.errors import ApiValueError
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.cell_arguments import number, positive
+
+
+class PixelShuffle(Cell):
+    """Images of upscale_factor times the height and width, from as many more channels."""
+
+    def __init__(self, upscale_factor: int) -> None:
+        super().__init__()
+        self.upscale_factor = positive("PixelShuffle", "upscale_factor", upscale_factor)
+
+    def construct(self, input: Any) -> Any:
+        return ops.pixel_shuffle(input, self.upscale_factor)
+
+
+class PixelUnshuffle(Cell):
+    """The reverse of PixelShuffle: blocks of places become channels."""
+
+    def __init__(self, downscale_factor: int) -> None:
+        super().__init__()
+        self.downscale_factor = positive("PixelUnshuffle", "downscale_factor", downscale_factor)
+
+    def construct(self, input: Any) -> Any:
+        return ops.pixel_unshuffle(input, self.downscale_factor)
+
+
+class ChannelShuffle(Cell):
+    """Channels in the order in which one of each group stands beside one of the next."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = positive("ChannelShuffle", "groups", groups)
+
+    def construct(self, x: Any) -> Any:
+        return ops.channel_shuffle(x, self.groups)
+
+
+class Unfold(Cell):
+    """The elements in every window of images [n, c, h, w] as channels: [n, places of the window times c, h', w'].
+
+    Args:
+        ksizes, strides, rates: [1, height, width, 1] each: sizes, strides and dilations.
+        padding: "valid" or "same".
+    """
+
+    def __init__(self, ksizes: Any, strides: Any, rates: Any, padding: str = "valid") -> None:
+        super().__init__()
+        for what, value in (("ksizes", ksizes), ("strides", strides), ("rates", rates)):
+            if not isinstance(value, (tuple, list)) or len(value) != 4 or value[0] != 1 or value[3] != 1:
+                raise ApiValueError(f"Unfold: {what} must be [1, height, width, 1], not {value!r}")
+        if str(padding).lower() not in ("valid", "same"):
+            raise ApiValueError(f"Unfold: padding must be 'valid' or 'same', not {padding!r}")
+        self.sizes, self.strides, self.rates = tuple(ksizes[1:3]), tuple(strides[1:3]), tuple(rates[1:3])
+        self.padding = str(padding).lower()
+
+    def construct(self, input_x: Any) -> Any:
+        sides = [self._margins(input_x.shape[d + 2], d) for d in range(2)]
+        columns = ops.Im2Col(self.sizes, self.strides, self.rates, (*sides[0], *sides[1]))(input_x)
+        n, channels, places, _ = columns.shape
+        counts = [self._count(input_x.shape[d + 2], d, sides[d]) for d in range(2)]
+        return ops.reshape(ops.transpose(columns, (0, 2, 1, 3)), (n, places * channels, counts[0], counts[1]))
+
+    def _count(self, length: int, d: int, margins: tuple[int, int]) -> int:
+        extent = (self.sizes[d] - 1) * self.rates[d] + 1
+        return (length + margins[0] + margins[1] - extent) // self.strides[d] + 1
+
+    def _margins(self, length: int, d: int) -> tuple[int, int]:
+        """(before, after) of height or width."""
+        if self.padding == "valid":
+            return 0, 0
+        extent = (self.sizes[d] - 1) * self.rates[d] + 1
+        total = max(((length - 1) // self.strides[d]) * self.strides[d] + extent - length, 0)
+        return total // 2, total - total // 2
+
+
+class Upsample(Cell):
+    """Images of another size; arguments as those of `ops.interpolate`.
+
+    Args:
+        size, scale_factor: the size of the result, or that over the image's; one of both.
+        mode: "nearest", "linear", "bilinear", "trilinear", "bicubic", "area" or "nearest-exact".
+    """
+
+    def __init__(
+        self, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.size, self.scale_factor, self.mode = size, scale_factor, mode
+        self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
+
+    def construct(self, x: Any) -> Any:
+        return ops.interpolate(
+            x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
+        )
+
+
+class ResizeBilinear(Cell):
+    """Images [n, c, h, w] of another size by linear interpolation, as MindSpore 1 has it.
+
+    Args:
+        half_pixel_centers: places are the centres of pixels.
+    """
+
+    def __init__(self, half_pixel_centers: bool = False) -> None:
+        super().__init__()
+        self.half_pixel_centers = half_pixel_centers
+
+    def construct(self, x: Any, size: Any = None, scale_factor: Any = None, align_corners: bool = False) -> Any:
+        if (size is None) == (scale_factor is None):
+            raise ApiValueError("ResizeBilinear: give one of size and scale_factor")
+        if size is None:
+            size = (x.shape[2] * scale_factor, x.shape[3] * scale_factor)
+        return ops.ResizeBilinear(size, align_corners, self.half_pixel_centers)(x)
+
+
+class LRN(Cell):
+    """x / (bias + alpha * (the sum of the squares of 2 depth_radius + 1 channels around))**beta."""
+
+    def __init__(
+        self, depth_radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5,
+        norm_region: str = "ACROSS_CHANNELS",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.lrn = ops.LRN(depth_radius, bias, alpha, beta, norm_region)
+
+    def construct(self, input_x: Any) -> Any:
+        return self.lrn(input_x)
+
+
+class Unflatten(Cell):
+    """Dimension `axis` as several, of the sizes `unflattened_size`."""
+
+    def __init__(self, axis: int, unflattened_size: Any) -> None:
+        super().__init__()
+        self.axis, self.unflattened_size = axis, tuple(unflattened_size)
+
+    def construct(self, input_x: Any) -> Any:
+        shape = input_x.shape
+        axis = self.axis % len(shape)
+        return ops.reshape(input_x, (*shape[:axis], *self.unflattened_size, *shape[axis + 1 :]))
+
+
+class CentralCrop(Cell):
+    """The middle of images [c, h, w] or [n, c, h, w].
+
+    Args:
+        central_fraction: the share of height and width that is kept, above 0, at most 1.
+    """
+
+    def __init__(self, central_fraction: float) -> None:
+        super().__init__()
+        if number("CentralCrop", "central_fraction", central_fraction) > 1 or central_fraction <= 0:
+            raise ApiValueError(f"CentralCrop: central_fraction must be above 0, at most 1, not {central_fraction!r}")
+        self.central_fraction = float(central_fraction)
+
+    def construct(self, image: Any) -> Any:
+        if len(image.shape) not in (3, 4):
+            raise ApiValueError(f"CentralCrop: takes [c, h, w] or [n, c, h, w], not the shape {image.shape}")
+        top, left = (int((side - side * self.central_fraction) / 2) for side in image.shape[-2:])
+        return image[..., top : image.shape[-2] - top, left : image.shape[-1] - left]
+
+
+def _images(name: str, img1: Any, img2: Any) -> None:
+    if len(img1.shape) != 4 or img1.shape != img2.shape:
+        raise ApiValueError(f"{name}: takes two batches [n, c, h, w] of one shape, not {img1.shape} and {img2.shape}")
+
+
+def _greatest(name: str, max_val: Any) -> float:
+    found = float(number(name, "max_val", max_val))
+    if found <= 0:
+        raise ApiValueError(f"{name}: max_val must be above 0, not {max_val!r}")
+    return found
+
+
+class PSNR(Cell):
+    """10 log10(max_val^2 / mean squared difference) of every pair of images, [n].
+
+    Args:
+        max_val: the greatest value of a pixel.
+    """
+
+    def __init__(self, max_val: float = 1.0) -> None:
+        super().__init__()
+        self.max_val = _greatest("PSNR", max_val)
+
+    def construct(self, img1: Any, img2: Any) -> Any:
+        _images("PSNR", img1, img2)
+        error = ops.mean(ops.square(img1 - img2), (-3, -2, -1))
+        return ops.log(self.max_val**2 / error) * (10.0 / math.log(10.0))
+
+
+class SSIM(Cell):
+    """Structural similarity of every pair of images, [n]: luminance times contrast and structure, in windows that are
+    weighted by a Gaussian. Wang et al. 2004.
+
+    Args:
+        max_val: the greatest value of a pixel. filter_size: of the windows; no larger than the images. filter_sigma:
+            the Gaussian's deviation. k1, k2: constants beside the means and beside the variances.
+    """
+
+    def __init__(
+        self, max_val: float = 1.0, filter_size: int = 11, filter_sigma: float = 1.5, k1: float = 0.01, k2: float = 0.03
+    ) -> None:
+        super().__init__()
+        most = _greatest("SSIM", max_val)
+        self.filter_size = positive("SSIM", "filter_size", filter_size)
+        self.c1, self.c2 = ((float(number("SSIM", n, k)) * most) ** 2 for n, k in (("k1", k1), ("k2", k2)))
+        sigma = float(number("SSIM", "filter_sigma", filter_sigma))
+        if sigma <= 0:
+            raise ApiValueError(f"SSIM: filter_sigma must be above 0, not {filter_sigma!r}")
+        places = np.arange(filter_size) - (filter_size - 1) / 2
+        line = np.exp(-(places**2) / (2 * sigma**2))
+        window = np.outer(line, line) / line.sum() ** 2
+        self.window = Tensor(window[None, None].astype(np.float32))
+
+    def construct(self, img1: Any, img2: Any) -> Any:
+        _images("SSIM", img1, img2)
+        if min(img1.shape[2:]) < self.filter_size:
+            raise ApiValueError(f"SSIM: windows of {self.filter_size} exceed the images {img1.shape[2:]}")
+        img1, img2 = ops.cast(img1, FLOAT32), ops.cast(img2, FLOAT32)
+        first, second = self._smooth(img1), self._smooth(img2)
+        product, squares = first * second * 2.0, ops.square(first) + ops.square(second)
+        luminance = (product + self.c1) / (squares + self.c1)
+        covariance = self._smooth(img1 * img2) * 2.0 - product
+        variance = self._smooth(ops.square(img1) + ops.square(img2)) - squares
+        return ops.mean(luminance * (covariance + self.c2) / (variance + self.c2), (-3, -2, -1))
+
+    def _smooth(self, images: Any) -> Any:
+        """The weighted mean of every window of every channel."""
+        n, channels, height, width = images.shape
+        planes = ops.reshape(images, (n * channels, 1, height, width))
+        means = ops.conv2d(planes, self.window)
+        return ops.reshape(means, (n, channels, *means.shape[2:]))

@@ -1,0 +1,220 @@
+"""Learning rates that change: cells that compute them by the step, and lists of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mspc.ir.types import FLOAT32
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.cell_arguments import flag, number, positive
+
+
+class LearningRateSchedule(Cell):
+    """Computes the learning rate from `global_step`, a tensor with one integer."""
+
+    def construct(self, global_step: Any) -> Any:
+        raise NotImplementedError
+
+
+class _Decay(LearningRateSchedule):
+    """A rate that falls by `decay_rate` over `decay_steps` steps, in stairs of as many when `is_stair`."""
+
+    def __init__(self, learning_rate: float, decay_rate: float, decay_steps: int, is_stair: bool = False) -> None:
+        super().__init__()
+        name = type(self).__name__
+        self.learning_rate = number(name, "learning_rate", learning_rate, above=0.0)
+        self.decay_rate = number(name, "decay_rate", decay_rate, above=0.0)
+        self.decay_steps = positive(name, "decay_steps", decay_steps)
+        self.is_stair = flag(name, "is_stair", is_stair)
+
+    def share(self, global_step: Any) -> Any:
+        """How often `decay_steps` steps are done, whole in stairs."""
+        done = ops.cast(global_step, FLOAT32) / self.decay_steps
+        return ops.floor(done) if self.is_stair else done
+
+
+class ExponentialDecayLR(_Decay):
+    """learning_rate * decay_rate^(step / decay_steps), the exponent whole when `is_stair`."""
+
+    def construct(self, global_step: Any) -> Any:
+        return ops.exp(self.share(global_step) * math.log(self.decay_rate)) * self.learning_rate
+
+
+class NaturalExpDecayLR(_Decay):
+    """learning_rate * e^(-decay_rate * step), the step a multiple of decay_steps when `is_stair`."""
+
+    def construct(self, global_step: Any) -> Any:
+        return ops.exp(self.share(global_step) * (-self.decay_rate * self.decay_steps)) * self.learning_rate
+
+
+class InverseDecayLR(_Decay):
+    """learning_rate / (1 + decay_rate * step / decay_steps), the quotient whole when `is_stair`."""
+
+    def construct(self, global_step: Any) -> Any:
+        return self.learning_rate / (self.share(global_step) * self.decay_rate + 1.0)
+
+
+class CosineDecayLR(LearningRateSchedule):
+    """From max_lr to min_lr along half a cosine over decay_steps steps."""
+
+    def __init__(self, min_lr: float, max_lr: float, decay_steps: int) -> None:
+        super().__init__()
+        self.min_lr = number("CosineDecayLR", "min_lr", min_lr)
+        self.max_lr = number("CosineDecayLR", "max_lr", max_lr, above=self.min_lr)
+        self.decay_steps = positive("CosineDecayLR", "decay_steps", decay_steps)
+
+    def construct(self, global_step: Any) -> Any:
+        share = ops.minimum(ops.cast(global_step, FLOAT32) / self.decay_steps, 1.0)
+        return self.min_lr + 0.5 * (self.max_lr - self.min_lr) * (1.0 + ops.cos(share * math.pi))
+
+
+class WarmUpLR(LearningRateSchedule):
+    """Grows evenly to learning_rate over warmup_steps steps."""
+
+    def __init__(self, learning_rate: float, warmup_steps: int) -> None:
+        super().__init__()
+        self.learning_rate = number("WarmUpLR", "learning_rate", learning_rate)
+        self.warmup_steps = positive("WarmUpLR", "warmup_steps", warmup_steps)
+
+    def construct(self, global_step: Any) -> Any:
+        return ops.minimum(ops.cast(global_step, FLOAT32) / self.warmup_steps, 1.0) * self.learning_rate
+
+
+class PolynomialDecayLR(LearningRateSchedule):
+    """(learning_rate - end) * (1 - step / decay_steps)^power + end; with update_decay_steps decay_steps grows to its
+    next multiple as soon as the step has passed it."""
+
+    def __init__(
+        self, learning_rate: float, end_learning_rate: float, decay_steps: int, power: float,
+        update_decay_steps: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        name = "PolynomialDecayLR"
+        self.learning_rate = number(name, "learning_rate", learning_rate, above=0.0)
+        self.end_learning_rate = number(name, "end_learning_rate", end_learning_rate)
+        self.decay_steps = positive(name, "decay_steps", decay_steps)
+        self.power = number(name, "power", power, above=0.0)
+        self.update_decay_steps = flag(name, "update_decay_steps", update_decay_steps)
+
+    def construct(self, global_step: Any) -> Any:
+        share = ops.cast(global_step, FLOAT32) / self.decay_steps
+        if self.update_decay_steps:
+            share = share / ops.maximum(ops.ceil(share), 1.0)
+        else:
+            share = ops.minimum(share, 1.0)
+        left = ops.pow(1.0 - share, self.power)
+        return (self.learning_rate - self.end_learning_rate) * left + self.end_learning_rate
+
+
+_MOST = 2**31 - 1
+
+
+def piecewise_constant_lr(milestone: Sequence[int], learning_rates: Sequence[float]) -> list[float]:
+    """learning_rates[i] until step milestone[i]. Raises ValueError if the lists do not fit or milestones fall."""
+    name = "piecewise_constant_lr"
+    if not isinstance(milestone, (list, tuple)) or not isinstance(learning_rates, (list, tuple)):
+        raise ApiTypeError(f"{name}: milestone and learning_rates must be lists")
+    if len(milestone) != len(learning_rates):
+        raise ApiValueError(f"{name}: {len(milestone)} milestones, {len(learning_rates)} learning rates")
+    rates: list[float] = []
+    for end, rate in zip(milestone, learning_rates, strict=True):
+        if positive(name, "a milestone", end) > _MOST:
+            raise ApiValueError(f"{name}: milestone {end} must be at most {_MOST}")
+        if end <= len(rates):
+            raise ApiValueError(f"{name}: milestones {list(milestone)} must rise")
+        rates += [number(name, "a learning rate", rate)] * (end - len(rates))
+    return rates
+
+
+def exponential_decay_lr(
+    learning_rate: float, decay_rate: float, total_step: int, step_per_epoch: int, decay_epoch: int,
+    is_stair: bool = False,
+) -> list[float]:  # fmt: skip
+    """learning_rate * decay_rate^(epoch / decay_epoch), the exponent whole when `is_stair`."""
+    _check_rates("exponential_decay_lr", learning_rate, decay_rate)
+    shares = _shares("exponential_decay_lr", total_step, step_per_epoch, decay_epoch, is_stair)
+    return [learning_rate * decay_rate**share for share in shares]
+
+
+def natural_exp_decay_lr(
+    learning_rate: float, decay_rate: float, total_step: int, step_per_epoch: int, decay_epoch: int,
+    is_stair: bool = False,
+) -> list[float]:  # fmt: skip
+    """learning_rate * e^(-decay_rate * epoch), epochs counted in whole decay_epochs when `is_stair`."""
+    _check_rates("natural_exp_decay_lr", learning_rate, decay_rate)
+    shares = _shares("natural_exp_decay_lr", total_step, step_per_epoch, decay_epoch, is_stair)
+    return [learning_rate * math.exp(-decay_rate * decay_epoch * share) for share in shares]
+
+
+def inverse_decay_lr(
+    learning_rate: float, decay_rate: float, total_step: int, step_per_epoch: int, decay_epoch: int,
+    is_stair: bool = False,
+) -> list[float]:  # fmt: skip
+    """learning_rate / (1 + decay_rate * epoch / decay_epoch), the quotient whole when `is_stair`."""
+    _check_rates("inverse_decay_lr", learning_rate, decay_rate)
+    shares = _shares("inverse_decay_lr", total_step, step_per_epoch, decay_epoch, is_stair)
+    return [learning_rate / (1 + decay_rate * share) for share in shares]
+
+
+def cosine_decay_lr(
+    min_lr: float, max_lr: float, total_step: int, step_per_epoch: int, decay_epoch: int
+) -> list[float]:
+    """From max_lr to min_lr along half a cosine over decay_epoch epochs."""
+    name = "cosine_decay_lr"
+    number(name, "max_lr", max_lr, above=number(name, "min_lr", min_lr))
+    shares = _shares(name, total_step, step_per_epoch, decay_epoch)
+    return [min_lr + 0.5 * (max_lr - min_lr) * (1 + math.cos(math.pi * min(share, 1.0))) for share in shares]
+
+
+def polynomial_decay_lr(
+    learning_rate: float, end_learning_rate: float, total_step: int, step_per_epoch: int, decay_epoch: int,
+    power: float, update_decay_epoch: bool = False,
+) -> list[float]:  # fmt: skip
+    """(learning_rate - end) * (1 - epoch / decay_epoch)^power + end; with update_decay_epoch decay_epoch grows to its
+    next multiple as soon as the epoch has passed it."""
+    name = "polynomial_decay_lr"
+    number(name, "learning_rate", learning_rate, above=0.0)
+    number(name, "end_learning_rate", end_learning_rate)
+    number(name, "power", power, above=0.0)
+    shares = _shares(name, total_step, step_per_epoch, decay_epoch)
+    if flag(name, "update_decay_epoch", update_decay_epoch):
+        shares = [share / max(1, math.ceil(share)) for share in shares]
+    return [
+        (learning_rate - end_learning_rate) * (1 - min(share, 1.0)) ** power + end_learning_rate for share in shares
+    ]
+
+
+def warmup_lr(learning_rate: float, total_step: int, step_per_epoch: int, warmup_epoch: int) -> list[float]:
+    """Grows evenly to learning_rate over warmup_epoch epochs."""
+    name = "warmup_lr"
+    number(name, "learning_rate", learning_rate)
+    if warmup_epoch == 0:
+        return [float(learning_rate)] * _count(name, total_step)
+    positive(name, "warmup_epoch", warmup_epoch)
+    shares = _shares(name, total_step, step_per_epoch, warmup_epoch)
+    return [learning_rate * min(share, 1.0) for share in shares]
+
+
+def _check_rates(name: str, learning_rate: float, decay_rate: float) -> None:
+    number(name, "learning_rate", learning_rate, above=0.0)
+    number(name, "decay_rate", decay_rate, above=0.0)
+
+
+def _count(name: str, total_step: int) -> int:
+    """How many rates the list has."""
+    if positive(name, "total_step", total_step) > _MOST:
+        raise ApiValueError(f"{name}: total_step {total_step} must be at most {_MOST}, as the list has so many numbers")
+    return total_step
+
+
+def _shares(name: str, total_step: int, step_per_epoch: int, epochs: int, is_stair: bool = False) -> list[float]:
+    """How often `epochs` epochs are done before every step, whole when `is_stair`."""
+    steps = range(_count(name, total_step))
+    positive(name, "step_per_epoch", step_per_epoch)
+    positive(name, "decay_epoch", epochs)
+    in_stairs = flag(name, "is_stair", is_stair)
+    return [step // step_per_epoch // epochs if in_stairs else step // step_per_epoch / epochs for step in steps]

@@ -1,0 +1,125 @@
+"""These layers put margins around tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.cell_arguments import number
+
+
+class Pad(Cell):
+    """x with margins around it.
+
+    Args:
+        paddings: (before, after) of every dimension.
+        mode: "CONSTANT" for zeros, "REFLECT" for a mirror about the last elements, "SYMMETRIC" for one behind them.
+    """
+
+    def __init__(self, paddings: Any, mode: str = "CONSTANT") -> None:
+        super().__init__()
+        if mode not in ("CONSTANT", "REFLECT", "SYMMETRIC"):
+            raise ApiValueError(f"Pad: mode must be 'CONSTANT', 'REFLECT' or 'SYMMETRIC', not {mode!r}")
+        if not isinstance(paddings, tuple) or not all(isinstance(pair, tuple) for pair in paddings):
+            raise ApiTypeError(f"Pad: paddings must be a tuple of pairs, not {paddings!r}")
+        self.paddings, self.mode = paddings, mode
+        self.pad = ops.Pad(paddings) if mode == "CONSTANT" else ops.MirrorPad(mode)
+
+    def construct(self, x: Any) -> Any:
+        if self.mode == "CONSTANT":
+            return self.pad(x)
+        return self.pad(x, self.paddings)
+
+
+class _PadNd(Cell):
+    """Class attributes:
+    dims: last dimensions that get margins. mode: of `ops.pad`.
+    """
+
+    dims: int = 2
+    mode: str = "constant"
+
+    def __init__(self, padding: Any) -> None:
+        super().__init__()
+        self.padding = _margins(type(self).__name__, padding, self.dims)
+        self.value: float | None = 0.0 if self.mode == "constant" else None
+
+    def construct(self, x: Any) -> Any:
+        return ops.pad(x, self.padding, self.mode, self.value)
+
+    def extend_repr(self) -> str:
+        return f"padding={self.padding}"
+
+
+def _margins(name: str, padding: Any, dims: int) -> tuple[int, ...]:
+    """(before, after) of the last dimension, of the one in front of it, and so on. Raises TypeError or ValueError."""
+    given = (padding,) * (2 * dims) if isinstance(padding, int) else padding
+    if not isinstance(given, tuple) or not all(isinstance(n, int) and not isinstance(n, bool) for n in given):
+        raise ApiTypeError(f"{name}: padding must be an integer or a tuple of {2 * dims}, not {padding!r}")
+    if len(given) != 2 * dims:
+        raise ApiValueError(f"{name}: padding must be an integer or a tuple of {2 * dims}, not {padding!r}")
+    return given
+
+
+class _ConstantPad(_PadNd):
+    def __init__(self, padding: Any, value: Any) -> None:
+        super().__init__(padding)
+        self.value = number(type(self).__name__, "value", value, least=float("-inf"))
+
+
+class ConstantPad1d(_ConstantPad):
+    """Margins of `value` on the last dimension: `padding` is one integer, or that before and that behind."""
+
+    dims = 1
+
+
+class ConstantPad2d(_ConstantPad):
+    """Margins of `value`: `padding` is one integer, or left, right, top and bottom."""
+
+
+class ConstantPad3d(_ConstantPad):
+    """ConstantPad2d with front and back behind."""
+
+    dims = 3
+
+
+class ZeroPad2d(_PadNd):
+    """Margins of zeros: `padding` is one integer, or left, right, top and bottom."""
+
+
+class ReflectionPad1d(_PadNd):
+    """Margins that mirror the last dimension about its ends."""
+
+    dims, mode = 1, "reflect"
+
+
+class ReflectionPad2d(_PadNd):
+    """Margins that mirror images about their borders: one integer, or left, right, top and bottom."""
+
+    mode = "reflect"
+
+
+class ReflectionPad3d(_PadNd):
+    """ReflectionPad2d with front and back behind."""
+
+    dims, mode = 3, "reflect"
+
+
+class ReplicationPad1d(_PadNd):
+    """Margins that repeat the ends of the last dimension."""
+
+    dims, mode = 1, "replicate"
+
+
+class ReplicationPad2d(_PadNd):
+    """Margins that repeat the borders of images: one integer, or left, right, top and bottom."""
+
+    mode = "replicate"
+
+
+class ReplicationPad3d(_PadNd):
+    """ReplicationPad2d with front and back behind."""
+
+    dims, mode = 3, "replicate"

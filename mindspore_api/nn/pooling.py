@@ -1,0 +1,330 @@
+"""Pooling layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.errors import ApiValueError
+from mspc.mindspore_api.nn.cell import Cell
+
+
+class _Pooling(Cell):
+    """Pools [n, c, ...], or [c, ...] without a batch.
+
+    Class attributes:
+        dims: dimensions of the image. A line is pooled as the one row of an image.
+    """
+
+    dims: int = 2
+
+    def __init__(self, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any, data_format: str = "") -> None:
+        super().__init__()
+        name, form = type(self).__name__, self._form()
+        if data_format not in ("", form):
+            raise ApiValueError(f"{name}: data_format must be {form!r}, not {data_format!r}")
+        if str(pad_mode).lower() not in ("same", "valid", "pad"):
+            raise ApiValueError(f"{name}: pad_mode must be 'same', 'valid' or 'pad', not {pad_mode!r}")
+        self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
+        for what in ("kernel_size", "stride"):
+            sizes = getattr(self, what)
+            if any(isinstance(size, int) and size < 1 for size in (sizes if isinstance(sizes, tuple) else (sizes,))):
+                raise ApiValueError(f"{name}: {what} must be positive, not {sizes}")
+        self.pad_mode, self.padding = str(pad_mode).lower(), padding
+
+    def _form(self) -> str:
+        return {1: "NCL", 2: "NCHW", 3: "NCDHW"}[self.dims]
+
+    def _flat(self, value: Any) -> Any:
+        """A size along a line as that of an image with one row."""
+        return (1, value) if self.dims == 1 else value
+
+    def _window(self) -> tuple[Any, Any, str, str, Any]:
+        """kernel_size, strides, pad_mode, data_format and pad of the operator."""
+        padding = (0, 0, self.padding, self.padding) if self.dims == 1 else self.padding
+        form = "NCHW" if self.dims == 1 else self._form()
+        return self._flat(self.kernel_size), self._flat(self.stride), self.pad_mode, form, padding
+
+    def raised(self, x: Any) -> Any:
+        """x with a batch, and with a row if it is a line."""
+        if len(x.shape) == self.dims + 1:
+            x = ops.expand_dims(x, 0)
+        if self.dims == 1:
+            x = ops.expand_dims(x, 2)
+        return x
+
+    def lowered(self, out: Any, rank: int) -> Any:
+        """The result of what `raised` made of a tensor of this rank."""
+        if self.dims == 1:
+            out = ops.squeeze(out, 2)
+        if rank == self.dims + 1:
+            out = ops.squeeze(out, 0)
+        return out
+
+    def extend_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, pad_mode={self.pad_mode.upper()}"
+
+
+class _MaxPool(_Pooling):
+    def __init__(
+        self, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any, dilation: Any, return_indices: Any,
+        ceil_mode: Any, data_format: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, pad_mode, padding, data_format)
+        self.return_indices = return_indices
+        size, step, mode, form, pad = self._window()
+        spread = self._flat(dilation)
+        if not return_indices:
+            if self.dims == 3:
+                self.max_pool = ops.MaxPool3D(size, step, mode, pad, ceil_mode, form, dilation=spread)
+            else:
+                self.max_pool = ops.MaxPool(size, step, mode, form, pad, spread, ceil_mode)
+        elif mode != "pad":
+            name = type(self).__name__
+            raise ApiValueError(f"{name}: return_indices=True takes pad_mode 'pad' alone, not {pad_mode!r}")
+        elif self.dims == 3:
+            self.max_pool = ops.MaxPool3DWithArgmax(size, step, pad, spread, ceil_mode)
+        else:
+            self.max_pool = ops.MaxPoolWithArgmaxV2(size, step, pad, spread, ceil_mode)
+
+    def construct(self, x: Any) -> Any:
+        rank = len(x.shape)
+        if self.return_indices:
+            out, places = self.max_pool(self.raised(x))
+            return self.lowered(out, rank), self.lowered(places, rank)
+        return self.lowered(self.max_pool(self.raised(x)), rank)
+
+
+class MaxPool1d(_MaxPool):
+    """The greatest value of every window of [n, c, l] or [c, l]; arguments as MaxPool2d's, integers each."""
+
+    dims = 1
+
+    def __init__(
+        self, kernel_size: int = 1, stride: int = 1, pad_mode: str = "valid", padding: int = 0, dilation: int = 1,
+        return_indices: bool = False, ceil_mode: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, pad_mode, padding, dilation, return_indices, ceil_mode)
+
+
+class MaxPool2d(_MaxPool):
+    """The greatest value of every window of images [n, c, h, w] or [c, h, w].
+
+    Args:
+        kernel_size, stride, dilation: one integer, or one for height and one for width.
+        pad_mode: "valid", "same", or "pad" with `padding`.
+        return_indices: the result is a pair, with the places of the values in their image behind them, Int64; for
+            pad_mode "pad".
+        ceil_mode: windows may end outside of the image.
+    """
+
+    def __init__(
+        self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0, dilation: Any = 1,
+        return_indices: bool = False, ceil_mode: bool = False, data_format: str = "NCHW",
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, pad_mode, padding, dilation, return_indices, ceil_mode, data_format)
+
+
+class MaxPool3d(_MaxPool):
+    """The greatest value of every window of [n, c, d, h, w]; arguments as MaxPool2d's."""
+
+    dims = 3
+
+    def __init__(
+        self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0, dilation: Any = 1,
+        return_indices: bool = False, ceil_mode: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, pad_mode, padding, dilation, return_indices, ceil_mode)
+
+
+class _AvgPool(_Pooling):
+    def __init__(
+        self, kernel_size: Any, stride: Any, pad_mode: Any, padding: Any, ceil_mode: Any, count_include_pad: Any,
+        divisor_override: Any = None, data_format: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, pad_mode, padding, data_format)
+        counted = count_include_pad and self.pad_mode == "pad"
+        size, step, mode, form, pad = self._window()
+        if self.dims == 3:
+            self.avg_pool = ops.AvgPool3D(size, step, mode, pad, ceil_mode, counted, divisor_override, form)
+        else:
+            self.avg_pool = ops.AvgPool(size, step, mode, form, pad, 1, ceil_mode, counted, divisor_override)
+
+    def construct(self, x: Any) -> Any:
+        return self.lowered(self.avg_pool(self.raised(x)), len(x.shape))
+
+
+class AvgPool1d(_AvgPool):
+    """The mean of every window of [n, c, l] or [c, l]; arguments as AvgPool2d's, integers each."""
+
+    dims = 1
+
+    def __init__(
+        self, kernel_size: int = 1, stride: int = 1, pad_mode: str = "valid", padding: int = 0,
+        ceil_mode: bool = False, count_include_pad: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, pad_mode, padding, ceil_mode, count_include_pad)
+
+
+class AvgPool2d(_AvgPool):
+    """The mean of every window of images [n, c, h, w] or [c, h, w]; arguments as MaxPool2d's.
+
+    Args:
+        count_include_pad: zeros of `padding` count. divisor_override: the divisor of sums instead.
+    """
+
+    def __init__(
+        self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0,
+        ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+        data_format: str = "NCHW",
+    ) -> None:  # fmt: skip
+        super().__init__(
+            kernel_size, stride, pad_mode, padding, ceil_mode, count_include_pad, divisor_override, data_format
+        )
+
+
+class AvgPool3d(_AvgPool):
+    """The mean of every window of [n, c, d, h, w]; arguments as AvgPool2d's."""
+
+    dims = 3
+
+    def __init__(
+        self, kernel_size: Any = 1, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0,
+        ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, pad_mode, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+class LPPool1d(Cell):
+    """The roots of order `norm_type` of the sums of x**norm_type in every window of [n, c, l] or [c, l]."""
+
+    def __init__(self, norm_type: Any, kernel_size: int, stride: int | None = None, ceil_mode: bool = False) -> None:
+        super().__init__()
+        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
+
+    def construct(self, x: Any) -> Any:
+        return ops.lp_pool1d(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
+
+
+class LPPool2d(Cell):
+    """The roots of order `norm_type` of the sums of x**norm_type in every window of images [n, c, h, w]."""
+
+    def __init__(self, norm_type: Any, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> None:
+        super().__init__()
+        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
+
+    def construct(self, x: Any) -> Any:
+        return ops.lp_pool2d(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
+
+
+class _MaxUnpool(Cell):
+    """Zeros with the values of x at the places that a MaxPool with return_indices told.
+
+    Args:
+        kernel_size, stride, padding: those of the pooling; stride is the kernel's size unless given.
+    """
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+
+
+class MaxUnpool1d(_MaxUnpool):
+    """The reverse of MaxPool1d with return_indices: zeros, and the values at their places."""
+
+    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
+        return ops.max_unpool1d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
+
+
+class MaxUnpool2d(_MaxUnpool):
+    """The reverse of MaxPool2d with return_indices: zeros, and the values at their places."""
+
+    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
+        return ops.max_unpool2d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
+
+
+class MaxUnpool3d(_MaxUnpool):
+    """The reverse of MaxPool3d with return_indices: zeros, and the values at their places."""
+
+    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
+        return ops.max_unpool3d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
+
+
+class AdaptiveAvgPool1d(Cell):
+    """Means of `output_size` windows that cover [n, c, l]."""
+
+    def __init__(self, output_size: int) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.adaptive = ops.AdaptiveAvgPool2D((1, output_size))
+
+    def construct(self, input: Any) -> Any:
+        return ops.squeeze(self.adaptive(ops.expand_dims(input, 2)), 2)
+
+
+class AdaptiveAvgPool2d(Cell):
+    """Means of as many windows as the result has places, which cover images [n, c, h, w].
+
+    Args:
+        output_size: one integer, or one for height and one for width; None keeps the size.
+    """
+
+    def __init__(self, output_size: Any) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.adaptive = ops.AdaptiveAvgPool2D(output_size)
+
+    def construct(self, input: Any) -> Any:
+        if len(input.shape) == 3:
+            return ops.squeeze(self.adaptive(ops.expand_dims(input, 0)), 0)
+        return self.adaptive(input)
+
+
+class AdaptiveAvgPool3d(Cell):
+    """AdaptiveAvgPool2d over depth, height and width."""
+
+    def __init__(self, output_size: Any) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.adaptive = ops.AdaptiveAvgPool3D(output_size)
+
+    def construct(self, input: Any) -> Any:
+        return self.adaptive(input)
+
+
+class AdaptiveMaxPool1d(Cell):
+    """The greatest values of `output_size` windows that cover [n, c, l]."""
+
+    def __init__(self, output_size: int) -> None:
+        super().__init__()
+        self.output_size = output_size
+
+    def construct(self, input: Any) -> Any:
+        return ops.adaptive_max_pool1d(input, self.output_size)
+
+
+class AdaptiveMaxPool2d(Cell):
+    """The greatest values of as many windows as the result has places, which cover images [n, c, h, w].
+
+    Args:
+        output_size: one integer, or one for height and one for width; None keeps the size.
+        return_indices: the result is a pair, with the places of the values in their image behind them.
+    """
+
+    def __init__(self, output_size: Any, return_indices: bool = False) -> None:
+        super().__init__()
+        self.output_size, self.return_indices = output_size, return_indices
+
+    def construct(self, input: Any) -> Any:
+        return ops.adaptive_max_pool2d(input, self.output_size, self.return_indices)
+
+
+class AdaptiveMaxPool3d(Cell):
+    """AdaptiveMaxPool2d over depth, height and width."""
+
+    def __init__(self, output_size: Any, return_indices: bool = False) -> None:
+        super().__init__()
+        self.output_size, self.return_indices = output_size, return_indices
+
+    def construct(self, input: Any) -> Any:
+        return ops.adaptive_max_pool3d(input, self.output_size, self.return_indices)

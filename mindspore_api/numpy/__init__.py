@@ -1,0 +1,7 @@
+"""`mindspore.numpy` has functions that take NumPy's arguments and give MindSpore's element types."""
+
+from __future__ import annotations
+
+from mspc.mindspore_api.index.module import answers
+
+__getattr__, __dir__ = answers(__name__)

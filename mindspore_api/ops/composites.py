@@ -1,0 +1,459 @@
+"""Classes of MindSpore's operators that are several operators or functions here."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from mspc.ir.types import BOOL, FLOAT32, INT32, INT64, dtype_of
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.ops.composite_table import CompositeMarks
+from mspc.mindspore_api.ops.function.array_func import copied_diagonal
+from mspc.mindspore_api.setting_kind import place_of_caller, say_once
+from mspc.ops.operator_arguments import describe
+
+
+class Partial:
+    """A function with its first arguments given. Called as `Partial()(function, *arguments)`; tensors may be among
+    them."""
+
+    def __call__(self, function: Any, *arguments: Any, **named: Any) -> Any:
+        return functools.partial(function, *arguments, **named)
+
+
+class FloatStatus(CompositeMarks):
+    """1 if a tensor holds an infinity or a NaN, else 0; of shape (1,), Float32."""
+
+    def __init__(self) -> None:
+        self.all_finite = ops.AllFinite()
+
+    def __call__(self, x: Any) -> Any:
+        return ops.Reshape()(ops.Cast()(ops.LogicalNot()(self.all_finite(x)), FLOAT32), (1,))
+
+
+class _StatusWord(CompositeMarks):
+    """An operator on the eight numbers in which an Ascend device notes overflows. There are none here: the numbers stay
+    zeros, as a warning says."""
+
+    def __init__(self) -> None:
+        name = type(self).__name__
+        say_once(
+            "NPU status",
+            f"{place_of_caller()}{name} finds no overflow here: no device notes them; gradients are looked at by "
+            "ops.AllFinite(), ops.FloatStatus() or TrainOneStepWithLossScaleCell.get_overflow_status()",
+        )
+
+    def __call__(self, status: Any) -> Any:
+        return ops.zeros_like(status)
+
+
+class NPUAllocFloatStatus(_StatusWord):
+    """Eight zeros, Float32."""
+
+    def __call__(self) -> Any:
+        return ops.zeros((8,), FLOAT32)
+
+
+class NPUGetFloatStatus(_StatusWord):
+    """Eight zeros. Called with the result of `NPUAllocFloatStatus()()`."""
+
+
+class NPUClearFloatStatus(_StatusWord):
+    """Eight zeros. Called with the result of `NPUAllocFloatStatus()()`."""
+
+
+class NPUGetFloatStatusV2(_StatusWord):
+    """Eight zeros. Called with eight zeros."""
+
+
+class NPUClearFloatStatusV2(_StatusWord):
+    """Eight zeros. Called with eight zeros."""
+
+
+class ControlDepend:
+    """MindSpore 1's order between two operators whose results are known by name; their order is that of the script
+    here, as a warning says. Called as `ControlDepend()(src, dst)`, src ahead of dst. Raises TypeError if depend_mode is
+    no integer."""
+
+    def __init__(self, depend_mode: int = 0) -> None:
+        if isinstance(depend_mode, bool) or not isinstance(depend_mode, int):
+            raise ApiTypeError(f"ControlDepend: depend_mode must be 0 or 1, not {describe(depend_mode)}")
+        say_once(
+            "ControlDepend",
+            f"{place_of_caller()}ControlDepend changes nothing here: updates happen in the order of the script; "
+            "ops.depend(value, before) says what a value waits for",
+        )
+
+    def __call__(self, src: Any, dst: Any) -> Any:
+        return dst
+
+
+class DropoutExt(CompositeMarks):
+    """(input with elements set to 0 with probability p and the others divided by 1 - p, the mask). Called as
+    `DropoutExt()(input, p, seed, offset)`.
+
+    seed and offset, numbers known when the network is compiled, choose the mask; None draws it of the script's seed,
+    and so do tensors, whose contents are not known then.
+    """
+
+    def __init__(self) -> None:
+        self.in_strategy: Any = None
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> DropoutExt:
+        """Say how x is sharded, and return the operator; out_strategy follows from that. Entries behind that of x,
+        those of seed and offset, change nothing."""
+        self.in_strategy = in_strategy if in_strategy is None else tuple(in_strategy)[:1]
+        return self
+
+    def __call__(self, input: Any, p: float = 0.5, seed: Any = None, offset: Any = None) -> Any:
+        if isinstance(p, bool) or not isinstance(p, (int, float)):
+            raise ApiTypeError(f"DropoutExt: p must be a number, not {describe(p)}")
+        seeds = (seed, offset or 0) if isinstance(seed, int) else (0, 0)
+        return ops.Dropout(1 - p, *seeds).shard(self.in_strategy)(input)
+
+
+class _DropoutExtEach(DropoutExt):
+    """Names that scripts import as one operator; every strategy makes another of it."""
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> DropoutExt:
+        return DropoutExt().shard(in_strategy, out_strategy)
+
+
+dropout_ext_op = _DropoutExtEach()
+
+
+def make_range(start: int, limit: int | None = None, delta: int = 1) -> Any:
+    """Integers from start, or from 0 to it if it is given alone, below limit, a tuple."""
+    for name, value in (("start", start), ("limit", limit), ("delta", delta)):
+        if isinstance(value, bool) or not (isinstance(value, int) or (value is None and name == "limit")):
+            raise ApiTypeError(f"make_range: {name} must be an integer, not {describe(value)}")
+    if delta == 0:
+        raise ApiValueError("make_range: delta must not be 0")
+    return tuple(range(start) if limit is None else range(start, limit, delta))
+
+
+def identity(x: Any) -> Any:
+    """The argument."""
+    return x
+
+
+def add_flags(fn: Any = None, **flags: Any) -> Any:
+    """Give a cell flags, or a decorator that does so; of a function they change nothing. Raises TypeError if `fn` is
+    neither."""
+    if fn is None:
+        return functools.partial(add_flags, **flags)
+    if hasattr(fn, "add_flags"):
+        return fn.add_flags(**flags)
+    if not callable(fn):
+        raise ApiTypeError(f"add_flags takes a Cell or a function, not {describe(fn)}")
+    say_once("add_flags", f"{place_of_caller()}add_flags() changes nothing here: flags of functions are not read")
+    return fn
+
+
+class _Summary:
+    """Notes a value for a summary of the training. Nothing is written, as a warning says. Called as `(name, value)`."""
+
+    def __init__(self) -> None:
+        say_once(
+            "summaries",
+            f"{place_of_caller()}{type(self).__name__} changes nothing here: no summary is written; callbacks see the "
+            "loss, and ops.TensorDump writes tensors",
+        )
+
+    def __call__(self, name: str, value: Any) -> None:
+        return None
+
+
+class ScalarSummary(_Summary):
+    """Notes a number."""
+
+
+class TensorSummary(_Summary):
+    """Notes a tensor."""
+
+
+class ImageSummary(_Summary):
+    """Notes images."""
+
+
+class HistogramSummary(_Summary):
+    """Notes how values are distributed."""
+
+
+class InvertPermutation(CompositeMarks):
+    """Where each number of a permutation stands in it, a tuple. Called with a tuple known when the network is compiled.
+    Raises ValueError if it is no permutation."""
+
+    def __call__(self, order: Any) -> tuple[int, ...]:
+        if sorted(order) != list(range(len(order))):
+            raise ApiValueError(f"InvertPermutation: {tuple(order)} is no permutation of 0 to {len(order) - 1}")
+        return tuple([list(order).index(place) for place in range(len(order))])
+
+
+class StandardNormal(CompositeMarks):
+    """Numbers of the normal distribution with mean 0 and deviation 1, Float32. Called with a shape; with the same seeds
+    a run draws the same numbers. Box and Muller 1958."""
+
+    def __init__(self, seed: int = 0, seed2: int = 0) -> None:
+        self.radius, self.angle = (ops.UniformReal(seed, seed2 * 2 + i if seed or seed2 else 0) for i in (1, 2))
+
+    def __call__(self, shape: Any) -> Any:
+        shape = tuple(shape)
+        return ops.sqrt(ops.log(1.0 - self.radius(shape)) * -2.0) * ops.cos(self.angle(shape) * (2.0 * math.pi))
+
+
+class UniformInt(CompositeMarks):
+    """Integers from minval to below maxval, Int32. Called as `UniformInt(seed)(shape, minval, maxval)`."""
+
+    def __init__(self, seed: int = 0, seed2: int = 0) -> None:
+        self.uniform = ops.UniformReal(seed, seed2)
+
+    def __call__(self, shape: Any, minval: Any, maxval: Any) -> Any:
+        sampled = ops.floor(self.uniform(tuple(shape)) * ops.cast(maxval - minval, FLOAT32))
+        return ops.cast(sampled, INT32) + minval
+
+
+class Meshgrid(CompositeMarks):
+    """`ops.meshgrid` of a tuple of vectors. Called as `Meshgrid(indexing="xy")((x, y))`."""
+
+    def __init__(self, indexing: str = "xy") -> None:
+        if indexing not in ("xy", "ij"):
+            raise ApiValueError(f"Meshgrid: indexing must be 'xy' or 'ij', not {describe(indexing)}")
+        self.indexing = indexing
+
+    def __call__(self, inputs: Any) -> Any:
+        return ops.meshgrid(*inputs, indexing=self.indexing)
+
+
+class NLLLoss(CompositeMarks):
+    """(the loss of logarithms of probabilities [n, classes], the sum of the labels' weights). Called as
+    `NLLLoss(reduction)(logits, labels, weight)`; weight has one number for each class."""
+
+    def __init__(self, reduction: str = "mean", ignore_index: int = -100) -> None:
+        self.reduction, self.ignore_index = reduction, ignore_index
+
+    def __call__(self, logits: Any, labels: Any, weight: Any) -> Any:
+        counted = ops.cast(ops.not_equal(labels, self.ignore_index), weight.dtype)
+        inside = ops.select(ops.equal(labels, self.ignore_index), ops.zeros_like(labels), labels)
+        total = ops.reduce_sum(ops.gather(weight, inside, 0) * counted)
+        return ops.nll_loss(logits, labels, weight, self.ignore_index, self.reduction), total
+
+
+class BCEWithLogitsLoss(CompositeMarks):
+    """`ops.binary_cross_entropy_with_logits`. Called as `BCEWithLogitsLoss(reduction)(logits, label, weight,
+    pos_weight)`."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        self.reduction = reduction
+
+    def __call__(self, predict: Any, target: Any, weight: Any = None, pos_weight: Any = None) -> Any:
+        return ops.binary_cross_entropy_with_logits(predict, target, weight, pos_weight, self.reduction)
+
+
+class ScalarToTensor(CompositeMarks):
+    """A number as a tensor without dimensions. Called as `ScalarToTensor()(number, dtype)`."""
+
+    def __call__(self, input_scalar: Any, dtype: Any = FLOAT32) -> Any:
+        return ops.scalar_to_array(input_scalar, dtype)
+
+
+class ScalarToArray(CompositeMarks):
+    """A number as a tensor without dimensions, of Float32, Int64 or Bool. Called with the number."""
+
+    def __call__(self, input_scalar: Any) -> Any:
+        return ops.scalar_to_array(input_scalar)
+
+
+class ScalarCast(CompositeMarks):
+    """A Python number as another kind of number. Called as `ScalarCast()(number, dtype)`. Raises TypeError if it is no
+    number known when the network is compiled."""
+
+    def __call__(self, input_scalar: Any, dtype: Any) -> Any:
+        if not isinstance(input_scalar, bool | int | float):
+            raise ApiTypeError(f"ScalarCast: input_scalar must be a number, not {describe(input_scalar)}")
+        kind = dtype_of(dtype)
+        return bool(input_scalar) if kind == BOOL else float(input_scalar) if kind.is_float else int(input_scalar)
+
+
+class ReverseSequence(CompositeMarks):
+    """`ops.reverse_sequence`. Called as `ReverseSequence(seq_dim, batch_dim)(x, seq_lengths)`."""
+
+    def __init__(self, seq_dim: int, batch_dim: int = 0) -> None:
+        self.seq_dim, self.batch_dim = seq_dim, batch_dim
+
+    def __call__(self, x: Any, seq_lengths: Any) -> Any:
+        return ops.reverse_sequence(x, seq_lengths, self.seq_dim, self.batch_dim)
+
+
+class Einsum(CompositeMarks):
+    """`ops.einsum` of a tuple of tensors. Called as `Einsum(equation)((x, y))`."""
+
+    def __init__(self, equation: str) -> None:
+        self.equation = equation
+
+    def __call__(self, inputs: Any) -> Any:
+        return ops.einsum(self.equation, *inputs)
+
+
+class Chunk(CompositeMarks):
+    """`ops.chunk`: a tensor in parts along a dimension. Called as `Chunk()(input, chunks, dim)`."""
+
+    def __call__(self, input: Any, chunks: int, dim: int = 0) -> Any:
+        return ops.chunk(input, chunks, dim)
+
+
+class Diag(CompositeMarks):
+    """`ops.diag`: a matrix with a vector on its diagonal. Called with the vector."""
+
+    def __call__(self, input_x: Any) -> Any:
+        return ops.diag(input_x)
+
+
+class DiagPart(CompositeMarks):
+    """`ops.diagonal`: the diagonal of a matrix. Called with the matrix."""
+
+    def __call__(self, input_x: Any) -> Any:
+        return copied_diagonal(input_x, 0, 0, 1)
+
+
+class Scatter(CompositeMarks):
+    """Elements of src put, or added with reduce 1, at the places that index names along dim. Called as
+    `Scatter()(input, dim, index, src, reduce)`."""
+
+    def __call__(self, input: Any, dim: int, index: Any, src: Any, reduce: int = 0) -> Any:
+        if reduce not in (0, 1):
+            raise ApiValueError(f"Scatter: reduce must be 0 or 1, not {describe(reduce)}")
+        return ops.tensor_scatter_elements(input, index, src, dim, ("none", "add")[reduce])
+
+
+class Bernoulli:
+    """1 with probability p, else 0, for every element of x. Called as `Bernoulli(seed)(x, p)`; a negative seed draws
+    of the script's."""
+
+    def __init__(self, seed: int = -1, offset: int = 0) -> None:
+        self.seed = None if seed < 0 else seed + offset
+
+    def __call__(self, x: Any, p: Any) -> Any:
+        return ops.bernoulli(x, p, self.seed)
+
+
+class SearchSorted:
+    """`ops.searchsorted`. Called as `SearchSorted(dtype, right)(sorted_sequence, values, sorter)`."""
+
+    def __init__(self, dtype: Any = INT64, right: bool = False) -> None:
+        if dtype_of(dtype) not in (INT32, INT64):
+            raise ApiTypeError(f"SearchSorted: dtype must be int32 or int64, not {describe(dtype)}")
+        self.is_short, self.right = dtype_of(dtype) == INT32, right
+
+    def __call__(self, sorted_sequence: Any, values: Any, sorter: Any = None) -> Any:
+        return ops.searchsorted(sorted_sequence, values, out_int32=self.is_short, right=self.right, sorter=sorter)
+
+
+class Multinomial:
+    """`ops.multinomial`, sampled with replacement. Called as `Multinomial(seed)(x, num_samples)`."""
+
+    def __init__(self, seed: int = 0, seed2: int = 0, dtype: Any = INT32) -> None:
+        self.seed, self.dtype = (seed or seed2) or None, dtype
+
+    def __call__(self, x: Any, num_samples: int) -> Any:
+        return ops.cast(ops.multinomial(x, num_samples, True, self.seed), self.dtype)
+
+
+class RandomShuffle:
+    """`ops.shuffle`: the rows of a tensor in another order. Called with the tensor."""
+
+    def __init__(self, seed: int = 0, seed2: int = 0) -> None:
+        self.seed = (seed or seed2) or None
+
+    def __call__(self, x: Any) -> Any:
+        return ops.shuffle(x, self.seed)
+
+
+class ReduceStd:
+    """(the deviation over an axis or several, all for (), the mean). Called with the tensor."""
+
+    def __init__(self, axis: Any = (), unbiased: bool = True, keep_dims: bool = False) -> None:
+        self.axis = None if isinstance(axis, tuple | list) and not axis else axis
+        self.unbiased, self.keep_dims = unbiased, keep_dims
+
+    def __call__(self, x: Any) -> Any:
+        mean = ops.mean(x, self.axis, self.keep_dims)
+        return ops.std(x, self.axis, int(self.unbiased), self.keep_dims), mean
+
+
+class ResizeNearestNeighborV2:
+    """`ops.ResizeNearestNeighbor` with the size given where it is called, as `(image, size)`. Raises ValueError if
+    half_pixel_centers is True."""
+
+    def __init__(self, align_corners: bool = False, half_pixel_centers: bool = False) -> None:
+        if half_pixel_centers:
+            raise ApiValueError("ResizeNearestNeighborV2: half_pixel_centers=True is not supported")
+        self.align_corners = align_corners
+
+    def __call__(self, image: Any, size: Any) -> Any:
+        return ops.ResizeNearestNeighbor(tuple(size), self.align_corners)(image)
+
+
+class TensorShape:
+    """The sizes of a tensor, Int64. Called with the tensor."""
+
+    def __call__(self, input_x: Any) -> Any:
+        return ops.dyn_shape(input_x)
+
+
+class _Sharded:
+    """Holds a strategy until it is called."""
+
+    def __init__(self) -> None:
+        self.in_strategy: Any = None
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Any:
+        """Say how the tensors are sharded, and return the operator; out_strategy follows from that."""
+        self.in_strategy = in_strategy
+        return self
+
+
+class Index(_Sharded):
+    """The elements of x at places: `x[indices]` for a tuple of integer tensors, one for each of the first dimensions.
+    Called as `Index()(x, indices)`. A strategy has an entry for x, and a tuple of them for the indices. Raises
+    TypeError if indices are no tuple; ValueError if they are sharded, and have different shapes."""
+
+    def __call__(self, x: Any, indices: Any) -> Any:
+        if not isinstance(indices, tuple | list):
+            raise ApiTypeError(f"Index: indices must be a tuple of tensors, not {describe(indices)}")
+        if self.in_strategy is None:
+            return x[tuple(indices)]
+        shapes = [index.shape for index in indices]
+        if any(shape != shapes[0] for shape in shapes):
+            raise ApiValueError(f"Index: with a strategy all indices have one shape, not {shapes}")
+        inside = [ops.select(i < 0, i + size, i) for i, size in zip(indices, x.shape, strict=False)]
+        entry = self.in_strategy[1][0] if len(self.in_strategy) > 1 else (1,) * len(shapes[0])
+        gather = ops.GatherNd().shard((self.in_strategy[0], (*entry, 1))).add_prim_attr("self_define_shard", True)
+        return gather(x, ops.stack(inside, -1))
+
+
+class GroupNorm(_Sharded):
+    """(every image's channels in groups, each normalised to mean 0 and variance 1, times weight, plus bias; the means
+    and 1 / sqrt(variance + eps) of the groups [images, groups]). Called as `GroupNorm()(x, num_groups, weight, bias,
+    eps)`. The first entry of a strategy shards the images of x. Raises ValueError if the channels are no multiple of
+    num_groups."""
+
+    def __call__(self, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+        if self.in_strategy is not None:
+            x = ops.ShardingConstraint().shard(self.in_strategy[:1])(x)
+        images, channels = x.shape[:2]
+        if channels % num_groups:
+            raise ApiValueError(f"GroupNorm: {channels} channels are no multiple of num_groups {num_groups}")
+        each = channels // num_groups * math.prod(x.shape[2:])
+        rows = ops.reshape(x, (images, num_groups, each))
+        mean = ops.mean(rows, -1, True)
+        scale = ops.rsqrt(ops.mean(ops.square(rows - mean), -1, True) + eps)
+        out = ops.reshape((rows - mean) * scale, x.shape)
+        channel = (channels,) + (1,) * (len(x.shape) - 2)
+        if weight is not None:
+            out = out * ops.reshape(weight, channel)
+        if bias is not None:
+            out = out + ops.reshape(bias, channel)
+        return out, ops.reshape(mean, (images, num_groups)), ops.reshape(scale, (images, num_groups))

@@ -1,0 +1,282 @@
+"""Operators run at once outside of networks, with NumPy, or on all ranks of a job if they are collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from mspc.ir.builder import refuse_bool, refuse_complex
+from mspc.ir.diagnostics import ExecutionError, Location, MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType, TupleType, Type
+from mspc.mindspore_api import call_handler, state
+from mspc.ops.bases import operand_dtypes, promotes_from
+from mspc.ops.collective.base import Collective
+from mspc.ops.op import Op
+from mspc.ops.operator_arguments import describe, misfit
+from mspc.ops.tensor.reshape import Cast
+
+VIEWS = frozenset(
+    "BroadcastTo Depend ExpandDims Reshape Slice SliceExt Split SplitTensor SplitV SplitWithSize Squeeze StopGradient "
+    "StridedSlice Transpose Unstack".split()
+)
+"""Operators whose results are views of their first operand in MindSpore: writing to one writes to the other. Results of
+others may be in an operand's array too, as that of a rounding of integers; they are values of their own."""
+
+
+class PrimitiveValueError(MspcError, ValueError):
+    """A primitive is made or sharded with an impossible value."""
+
+
+class PrimitiveTypeError(MspcError, TypeError):
+    """A primitive is made or sharded with a value of the wrong type."""
+
+
+def caller() -> Location | None:
+    """Where the user's program stands, once the session is there to say it."""
+    return _session.caller() if _session.caller else None
+
+
+@dataclass
+class _Session:
+    """What the session tells this layer, which cannot import it.
+
+    tensor: the class of eager results; it has `from_array`, `filled`, `type` and `value`. caller: where the user's
+    program stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and of its operands. seeds:
+    those of a random operator that was given none. note_views: makes results views of the operands in whose arrays they
+    are.
+    """
+
+    tensor: Any = None
+    caller: Callable[[], Location | None] | None = None
+    group_ranks: Callable[[str], tuple[int, ...]] | None = None
+    derived: Callable[[Any, Iterable[Any]], Any] | None = None
+    seeds: Callable[[], tuple[int, int]] | None = None
+    note_views: Callable[[Any, Sequence[Any], Sequence[Any]], None] | None = None
+
+
+_session = _Session()
+
+
+def register_session(
+    tensor: Any, caller: Callable[[], Location | None], group_ranks: Callable[[str], tuple[int, ...]],
+    derived: Callable[[Any, Iterable[Any]], Any], seeds: Callable[[], tuple[int, int]],
+    note_views: Callable[[Any, Sequence[Any], Sequence[Any]], None],
+) -> None:  # fmt: skip
+    """Told once, when the session is imported."""
+    _session.tensor, _session.caller, _session.group_ranks = tensor, caller, group_ranks
+    _session.derived, _session.seeds, _session.note_views = derived, seeds, note_views
+
+
+def ranks_of_group(name: str) -> tuple[int, ...] | None:
+    """The ranks of a group, once the session is there to know them."""
+    return _session.group_ranks(name) if _session.group_ranks is not None else None
+
+
+class EagerBackend:
+    """NumPy without other ranks."""
+
+    def __init__(self) -> None:
+        self.xp = np
+        self.comm: Any = EagerOneRank()
+
+
+class EagerOneRank:
+    """Collectives of a single rank: everything is there already."""
+
+    def all_reduce(self, array: Any, op: str, ranks: Any) -> Any:
+        return array
+
+    def all_gather(self, array: Any, ranks: Any, axis: int) -> Any:
+        return array
+
+    def reduce_scatter(self, array: Any, op: str, ranks: Any, axis: int) -> Any:
+        return array
+
+    def all_to_all(self, array: Any, ranks: Any, split_dim: int, concat_dim: int) -> Any:
+        return array
+
+    def broadcast(self, array: Any, root: int, ranks: Any) -> Any:
+        return array
+
+    def exchange(self, sends: Sequence[tuple[int, Any]], receives: Sequence[Any]) -> list[Any]:
+        return [np.array(array) for _, array in sends]
+
+    def barrier(self, ranks: Any) -> None:
+        return None
+
+    def send(self, array: Any, rank: int, tag: int = 0) -> None:
+        raise ValueError(f"there is no rank {rank} to send to; this run has one rank")
+
+    def receive(self, rank: int, tag: int, shape: Any, dtype: Any) -> Any:
+        raise ValueError(f"there is no rank {rank} to receive from; this run has one rank")
+
+
+def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
+    """`op(*args)` on one rank with NumPy. Raises MspcError if the operands do not fit the operator."""
+    tensors = tuple(_tensor(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
+    if op.seeds and not any(getattr(op, name) for name in op.seeds):
+        assert _session.seeds is not None
+        op = replace(op, **dict(zip(op.seeds, _session.seeds(), strict=True)))
+    operands: Sequence[Any] = tensors
+    try:
+        op, operands = op.call(*tensors)
+        if isinstance(op, Cast) and isinstance(operands[0], _session.tensor) and op.dst_type == operands[0].dtype:
+            return operands[0].alias()
+        number = op.uniform()
+        if number is not None and all(isinstance(x, _session.tensor) for x in operands):
+            return _session.tensor.filled(number, op.infer(*(x.type for x in operands)))
+        chosen = operands[promotes_from(op) :]
+        first = next((x for x in _flat(chosen if promotes_from(op) else tensors) if hasattr(x, "array")), None)
+        like = None if first is None else first.array.dtype
+        exact = getattr(op, "exact_numbers", ()) if like is not None and like.itemsize == 2 else ()
+        arrays = [_operand(op, i, x, np.dtype(np.float32) if i in exact else like) for i, x in enumerate(operands)]
+        arrays = [a.reshape(()) if i in getattr(op, "scalars", ()) and a.shape == (1,) else a
+                  for i, a in enumerate(arrays)]  # fmt: skip
+        kinds = operand_dtypes(op, [_tensor(a).dtype for a in arrays])
+        arrays = [a.astype(kind.numpy, copy=False) for a, kind in zip(arrays, kinds, strict=True)]
+        types = [_tensor(a).type for a in arrays]
+        check_complex(op, types)
+        op.infer(*types)
+        op = called(op)
+        inferred = op.infer(*types)
+        arrays = [np.array(a) if i in op.mutates else a for i, a in enumerate(arrays)]
+        if meets_others(op):
+            result, args = run_on_ranks(op, types, arrays), ()  # what a rank gets of a global tensor is its own
+        else:
+            result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
+        _write_back(op, operands, arrays)
+    except ExecutionError:  # of the ranks together; it says where they are
+        raise
+    except MspcError as error:
+        if error.location is None:
+            raise MspcError(error.message, caller(), error.notes, kind=error.kind or ValueError) from None
+        raise
+    except (ValueError, OverflowError, IndexError) as error:
+        raise PrimitiveValueError(misfit(op.name, op.attributes(), operands, error), caller()) from None
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        raise PrimitiveTypeError(misfit(op.name, op.attributes(), operands, error), caller()) from None
+    made = _typed(result, inferred, _flat(args))
+    if op.name in VIEWS:
+        assert _session.note_views is not None
+        _session.note_views(made, operands, arrays)
+    return made
+
+
+def _typed(result: Any, inferred: Type, sources: Sequence[Any]) -> Any:
+    """Tensors of a kernel's arrays, in the element types that the operator states, computed from `sources`."""
+    if isinstance(result, tuple):
+        kinds = inferred.elements if isinstance(inferred, TupleType) else [inferred] * len(result)
+        pairs = zip(cast("tuple[Any, ...]", result), kinds, strict=True)
+        return tuple(_typed(array, kind, sources) for array, kind in pairs)
+    if isinstance(inferred, TensorType) and np.asarray(result).dtype != inferred.dtype.numpy:
+        result = np.asarray(result).astype(inferred.dtype.numpy)
+    assert _session.derived is not None
+    return _session.derived(result, sources)
+
+
+def _write_back(op: Op, operands: Sequence[Any], arrays: Sequence[Any]) -> None:
+    """Give the tensors that the operator has overwritten their new values, wherever these live."""
+    for index in op.mutates:
+        tensor = operands[index]
+        if isinstance(tensor, _session.tensor):
+            tensor.array = arrays[index].astype(tensor.dtype.numpy, copy=False)
+
+
+def _flat(args: Any) -> list[Any]:
+    found: list[Any] = []
+    for arg in args:
+        found += _flat(arg) if isinstance(arg, (tuple, list)) else [arg]
+    return found
+
+
+def _operand(op: Op, index: int, value: Any, like: Any) -> Any:
+    if hasattr(value, "array"):
+        return value.array
+    if isinstance(value, np.ndarray):
+        return cast(Any, value)
+    if not _is_numeric(value):
+        message = f"{op.name}: {op.operand(index)} must be a tensor or a number, not {describe(value)}"
+        raise MspcError(message, kind=TypeError)
+    if isinstance(value, float) and like is not None and like.kind in "iub":
+        like = np.dtype(np.float32)
+    if isinstance(value, int) and not isinstance(value, bool) and like is not None and like.kind == "b":
+        like = np.dtype(np.int64)
+    if like is None:
+        like = np.float32 if isinstance(value, float) else None
+    return np.asarray(value, dtype=like)
+
+
+def _is_numeric(value: Any) -> bool:
+    """Return whether an operand that is no tensor is a number, or lists of numbers."""
+    if isinstance(value, np.ndarray | np.generic | bool | int | float):
+        return True
+    try:
+        return isinstance(value, list | tuple) and np.asarray(value).dtype.kind in "biuf"
+    except ValueError:
+        return False
+
+
+def _tensor(array: Any) -> Any:
+    return _session.tensor.from_array(array)
+
+
+def called(op: Op) -> Op:
+    """The operator as this rank calls it: a collective knows then which rank that is.
+
+    Raises:
+        MspcError: RuntimeError where `init()` was not called. ValueError if this rank, or one that is named, is not
+        in the group.
+    """
+    if not isinstance(op, Collective) or op.over_mesh:
+        return op
+    session = state.current()
+    if not session.initialized:
+        raise MspcError(
+            f"{op.name} was called before init()",
+            notes=["call mindspore.communication.init() first"],
+            kind=RuntimeError,
+        )
+    # Which rank this is is asked where it matters only: a script that asks is compiled for each rank.
+    mistake = op.mistake_in_group()
+    if not mistake and len(op.members) < session.size:
+        mistake = op.mistake_on(session.rank)
+    if mistake:
+        notes = ["ranks are numbered as in the job of all ranks; create_group() makes a group of others"]
+        raise MspcError(mistake, notes=notes, kind=ValueError)
+    return op.on_rank(session.rank) if op.differs_by_rank else op
+
+
+def meets_others(op: Op) -> bool:
+    """Return whether other ranks take part in a call outside of a network."""
+    return isinstance(op, Collective) and op.communicates and state.current().size > 1
+
+
+def run_on_ranks(op: Op, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
+    """The result of a collective on this rank, with the other ranks, which call it too. Raises MspcError if they call
+    something else, or with other tensors."""
+    assert isinstance(op, Collective)
+    return call_handler.current().collective(op, types, arrays)
+
+
+_WITHOUT_GRADIENT = frozenset(
+    """ACos Acosh AddExt Asin Asinh Atan Atanh BatchMatMul BatchMatMulExt Cos Cosh CumProd CumSum CumsumExt
+    Eig EmbeddingLookup Equal Exp Expm1 Gather GatherD GatherNd Identity IndexSelect Inv IsClose IsFinite IsInf IsNan
+    Log Log1p MaskedFill MatMul MatMulExt MeanExt NotEqual OnesLikeExt Outer Pow Reciprocal ReduceAll ReduceAny
+    ReduceMean ReduceProd RepeatInterleaveInt RepeatInterleaveTensor ReverseV2 Rsqrt ScatterAdd ScatterNd ScatterNdAdd
+    ScatterNdSub ScatterNdUpdate ScatterSub ScatterUpdate Select Sign Sin Sinh SplitTensor SplitV SplitWithSize Sqrt
+    Square SubExt Tan Tanh TensorScatterAdd TensorScatterSub TensorScatterUpdate TraceV2 Tril Triu UnsortedSegmentSum
+    Assign AssignAdd AssignSub InplaceAdd InplaceSub InplaceUpdate InplaceCopy""".split()
+)
+"""Operators whose kernels compute with complex numbers though their gradients do not."""
+
+
+def check_complex(op: Op, types: Sequence[Type]) -> None:
+    """Raises MspcError if an operator knows real numbers alone, and would drop the imaginary parts, or numbers alone
+    and is given Bool."""
+    refuse_bool(op, types)
+    if op.name not in _WITHOUT_GRADIENT:
+        refuse_complex(op, types)

@@ -1,0 +1,44 @@
+"""Functions of MindSpore's `ops.auto_generate` that take by position arguments that those of `mint` take by name alone;
+compiled as those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.mindspore_api import mint
+from mspc.mindspore_api.mint.nn import functional
+
+
+def add_ext(input: Any, other: Any, alpha: Any = 1) -> Any:
+    """`mint.add`."""
+    return mint.add(input, other, alpha=alpha)
+
+
+def sub_ext(input: Any, other: Any, alpha: Any = 1) -> Any:
+    """`mint.sub`."""
+    return mint.sub(input, other, alpha=alpha)
+
+
+def mean_ext(input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    """`mint.mean`."""
+    return mint.mean(input, dim, keepdim, dtype=dtype)
+
+
+def sum_ext(input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    """`mint.sum`."""
+    return mint.sum(input, dim, keepdim, dtype=dtype)
+
+
+def prod_ext(input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    """`mint.prod`."""
+    return mint.prod(input, dim, keepdim, dtype=dtype)
+
+
+def sort_ext(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    """`mint.sort`."""
+    return mint.sort(input, dim=dim, descending=descending, stable=stable)
+
+
+def log_softmax_ext(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
+    """`mint.nn.functional.log_softmax`."""
+    return functional.log_softmax(input, dim, dtype=dtype)

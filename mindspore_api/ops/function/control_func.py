@@ -1,0 +1,236 @@
+"""Functions for branches, loops and the order of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mspc.ir.types import FLOAT32, HALVES, INT32, INT64
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.ops.checked import TensorLike
+
+
+def switch(condition: Any, x: Any, y: Any) -> Any:
+    """`x` if the condition, of one element, holds, else `y`.
+
+    Examples:
+        >>> print(ops.switch(Tensor(True), Tensor(1), Tensor(2)))
+        1
+    """
+    return x if condition else y
+
+
+def switch_layer(place: Any, layers: Any) -> Any:
+    """The layer at a place of a tuple, a list or a CellList, which may then be called.
+
+    Examples:
+        >>> print(ops.switch_layer(1, (ops.abs, ops.neg))(Tensor(2)))
+        -2
+    """
+    return layers[place]
+
+
+def make_tuple(*items: Any) -> Any:
+    """The items as a tuple.
+
+    Examples:
+        >>> print(ops.make_tuple(1, 2))
+        (1, 2)
+    """
+    return items
+
+
+def tuple_getitem(items: Any, place: Any) -> Any:
+    """An item of a tuple.
+
+    Examples:
+        >>> print(ops.tuple_getitem((1, 2), 0))
+        1
+    """
+    return items[place]
+
+
+class CountedRange:
+    """Numbers of a loop that is not unrolled."""
+
+    counts_in_the_run = True
+    """Says it to the compiler, which reads `numbers`."""
+
+    def __init__(self, numbers: Any) -> None:
+        self.numbers = numbers
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers)
+
+
+class WhileLoop:
+    """Calls a function with its own result as long as a condition holds.
+
+    The loop turns as often as the condition of the value says, which the function returns with the types that it got.
+
+    Examples:
+        >>> loop = ops.WhileLoop()
+        >>> print(loop(lambda x: x < 10, lambda x: x * 2, Tensor(3)))
+        12
+    """
+
+    def __call__(self, cond_func: Any, loop_func: Any, init_val: Any) -> Any:
+        _check_functions("WhileLoop", cond_func=cond_func, loop_func=loop_func)
+        value = init_val
+        while cond_func(value):
+            value = loop_func(value)
+        return value
+
+
+class ForiLoop:
+    """Calls a function with every number from `lower` up to `upper`, and with its own result.
+
+    unroll: put every turn into the graph, if the bounds are known when it is compiled.
+
+    Examples:
+        >>> loop = ops.ForiLoop()
+        >>> print(loop(0, 4, lambda i, x: x + i, Tensor(1)))
+        7
+    """
+
+    def __call__(self, lower: Any, upper: Any, loop_func: Any, init_val: Any, unroll: bool = True) -> Any:
+        _check_functions("ForiLoop", loop_func=loop_func)
+        _check_bool("ForiLoop", unroll)
+        numbers = range(lower, upper)
+        value = init_val
+        for i in numbers if unroll else CountedRange(numbers):
+            value = loop_func(i, value)
+        return value
+
+
+class Scan:
+    """Calls a function with its own first result and with every element of `xs`, a list, a tuple or a tensor.
+
+    Returns the last first result, and a list of the second results of all calls. Where `xs` is None there are `length`
+    calls with None. unroll: put every call into the graph; so they are where elements of `xs` have several types.
+
+    Examples:
+        >>> loop = ops.Scan()
+        >>> print(loop(lambda total, x: (total + x, total), 0, [1, 2, 3]))
+        (6, [0, 1, 3])
+    """
+
+    scans = True
+    """Says to the compiler that a call of it may be one loop."""
+
+    def __call__(self, loop_func: Any, init: Any, xs: Any, length: Any = None, unroll: bool = True) -> Any:
+        _check_functions("Scan", loop_func=loop_func)
+        _check_bool("Scan", unroll)
+        items = [None] * _length(xs, length) if xs is None else xs
+        carry = init
+        found: list[Any] = []
+        for x in items:
+            result = loop_func(carry, x)
+            if not isinstance(result, tuple | list) or len(result) != 2:
+                raise ApiValueError("Scan: loop_func returns two values: what it carries on, and a result")
+            carry, y = result
+            found.append(y)
+        return carry, found
+
+
+def _length(xs: Any, length: Any) -> int:
+    if not isinstance(length, int) or isinstance(length, bool):
+        raise ApiTypeError(f"Scan: length must be an integer where xs is None, not {length}")
+    return length
+
+
+def _check_functions(name: str, **functions: Any) -> None:
+    for argument, function in functions.items():
+        if not callable(function):
+            raise ApiTypeError(f"{name}: {argument} must be a function, not {function}")
+
+
+def _check_bool(name: str, unroll: Any) -> None:
+    if not isinstance(unroll, bool):
+        raise ApiTypeError(f"{name}: unroll must be a bool, not {unroll}")
+
+
+def moe_token_permute(
+    tokens: TensorLike, indices: TensorLike, num_out_tokens: int | None = None, padded_mode: bool = False
+) -> Any:
+    """(tokens in the order of their experts, where each choice went).
+
+    Args:
+        tokens: [n, hidden].
+        indices: the experts that every token chose, integers of shape [n, k], or [n] for k = 1. Choices of one expert
+            keep their order.
+        num_out_tokens: how many of the n * k rows to keep, the first ones; None and 0 keep all, a negative number
+            leaves out as many at the end.
+
+    Returns:
+        [rows, hidden] and, of every choice in the order of `indices`, the number of its row, Int32 [n * k].
+
+    Raises ValueError if shapes do not fit, or padded_mode is True, which MindSpore has not either; TypeError if indices
+    are no integers.
+    """
+    _unpadded("moe_token_permute", padded_mode)
+    if len(tokens.shape) != 2 or len(indices.shape) not in (1, 2) or indices.shape[0] != tokens.shape[0]:
+        raise ApiValueError(
+            f"moe_token_permute: tokens {tokens.shape} must be [n, hidden], indices {indices.shape} [n] or [n, k]"
+        )
+    if not indices.dtype.is_integer:
+        raise ApiTypeError(f"moe_token_permute: indices must be integers, not {indices.dtype}")
+    chosen = ops.reshape(indices, (-1,))
+    count = chosen.shape[0]
+    # Keys that differ: the order of choices of one expert is theirs.
+    keys = ops.cast(chosen, INT64) * count + ops.arange(0, count, 1, dtype=INT64)
+    order = ops.argsort(keys)
+    rows = ops.argsort(order)
+    selected = slice(None, num_out_tokens or None)
+    return ops.gather(tokens, (order // (count // tokens.shape[0]))[selected], 0), ops.cast(rows, INT32)
+
+
+def moe_token_unpermute(
+    permuted_tokens: TensorLike, sorted_indices: TensorLike, probs: Any = None, padded_mode: bool = False,
+    restore_shape: Any = None,
+) -> Any:  # fmt: skip
+    """Tokens in their own order again, those of one token's choices added up, each times its probability.
+
+    Args:
+        permuted_tokens: [rows, hidden], the result of `moe_token_permute`. Rows that were left out count as zeros.
+        sorted_indices: of every choice the number of its row, integers [n * k].
+        probs: [n, k]; None for k = 1 and probabilities of 1.
+        restore_shape: of padded_mode alone.
+
+    Returns:
+        [n, hidden], of the type of `permuted_tokens`; sums of halves are made in Float32.
+
+    Raises ValueError if shapes do not fit, or padded_mode is True, which MindSpore has not either; TypeError if
+    sorted_indices are no integers.
+    """
+    _unpadded("moe_token_unpermute", padded_mode)
+    if not sorted_indices.dtype.is_integer:
+        raise ApiTypeError(f"moe_token_unpermute: sorted_indices must be integers, not {sorted_indices.dtype}")
+    count = 1
+    for size in sorted_indices.shape:
+        count *= size
+    fits = probs is None or (len(probs.shape) == 2 and probs.shape[0] * probs.shape[1] == count)
+    if len(permuted_tokens.shape) != 2 or len(sorted_indices.shape) != 1 or not fits:
+        of_probs = "" if probs is None else f", probs {probs.shape} [n, k]"
+        raise ApiValueError(
+            f"moe_token_unpermute: permuted_tokens {permuted_tokens.shape} must be [rows, hidden], sorted_indices "
+            f"{sorted_indices.shape} [n * k]{of_probs}"
+        )
+    choices = 1 if probs is None else probs.shape[1]
+    rows, hidden = permuted_tokens.shape
+    dtype = permuted_tokens.dtype
+    values = permuted_tokens
+    if rows < count:
+        values = ops.concat((values, ops.zeros((count - rows, hidden), dtype)), 0)
+    found = ops.reshape(ops.gather(values, sorted_indices, 0), (count // choices, choices, hidden))
+    if dtype in HALVES:
+        found = ops.cast(found, FLOAT32)  # behind the lookup, which may bring rows from other ranks
+    if probs is not None:
+        found = found * ops.expand_dims(ops.cast(probs, found.dtype), -1)
+    return ops.cast(ops.reduce_sum(found, 1), dtype)
+
+
+def _unpadded(name: str, padded_mode: bool) -> None:
+    if padded_mode:
+        raise ApiValueError(f"{name}: padded_mode is False always: experts take what chose them")

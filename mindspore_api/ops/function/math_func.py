@@ -1,0 +1,774 @@
+"""Functions over operators for arithmetic, matrices and statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.ops.checked import TensorLike
+from mspc.mindspore_api.ops.function_arguments import (
+    axis_of,
+    contracted,
+    element_type,
+    ints,
+    keeps,
+    least,
+    neighbours,
+    no_such,
+    no_tensor,
+    of_rank,
+    part_of,
+    positive,
+    precision_of,
+    real_type,
+    reduced_axes,
+    refuse_check,
+    rounding,
+    size_over,
+    summed_type,
+    times,
+    unbounded,
+)
+from mspc.mindspore_api.ops.index_arguments import chosen_places, crossed, shares, vector_of
+
+
+def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
+    """The quotient; rounded towards 0 for rounding_mode "trunc", down for "floor"."""
+    rounding("div", rounding_mode)
+    if rounding_mode == "floor":
+        return ops.FloorDiv()(input, other)
+    if rounding_mode == "trunc":
+        return ops.TruncateDiv()(input, other)
+    return ops.Div()(input, other)
+
+
+def round(input: Any, *, decimals: int = 0) -> Any:
+    """The next numbers of so many decimals, tens and hundreds for those below 0, halves to the even one; integers as
+    they are."""
+    if not (input.dtype.is_float or input.dtype.is_complex):
+        return input
+    if decimals == 0:
+        return ops.Round()(input)
+    scale = 10.0 ** abs(decimals)
+    return ops.Round()(input * scale) / scale if decimals > 0 else ops.Round()(input / scale) * scale
+
+
+def matmul(input: TensorLike, other: TensorLike) -> Any:
+    """Matrix product; more dimensions than two are a batch, a vector is a row on the left and a column on the right."""
+    if len(input.shape) == 2 and len(other.shape) == 2:
+        return ops.MatMul()(input, other)
+    if len(input.shape) > 1 and len(other.shape) > 1:
+        return ops.BatchMatMul()(input, other)
+    return input @ other
+
+
+def cumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
+    """Running sums along `axis` of the elements as `dtype`; None: of all elements in their order."""
+    if dtype is not None:
+        return cumsum(ops.cast(x, dtype), axis)
+    return ops.CumSum()(ops.Reshape()(x, (-1,)), 0) if axis is None else ops.CumSum()(x, axis)
+
+
+def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
+    """The logarithm of the sum of exponentials along `dim`, () for all, without overflow."""
+    dtype = real_type("logsumexp", input.dtype)
+    x = input if input.dtype == dtype else ops.cast(input, dtype)
+    axes = reduced_axes("logsumexp", dim, len(x.shape))
+    if not x.size:
+        return ops.Log()(ops.ReduceSum(keepdim)(ops.Exp()(x), axes))
+    most = ops.stop_gradient(ops.ReduceMax(True)(x, axes))
+    most = ops.Select()(ops.IsFinite()(most), most, 0)
+    total = ops.Log()(ops.ReduceSum(keepdim)(ops.Exp()(ops.Sub()(x, most)), axes))
+    return ops.Add()(total, most if keepdim else ops.Squeeze(axes)(most))
+
+
+def cumprod(input: Any, dim: int, dtype: Any = None) -> Any:
+    """Running products along `dim` of the elements as `dtype`, of integers and Bool as Int64 if it is not given."""
+    if dtype is None and not (input.dtype.is_float or input.dtype.is_complex):
+        dtype = INT64
+    return ops.CumProd()(input if dtype is None else ops.cast(input, element_type(dtype)), dim)
+
+
+def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Sum along `dim`, None for all, of the elements as `dtype`; integers and Bool add up to Int64."""
+    kind = summed_type(input.dtype, dtype)
+    return ops.ReduceSum(keepdim)(_as(input, kind), () if dim is None else dim)
+
+
+def _as(input: Any, dtype: Any) -> Any:
+    return input if input.dtype == dtype else ops.Cast()(input, dtype)
+
+
+def mean(x: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
+    """Mean along `axis`, None for all; of integers it is truncated to one."""
+    if not (x.dtype.is_float or x.dtype.is_complex):
+        return ops.cast(mean(ops.cast(x, FLOAT64), axis, keep_dims, **spelled), x.dtype)
+    return ops.ReduceMean(keeps("mean", keep_dims, spelled))(x, reduced_axes("ReduceMean", axis, len(x.shape)))
+
+
+def prod(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None, **spelled: Any) -> Any:
+    """Product along `axis`, None for all, of the elements as `dtype`; that of integers and Bool is Int64."""
+    axes = reduced_axes("ReduceProd", axis, len(input.shape))
+    return ops.ReduceProd(keeps("prod", keep_dims, spelled))(_as(input, summed_type(input.dtype, dtype)), axes)
+
+
+def all(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
+    """Return whether all elements along `axis` are true, or not 0, None for all axes."""
+    if input.dtype != BOOL:
+        return all(ops.cast(input, BOOL), axis, keep_dims, **spelled)
+    return ops.ReduceAll(keeps("all", keep_dims, spelled))(input, reduced_axes("ReduceAll", axis, len(input.shape)))
+
+
+def any(input: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
+    """Return whether any element along `axis` is true, or not 0, None for all axes."""
+    if input.dtype != BOOL:
+        return any(ops.cast(input, BOOL), axis, keep_dims, **spelled)
+    return ops.ReduceAny(keeps("any", keep_dims, spelled))(input, reduced_axes("ReduceAny", axis, len(input.shape)))
+
+
+def place_of(extremum: Any, input: Any, dim: Any, keepdim: bool, dtype: Any) -> Any:
+    if dim is None:
+        return extremum(0, dtype)(ops.Reshape()(input, (-1,)))
+    if keepdim:
+        return ops.ExpandDims()(extremum(dim, dtype)(input), dim)
+    return extremum(dim, dtype)(input)
+
+
+def clip_by_value(x: TensorLike | Sequence[Any], clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
+    """`x` clipped to the range between two values; of a tuple or list of tensors a tuple of them."""
+    if isinstance(x, (tuple, list)):
+        return tuple([clamp(part, clip_value_min, clip_value_max) for part in x])
+    return clamp(x, clip_value_min, clip_value_max)
+
+
+def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
+    """`input` clipped to the range between two values, of which one may be None; if it is one of them the gradient is
+    its own. Raises ValueError if both are None."""
+    if min is None and max is None:
+        unbounded("clamp")
+    low = input if min is None else ops.Select()(ops.Less()(input, min), min, input)
+    return low if max is None else ops.Select()(ops.Greater()(low, max), max, low)
+
+
+def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None) -> Any:
+    """Tensors scaled together so that the norm of them all is at most `clip_norm`; a tuple. use_norm: None, as their
+    norm is computed. Raises ValueError if clip_norm is not above 0, or a norm is given."""
+    positive("clip_by_global_norm", "clip_norm", clip_norm)
+    if use_norm is not None:
+        no_such("clip_by_global_norm", "use_norm", use_norm, "None")
+    wide = [ops.cast(t, FLOAT32) if t.dtype in HALVES else t for t in x]
+    total = ops.AddN()([ops.ReduceSum()(ops.Square()(t)) for t in wide])
+    scale = clip_norm / ops.Maximum()(ops.Sqrt()(total), clip_norm)
+    return tuple([ops.cast(ops.cast(t, FLOAT32) * scale, t.dtype) if t.dtype in HALVES else t * scale for t in x])
+
+
+def clip_by_norm(
+    x: TensorLike | Sequence[Any], max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+) -> Any:
+    """Tensors made shorter so that the norm of all their elements is at most max_norm; one tensor or a list of them.
+
+    norm_type: the power of the norm, infinity for the greatest absolute value. error_if_nonfinite: only False, the
+    values of a tensor is not known when a network is compiled.
+
+    Raises ValueError for error_if_nonfinite.
+    """
+    tensors = x if isinstance(x, (tuple, list)) else (x,)
+    refuse_check("clip_by_norm", error_if_nonfinite)
+    if norm_type == float("inf"):
+        total = ops.reduce_max(ops.stack([ops.reduce_max(ops.abs(part)) for part in tensors]))
+    else:
+        powers = [ops.reduce_sum(ops.pow(ops.abs(ops.cast(part, FLOAT32)), norm_type)) for part in tensors]
+        total = ops.pow(ops.addn(powers), 1.0 / norm_type)
+    factor = ops.minimum(max_norm / (total + 1e-6), 1.0)
+    clipped = [part * ops.cast(factor, part.dtype) for part in tensors]
+    return clipped if isinstance(x, (tuple, list)) else clipped[0]
+
+
+def tensor_dot(x1: Any, x2: Any, axes: Any) -> Any:
+    """Sums of products over dimensions of x1 and x2: over the last `axes` of x1 and the first of x2, or over those that
+    a pair of lists names. Raises ValueError if dimensions are missing, or sizes differ."""
+    mine, theirs = contracted("tensor_dot", axes, x1.shape, x2.shape)
+    left = [d for d in range(len(x1.shape)) if d not in mine]
+    right = [d for d in range(len(x2.shape)) if d not in theirs]
+    size = size_over(x1.shape, mine)
+    rows = ops.reshape(ops.transpose(x1, tuple(left + list(mine))), (-1, size))
+    columns = ops.reshape(ops.transpose(x2, tuple(list(theirs) + right)), (size, -1))
+    shape = tuple([x1.shape[d] for d in left] + [x2.shape[d] for d in right])
+    return ops.reshape(ops.matmul(rows, columns), shape)
+
+
+# Products -------------------------------------------------------------------------------------------------
+
+
+def mv(mat: TensorLike, vec: TensorLike) -> Any:
+    """The product of a matrix and a vector."""
+    of_rank("mv", "mat", mat.shape, 2)
+    of_rank("mv", "vec", vec.shape, 1)
+    return ops.matmul(mat, vec)
+
+
+def cross(input: TensorLike, other: TensorLike, dim: int | None = None) -> Any:
+    """The cross product of vectors of three along `dim`, the first dimension of three unless given. Raises ValueError
+    if there is no dimension of three, or `dim` is none."""
+    input, other = ops.broadcast_to(input, (input * other).shape), ops.broadcast_to(other, (input * other).shape)
+    axis, second, third = crossed("cross", dim, input.shape)
+    left = ops.Gather()(input, second, axis) * ops.Gather()(other, third, axis)
+    return left - ops.Gather()(input, third, axis) * ops.Gather()(other, second, axis)
+
+
+# Factors --------------------------------------------------------------------------------------------------
+
+
+def cholesky_solve(input: TensorLike, input2: TensorLike, upper: bool = False) -> Any:
+    """x of A @ x = input, where input2 is the factor L of A = L @ L^T, or its transpose for upper."""
+    first = ops.SolveTriangular()(input2, input, 1 if upper else 0, not upper, False)
+    return ops.SolveTriangular()(input2, first, 0 if upper else 1, not upper, False)
+
+
+def cholesky_inverse(input_x: TensorLike, upper: bool = False) -> Any:
+    """The inverse of A = L @ L^T of its factor L, or of that transposed for upper."""
+    one = ops.eye(input_x.shape[-1], None, input_x.dtype)
+    return cholesky_solve(ops.broadcast_to(one, input_x.shape), input_x, upper)
+
+
+def qr(input: TensorLike, mode: str = "reduced") -> Any:
+    """(orthogonal matrices Q, upper triangular matrices R) with Q @ R = input; for the mode "complete" Q is square.
+    Raises ValueError for another mode."""
+    if mode not in ("reduced", "complete", True, False):
+        no_such("qr", "mode", mode, "'reduced' or 'complete'")
+    return ops.Qr(mode in ("complete", False))(input)
+
+
+def eigvals(A: TensorLike) -> Any:
+    """Eigenvalues of square matrices, complex."""
+    values, _ = ops.Eig()(A)
+    return values
+
+
+# Of factors -----------------------------------------------------------------------------------------------
+
+
+def logdet(input: TensorLike) -> Any:
+    """The logarithm of determinants; NaN of those below 0."""
+    sign, size = ops.slogdet(input)
+    return ops.Select()(ops.Less()(sign, 0), ops.full_like(size, float("nan")), size)
+
+
+def pinv(x: TensorLike, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+    """The pseudo-inverses of matrices, without singular values up to the greater of atol and rtol times the greatest.
+
+    atol: 0 unless given. rtol: the element type's precision times the longer side, or 0 if atol is given. hermitian:
+    nothing else is done with matrices that are.
+    """
+    kind = real_type("pinv", x.dtype)
+    x = x if x.dtype == kind else ops.cast(x, kind)
+    values, left, right = ops.Svd()(x)
+    if rtol is None:
+        rtol = 0.0 if atol is not None else max(x.shape[-2:]) * precision_of(x.dtype)
+    least_value = ops.Maximum()(ops.ReduceMax(True)(values, -1) * rtol, 0.0 if atol is None else atol)
+    selected = ops.Greater()(values, least_value)
+    shares = ops.Select()(selected, 1 / ops.Select()(selected, values, ops.ones_like(values)), ops.zeros_like(values))
+    return ops.BatchMatMul(transpose_b=True)(right * ops.ExpandDims()(shares, -2), left)
+
+
+def matrix_power(input: TensorLike, n: int) -> Any:
+    """Square matrices to the power n; of one below 0 the inverses to the power -n."""
+    if n < 0:
+        return matrix_power(ops.inverse(input), -n)
+    if n == 0:
+        return ops.broadcast_to(ops.eye(input.shape[-1], None, input.dtype), input.shape)
+    if n == 1:
+        return input
+    half = matrix_power(input, n // 2)
+    square = ops.BatchMatMul()(half, half)
+    return square if n % 2 == 0 else ops.BatchMatMul()(square, input)
+
+
+def lstsq(input: TensorLike, A: TensorLike) -> Any:
+    """Least squares of input @ x = A for matrices; x is a matrix."""
+    sides = A if len(A.shape) > 1 else ops.ExpandDims()(A, 1)
+    solution, _, _, _ = ops.LstsqV2()(input, sides)
+    return solution
+
+
+def cond(A: TensorLike, p: Any = None) -> Any:
+    """The condition numbers of matrices: their norm p times that of their inverse, of singular values for None."""
+    if p is None or p in (2, -2):
+        values = ops.SingularValues()(A)
+        high, low = ops.ReduceMax()(values, -1), ops.ReduceMin()(values, -1)
+        return low / high if p == -2 else high / low
+    return ops.norm(A, p, (-2, -1)) * ops.norm(ops.inverse(A), p, (-2, -1))
+
+
+def batch_dot(x1: TensorLike, x2: TensorLike, axes: Any = None) -> Any:
+    """Products summed over a dimension of x1 and one of x2, matrix by matrix of a batch, the first dimension of both.
+
+    axes: these dimensions, both counted within the tensors; the last of x1 and the last but one of x2 unless given.
+
+    Raises ValueError if there is no batch, or a dimension is that of the batch.
+    """
+    least("batch_dot", "the number of dimensions of x1", len(x1.shape), 2)
+    least("batch_dot", "the number of dimensions of x2", len(x2.shape), 2)
+    both = (axes, axes) if isinstance(axes, int) else (-1, max(1, len(x2.shape) - 2)) if axes is None else (
+        ints("batch_dot", "axes", axes))  # fmt: skip
+    least("batch_dot", "the number of axes", len(both), 2)
+    first, second = both[0] % len(x1.shape), both[1] % len(x2.shape)
+    least("batch_dot", "a dimension of axes", min(first, second), 1)
+    left, right = ops.moveaxis(x1, first, -1), ops.moveaxis(x2, second, 1)
+    rows = ops.Reshape()(left, (left.shape[0], -1, left.shape[-1]))
+    found = ops.BatchMatMul()(rows, ops.Reshape()(right, (right.shape[0], right.shape[1], -1)))
+    return ops.Reshape()(found, (*left.shape[:-1], *right.shape[2:]))
+
+
+def bidense(input1: TensorLike, input2: TensorLike, weight: TensorLike, bias: Any = None) -> Any:
+    """input1 @ weight[o] @ input2 + bias[o] for every output o. weight: (outputs, size of input1's last dimension, that
+    of input2's)."""
+    outputs, first, second = weight.shape
+    turned = ops.reshape(ops.transpose(weight, (1, 0, 2)), (first, outputs * second))
+    half = ops.reshape(ops.matmul(input1, turned), (*input1.shape[:-1], outputs, second))
+    found = ops.reduce_sum(half * ops.expand_dims(input2, -2), -1)
+    return found if bias is None else found + bias
+
+
+def _float(name: str, x: Any) -> Any:
+    dtype = real_type(name, x.dtype)
+    return x if x.dtype == dtype else ops.cast(x, dtype)
+
+
+# Sorted elements ------------------------------------------------------------------------------------------
+
+
+def msort(input: TensorLike) -> Any:
+    """The elements in order along dimension 0."""
+    values, _ = ops.Sort(0)(input)
+    return values
+
+
+def _at(x: Any, axis: int, place: int, keepdims: bool) -> Any:
+    found = ops.StridedSlice()(x, *part_of(x.shape, (place, 1), axis, 1))
+    return found if keepdims else ops.Squeeze(axis)(found)
+
+
+def median(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
+    """(the median along `axis`, the smaller of two in the middle, its place, Int64); NaN, and where the first one
+    stands, if there is one."""
+    axis = axis_of("median", axis, len(input.shape))
+    values, places = ops.SortExt()(input, axis, False, True)
+    middle = (input.shape[axis] - 1) // 2
+    found = _at(values, axis, middle, keepdims), _at(places, axis, middle, keepdims)
+    if not input.dtype.is_float:
+        return found
+    numbers = ops.ReduceSum(True)(ops.cast(ops.Equal()(input, input), INT64), axis)
+    first = ops.Minimum()(numbers, input.shape[axis] - 1)
+    missing = ops.Less()(numbers if keepdims else ops.Squeeze(axis)(numbers), input.shape[axis])
+    behind = [ops.GatherD()(x, axis, first) for x in (values, places)]
+    behind = behind if keepdims else [ops.Squeeze(axis)(x) for x in behind]
+    return ops.Select()(missing, behind[0], found[0]), ops.Select()(missing, behind[1], found[1])
+
+
+def nanmedian(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
+    """(the median along `axis` of the elements that are not NaN, the smaller of two in the middle, its place,
+    Int64)."""
+    axis = axis_of("nanmedian", axis, len(input.shape))
+    values, places = ops.SortExt()(input, axis, False, True)
+    count = ops.ReduceSum(True)(ops.cast(ops.Equal()(input, input), INT64), axis)
+    middle = ops.Maximum()(ops.FloorDiv()(count - 1, 2), 0)
+    found = ops.GatherD()(values, axis, middle), ops.GatherD()(places, axis, middle)
+    return found if keepdims else tuple([ops.Squeeze(axis)(x) for x in found])
+
+
+def quantile_along(name: str, x: Any, q: Any, axis: Any, keepdims: bool, numbers_only: bool) -> Any:
+    given = q.tolist() if isinstance(q, np.ndarray | np.generic) else q
+    parts = given if hasattr(given, "shape") else shares(name, given)
+    rank = len(x.shape)
+    if axis is None:
+        x, place = ops.Reshape()(x, (-1,)), 0
+    else:
+        place = axis_of(name, axis, rank)
+    last = len(x.shape) - 1
+    x = x if place == last else ops.swapaxes(x, place, last)
+    values, _ = ops.SortExt()(x, last, False, False)
+    numbers = ops.ReduceSum(True)(ops.cast(ops.Equal()(x, x), x.dtype), last)
+    top = ops.Maximum()(numbers - 1, 0) if numbers_only else ops.full_like(numbers, x.shape[last] - 1)
+    wanted = top * ops.Reshape()(ops.cast(parts, x.dtype), (-1,))
+    low = ops.Floor()(wanted)
+    below = ops.GatherD()(values, last, ops.cast(low, INT64))
+    above = ops.GatherD()(values, last, ops.cast(ops.Ceil()(wanted), INT64))
+    found = ops.Lerp()(below, above, wanted - low)
+    if not numbers_only:
+        found = ops.Select()(ops.Less()(numbers, x.shape[last]), ops.full_like(found, float("nan")), found)
+    return _parts_first(found, parts, axis, place, rank, keepdims)
+
+
+def _parts_first(found: Any, parts: Any, axis: Any, place: int, rank: int, keepdims: bool) -> Any:
+    """[..., parts] as [parts, ...], the reduced dimension as 1 if it stays."""
+    last = len(found.shape) - 1
+    found = ops.Transpose()(found, (last, *range(last)))
+    if keepdims:
+        found = ops.Reshape()(found, (-1, *[1] * rank)) if axis is None else _with_kept_dim(found, place, rank)
+    elif axis is not None and place != rank - 1:
+        found = ops.Squeeze(1 + place)(_with_kept_dim(found, place, rank))
+    return found if parts.shape else ops.Squeeze(0)(found)
+
+
+def _with_kept_dim(found: Any, place: int, rank: int) -> Any:
+    found = ops.ExpandDims()(found, -1)
+    return found if place == rank - 1 else ops.swapaxes(found, 1 + place, rank)
+
+
+# Counts ---------------------------------------------------------------------------------------------------
+
+
+def histc(input: TensorLike, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Any:
+    """How many elements lie in each of so many equal parts of min to max, or of the least to the greatest element if
+    both are 0. The last part holds its end, too; values outside are not counted. Raises ValueError if bins is below 1,
+    or min is above max."""
+    least("histc", "bins", bins, 1)
+    if min > max:
+        no_such("histc", "min", min, f"a number up to max, which is {max}")
+    x = ops.Reshape()(_float("histc", input), (-1,))
+    low, high = min, max
+    if min == max == 0:
+        low, high = ops.ReduceMin()(x), ops.ReduceMax()(x)
+    if min == max:
+        flat = ops.Equal()(high, low) if hasattr(high, "shape") else ops.full((), True, dtype=BOOL)
+        low, high = ops.Select()(flat, low - 1.0, low), ops.Select()(flat, high + 1.0, high)
+    place = ops.Floor()((x - low) / (high - low) * bins)
+    place = ops.Select()(ops.Equal()(x, high), bins - 1, place)
+    outside = ops.LogicalOr()(ops.Less()(place, 0), ops.GreaterEqual()(place, bins))
+    places = ops.cast(ops.Select()(outside, -1, place), INT32)
+    return ops.cast(ops.UnsortedSegmentSum()(ops.ones_like(x), places, bins), input.dtype)
+
+
+def searchsorted(
+    sorted_sequence: TensorLike, values: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
+    sorter: Any = None,
+) -> Any:  # fmt: skip
+    """How many elements of a sequence in order, the last dimension, are below each value; for right or side "right"
+    those are counted that are equal, too.
+
+    values: of the sequence's shape but for the last dimension; of one sequence any, or a number. sorter: the places
+    that the elements come from when they are in order, if they do not. Int64, or Int32.
+
+    Raises ValueError for another side, or values of another shape.
+    """
+    if side not in (None, "left", "right") or (right and side == "left"):
+        no_such("searchsorted", "side", side, "'left', or with right=True 'right'")
+    found = sorted_sequence if sorter is None else ops.GatherD()(sorted_sequence, -1, sorter)
+    wanted = values if hasattr(values, "shape") else ops.full((), values)
+    if len(found.shape) > 1 and wanted.shape[:-1] != found.shape[:-1]:
+        no_such("searchsorted", "the shape of values", wanted.shape, f"that of sorted_sequence, {found.shape}, but the "
+                "last dimension")  # fmt: skip
+    line = ops.ExpandDims()(found, -2) if len(found.shape) > 1 else found
+    wanted = ops.ExpandDims()(wanted, -1)
+    if right or side == "right":
+        before = ops.LessEqual()(line, wanted)
+    else:
+        before = ops.Less()(line, wanted)
+    if wanted.dtype.is_float:  # NaN stands behind all numbers
+        before = ops.LogicalOr()(before, ops.NotEqual()(wanted, wanted))
+    counted = ops.cast(before, INT32 if out_int32 else INT64)
+    return ops.ReduceSum()(counted, -1)
+
+
+def bucketize(input: TensorLike, boundaries: Any, *, right: bool = False) -> Any:
+    """Which part between boundaries in order, a list of numbers, each element lies in, Int32: how many are below it,
+    for right those that are equal, too."""
+    line = vector_of("bucketize", "boundaries", boundaries)
+    return ops.cast(searchsorted(ops.cast(line, real_type("bucketize", input.dtype)), input, right=right), INT32)
+
+
+def intopk(x1: TensorLike, x2: TensorLike, k: int) -> Any:
+    """Return whether the score of the class x2[b] is among the k greatest of the row x1[b]; scores that are equal count
+    as one."""
+    own = ops.GatherD()(x1, 1, ops.ExpandDims()(ops.cast(x2, INT64), 1))
+    greater = ops.ReduceSum()(ops.cast(ops.Greater()(x1, own), INT32), 1)
+    return ops.LogicalAnd()(ops.Less()(greater, k), ops.IsFinite()(ops.Squeeze(1)(own)))
+
+
+# Covariances and distances --------------------------------------------------------------------------------
+
+
+def cov(input: TensorLike, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
+    """The covariances of variables, the rows of a matrix; a vector is one variable.
+
+    correction: the number subtracted from the number of observations. fweights: how often each is counted. aweights:
+    how much each counts.
+    """
+    if len(input.shape) > 2:
+        of_rank("cov", "input", input.shape, 2)
+    if input.dtype in HALVES:
+        wide = cov(ops.cast(input, FLOAT32), correction=correction, fweights=fweights, aweights=aweights)
+        return ops.cast(wide, input.dtype)
+    x = _float("cov", ops.atleast_2d(input))
+    weights = ops.ones_like(x[0])
+    for given in (fweights, aweights):
+        weights = weights if given is None else weights * ops.cast(given, x.dtype)
+    total = ops.ReduceSum()(weights)
+    apart = x - ops.ReduceSum(True)(x * weights, 1) / total
+    less = correction
+    if aweights is not None:
+        less = correction * ops.ReduceSum()(weights * ops.cast(aweights, x.dtype)) / total
+    found = ops.MatMul()(apart * weights, ops.Transpose()(apart, (1, 0))) / ops.Maximum()(total - less, 0.0)
+    return found if len(input.shape) == 2 else ops.Reshape()(found, ())
+
+
+def pdist(input: TensorLike, p: float = 2.0) -> Any:
+    """The p-norms of the differences of every two rows, in the order of the first and then of the second."""
+    pairs = chosen_places("pdist", input.shape[-2], 2, False)
+    return ops.vector_norm(ops.Gather()(input, pairs[:, 0], -2) - ops.Gather()(input, pairs[:, 1], -2), p, -1)
+
+
+def cosine_similarity(x1: TensorLike, x2: TensorLike, dim: int = 1, eps: float = 1e-08) -> Any:
+    """The cosine of the angle between vectors along `dim`; their norms are at least eps."""
+    product = ops.Mul()(x1, x2)
+    if product.dtype in HALVES:
+        wide = [ops.cast(x, FLOAT32) for x in (x1, x2)]
+        return ops.cast(cosine_similarity(wide[0], wide[1], dim, eps), product.dtype)
+    shape = product.shape
+    x1, x2 = [ops.broadcast_to(_float("cosine_similarity", x), shape) for x in (x1, x2)]
+    dim = axis_of("cosine_similarity", dim, len(shape))
+    size = ops.Maximum()(ops.vector_norm(x1, 2, dim, True), eps) * ops.Maximum()(ops.vector_norm(x2, 2, dim, True), eps)
+    return ops.ReduceSum()(ops.Mul()(x1, x2) / size, dim)
+
+
+def renorm(input: TensorLike, p: float, axis: int, maxnorm: float) -> Any:
+    """Slices along `axis` made shorter so that the p-norm of each is at most maxnorm."""
+    if input.dtype in HALVES:
+        return ops.cast(renorm(ops.cast(input, FLOAT32), p, axis, maxnorm), input.dtype)
+    axis = axis_of("renorm", axis, len(input.shape))
+    size = ops.vector_norm(input, p, tuple([d for d in range(len(input.shape)) if d != axis]), True)
+    return ops.Select()(ops.Greater()(size, maxnorm), input * (maxnorm / (size + 1e-7)), input)
+
+
+def trapz(y: TensorLike, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Any:
+    """The area below y along `dim`, of trapezia over steps of dx, or between the places x."""
+    axis = axis_of("trapz", dim, len(y.shape))
+    if y.dtype in HALVES:
+        return ops.cast(trapz(ops.cast(y, FLOAT32), x, dx=dx, dim=dim), y.dtype)
+    y, size = _float("trapz", y), y.shape[axis]
+    second = ops.StridedSlice()(y, *part_of(y.shape, (1, size - 1), axis, 1))
+    both = second + ops.StridedSlice()(y, *part_of(y.shape, (size - 1, 1), axis, 0))
+    if x is None:
+        return ops.ReduceSum()(both, axis) * (dx / 2)
+    x = ops.cast(x, y.dtype)
+    if len(x.shape) == 1:
+        x = ops.Reshape()(x, tuple([size if d == axis else 1 for d in range(len(y.shape))]))
+    return ops.ReduceSum()(both * ops.diff(x, 1, axis), axis) * 0.5
+
+
+_EPSILONS = {"Float16": 2.0**-10, "BFloat16": 2.0**-7, "Float32": 2.0**-23, "Float64": 2.0**-52}
+
+
+def signbit(input: TensorLike) -> Any:
+    """Where the input is below 0, or is -0."""
+    below = ops.Less()(input, 0)
+    return ops.LogicalOr()(below, ops.Less()(ops.Reciprocal()(input), 0)) if input.dtype.is_float else below
+
+
+def sgn(input: TensorLike) -> Any:
+    """The sign: -1, 0 or 1; of complex numbers the one of length 1 in their direction."""
+    if not input.dtype.is_complex:
+        return ops.Sign()(input)
+    length = ops.Abs()(input)
+    zero = ops.Equal()(length, 0)
+    return input / ops.cast(ops.Select()(zero, ops.ones_like(length), length), input.dtype)
+
+
+def copysign(x: TensorLike, other: Any) -> Any:
+    """|x| with the sign of the other, a tensor or a number; integers as Float32."""
+    size = ops.Abs()(_float("copysign", x))
+    if isinstance(other, int | float):
+        return -size if math.copysign(1.0, other) < 0 else size
+    return ops.Select()(signbit(other), -size, size)
+
+
+def heaviside(input: TensorLike, values: TensorLike) -> Any:
+    """0 below 0, 1 above, `values` at 0."""
+    above = ops.cast(ops.Greater()(input, 0), input.dtype)
+    return ops.Select()(ops.Equal()(input, 0), values, above)
+
+
+def extremum(kind: Any, x: Any, y: Any) -> Any:
+    found = kind(x, y)
+    if not found.dtype.is_float:
+        return found
+    x, y = ops.cast(x, found.dtype), ops.cast(y, found.dtype)
+    return ops.Select()(ops.IsNan()(x), y, ops.Select()(ops.IsNan()(y), x, found))
+
+
+def lcm(input: TensorLike, other: TensorLike) -> Any:
+    """The least common multiple of integers, 0 if one of them is 0."""
+    common = ops.Gcd()(input, other)
+    shared = ops.Select()(ops.Equal()(common, 0), ops.ones_like(common), common)
+    return ops.Abs()(ops.Mul()(ops.FloorDiv()(input, shared), other))
+
+
+def logit(input: TensorLike, eps: float | None = None) -> Any:
+    """The logarithm of x / (1 - x), of x clipped to [eps, 1 - eps] where eps is given; of integers as Float32."""
+    x = _float("logit", input)
+    x = x if eps is None else ops.clamp(x, eps, 1 - eps)
+    return ops.Log()(x / (1 - x))
+
+
+def mvlgamma(input: TensorLike, p: int) -> Any:
+    """The logarithm of the gamma function of p dimensions; of integers as Float32. Its inputs are above (p - 1) / 2.
+    Raises ValueError if p is below 1."""
+    least("mvlgamma", "p", p, 1)
+    x = _float("mvlgamma", input)
+    total = ops.Lgamma()(x)
+    for i in range(1, p):
+        total = total + ops.Lgamma()(x - 0.5 * i)
+    return total + 0.25 * p * (p - 1) * math.log(math.pi)
+
+
+def polygamma(n: int, input: TensorLike) -> Any:
+    """The n-th derivative of the digamma function, of inputs above 0; n is known when a network is compiled. Raises
+    ValueError if n is below 0."""
+    order = least("polygamma", "n", n, 0)
+    x = _float("polygamma", input)
+    if order == 0:
+        return ops.Digamma()(x)
+    return ops.Zeta()(ops.full_like(x, order + 1.0), x) * float((-1) ** (order + 1) * math.factorial(order))
+
+
+def logcumsumexp(input: TensorLike, axis: int) -> Any:
+    """The logarithm of running sums of exponentials along `axis`, without overflow. Hillis and Steele 1986."""
+    axis = axis_of("logcumsumexp", axis, len(input.shape))
+    size, step = input.shape[axis], 1
+    while step < size:
+        front = ops.StridedSlice()(input, *part_of(input.shape, (step, size - step), axis, 0))
+        later = ops.StridedSlice()(input, *part_of(input.shape, (step, size - step), axis, 1))
+        before = ops.StridedSlice()(input, *part_of(input.shape, (size - step, step), axis, 0))
+        input = ops.Concat(axis)((front, ops.logaddexp(later, before)))
+        step = 2 * step
+    return input
+
+
+def eps(x: TensorLike) -> Any:
+    """The least number whose sum with 1 differs from 1 in the type of x, a tensor of floats, in x's shape. Raises
+    TypeError if x holds no floats."""
+    if not x.dtype.is_float:
+        raise ApiTypeError(f"eps(): x must be a tensor of floats, not of {x.dtype}")
+    return ops.full_like(x, _EPSILONS[x.dtype.name])
+
+
+def is_nonzero(input: TensorLike) -> Any:
+    """Return whether the only element of a tensor is not 0, Bool of shape (). Raises ValueError if there are more."""
+    if input.size != 1:
+        raise ApiValueError(f"is_nonzero(): input must have one element, not {input.size}")
+    return ops.not_equal(ops.reshape(input, ()), 0)
+
+
+def as_floating(x: Any) -> Any:
+    return x if x.dtype.is_float or x.dtype.is_complex else ops.cast(x, FLOAT32)
+
+
+def log_of_sum(x: Any, y: Any, one: float, power: Any, logarithm: Any) -> Any:
+    x, y = as_floating(x), as_floating(y)
+    equal = ops.Equal()(x, y)
+    apart = ops.Select()(equal, ops.zeros_like(x + y), ops.Sub()(x, y))  # infinite ones have no difference
+    larger = ops.Maximum()(x, y)
+    return ops.Select()(equal, (x + y) * 0.5 + one, larger + logarithm(power(-ops.Abs()(apart)) + 1))
+
+
+def logaddexp(input: TensorLike, other: TensorLike) -> Any:
+    """The logarithm of the sum of both exponentials, without overflow."""
+    return log_of_sum(input, other, math.log(2), ops.Exp(), lambda x: ops.Log1p()(x - 1))
+
+
+def float_power(input: Any, exponent: Any) -> Any:
+    """A power in Float64, of a tensor and a tensor or a number."""
+    if isinstance(input, int | float):
+        return ops.Pow()(input, ops.cast(exponent, FLOAT64))
+    if not isinstance(exponent, int | float):
+        exponent = ops.cast(exponent, FLOAT64)
+    return ops.Pow()(ops.cast(input, FLOAT64), exponent)
+
+
+def sinc(input: TensorLike) -> Any:
+    """sin(pi x) / (pi x), 1 at 0."""
+    x = as_floating(input)
+    zero = ops.Equal()(x, 0)
+    angle = ops.Select()(zero, ops.ones_like(x), x) * math.pi
+    return ops.Select()(zero, ops.ones_like(x), ops.Sin()(angle) / angle)
+
+
+def nansum(input: TensorLike, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
+    """The sum along `axis`, None for all, of the elements that are not NaN."""
+    x = ops.Select()(ops.IsNan()(input), ops.zeros_like(input), input) if input.dtype.is_float else input
+    return ops.sum(x, axis, keepdims, dtype=dtype)
+
+
+def nanmean(input: TensorLike, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
+    """The mean along `axis`, None for all, of the elements that are not NaN; NaN if nothing is."""
+    x = as_floating(input) if dtype is None else ops.cast(input, dtype)
+    numbers = ops.cast(ops.Equal()(x, x), x.dtype)
+    return nansum(x, axis, keepdims) / ops.sum(numbers, axis, keepdims)
+
+
+def dot(input: Any = None, other: Any = None, *, x1: Any = None, x2: Any = None) -> Any:
+    """Products summed along the last dimension of the input and the last but one of the other, its only one if it is a
+    vector; a number multiplies. x1, x2: the older names of both."""
+    input, other = (input if x1 is None else x1), (other if x2 is None else x2)
+    if input is None or other is None:
+        raise ApiTypeError("ops.dot(): takes two tensors, input and other")
+    if not input.shape or not other.shape:
+        return ops.Mul()(input, other)
+    return ops.tensor_dot(input, other, ((len(input.shape) - 1,), (max(0, len(other.shape) - 2),)))
+
+
+def inner(input: TensorLike, other: TensorLike) -> Any:
+    """Products summed along the last dimension of both; a number multiplies."""
+    if not input.shape or not other.shape:
+        return ops.Mul()(input, other)
+    return ops.tensor_dot(input, other, ((len(input.shape) - 1,), (len(other.shape) - 1,)))
+
+
+def trace(input: TensorLike) -> Any:
+    """The sum of a matrix's diagonal."""
+    of_rank("ops.trace", "input", input.shape, 2)
+    is_on_it = ops.Equal()(ops.eye(*input.shape, FLOAT32), 1)
+    return ops.ReduceSum()(ops.where(is_on_it, input, ops.zeros_like(input)))  # no product: 0 times NaN is NaN
+
+
+def diff(x: TensorLike, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """Differences of neighbours along `axis`, n times, with `prepend` before and `append` after."""
+    if prepend is not None:
+        x = ops.concat((prepend, x), axis)
+    if append is not None:
+        x = ops.concat((x, append), axis)
+    for _ in range(times("ops.diff", n, x.shape, axis)):
+        first, second, size = neighbours(x.shape, axis)
+        x = ops.Slice()(x, second, size) - ops.Slice()(x, first, size)
+    return x
+
+
+def hstack(tensors: Sequence[Any]) -> Any:
+    """Tensors side by side: along dimension 1, vectors along their only one."""
+    for x in tensors:
+        if not hasattr(x, "shape"):
+            no_tensor("ops.hstack", x)
+    return ops.concat(tensors, 1 if tensors and len(tensors[0].shape) > 1 else 0)
+
+
+def vstack(inputs: Sequence[Any]) -> Any:
+    """Tensors one below another: along dimension 0, vectors as rows."""
+    for x in inputs:
+        if not hasattr(x, "shape"):
+            no_tensor("ops.vstack", x)
+    return ops.concat([ops.ExpandDims()(x, 0) if len(x.shape) == 1 else x for x in inputs], 0)
+
+
+def column_stack(tensors: Sequence[Any]) -> Any:
+    """Tensors along dimension 1, vectors as columns."""
+    for x in tensors:
+        if not hasattr(x, "shape"):
+            no_tensor("ops.column_stack", x)
+    return ops.concat([ops.ExpandDims()(x, 1) if len(x.shape) == 1 else x for x in tensors], 1)

@@ -1,0 +1,161 @@
+"""These functions pool images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.mindspore_api import ops
+from mspc.mindspore_api.errors import ApiValueError
+
+
+def max_pool2d(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, return_indices: bool = False,
+    ceil_mode: bool = False,
+) -> Any:  # fmt: skip
+    """The greatest value of every window, and with `return_indices` its place in the image, Int64; `stride` is
+    `kernel_size` unless given."""
+    moves = kernel_size if stride is None else stride
+    if return_indices:
+        return ops.MaxPoolWithArgmaxV2(kernel_size, moves, padding, dilation, ceil_mode)(x)
+    return ops.MaxPool(kernel_size, moves, "pad", "NCHW", padding, dilation, ceil_mode)(x)
+
+
+def max_pool3d(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:  # fmt: skip
+    """max_pool2d over depth, height and width; the last two arguments are the other way round, as in MindSpore."""
+    moves = kernel_size if stride is None else stride
+    if return_indices:
+        return ops.MaxPool3DWithArgmax(kernel_size, moves, padding, dilation, ceil_mode)(x)
+    return ops.MaxPool3D(kernel_size, moves, "pad", padding, ceil_mode, "NCDHW", dilation=dilation)(x)
+
+
+def avg_pool2d(
+    input_x: Any, kernel_size: Any = 1, stride: Any = 1, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: Any = 0,
+) -> Any:  # fmt: skip
+    """The mean of every window; `divisor_override` of 0 or None divides by the places that count."""
+    op = ops.AvgPool(
+        kernel_size, stride, "pad", "NCHW", padding, 1, ceil_mode, count_include_pad, divisor_override or None
+    )
+    return op(input_x)
+
+
+def avg_pool1d(
+    input_x: Any, kernel_size: int = 1, stride: int = 1, padding: int = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Any:  # fmt: skip
+    """The mean of every window of [n, c, l]."""
+    sides = (0, 0, padding, padding)
+    op = ops.AvgPool((1, kernel_size), (1, stride), "pad", "NCHW", sides, 1, ceil_mode, count_include_pad)
+    return ops.squeeze(op(ops.expand_dims(input_x, 2)), 2)
+
+
+def avg_pool3d(
+    input_x: Any, kernel_size: Any = 1, stride: Any = 1, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: Any = 0,
+) -> Any:  # fmt: skip
+    """The mean of every window over depth, height and width."""
+    op = ops.AvgPool3D(kernel_size, stride, "pad", padding, ceil_mode, count_include_pad, divisor_override)
+    return op(input_x)
+
+
+def lp_pool1d(x: Any, norm_type: Any, kernel_size: int, stride: Any = None, ceil_mode: bool = False) -> Any:
+    """The roots of order `norm_type` of the sums of x**norm_type in every window of [n, c, l] or [c, l]."""
+    single = len(x.shape) == 2
+    rows = ops.expand_dims(ops.expand_dims(x, 0) if single else x, 2)
+    step = kernel_size if stride is None else stride
+    out = ops.squeeze(lp_pool2d(rows, norm_type, (1, kernel_size), (1, step), ceil_mode), 2)
+    return ops.squeeze(out, 0) if single else out
+
+
+def lp_pool2d(x: Any, norm_type: Any, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Any:
+    """The roots of order `norm_type` of the sums of x**norm_type in every window of images [n, c, h, w]; the largest
+    |x| for inf."""
+    sizes = tuple(kernel_size) if isinstance(kernel_size, (tuple, list)) else (kernel_size, kernel_size)
+    moves = sizes if stride is None else stride
+    if norm_type == float("inf"):
+        return ops.max_pool2d(ops.abs(x), sizes, moves, ceil_mode=ceil_mode)
+    mean = ops.AvgPool(sizes, moves, "pad", "NCHW", 0, 1, ceil_mode)(x**norm_type)
+    return (ops.sign(mean) * ops.relu(ops.abs(mean)) * (sizes[0] * sizes[1])) ** (1.0 / norm_type)
+
+
+def max_unpool1d(
+    x: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
+) -> Any:
+    """max_unpool2d of [n, c, l] or [c, l]."""
+    size, step, pad = [
+        value[0] if isinstance(value, (tuple, list)) else value for value in (kernel_size, stride, padding)
+    ]
+    wanted = None if output_size is None else (*tuple(output_size)[:-1], 1, tuple(output_size)[-1])
+    rows, places = ops.expand_dims(x, -2), ops.expand_dims(indices, -2)
+    moves = None if step is None else (1, step)
+    return ops.squeeze(max_unpool2d(rows, places, (1, size), moves, (0, pad), wanted), -2)
+
+
+def max_unpool2d(
+    x: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
+) -> Any:
+    """Zeros with the values of x at the places `indices` of images [n, c, h, w] or [c, h, w].
+
+    output_size: height and width, or the whole shape, of the result; unless given the least that a pooling with these
+    windows makes x of.
+    """
+    op = ops.MaxUnpool2D(kernel_size, 0 if stride is None else stride, padding, _batched_size(x, output_size, 2))
+    if len(x.shape) == 3:
+        return ops.squeeze(op(ops.expand_dims(x, 0), ops.expand_dims(indices, 0)), 0)
+    return op(x, indices)
+
+
+def max_unpool3d(
+    x: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
+) -> Any:
+    """max_unpool2d of [n, c, d, h, w] or [c, d, h, w]."""
+    op = ops.MaxUnpool3D(kernel_size, 0 if stride is None else stride, padding, _batched_size(x, output_size, 3))
+    if len(x.shape) == 4:
+        return ops.squeeze(op(ops.expand_dims(x, 0), ops.expand_dims(indices, 0)), 0)
+    return op(x, indices)
+
+
+def _batched_size(x: Any, output_size: Any, dims: int) -> Any:
+    """The shape of the result with a batch, () if none is given."""
+    if output_size is None:
+        return ()
+    if len(output_size) not in (dims, len(x.shape)):
+        raise ApiValueError(f"max_unpool{dims}d: output_size {output_size} must be {dims} numbers or the whole shape")
+    lead = x.shape[:-dims] if len(x.shape) == dims + 2 else (1, *x.shape[:-dims])
+    return (*lead, *tuple(output_size)[-dims:])
+
+
+def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
+    """Means of as many windows as `output_size` says, which cover images [n, c, h, w] or [c, h, w]."""
+    found = ops.AdaptiveAvgPool2D(output_size)(_batched(input, 4))
+    return found if len(input.shape) > 3 else ops.Squeeze(0)(found)
+
+
+def adaptive_max_pool1d(input: Any, output_size: int) -> Any:
+    """The greatest values of `output_size` windows that cover [n, c, l] or [c, l]."""
+    out, _ = ops.AdaptiveMaxPool2D((1, output_size))(_batched(ops.expand_dims(input, -2), 4))
+    return ops.reshape(out, (*input.shape[:-1], output_size))
+
+
+def adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
+    """The greatest values of as many windows as `output_size` says, which cover images [n, c, h, w] or [c, h, w], and
+    with `return_indices` their places in the image, Int64."""
+    out, places = ops.AdaptiveMaxPool2D(output_size)(_batched(input, 4))
+    if len(input.shape) == 3:
+        out, places = ops.squeeze(out, 0), ops.squeeze(places, 0)
+    return (out, places) if return_indices else out
+
+
+def adaptive_max_pool3d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
+    """adaptive_max_pool2d over depth, height and width; places are Int32."""
+    out, places = ops.AdaptiveMaxPool3D(output_size)(_batched(input, 5))
+    if len(input.shape) == 4:
+        out, places = ops.squeeze(out, 0), ops.squeeze(places, 0)
+    return (out, places) if return_indices else out
+
+
+def _batched(x: Any, rank: int) -> Any:
+    return ops.expand_dims(x, 0) if len(x.shape) == rank - 1 else x

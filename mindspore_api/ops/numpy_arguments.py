@@ -1,0 +1,159 @@
+"""Arguments of functions of `mindspore.numpy` are checked and worked out when a network is compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.types import BOOL, FLOAT32, INT32, DType, dtype_of
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.ops.function_arguments import Shape, axis_of
+from mspc.ops.operator_arguments import describe
+
+_NARROWED = {"int64": np.int32, "float64": np.float32}
+"""Numbers of Python become tensors of 32 bits."""
+
+
+def number_kind(value: Any) -> DType:
+    """The element type that a number of Python gets."""
+    return BOOL if isinstance(value, bool) else INT32 if isinstance(value, int) else FLOAT32
+
+
+def made_of(name: str, obj: Any, dtype: Any = None) -> Tensor:
+    """A tensor of numbers, of nested lists of them, or of tensors known when the network is compiled. Raises TypeError
+    if it is something else."""
+    if isinstance(obj, Tensor):
+        return obj if dtype is None else obj.astype(dtype_of(dtype))
+    try:
+        array = np.asarray(_plain(obj))
+    except ValueError:
+        raise ApiValueError(f"{name}(): the lists in {describe(obj)} are not of one length") from None
+    if array.dtype.kind not in "biufc":
+        raise ApiTypeError(f"{name}(): {describe(obj)} is neither numbers nor a list of them")
+    if dtype is None and not isinstance(obj, np.ndarray):
+        array = array.astype(_NARROWED.get(array.dtype.name, array.dtype))
+    return Tensor(array if dtype is None else array.astype(dtype_of(dtype).numpy))
+
+
+def _plain(obj: Any) -> Any:
+    if isinstance(obj, (tuple, list)):
+        return [_plain(item) for item in obj]
+    return obj.asnumpy() if isinstance(obj, Tensor) else obj
+
+
+def float_type(dtype: DType) -> DType:
+    """The element type in which a function of real numbers computes."""
+    return dtype if dtype.is_float or dtype.is_complex else FLOAT32
+
+
+def joint(first: DType, second: DType) -> DType:
+    """The element type of a result of two tensors: the wider one of the higher kind, integers below floats."""
+    ranks = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+    if first == second or ranks[first.kind] != ranks[second.kind]:
+        return first if ranks[first.kind] >= ranks[second.kind] else second
+    if {first.name, second.name} == {"Float16", "BFloat16"}:
+        return FLOAT32
+    if first.kind != second.kind:
+        return dtype_of(np.promote_types(first.numpy, second.numpy))
+    return first if first.itemsize >= second.itemsize else second
+
+
+def joint_of(dtypes: Sequence[DType]) -> DType:
+    """The element type of a result of some tensors."""
+    found = dtypes[0]
+    for dtype in dtypes[1:]:
+        found = joint(found, dtype)
+    return found
+
+
+def promoted(*given: Any) -> DType:
+    """The element type of a result of tensors, element types and numbers."""
+    return joint_of([
+        value.dtype if hasattr(value, "shape") else number_kind(value) if isinstance(value, (bool, int, float))
+        else dtype_of(value) for value in given
+    ])  # fmt: skip
+
+
+def spaced(name: str, values: Any, num: Any) -> int:
+    """How many numbers. Raises TypeError, ValueError if it is none."""
+    if isinstance(num, bool) or not isinstance(num, int):
+        raise ApiTypeError(f"{name}(): num must be an int, not {describe(num)}")
+    if num < 0:
+        raise ApiValueError(f"{name}(): num {num} must be at least 0")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ApiTypeError(f"{name}(): start and stop must be numbers, not {describe(value)}")
+    return num
+
+
+def line(start: float, stop: float, num: int, endpoint: bool) -> np.ndarray:
+    """`num` numbers from start to stop, Float64."""
+    return np.linspace(start, stop, num, endpoint=endpoint)
+
+
+def made_line(values: np.ndarray, dtype: Any) -> Tensor:
+    """They as a tensor, Float32 unless `dtype` is given."""
+    return Tensor(values.astype((FLOAT32 if dtype is None else dtype_of(dtype)).numpy))
+
+
+def pieces(name: str, size: int, wanted: Any, equal: bool) -> list[tuple[int, int]]:
+    """(first, behind the last) of every part of a dimension, of a number of parts or split at places. Raises ValueError
+    if `equal` parts are requested and there are none."""
+    if isinstance(wanted, int):
+        if wanted < 1 or (equal and size % wanted):
+            raise ApiValueError(f"{name}(): {size} elements cannot be split into {wanted} equal parts")
+        ends = np.cumsum([size // wanted + (i < size % wanted) for i in range(wanted)]).tolist()
+        return list(zip([0, *ends[:-1]], ends, strict=True))
+    places = [slice(0, place).indices(size)[1] for place in wanted]
+    return list(zip([0, *places], [*places, size], strict=True))
+
+
+def moved(rank: int, source: Any, destination: Any) -> Shape:
+    """The order of dimensions with some of them moved to other places."""
+    given = [source] if isinstance(source, int) else list(source)
+    wanted = [destination] if isinstance(destination, int) else list(destination)
+    if len(given) != len(wanted):
+        raise ApiValueError(f"moveaxis(): {len(given)} dimensions cannot go to {len(wanted)} places")
+    places = {axis_of("moveaxis", w, rank): axis_of("moveaxis", g, rank) for g, w in zip(given, wanted, strict=True)}
+    others = iter(d for d in range(rank) if d not in places.values())
+    return tuple(places[d] if d in places else next(others) for d in range(rank))
+
+
+def triangle(kind: str, n: int, k: int, m: Any) -> tuple[Tensor, Tensor]:
+    """Places of a triangle of an n x m matrix: two tensors, Int32."""
+    found = (np.tril_indices if kind == "tril" else np.triu_indices)(n, k, m)
+    return Tensor(found[0].astype(np.int32)), Tensor(found[1].astype(np.int32))
+
+
+def window(kind: str, size: int) -> Tensor:
+    """The weights of a window, Float32. Raises ValueError for no size."""
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise ApiTypeError(f"{kind}(): M must be an int, not {describe(size)}")
+    return Tensor(getattr(np, kind)(size).astype(np.float32))
+
+
+def grid(shape: Shape) -> list[Tensor]:
+    """The places of every element along every dimension, Int32."""
+    return [Tensor(found) for found in np.indices(shape, np.int32)]
+
+
+def share(count: float) -> float:
+    """1 / count, infinity for 0."""
+    return math.inf if count == 0 else 1.0 / count
+
+
+def padded_widths(name: str, width: Any, rank: int) -> tuple[tuple[int, int], ...]:
+    """(elements ahead, elements behind) of every dimension."""
+    found = np.broadcast_to(np.asarray(width), (rank, 2))
+    if found.dtype.kind != "i" or (found < 0).any():
+        raise ApiValueError(f"{name}(): pad_width must be numbers from 0 on, not {describe(width)}")
+    return tuple((int(first), int(last)) for first, last in found)
+
+
+def refuse(name: str, what: str) -> None:
+    """Raises ValueError for a request that a function does not serve."""
+    raise ApiValueError(f"numpy.{name}(): {what} is not supported")

@@ -1,0 +1,178 @@
+"""Options of the search for strategies and of its cost model in automatic mode."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mspc.mindspore_api import state
+from mspc.mindspore_api.context import set_auto_parallel_context
+from mspc.mindspore_api.errors import ApiKeyError, ApiTypeError, ApiValueError
+from mspc.mindspore_api.setting_kind import checked, place_of_caller, say_once
+from mspc.mindspore_api.settings import ALGORITHM
+
+if TYPE_CHECKING:
+    from typing import TypedDict, Unpack
+
+    class AlgoParameters(TypedDict, total=False):
+        """Keywords of `set_algo_parameters`, which `settings.ALGORITHM` describes."""
+
+        fully_use_devices: bool
+        elementwise_op_strategy_follow: bool
+        enable_algo_approxi: bool
+        algo_approxi_epsilon: float
+        tensor_slice_align_enable: bool
+        tensor_slice_align_size: int
+
+
+DEFAULTS: dict[str, Any] = {name: setting.default for name, setting in ALGORITHM.items()}
+_KEY = "algo_parameters"
+
+
+def set_algo_parameters(**values: Unpack[AlgoParameters]) -> None:
+    """Set options of the search for strategies. They are checked and stored; sharding propagation has no use for them,
+    as a warning says. Raises ValueError if an option is not known, or a number lies outside its range; TypeError for a
+    value of the wrong type."""
+    for key, value in values.items():
+        _check(key, value)
+    _stored().update(checked("set_algo_parameters", ALGORITHM, values))
+
+
+def get_algo_parameters(attr_key: str) -> Any:
+    """The value of an option. Raises ValueError for an unknown one."""
+    if attr_key not in DEFAULTS:
+        raise _unknown("get_algo_parameters", attr_key)
+    return _stored().get(attr_key, DEFAULTS[attr_key])
+
+
+def reset_algo_parameters() -> None:
+    """Give every option its default."""
+    _stored().clear()
+
+
+def _stored() -> dict[str, Any]:
+    return state.current().general.setdefault(_KEY, {})
+
+
+def _check(key: str, value: Any) -> None:
+    if key not in DEFAULTS:
+        raise _unknown("set_algo_parameters", key)
+    kind = type(DEFAULTS[key])
+    if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
+        raise ApiTypeError(f"set_algo_parameters: {key} must be of type {kind.__name__}, not {value!r}")
+    if key == "algo_approxi_epsilon" and not 0 < value <= 1:
+        raise ApiValueError(f"set_algo_parameters: algo_approxi_epsilon {value} must be in (0, 1]")
+    if key == "tensor_slice_align_size" and not 1 <= value <= 1024:
+        raise ApiValueError(f"set_algo_parameters: tensor_slice_align_size {value} must be from 1 to 1024")
+
+
+def _unknown(function: str, key: str) -> ApiValueError:
+    return ApiValueError(f"{function} has no option {key!r}", [f"it takes {', '.join(DEFAULTS)}"])
+
+
+_DEFAULTS: dict[str, Any] = {
+    "device_memory_capacity": 16 * 1024.0**3, "costmodel_alpha": 1.0, "costmodel_beta": 400.0, "costmodel_gamma": 0.001,
+    "costmodel_communi_threshold": 2048.0, "costmodel_communi_const": 3072.0, "costmodel_communi_bias": 1024.0,
+    "multi_subgraphs": False, "run_phase": 0, "costmodel_allreduce_fusion_algorithm": 0,
+    "costmodel_allreduce_fusion_times": 0, "costmodel_allreduce_fusion_tail_percent": 0.1,
+    "costmodel_allreduce_fusion_tail_time": 0.1, "costmodel_allreduce_fusion_allreduce_inherent_time": 0.1,
+    "costmodel_allreduce_fusion_allreduce_bandwidth": 0.1, "costmodel_allreduce_fusion_computation_time_parameter": 0.1,
+    "dp_algo_single_loop": True, "rp_matmul_mem_coef": 0.1,
+}  # fmt: skip
+_COST_KEY = "cost_model"
+
+
+def set_cost_model_context(**kwargs: Any) -> None:
+    """Store weights, and say that they change nothing. Raises ValueError if there is no such weight."""
+    for name, value in kwargs.items():
+        if name not in _DEFAULTS:
+            raise ApiValueError(f"set_cost_model_context has no option {name!r}", [f"it takes {', '.join(_DEFAULTS)}"])
+        if value != _DEFAULTS[name]:
+            say_once(
+                f"cost model {name}",
+                f"{place_of_caller()}{name}={value!r} of the cost model changes nothing here: mspc estimates costs "
+                "from the links and machines that it knows",
+            )
+        _stored_costs()[name] = value
+
+
+def get_cost_model_context(attr_key: str) -> Any:
+    """The weight that was set, or its default. Raises ValueError for an unknown one."""
+    if attr_key not in _DEFAULTS:
+        raise ApiValueError(f"get_cost_model_context has no option {attr_key!r}")
+    return _stored_costs().get(attr_key, _DEFAULTS[attr_key])
+
+
+def reset_cost_model_context() -> None:
+    """Give every weight its default."""
+    _stored_costs().clear()
+
+
+def _stored_costs() -> dict[str, Any]:
+    return state.current().general.setdefault(_COST_KEY, {})
+
+
+class CostModelContext:
+    """The weights as methods, `set_costmodel_alpha(1.0)` and `get_costmodel_alpha()`."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        kind, _, key = name.partition("_")
+        if kind not in ("get", "set") or key not in _DEFAULTS:
+            raise AttributeError(name)
+        if kind == "get":
+            return lambda: get_cost_model_context(key)
+        return lambda value: set_cost_model_context(**{key: value})
+
+    def reset_cost_model(self) -> None:
+        """Give every weight its default."""
+        reset_cost_model_context()
+
+
+def cost_model_context() -> CostModelContext:
+    """The weights as methods."""
+    return CostModelContext()
+
+
+def _set_multi_subgraphs(multi_subgraph: bool = True) -> None:
+    set_cost_model_context(multi_subgraphs=multi_subgraph)
+
+
+def _get_multi_subgraphs() -> bool:
+    return get_cost_model_context("multi_subgraphs")
+
+
+def _set_algo_single_loop(single_loop: bool = True) -> None:
+    set_cost_model_context(dp_algo_single_loop=single_loop)
+
+
+def _get_algo_single_loop() -> bool:
+    return get_cost_model_context("dp_algo_single_loop")
+
+
+def _set_rp_matmul_mem_coef(coef: float) -> None:
+    set_cost_model_context(rp_matmul_mem_coef=coef)
+
+
+def _get_rp_matmul_mem_coef() -> float:
+    return get_cost_model_context("rp_matmul_mem_coef")
+
+
+def set_op_strategy_config(mode: str = "SAVE", path: Any = "") -> None:
+    """Name the file in which a compile stores the strategies of operators, or from which it takes them, as the entries
+    operator_save_file and operator_load_file of `strategy_ckpt_config` do.
+
+    Args:
+        mode: "SAVE" or "LOAD". path: an absolute path that ends in ".json".
+
+    Raises KeyError if another mode, or a path that is not absolute or ends otherwise; ValueError if there is no such
+    file to load.
+    """
+    if not isinstance(path, str | os.PathLike) or not os.path.isabs(path):
+        raise ApiKeyError(f"set_op_strategy_config: path {path!r} is not absolute")
+    if os.path.splitext(path)[1] != ".json":
+        raise ApiKeyError(f"set_op_strategy_config: path {path!r} does not end in '.json'")
+    if mode not in ("SAVE", "LOAD"):
+        raise ApiKeyError(f"set_op_strategy_config: mode {mode!r} is neither 'SAVE' nor 'LOAD'")
+    entry = "operator_save_file" if mode == "SAVE" else "operator_load_file"
+    set_auto_parallel_context(strategy_ckpt_config={entry: os.fspath(path)})

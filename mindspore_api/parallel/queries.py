@@ -1,0 +1,151 @@
+"""Training steps ask MindSpore's private `parallel._utils` how a script runs in parallel; this module answers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mspc.ir.layout import Layout
+from mspc.mindspore_api import context, state
+from mspc.mindspore_api.context import _reset_auto_parallel_context  # noqa: F401  # scripts import it from here
+from mspc.mindspore_api.errors import ApiRuntimeError, ApiValueError
+
+_SHARDED = ("semi_auto_parallel", "auto_parallel")
+
+
+def _get_parallel_mode() -> str:
+    """One of `ParallelMode`."""
+    return context.get_auto_parallel_context("parallel_mode")
+
+
+def _get_device_num() -> int:
+    """How many ranks there are."""
+    return context.get_auto_parallel_context("device_num") or state.current().size
+
+
+def _get_stage_device_num() -> int:
+    """How many ranks a stage of a pipeline has; there is one stage."""
+    return _get_device_num()
+
+
+def _get_pipeline_stages() -> int:
+    return context.get_auto_parallel_context("pipeline_stages")
+
+
+def _get_global_rank() -> int:
+    """This rank's number."""
+    return context.get_auto_parallel_context("global_rank")
+
+
+def _get_gradients_mean() -> bool:
+    return context.get_auto_parallel_context("gradients_mean")
+
+
+def _get_full_batch() -> bool:
+    return context.get_auto_parallel_context("full_batch")
+
+
+def _get_parameter_broadcast() -> bool:
+    return context.get_auto_parallel_context("parameter_broadcast")
+
+
+def _get_enable_parallel_optimizer() -> bool:
+    return context.get_auto_parallel_context("enable_parallel_optimizer")
+
+
+def _get_grad_accumulation_shard() -> bool:
+    """Return whether accumulated gradients are sharded; they are sharded as their parameters, which no setting says."""
+    return False
+
+
+def _is_parallel_mode() -> bool:
+    """Return whether one graph is sharded for all ranks, or ranks add up gradients."""
+    return _get_parallel_mode() != "stand_alone" and _get_device_num() > 1
+
+
+def _is_in_auto_parallel_mode() -> bool:
+    """Return whether one graph is sharded for all ranks."""
+    return _get_parallel_mode() in _SHARDED
+
+
+def _is_in_data_parallel_mode() -> bool:
+    return _get_parallel_mode() == "data_parallel"
+
+
+def _is_in_hybrid_parallel_mode() -> bool:
+    return _get_parallel_mode() == "hybrid_parallel"
+
+
+def _is_pynative_parallel() -> bool:
+    """Return whether operators of a sharded network run one by one; networks are one graph always."""
+    return False
+
+
+def _is_sharding_propagation() -> bool:
+    return context.get_auto_parallel_context("search_mode") == "sharding_propagation"
+
+
+def _need_to_full() -> bool:
+    return _is_in_auto_parallel_mode() and not _get_full_batch()
+
+
+def _to_full_shapes(shapes: Any, device_num: int) -> list[tuple[int, ...]]:
+    return [(shape[0] * device_num, *shape[1:]) if len(shape) else () for shape in map(tuple, shapes)]
+
+
+def _grads_divided_by_device_num_if_recomputation(grads: Any) -> Any:
+    """The gradients as they are: those of a graph count the global batch once."""
+    return grads
+
+
+def _check_full_batch() -> None:
+    """Raises RuntimeError if the global batch is requested in a mode that knows none."""
+    if _get_full_batch() and not _is_in_auto_parallel_mode():
+        raise ApiRuntimeError(f"full_batch counts in {' and '.join(_SHARDED)} mode, not in {_get_parallel_mode()} mode")
+
+
+def _device_number_check(parallel_mode: str, device_number: int) -> None:
+    """Raises ValueError if one rank alone is to run in parallel as `parallel_mode` says, or several are not."""
+    if parallel_mode == "stand_alone" and device_number != 1:
+        raise ApiValueError(f"stand_alone mode runs on one rank, not on {device_number}")
+
+
+def _parameter_broadcast_check(parallel_mode: str, parameter_broadcast: Any) -> None:
+    """Raises ValueError if parameters are to be broadcast and `parallel_mode` knows no ranks."""
+    if parameter_broadcast and parallel_mode == "stand_alone":
+        raise ApiValueError("parameter_broadcast counts in parallel modes, not in stand_alone mode")
+
+
+def _parallel_predict_check() -> None:
+    """Every mode predicts."""
+
+
+def _infer_rank_list(train_map: Any, predict_map: Any = None) -> dict[str, tuple[list[int], bool]]:
+    """From which ranks' files a parameter of a network that predicts comes: by name (ranks, whether the slice of the
+    only one is this rank's own). A map has the device matrix and the tensor map of every parameter."""
+    found: dict[str, tuple[list[int], bool]] = {}
+    rank = state.current().rank
+    for name, (mesh, tensor_map, *_) in train_map.items():
+        trained = _layout_of(mesh, tensor_map)
+        wanted = predict_map.get(name) if predict_map else None
+        first = {trained.slice_index(r): r for r in reversed(range(trained.ranks))}
+        if trained.is_replicated:
+            found[name] = ([0], False)
+        elif wanted is not None and _layout_of(*wanted[:2]).strategy == trained.strategy:
+            found[name] = ([first[_layout_of(*wanted[:2]).slice_index(rank % math.prod(wanted[0]))]], True)
+        else:
+            found[name] = (sorted(first.values()), False)
+    return found
+
+
+def _layout_of(mesh: Any, tensor_map: Any) -> Layout:
+    return Layout.of(mesh, [() if axis < 0 else (len(mesh) - 1 - axis,) for axis in tensor_map])
+
+
+def _reset_op_id() -> None:
+    """Number operators from 0: every compile does."""
+
+
+def _is_initialized() -> bool:
+    """Return whether `init()` was called."""
+    return state.current().initialized

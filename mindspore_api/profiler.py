@@ -1,0 +1,195 @@
+"""`mindspore.profiler` takes what scripts ask of it, and says that `mspc run --profile` times their steps instead."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from mspc.mindspore_api.errors import ApiTypeError
+from mspc.mindspore_api.setting_kind import place_of_caller, say_once
+from mspc.mindspore_api.train.callback import Callback
+
+__all__ = [
+    "AicoreMetrics", "DynamicProfilerMonitor", "ExportType", "HostSystem", "Profiler", "ProfilerActivity",
+    "ProfilerLevel", "_ExperimentalConfig", "mstx", "profile", "schedule", "tensorboard_trace_handler",
+]  # fmt: skip
+
+
+class ProfilerLevel(enum.Enum):
+    """How much MindSpore's profiler notes."""
+
+    LevelNone = "LevelNone"
+    Level0 = "Level0"
+    Level1 = "Level1"
+    Level2 = "Level2"
+
+
+class ProfilerActivity(enum.Enum):
+    """Activities that MindSpore's profiler records."""
+
+    CPU = "CPU"
+    GPU = "GPU"
+    NPU = "NPU"
+
+
+class AicoreMetrics(enum.Enum):
+    """Counters of an Ascend device in MindSpore's profiler."""
+
+    AiCoreNone = "AiCoreNone"
+    ArithmeticUtilization = "ArithmeticUtilization"
+    PipeUtilization = "PipeUtilization"
+    Memory = "Memory"
+    MemoryL0 = "MemoryL0"
+    ResourceConflictRatio = "ResourceConflictRatio"
+    MemoryUB = "MemoryUB"
+    L2Cache = "L2Cache"
+
+
+class ExportType(enum.Enum):
+    """Forms of the files that MindSpore's profiler writes."""
+
+    Db = "db"
+    Text = "text"
+
+
+class HostSystem(enum.Enum):
+    """Facts of the host for MindSpore's profiler."""
+
+    CPU = "cpu"
+    MEM = "mem"
+    DISK = "disk"
+    NETWORK = "network"
+    OSRT = "osrt"
+
+
+class Profiler:
+    """MindSpore's timer of training. Takes its arguments, notes nothing, and says so: `mspc run --profile FILE` times
+    the steps of a script as it stands."""
+
+    def __init__(self, **_: Any) -> None:
+        self.say_nothing_is_noted(type(self).__name__)
+
+    @staticmethod
+    def say_nothing_is_noted(name: str) -> None:
+        """Say so once, of the class that a script makes."""
+        how = "`mspc run SCRIPT --profile FILE` times the steps of a script as it stands"
+        say_once("Profiler", f"{place_of_caller()}{name} notes nothing here: {how}")
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def start(self) -> None:
+        """Nothing begins."""
+
+    def stop(self) -> None:
+        """Nothing ends."""
+
+    def step(self) -> None:
+        """Nothing is counted."""
+
+    def analyse(self, *_: Any, **__: Any) -> None:
+        """There is nothing to look at."""
+
+    def add_metadata(self, *_: Any, **__: Any) -> None:
+        """Nothing is written."""
+
+    def add_metadata_json(self, *_: Any, **__: Any) -> None:
+        """Nothing is written."""
+
+
+class profile(Profiler):
+    """The Profiler under its newer name."""
+
+
+def schedule(
+    *, wait: int = 0, active: int, warmup: int = 0, repeat: int = 0, skip_first: int = 0
+) -> Callable[[int], str]:
+    """Which steps would be noted: a function of the step's number, "record" or "none". Raises TypeError if a number is
+    no integer from 0 on."""
+    named = {"wait": wait, "active": active, "warmup": warmup, "repeat": repeat, "skip_first": skip_first}
+    for name, value in named.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ApiTypeError(f"schedule: {name} must be an integer from 0 on, not {value!r}")
+    turn = wait + warmup + active
+
+    def action(step: int) -> str:
+        place = step - skip_first
+        if place < 0 or not turn or (repeat and place >= repeat * turn):
+            return "none"
+        return "record" if place % turn >= wait + warmup else "none"
+
+    return action
+
+
+def tensorboard_trace_handler(*_: Any, **__: Any) -> Callable[[Any], None]:
+    """The writer of a trace; writes none, as there is none."""
+
+    def handler(_profiler: Any) -> None: ...
+
+    return handler
+
+
+class _ExperimentalConfig:
+    """Further options of MindSpore's profiler, stored as attributes: what it is given to notes nothing, and says so.
+    Raises TypeError if there is no option of a name."""
+
+    def __init__(self, **options: Any) -> None:
+        unknown = sorted(options.keys() - _OPTIONS.keys())
+        if unknown:
+            raise ApiTypeError(f"_ExperimentalConfig has no option {unknown[0]!r}", [f"it takes {', '.join(_OPTIONS)}"])
+        self.__dict__.update({**_OPTIONS, **options})
+
+
+_OPTIONS: dict[str, Any] = {
+    "profiler_level": ProfilerLevel.Level0, "aic_metrics": AicoreMetrics.AiCoreNone, "l2_cache": False, "mstx": False,
+    "data_simplification": True, "export_type": None, "mstx_domain_include": None, "mstx_domain_exclude": None,
+    "sys_io": False, "sys_interconnection": False, "host_sys": None,
+}  # fmt: skip
+
+
+class mstx:
+    """Marks in the trace of an Ascend device. There is none here, as a warning says; `mspc run SCRIPT --profile FILE`
+    times the steps of a script as it stands."""
+
+    @staticmethod
+    def mark(message: str, stream: Any = None, domain: str = "default") -> None:
+        """Checked; marks nothing, in no `stream`. Raises TypeError if message or domain is no string."""
+        _say_no_marks("mark", message, domain)
+
+    @staticmethod
+    def range_start(message: str, stream: Any = None, domain: str = "default") -> int:
+        """Checked; begins nothing, in no `stream`. Returns 0, the number of no range. Raises TypeError as `mark`."""
+        _say_no_marks("range_start", message, domain)
+        return 0
+
+    @staticmethod
+    def range_end(range_id: int, domain: str = "default") -> None:
+        """Checked; ends nothing. Raises TypeError if range_id is no integer or domain no string."""
+        if isinstance(range_id, bool) or not isinstance(range_id, int):
+            raise ApiTypeError(f"mstx.range_end: range_id must be an integer, not {range_id!r}")
+        _say_no_marks("range_end", "", domain)
+
+
+def _say_no_marks(function: str, message: Any, domain: Any) -> None:
+    for name, text in (("message", message), ("domain", domain)):
+        if not isinstance(text, str):
+            raise ApiTypeError(f"mstx.{function}: {name} must be a string, not {text!r}")
+    say_once("mstx", f"{place_of_caller()}mstx.{function}() notes nothing here: no trace of a device is written")
+
+
+class DynamicProfilerMonitor(Callback):
+    """A callback that would start MindSpore's profiler when a file says so. Takes its arguments, starts nothing, and
+    says so. Raises TypeError if a path is no string, or poll_interval no integer."""
+
+    def __init__(
+        self, cfg_path: str | None = None, output_path: str | None = None, poll_interval: int = 2, **_: Any
+    ) -> None:
+        for name, path in (("cfg_path", cfg_path), ("output_path", output_path)):
+            if path is not None and not isinstance(path, str):
+                raise ApiTypeError(f"DynamicProfilerMonitor: {name} must be a string, not {path!r}")
+        if isinstance(poll_interval, bool) or not isinstance(poll_interval, int):
+            raise ApiTypeError(f"DynamicProfilerMonitor: poll_interval must be an integer, not {poll_interval!r}")
+        Profiler.say_nothing_is_noted(type(self).__name__)

@@ -1,0 +1,91 @@
+"""Scripts give `Model` loss scales by these managers: fixed ones, or ones that are found while training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.mindspore_api.errors import ApiTypeError
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.cell_arguments import number, positive
+from mspc.mindspore_api.nn.loss_scale import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
+
+__all__ = ["DynamicLossScaleManager", "FixedLossScaleManager", "LossScaleManager"]
+
+
+class LossScaleManager:
+    """The interface of loss scales."""
+
+    def get_loss_scale(self) -> float:
+        """The scale now."""
+        raise NotImplementedError
+
+    def update_loss_scale(self, overflow: bool) -> None:
+        """Count a step with or without overflow; for loops that scale outside of the graph."""
+        raise NotImplementedError
+
+    def get_update_cell(self) -> Cell | None:
+        """The cell that updates the scale in the graph; None: gradients are not looked at."""
+        raise NotImplementedError
+
+
+class FixedLossScaleManager(LossScaleManager):
+    """One scale for all steps; steps with overflow are left out if `drop_overflow_update` says so. Without it the
+    optimizer must be given the same `loss_scale`, since nobody else divides the gradients, as in MindSpore."""
+
+    def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
+        self._loss_scale = number("FixedLossScaleManager", "loss_scale", loss_scale, least=1.0)
+        if not isinstance(drop_overflow_update, bool):
+            raise ApiTypeError(
+                f"FixedLossScaleManager: drop_overflow_update must be True or False, not {drop_overflow_update!r}"
+            )
+        self._drop_overflow_update = drop_overflow_update
+
+    def get_loss_scale(self) -> float:
+        return self._loss_scale
+
+    def get_drop_overflow_update(self) -> bool:
+        """Return whether steps with overflow are left out."""
+        return self._drop_overflow_update
+
+    def update_loss_scale(self, overflow: bool) -> None:
+        return None
+
+    def get_update_cell(self) -> Cell | None:
+        return FixedLossScaleUpdateCell(self._loss_scale) if self._drop_overflow_update else None
+
+
+class DynamicLossScaleManager(LossScaleManager):
+    """A scale that is divided by `scale_factor` at an overflow and multiplied by it after `scale_window` steps
+    without one."""
+
+    def __init__(self, init_loss_scale: float = 2.0**24, scale_factor: int = 2, scale_window: int = 2000) -> None:
+        name = "DynamicLossScaleManager"
+        self.loss_scale = number(name, "init_loss_scale", init_loss_scale, least=1.0)
+        self.scale_factor = positive(name, "scale_factor", scale_factor)
+        self.scale_window = positive(name, "scale_window", scale_window)
+        self._quiet_steps = 0
+
+    def get_loss_scale(self) -> float:
+        return self.loss_scale
+
+    def get_drop_overflow_update(self) -> bool:
+        """True: steps with overflow are left out."""
+        return True
+
+    def update_loss_scale(self, overflow: bool) -> None:
+        self._quiet_steps = 0 if overflow else self._quiet_steps + 1
+        if overflow:
+            self.loss_scale = max(self.loss_scale / self.scale_factor, 1.0)
+        elif self._quiet_steps >= self.scale_window:
+            self.loss_scale *= self.scale_factor
+            self._quiet_steps = 0
+
+    def get_update_cell(self) -> Cell | None:
+        return DynamicLossScaleUpdateCell(self.loss_scale, self.scale_factor, self.scale_window)
+
+
+def check_manager(name: str, manager: Any) -> LossScaleManager | None:
+    """`manager`, which must be a LossScaleManager or None. Raises TypeError."""
+    if manager is not None and not isinstance(manager, LossScaleManager):
+        raise ApiTypeError(f"{name}: loss_scale_manager must be a LossScaleManager, not {type(manager).__name__}")
+    return manager

@@ -1,0 +1,509 @@
+"""Metrics of an evaluation, which are fed one batch after the other."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import did_you_mean
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.errors import ApiKeyError, ApiRuntimeError, ApiTypeError, ApiValueError
+
+__all__ = [
+    "F1",
+    "MAE",
+    "MSE",
+    "Accuracy",
+    "Fbeta",
+    "Loss",
+    "Metric",
+    "Perplexity",
+    "Precision",
+    "Recall",
+    "Top1CategoricalAccuracy",
+    "Top5CategoricalAccuracy",
+    "TopKCategoricalAccuracy",
+    "get_metric_fn",
+    "get_metrics",
+    "names",
+    "rearrange_inputs",
+]  # fmt: skip
+
+EVAL_TYPES = ("classification", "multilabel")
+
+
+def rearrange_inputs(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A method `update(self, *inputs)` that gets only the inputs chosen by `set_indexes`, in that order."""
+
+    @functools.wraps(func)
+    def update(self: Any, *inputs: Any) -> Any:
+        chosen = self.indexes
+        if not chosen:
+            return func(self, *inputs)
+        if max(chosen) >= len(inputs) or min(chosen) < -len(inputs):
+            raise ApiValueError(f"{type(self).__name__}: set_indexes({chosen}) chooses among {len(inputs)} inputs")
+        return func(self, *(inputs[i] for i in chosen))
+
+    return update
+
+
+class Metric(ABC):
+    """A number over many batches: `clear`, `update` with the outputs and labels of a batch, `eval`."""
+
+    def __init__(self) -> None:
+        self._indexes: list[int] | None = None
+
+    @property
+    def indexes(self) -> list[int] | None:
+        """Which inputs `update` takes, if it stands under `rearrange_inputs`; None for all."""
+        return getattr(self, "_indexes", None)
+
+    def set_indexes(self, indexes: list[int]) -> Metric:
+        """Choose the inputs that go to `update`, and return the metric. Raises ValueError for no list of integers."""
+        if not isinstance(indexes, list) or any(isinstance(i, bool) or not isinstance(i, int) for i in indexes):
+            raise ApiValueError(f"{type(self).__name__}.set_indexes takes a list of integers, not {indexes!r}")
+        self._indexes = indexes
+        return self
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The metric of one batch alone."""
+        self.clear()
+        self.update(*inputs)
+        return self.eval()
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget all batches."""
+
+    @abstractmethod
+    def update(self, *inputs: Any) -> None:
+        """Take in a batch."""
+
+    @abstractmethod
+    def eval(self) -> Any:
+        """The metric over the batches since `clear`."""
+
+    def _convert_data(self, data: Any) -> np.ndarray:
+        """An input as an array; metrics of scripts call this too. Raises TypeError if it is none."""
+        if isinstance(data, Tensor):
+            return data.asnumpy()
+        if isinstance(data, list | tuple | np.ndarray | np.generic):
+            return np.asarray(data)
+        raise ApiTypeError(f"{type(self).__name__}.update takes Tensors, lists and arrays, not {type(data).__name__}")
+
+    def _no_sample(self) -> ApiRuntimeError:
+        """The error of `eval` before any sample."""
+        return ApiRuntimeError(f"{type(self).__name__}: there was no sample", ["call update() before eval()"])
+
+
+class OfPairs(Metric):
+    """A metric of predictions and labels."""
+
+    def _two(self, inputs: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Predictions and labels. Raises ValueError if there are not two inputs."""
+        if len(inputs) != 2:
+            raise ApiValueError(
+                f"{type(self).__name__}.update takes 2 inputs, predictions and labels, not {len(inputs)}",
+                ["set_indexes chooses among the outputs of an evaluation network"],
+            )
+        predicted, labels = self._convert_data(inputs[0]), self._convert_data(inputs[1])
+        if not labels.ndim or not predicted.ndim:
+            raise ApiValueError(f"{type(self).__name__}.update takes batches, not single numbers")
+        return predicted, labels
+
+
+class EvaluationBase(OfPairs):
+    """A metric of classes: predictions [n, classes, ...] beside the number of a class for each [n, ...] or one-hot
+    labels; with eval_type "multilabel" zeros and ones [n, classes, ...] on both sides. Raises TypeError if eval_type is
+    none of these."""
+
+    def __init__(self, eval_type: str) -> None:
+        super().__init__()
+        if eval_type not in EVAL_TYPES:
+            known = " nor ".join(map(repr, EVAL_TYPES))
+            raise ApiTypeError(f"{type(self).__name__}: eval_type {eval_type!r} is neither {known}")
+        self._type = eval_type
+        self._class_num = 0
+
+    def _batch(self, inputs: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Predictions and labels that fit each other and the batches before. Raises ValueError."""
+        predicted, labels = self._two(inputs)
+        if self._type == "classification" and predicted.ndim == labels.ndim and is_one_hot(labels):
+            labels = labels.argmax(axis=1)
+        self._check_shape(predicted, labels)
+        self._check_value(predicted, labels)
+        classes = predicted.shape[1]
+        if self._class_num not in (0, classes):
+            raise ApiValueError(
+                f"{type(self).__name__}.update: predictions of {classes} classes come after some of {self._class_num}"
+            )
+        self._class_num = classes
+        return predicted, labels
+
+    def _check_shape(self, predicted: np.ndarray, labels: np.ndarray) -> None:
+        """Raises ValueError if labels do not fit predictions."""
+        shapes = f"predictions have shape {predicted.shape}, labels {labels.shape}"
+        name = type(self).__name__
+        if self._type == "multilabel":
+            if predicted.shape != labels.shape or predicted.ndim < 2:
+                raise ApiValueError(f"{name}.update: {shapes}; with 'multilabel' both are [n, classes, ...]")
+        elif predicted.ndim < 2 or labels.shape != (predicted.shape[0], *predicted.shape[2:]):
+            raise ApiValueError(f"{name}.update: {shapes}; for predictions [n, classes, ...] labels are [n, ...]")
+
+    def _check_value(self, predicted: np.ndarray, labels: np.ndarray) -> None:
+        """Raises ValueError for anything but zeros and ones in multilabel data."""
+        if self._type == "multilabel" and not (is_binary(predicted) and is_binary(labels)):
+            raise ApiValueError(
+                f"{type(self).__name__}.update: with 'multilabel' all predictions and labels are 0 or 1"
+            )
+
+
+def is_binary(data: np.ndarray) -> bool:
+    """Return whether all elements are 0 or 1."""
+    return bool(((data == 0) | (data == 1)).all())
+
+
+def is_one_hot(data: np.ndarray) -> bool:
+    """Return whether the data are [n, classes, ...] with one 1 among the classes and zeros beside it."""
+    return data.ndim > 1 and is_binary(data) and bool((data.sum(axis=1) == 1).all())
+
+
+def check_classes(metric: Metric, labels: np.ndarray, classes: int) -> np.ndarray:
+    """Labels as integers. Raises ValueError for one that is no class."""
+    integers = labels.astype(np.int64)
+    outside = (integers != labels) | (integers < 0) | (integers >= classes)
+    if outside.any():
+        bad = labels[outside].flat[0]
+        raise ApiValueError(f"{type(metric).__name__}.update: label {bad} is no class; there are 0 to {classes - 1}")
+    return integers
+
+
+def plain(value: Any) -> Any:
+    """A single number as Python has it; an array as it is."""
+    return value.item() if isinstance(value, np.ndarray | np.generic) and not value.shape else value
+
+
+class Accuracy(EvaluationBase):
+    """Share of samples whose likeliest class is the label's; with "multilabel", of those with every class right."""
+
+    def __init__(self, eval_type: str = "classification") -> None:
+        super().__init__(eval_type)
+        self.clear()
+
+    def clear(self) -> None:
+        self._right = 0
+        self._count = 0
+        self._class_num = 0
+
+    @rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        predicted, labels = self._batch(inputs)
+        if self._type == "classification":
+            right = predicted.argmax(axis=1) == labels
+        else:
+            right = (predicted == labels).all(axis=1)
+        self._right += int(right.sum())
+        self._count += right.size
+
+    def eval(self) -> float:
+        if not self._count:
+            raise self._no_sample()
+        return self._right / self._count
+
+
+class TopKCategoricalAccuracy(OfPairs):
+    """Share of samples whose class is among the `k` likeliest.
+
+    Predictions are [n, classes, ...], labels [n, ...] or one-hot. Of classes that are equally likely the first count.
+    Raises TypeError or ValueError if k is no positive integer.
+    """
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        if isinstance(k, bool) or not isinstance(k, int):
+            raise ApiTypeError(f"{type(self).__name__}: k must be an integer, not {k!r}")
+        if k < 1:
+            raise ApiValueError(f"{type(self).__name__}: k {k} must be at least 1")
+        self.k = k
+        self.clear()
+
+    def clear(self) -> None:
+        self._right = 0
+        self._count = 0
+
+    @rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        predicted, labels = self._two(inputs)
+        if predicted.ndim == labels.ndim and is_one_hot(labels):
+            labels = labels.argmax(axis=1)
+        if predicted.ndim < 2 or labels.shape != (predicted.shape[0], *predicted.shape[2:]):
+            raise ApiValueError(
+                f"{type(self).__name__}.update: predictions have shape {predicted.shape}, labels {labels.shape}; "
+                "for predictions [n, classes, ...] labels are [n, ...]"
+            )
+        classes = predicted.shape[1]
+        if self.k > classes:
+            raise ApiValueError(f"{type(self).__name__}: {classes} classes have no {self.k} likeliest")
+        rows = np.moveaxis(predicted, 1, -1).reshape(-1, classes)
+        order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, : self.k]
+        self._right += int((order == labels.reshape(-1, 1)).any(axis=1).sum())
+        self._count += len(rows)
+
+    def eval(self) -> float:
+        if not self._count:
+            raise self._no_sample()
+        return self._right / self._count
+
+
+class Top1CategoricalAccuracy(TopKCategoricalAccuracy):
+    """Share of samples whose likeliest class is the label's."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+class Top5CategoricalAccuracy(TopKCategoricalAccuracy):
+    """Share of samples whose class is among the five likeliest."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+
+
+class _ClassCounts(EvaluationBase):
+    """Counts, per class, what was predicted, the values there, and what is both; with "multilabel" per sample."""
+
+    def __init__(self, eval_type: str) -> None:
+        super().__init__(eval_type)
+        self.clear()
+
+    def clear(self) -> None:
+        self._class_num = 0
+        self._both: Any = np.zeros(0)
+        self._predicted: Any = np.zeros(0)
+        self._there: Any = np.zeros(0)
+
+    @rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        predicted, labels = self._batch(inputs)
+        classes = predicted.shape[1]
+        if self._type == "multilabel":
+            counts = _per_sample(predicted, labels)
+            self._both, self._predicted, self._there = (
+                np.concatenate(pair) for pair in zip((self._both, self._predicted, self._there), counts, strict=True)
+            )
+            return
+        numbers = check_classes(self, labels, classes).reshape(-1)
+        chosen = predicted.argmax(axis=1).reshape(-1)
+        before = (self._both, self._predicted, self._there) if self._both.size else (0.0, 0.0, 0.0)
+        self._both = before[0] + np.bincount(numbers[numbers == chosen], minlength=classes)
+        self._predicted = before[1] + np.bincount(chosen, minlength=classes)
+        self._there = before[2] + np.bincount(numbers, minlength=classes)
+
+    def eval(self, average: bool = False) -> Any:
+        """One number per class (with "multilabel" per sample), 0 if nothing was counted; with `average` their mean.
+        Raises RuntimeError if there was no sample; TypeError if average is neither True nor False."""
+        if not isinstance(average, bool):
+            raise ApiTypeError(f"{type(self).__name__}.eval: average must be True or False, not {average!r}")
+        if not self._both.size:
+            raise self._no_sample()
+        share = self._share()
+        return plain(share.mean()) if average else share
+
+    def _share(self) -> np.ndarray:
+        raise NotImplementedError
+
+
+class Precision(_ClassCounts):
+    """Per class, the share of samples that are of it among those predicted to be."""
+
+    def __init__(self, eval_type: str = "classification") -> None:
+        super().__init__(eval_type)
+
+    def _share(self) -> np.ndarray:
+        return divided(self._both, self._predicted)
+
+
+class Recall(_ClassCounts):
+    """Per class, the share of samples predicted to be of it among those that are."""
+
+    def __init__(self, eval_type: str = "classification") -> None:
+        super().__init__(eval_type)
+
+    def _share(self) -> np.ndarray:
+        return divided(self._both, self._there)
+
+
+class Fbeta(_ClassCounts):
+    """Per class, the weighted harmonic mean of precision and recall; recall counts `beta` times as much. Raises
+    ValueError if beta is not above 0."""
+
+    def __init__(self, beta: float) -> None:
+        if isinstance(beta, bool) or not isinstance(beta, int | float) or not beta > 0:
+            raise ApiValueError(f"{type(self).__name__}: beta {beta!r} must be a number above 0")
+        self.beta = beta
+        super().__init__("classification")
+
+    def _share(self) -> np.ndarray:
+        squared = self.beta**2
+        return divided((1 + squared) * self._both, squared * self._there + self._predicted)
+
+
+class F1(Fbeta):
+    """Per class, the harmonic mean of precision and recall."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+
+
+def _per_sample(predicted: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    there, chosen = (np.moveaxis(a, 1, -1).reshape(-1, a.shape[1]).astype(np.float64) for a in (labels, predicted))
+    return (there * chosen).sum(axis=1), chosen.sum(axis=1), there.sum(axis=1)
+
+
+def divided(part: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """part / whole, 0 if the whole is 0."""
+    return np.divide(part, total, out=np.zeros(np.shape(part)), where=total != 0)
+
+
+class _Mean(Metric):
+    """A sum over samples, divided by their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clear()
+
+    def clear(self) -> None:
+        self._total = 0.0
+        self._count = 0
+
+    def eval(self) -> float:
+        if not self._count:
+            raise self._no_sample()
+        return self._total / self._count
+
+
+class Loss(_Mean):
+    """Mean of the batches' losses."""
+
+    @rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        if len(inputs) != 1:
+            raise ApiValueError(f"Loss.update takes 1 input, the loss of a batch, not {len(inputs)}")
+        self._total += float(self._convert_data(inputs[0]).mean(dtype=np.float64))
+        self._count += 1
+
+
+class _Errors(_Mean, OfPairs):
+    """Of predictions and labels of one size."""
+
+    def _differences(self, inputs: tuple[Any, ...]) -> np.ndarray:
+        """labels - predictions, and one sample more for every row. Raises ValueError if they are not as many."""
+        predicted, labels = self._two(inputs)
+        if predicted.size != labels.size:
+            raise ApiValueError(
+                f"{type(self).__name__}.update: predictions have shape {predicted.shape}, labels {labels.shape}"
+            )
+        self._count += labels.shape[0]
+        return labels.reshape(predicted.shape).astype(np.float64) - predicted.astype(np.float64)
+
+
+class MSE(_Errors):
+    """Sum of squared errors over the number of rows."""
+
+    @rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        self._total += float(np.square(self._differences(inputs)).sum())
+
+
+class MAE(_Errors):
+    """Sum of absolute errors over the number of rows."""
+
+    @rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        self._total += float(np.abs(self._differences(inputs)).sum())
+
+
+class Perplexity(_Mean, OfPairs):
+    """exp of the mean of -log of the probabilities that were given to the labels.
+
+    Probabilities are [..., classes], labels [...]; those of `ignore_label` do not count. Probabilities below 1e-10
+    count as that.
+    """
+
+    def __init__(self, ignore_label: int | None = None) -> None:
+        if ignore_label is not None and (isinstance(ignore_label, bool) or not isinstance(ignore_label, int)):
+            raise ApiTypeError(f"Perplexity: ignore_label must be an integer or None, not {ignore_label!r}")
+        self.ignore_label = ignore_label
+        super().__init__()
+
+    @rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        given, labels = self._two(inputs)
+        classes = given.shape[-1]
+        if labels.size * classes != given.size:
+            raise ApiValueError(
+                f"Perplexity.update: probabilities have shape {given.shape}, labels {labels.shape}; "
+                "for probabilities [..., classes] labels are [...]"
+            )
+        flat = labels.reshape(-1)
+        counted = np.ones(flat.shape, bool) if self.ignore_label is None else flat != self.ignore_label
+        numbers = check_classes(self, flat[counted], classes)
+        chosen = given.reshape(-1, classes)[counted, numbers].astype(np.float64)
+        self._total -= float(np.log(np.maximum(1e-10, chosen)).sum())
+        self._count += numbers.size
+
+    def eval(self) -> float:
+        return math.exp(super().eval())
+
+
+_BY_NAME: dict[str, Callable[..., Metric]] = {
+    "accuracy": Accuracy, "acc": Accuracy, "loss": Loss, "mae": MAE, "mse": MSE, "precision": Precision,
+    "recall": Recall, "F1": F1, "top_1_accuracy": Top1CategoricalAccuracy, "top_5_accuracy": Top5CategoricalAccuracy,
+    "topk": TopKCategoricalAccuracy, "perplexity": Perplexity,
+}  # fmt: skip
+
+
+def names() -> list[str]:
+    """The names that `get_metric_fn` knows."""
+    return sorted(_BY_NAME)
+
+
+def get_metric_fn(name: str, *args: Any, **kwargs: Any) -> Any:
+    """The metric of a name, made with these arguments. Raises KeyError for an unknown name."""
+    if name not in _BY_NAME:
+        raise ApiKeyError(_unknown(name), did_you_mean(str(name), _BY_NAME))
+    return _BY_NAME[name](*args, **kwargs)
+
+
+def get_metrics(metrics: Any) -> dict[str, Metric]:
+    """Metrics by name, in a fixed order: those of a dict, or made for a set or list of names. Raises TypeError if
+    `metrics` is of the wrong kind; ValueError if an unknown name, or one that needs arguments."""
+    if metrics is None:
+        return {}
+    if isinstance(metrics, dict):
+        for key, value in metrics.items():
+            if not isinstance(key, str) or not isinstance(value, Metric):
+                raise ApiTypeError(f"metrics holds {key!r}: {type(value).__name__}, not a name and a Metric")
+        return dict(metrics)
+    if not isinstance(metrics, set | frozenset | list | tuple):
+        raise ApiTypeError(f"metrics must be a dict or a set of names, not {type(metrics).__name__}")
+    return {name: _of_name(name) for name in (sorted(metrics, key=str) if isinstance(metrics, set) else metrics)}
+
+
+def _of_name(name: Any) -> Metric:
+    if not isinstance(name, str) or name not in _BY_NAME:
+        raise ApiValueError(_unknown(name), did_you_mean(str(name), _BY_NAME))
+    try:
+        return _BY_NAME[name]()
+    except TypeError:
+        notes = [f"pass {{{name!r}: ...}} with the metric itself"]
+        raise ApiValueError(f"metric {name!r} needs arguments", notes) from None
+
+
+def _unknown(name: Any) -> str:
+    return f"unknown metric {name!r}; known are {', '.join(_BY_NAME)}"

@@ -1,0 +1,671 @@
+"""`Model` trains and evaluates a network on data sets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, count, islice
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+
+from mspc.mindspore_api import call_handler, state
+from mspc.mindspore_api.amp import build_train_network, check_boost, resolved
+from mspc.mindspore_api.common.api import CellGraphExecutor
+from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.context import PYNATIVE_MODE, get_auto_parallel_context, get_context
+from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.wrap import GradAccumulationCell, TrainOneStepCell, WithEvalCell, WithLossCell
+from mspc.mindspore_api.parallel.auto_parallel import AutoParallel
+from mspc.mindspore_api.setting_kind import place_of_caller, say_once
+from mspc.mindspore_api.settings import SHARDED
+from mspc.mindspore_api.train.callback import (
+    OLDER,
+    Callback,
+    CallbackManager,
+    CallbackParam,
+    ProgressBar,
+    RunContext,
+    TimeMonitor,
+    callbacks_of,
+)
+from mspc.mindspore_api.train.loss_scale_manager import check_manager
+from mspc.mindspore_api.train.metrics import Loss, Metric, OfPairs, get_metrics, plain
+from mspc.mindspore_api.train.serialization import share_a_run
+
+if TYPE_CHECKING:
+    from typing import TypedDict, Unpack
+
+    class ModelOptions(TypedDict, total=False):
+        """Further keywords of Model, for type checkers."""
+
+        loss_scale_manager: Any
+        keep_batchnorm_fp32: bool
+        boost_config_dict: Any
+        acc_level: str
+
+
+__all__ = ["Model"]
+
+COUNTERS = ("initializers", "shuffles", "dropouts", "draws")
+"""Counters of a session from which seeds are made."""
+SEEDS = ("seed", "dataset_seed")
+_WORDS = 624
+"""Words of the state of a Mersenne twister."""
+
+
+def state_of(param: Any) -> dict[str, Any]:
+    """The state of a run, equal on all ranks, with the facts for callbacks at the end of a step."""
+    session, found = state.current(), call_handler.installed()
+    batches = int(param.batch_num)
+    counted = getattr(found, "steps", dict)()
+    return {
+        "epoch": int(param.cur_epoch_num),
+        "step": (int(param.cur_step_num) - 1) % batches + 1,
+        "batches": batches,
+        "total_step": int(param.cur_step_num),
+        "data": param.get("dataset_position"),
+        "graph_steps": counted,
+        "counters": {name: getattr(session, name) for name in COUNTERS},
+        "seeds": {name: getattr(session, name) for name in SEEDS},
+    }
+
+
+def state_of_rank() -> dict[str, Any]:
+    """The state of this rank alone: NumPy's and Python's generators."""
+    name, keys, place, has_gauss, gauss = cast(tuple[Any, ...], np.random.get_state(legacy=True))
+    version, numbers, next_gauss = random.getstate()
+    found: dict[str, Any] = {"python": [version, np.array(numbers, ">u4").tobytes().hex(), next_gauss]}
+    if name == "MT19937":
+        found["numpy"] = [np.array(keys, ">u4").tobytes().hex(), int(place), int(has_gauss), float(gauss)]
+    return found
+
+
+def restore(saved: dict[str, Any], of_rank: dict[str, Any]) -> None:
+    """Put back seeds, counters and generators. Raises ValueError, TypeError or KeyError if it is no such state."""
+    session = state.current()
+    for name in COUNTERS:
+        setattr(session, name, _integer(saved["counters"][name]))
+    for name in SEEDS:
+        value = saved["seeds"][name]
+        setattr(session, name, None if value is None else _integer(value))
+    going_on = getattr(call_handler.current(), "go_on_from", None)
+    if going_on is not None:
+        going_on({str(key): _integer(value) for key, value in saved["graph_steps"].items()})
+    if "numpy" in of_rank:
+        keys, place, has_gauss, gauss = of_rank["numpy"]
+        if not 0 <= _integer(place) <= _WORDS:  # NumPy would read beyond the words
+            raise ValueError(f"place {place} of {_WORDS} random numbers")
+        np.random.set_state(("MT19937", _words(keys), place, int(bool(has_gauss)), float(gauss)))
+    if "python" in of_rank:
+        version, numbers, next_gauss = of_rank["python"]
+        next_gauss = None if next_gauss is None else float(next_gauss)
+        random.setstate((version, tuple(map(int, _words(numbers))), next_gauss))
+
+
+def _words(text: str) -> Any:
+    return np.frombuffer(bytes.fromhex(text), ">u4").astype(np.uint32)
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is no integer")
+    return value
+
+
+def as_row(given: Any) -> Sequence[Any]:
+    """The columns of a step; a data set of one column may hand out its tensor alone, as in MindSpore."""
+    return (given,) if isinstance(given, Tensor) else given
+
+
+@runtime_checkable
+class CountedRows(Protocol):
+    """Rows of a data set that count themselves, as mspc's own do.
+
+    epoch, row: how many passes were made, and how many rows of the present one were read. glance: one row is looked at,
+    since only its types are wanted.
+    """
+
+    epoch: int
+    row: int
+
+    def glance(self) -> None: ...
+
+
+class Training:
+    """The epochs of one run.
+
+    Args:
+        length: steps of an epoch. goes_on: an epoch begins where the last one has ended in the data set, which is
+            read over and over, and does not end with it.
+        together: callbacks are told of so many steps at once, as of one.
+        columns: how many columns the rows must have, 0 for any number.
+    """
+
+    def __init__(
+        self, network: Cell, dataset: Any, run: RunContext, length: int, goes_on: bool, together: int, columns: int
+    ) -> None:
+        self._network = network
+        self._dataset = dataset
+        self._run = run
+        self._length = length
+        self._together = together
+        self._columns = columns
+        self._reading: Any = None
+        self._done = 0
+        self._endless = chain.from_iterable(self._pass() for _ in count()) if goes_on else None
+
+    def begun(self, done: int) -> None:
+        """The next epoch has `done` steps behind it: an earlier run has made them."""
+        self._done = done
+
+    @property
+    def position(self) -> int | None:
+        """How many rows of the data set were read since its beginning; None if nobody counts."""
+        if not isinstance(self._reading, CountedRows):
+            return None
+        return self._reading.epoch * self._dataset.get_dataset_size() + self._reading.row
+
+    def _pass(self) -> Iterator[Any]:
+        """The rows of one pass over the data set. Raises ValueError for one that does not fit the network."""
+        rows = self._dataset.create_tuple_iterator(num_epochs=1)
+        if call_handler.shows_types_only() and isinstance(rows, CountedRows):
+            rows.glance()
+        self._reading = rows
+        for given in rows:
+            yield _checked_row(given, self._columns)
+
+    def epoch(self, number: int, listeners: CallbackManager, bar: ProgressBar) -> None:
+        """Train for one epoch."""
+        param = self._run.original_args()
+        param.cur_epoch_num = number
+        self._network.set_train(True)
+        bar.begin(f"epoch {number}/{param.epoch_num}", self._length)
+        listeners.tell("on_train_epoch_begin")
+        done, self._done = self._done, 0
+        rows = self._pass() if self._endless is None else islice(self._endless, self._length - done)
+        param.dataset_position = self.position
+        for row in rows:
+            param.cur_step_num += self._together
+            param.train_dataset_element = row
+            listeners.tell("on_train_step_begin")
+            outputs = self._network(*row)
+            taken = 1
+            for more in islice(rows, self._together - 1):
+                param.train_dataset_element = more
+                outputs = self._network(*more)
+                taken += 1
+                bar.show(done + taken)
+            param.cur_step_num -= self._together - taken
+            param.net_outputs = outputs
+            param.dataset_position = self.position
+            done += taken
+            listeners.tell("on_train_step_end")
+            bar.show(done)
+            if self._run.get_stop_requested():
+                return
+
+
+def first_row(dataset: Any, columns: int) -> Sequence[Any]:
+    """The first row, which must have so many columns, 0 for any number. Raises ValueError for no row."""
+    shown = getattr(dataset, "peek", None)
+    given = next(iter(dataset.create_tuple_iterator()), None) if shown is None else shown()
+    if given is None:
+        raise ApiValueError(
+            "Model.infer_train_layout: the data set has no batch", ["check batch size and drop_remainder"]
+        )
+    return _checked_row(given, columns)
+
+
+def _checked_row(given: Any, columns: int) -> Sequence[Any]:
+    """A row as the network is called with it. Raises ValueError for another number of columns."""
+    row = as_row(given)
+    if columns and len(row) != columns:
+        raise ApiValueError(
+            f"Model.train: a row of the data set has {len(row)} columns; with loss_fn it is (data, label)",
+            ["choose columns of the data set, or let the network compute its loss and leave loss_fn out"],
+        )
+    return row
+
+
+class Evaluation:
+    """Metrics of one network.
+
+    Args:
+        network: called with the rows of a data set. metrics: by name.
+        indexes: where the loss, the output and the label are among its outputs; None if it says nothing of that:
+            then metrics take the values of `inputs_of`.
+    """
+
+    def __init__(self, network: Cell, metrics: Mapping[str, Metric], indexes: Sequence[int] | None) -> None:
+        self.network = network
+        self._metrics = metrics
+        self._indexes = indexes
+        self._loss = Loss()
+
+    def run(self, dataset: Any, run: RunContext, listeners: CallbackManager, bar: ProgressBar) -> None:
+        """Evaluate; afterwards the run knows `metrics`, and `eval_results`, which hold the mean loss as "eval_loss"
+        beside them.
+
+        Where several ranks share the run, metrics see the results of all of them, so they are equal on all.
+        """
+        param = run.original_args()
+        self.network.set_train(False)
+        for metric in (*self._metrics.values(), self._loss):
+            metric.clear()
+        bar.begin("eval", param.batch_num)
+        listeners.tell("on_eval_begin")
+        listeners.tell("on_eval_epoch_begin")
+        together = share_a_run(self.network)
+        has_loss = False
+        rows = iter(dataset.create_tuple_iterator(num_epochs=1))
+        while True:
+            given = next(rows, None)
+            row = None if given is None else as_row(given)
+            if row is None and not together:
+                break
+            if row is not None:
+                param.cur_step_num += 1
+                param.eval_dataset_element = row
+                listeners.tell("on_eval_step_begin")
+            if together:
+                outputs = call_handler.current().call_on_all_ranks(self.network, row)
+            else:
+                outputs = self.network(*(row or ()))
+            if outputs is None:
+                break
+            param.net_outputs = outputs
+            has_loss = self._feed(outputs)
+            if row is not None:
+                listeners.tell("on_eval_step_end")
+            bar.show(param.cur_step_num)
+            if run.get_stop_requested():
+                break
+        listeners.tell("on_eval_epoch_end")
+        param.metrics = {name: plain(metric.eval()) for name, metric in self._metrics.items()}
+        param.eval_results = dict(param.metrics, **({"eval_loss": self._loss.eval()} if has_loss else {}))
+        listeners.tell("on_eval_end")
+
+    def _feed(self, outputs: Any) -> bool:
+        """Hand the outputs of a batch to the metrics; returns whether a loss is among them."""
+        values = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        for metric in self._metrics.values():
+            metric.update(*inputs_of(metric, values, self._indexes))
+        if self._indexes is None and len(values) != 3:
+            return False
+        self._loss.update(*inputs_of(self._loss, values, self._indexes))
+        return True
+
+
+def inputs_of(metric: Metric, values: Sequence[Any], indexes: Sequence[int] | None) -> Sequence[Any]:
+    """The outputs of an evaluation network that go to a metric: of (loss, output, label), which `indexes` finds among
+    them, Loss gets the first and others the rest.
+
+    Without indexes a metric gets all and may choose by `set_indexes`; if it does not, and there are three, mspc's own
+    take them for (loss, output, label).
+    """
+    if indexes is None and (metric.indexes or len(values) != 3 or not isinstance(metric, Loss | OfPairs)):
+        return values
+    loss, *pair = (values[i] for i in (indexes or (0, 1, 2)))
+    return (loss,) if isinstance(metric, Loss) else pair
+
+
+_AMP = ("loss_scale_manager", "keep_batchnorm_fp32")
+_BOOST = ("boost_config_dict", "acc_level")
+
+
+class Model:
+    """A network with its loss and optimizer.
+
+    Args:
+        network: a Cell, or an AutoParallel around one. Without loss_fn it returns the loss itself.
+        loss_fn: a Cell or function of (output, label). optimizer: an Optimizer; without it `network`
+            trains itself.
+        metrics: names or Metrics for `eval`. eval_network: used by `eval` instead of network and loss_fn.
+            eval_indexes: where loss, output and label are among its outputs; without them it returns (loss, output,
+            label), or the inputs of the metrics.
+        amp_level: how much of the training step computes in half precision: "O0" to "O3" or "auto", see
+            `amp.build_train_network`. Evaluation then runs the same network in half precision.
+        boost_level: says that it changes nothing.
+        kwargs: loss_scale_manager and keep_batchnorm_fp32 replace those of the level.
+
+    Raises TypeError or ValueError if an argument is of the wrong kind.
+    """
+
+    def __init__(
+        self, network: Any, loss_fn: Any = None, optimizer: Any = None, metrics: Any = None,
+        eval_network: Any = None,
+        eval_indexes: Any = None, amp_level: str = "O0", boost_level: str = "O0",
+        **kwargs: Unpack[ModelOptions],
+    ) -> None:  # fmt: skip
+        if not isinstance(network, Cell):
+            raise ApiTypeError(f"Model: network must be a Cell, not {type(network).__name__}")
+        if optimizer is not None and not isinstance(optimizer, Cell):
+            raise ApiTypeError(f"Model: optimizer must be an optimizer, not {type(optimizer).__name__}")
+        if loss_fn is not None and not callable(loss_fn):
+            raise ApiTypeError(f"Model: loss_fn must be a Cell or a function, not {type(loss_fn).__name__}")
+        if isinstance(loss_fn, type):
+            raise ApiTypeError(f"Model: loss_fn is the class {loss_fn.__name__}", [f"pass {loss_fn.__name__}()"])
+        if eval_network is not None and not isinstance(eval_network, Cell):
+            raise ApiTypeError(f"Model: eval_network must be a Cell, not {type(eval_network).__name__}")
+        amp_level = resolved("Model", amp_level)
+        _check_others(eval_indexes, boost_level, kwargs)
+        manager = check_manager("Model", kwargs.get("loss_scale_manager"))
+        if optimizer is None and (amp_level != "O0" or manager is not None):
+            what = "amp_level" if amp_level != "O0" else "loss_scale_manager"
+            raise ApiValueError(f"Model: {what} needs an optimizer", ["pass optimizer, or leave it at its default"])
+        self._parallel = network if isinstance(network, AutoParallel) else None
+        self._network: Any = network.network if isinstance(network, AutoParallel) else network
+        self._loss_fn = loss_fn
+        self._optimizer = optimizer
+        self._amp_level = amp_level
+        self._amp_settings = {key: kwargs[key] for key in _AMP if key in kwargs}
+        self._metrics = get_metrics(metrics)
+        self._train_network = self._built_for_training()
+        self._predict_network = self._parallelized(self._network)
+        self._eval_network = None if eval_network is None else self._parallelized(eval_network)
+        self._eval_indexes = eval_indexes
+
+    def _built_for_training(self) -> Cell:
+        network = self._network
+        if self._optimizer is not None and (self._amp_level != "O0" or self._amp_settings):
+            network = build_train_network(
+                network, self._optimizer, self._loss_fn, self._amp_level, **self._amp_settings
+            )
+        else:
+            if self._loss_fn is not None:
+                network = WithLossCell(network, self._loss_fn)
+            if self._optimizer is not None:
+                network = TrainOneStepCell(network, self._optimizer)
+        return self._parallelized(network)
+
+    def _warn_if_nothing_trains(self, name: str) -> None:
+        """Warn if a loss is given without an optimizer, or with one that has no parameter of the network."""
+        if self._loss_fn is None:
+            return
+        why = "the model has no optimizer"
+        if self._optimizer is not None:
+            trained = {id(parameter) for parameter in getattr(self._optimizer, "parameters", ())}
+            cells = [cell for cell in (self._network, self._loss_fn) if isinstance(cell, Cell)]
+            if not trained or any(id(parameter) in trained for cell in cells for parameter in cell.get_parameters()):
+                return
+            why = "the optimizer has the parameters of another network"
+        say_once(f"{name} {why}", f"{place_of_caller()}{name} changes no parameter: {why}")
+
+    def _parallelized(self, network: Cell) -> Cell:
+        """A network as the AutoParallel around the model's own splits it."""
+        if self._parallel is None or isinstance(network, AutoParallel):
+            return network
+        return self._parallel.wrapping(network)
+
+    @property
+    def train_network(self) -> Cell:
+        """The cell that does one step."""
+        return self._train_network
+
+    @property
+    def predict_network(self) -> Cell:
+        return self._predict_network
+
+    @property
+    def eval_network(self) -> Any:
+        return self._eval_network
+
+    def train(
+        self, epoch: int, train_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False,
+        sink_size: int = -1, initial_epoch: int = 0,
+    ) -> None:  # fmt: skip
+        """Train for `epoch` passes over the data.
+
+        Args:
+            dataset_sink_mode: callbacks are told of an epoch at its end, as of one step with the epoch's last
+                number. On device_target "CPU" (and in PYNATIVE_MODE) they are told of every step all the same.
+            sink_size: with dataset_sink_mode, so many steps are an epoch; the next one continues in the data set.
+            initial_epoch: epochs that are done already; `epoch` counts them.
+
+        Raises TypeError or ValueError if an argument is of the wrong kind; ExecutionError if a loss is NaN or infinite.
+        """
+        listeners = callbacks_of(callbacks)
+        self._train("train", epoch, train_dataset, listeners, dataset_sink_mode, sink_size, initial_epoch)
+
+    def fit(
+        self, epoch: int, train_dataset: Any, valid_dataset: Any = None, valid_frequency: Any = 1,
+        callbacks: Any = None, dataset_sink_mode: bool = False, valid_dataset_sink_mode: bool = False,
+        sink_size: int = -1, initial_epoch: int = 0,
+    ) -> None:  # fmt: skip
+        """Train as `train` does, and evaluate over `valid_dataset` at the end of epochs.
+
+        Args:
+            valid_frequency: evaluate after every so many epochs, or after those of a list.
+            callbacks: at the end of an evaluated epoch the metrics are `eval_results` there, with the mean loss as
+                "eval_loss". Those of scripts are told of evaluations too, so they must not override methods that
+                both call.
+
+        Raises TypeError or ValueError if an argument is of the wrong kind, or the model has no metrics to evaluate.
+        """
+        listeners = callbacks_of(callbacks)
+        for listener in listeners:
+            _check_newer("Model.fit", listener)
+        _check_flag("Model.fit", "valid_dataset_sink_mode", valid_dataset_sink_mode)
+        when = _frequency(valid_frequency)
+        evaluation = None if valid_dataset is None else self._evaluation("Model.fit")
+        valid = None if evaluation is None else (evaluation, valid_dataset, when)
+        self._train("fit", epoch, train_dataset, listeners, dataset_sink_mode, sink_size, initial_epoch, valid)
+
+    def _train(
+        self, name: str, epoch: Any, dataset: Any, listeners: list[Callback], sink: Any, sink_size: Any, first: Any,
+        valid: tuple[Evaluation, Any, Any] | None = None,
+    ) -> None:  # fmt: skip
+        _check_counts(f"Model.{name}", epoch, first, sink, sink_size)
+        self._warn_if_nothing_trains(f"Model.{name}")
+        size = dataset.get_dataset_size()
+        if size == 0:
+            raise ApiValueError(f"Model.{name}: the data set has no batch", ["check batch size and drop_remainder"])
+        limited = sink and sink_size > 0
+        length = sink_size if limited else size
+        param = self._told("train", length, train_dataset=dataset)
+        param.update(epoch_num=epoch, cur_step_num=first * length, cur_epoch_num=first, list_callback=listeners)
+        param.dataset_sink_mode = sink and get_context("device_target") != "CPU"
+        param.dataset_sink_mode = param.dataset_sink_mode and get_context("mode") != PYNATIVE_MODE
+        run, bar = RunContext(param), ProgressBar()
+        together, columns = length if param.dataset_sink_mode else 1, 2 if self._loss_fn is not None else 0
+        training = Training(self._train_network, dataset, run, length, limited, together, columns)
+        done = getattr(dataset, "asked_step", 0) % (length if limited else size)
+        if done:  # the data set was told to continue inside of an epoch
+            training.begun(done)
+            param.cur_step_num += done
+        with CallbackManager(listeners, run, bar) as told:
+            told.tell("on_train_begin")
+            for number in range(first + 1, epoch + 1):
+                training.epoch(number, told, bar)
+                if valid is not None and valid[2](number):
+                    self._evaluate_between(valid[0], valid[1], run, listeners, bar)
+                told.tell("on_train_epoch_end")
+                param.pop("metrics", None)
+                param.pop("eval_results", None)
+                if run.get_stop_requested():
+                    break
+            told.tell("on_train_end")
+
+    def _evaluate_between(
+        self, evaluation: Evaluation, dataset: Any, run: RunContext, listeners: list[Callback], bar: ProgressBar
+    ) -> None:
+        """Evaluate at the end of an epoch; the run's numbers are those of training again afterwards."""
+        param = run.original_args()
+        saved = {key: param[key] for key in ("mode", "cur_step_num", "batch_num", "net_outputs", "dataset_sink_mode")}
+        param.update(mode="eval", cur_step_num=0, batch_num=dataset.get_dataset_size(), valid_dataset=dataset)
+        param.update(eval_network=evaluation.network, dataset_sink_mode=False)
+        told = [listener for listener in listeners if not _is_own(listener) or isinstance(listener, TimeMonitor)]
+        evaluation.run(dataset, run, CallbackManager(told, run, bar), bar)
+        param.update(saved)
+
+    def _told(self, mode: str, batch_num: int, **more: Any) -> CallbackParam:
+        return CallbackParam(
+            train_network=self._train_network, network=self._network, optimizer=self._optimizer,
+            loss_fn=self._loss_fn, mode=mode, batch_num=batch_num, cur_step_num=0, cur_epoch_num=0,
+            parallel_mode=get_auto_parallel_context("parallel_mode"),
+            device_number=get_auto_parallel_context("device_num"), **more,
+        )  # fmt: skip
+
+    def build(self, train_dataset: Any = None, valid_dataset: Any = None, **_: Any) -> None:
+        """A graph is compiled at its first step. Where ranks are to hold slices, the parameters know from here on which
+        ones they will have when the model trains with this data, as by `infer_train_layout`. valid_dataset and further
+        arguments of MindSpore are not read."""
+        cuts = self._parallel is not None or get_auto_parallel_context("parallel_mode") in SHARDED
+        if train_dataset is not None and cuts and get_context("mode") != PYNATIVE_MODE:
+            self.infer_train_layout(train_dataset)
+
+    def eval(self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False) -> dict[str, Any]:
+        """The metrics over a data set, by name.
+
+        Where several ranks share the run, they are those of all that the ranks were fed, equal on all ranks; so all
+        must call this. `dataset_sink_mode` changes nothing. Raises ValueError if the model has no metrics, or ranks
+        that share batches have different numbers of them; TypeError if an argument is of the wrong kind.
+        """
+        listeners = callbacks_of(callbacks)
+        _check_flag("Model.eval", "dataset_sink_mode", dataset_sink_mode)
+        evaluation = self._evaluation("Model.eval")
+        param = self._told("eval", valid_dataset.get_dataset_size(), valid_dataset=valid_dataset)
+        param.update(eval_network=evaluation.network, dataset_sink_mode=False, list_callback=listeners)
+        run, bar = RunContext(param), ProgressBar()
+        with CallbackManager(listeners, run, bar) as told:
+            evaluation.run(valid_dataset, run, told, bar)
+        return param.metrics
+
+    def _evaluation(self, name: str) -> Evaluation:
+        """What evaluates. Raises ValueError for a model that cannot."""
+
+        if not self._metrics:
+            raise ApiValueError(f"{name}: the model has no metrics", ["pass metrics={'accuracy'} to Model"])
+        if self._eval_network is not None:
+            return Evaluation(self._eval_network, self._metrics, self._eval_indexes)
+        if self._loss_fn is None:
+            raise ApiValueError(f"{name}: the model has neither loss_fn nor eval_network")
+        widens = self._amp_level in ("O2", "O3")
+        self._eval_network = self._parallelized(WithEvalCell(self._network, self._loss_fn, widens))
+        self._eval_indexes = [0, 1, 2]
+        return Evaluation(self._eval_network, self._metrics, self._eval_indexes)
+
+    def predict(self, *predict_data: Any, backend: Any = None, config: Any = None) -> Any:
+        """The network's output for the rows that this rank hands in. Raises TypeError for data that are no Tensors,
+        ValueError for another backend than mspc, RuntimeError for a network that adds up losses of parts of a batch."""
+        _check_data("predict", predict_data)
+        adding = [cell for _, cell in self._predict_network.cells_and_names() if type(cell) is GradAccumulationCell]
+        if adding:
+            raise ApiRuntimeError(
+                "Model.predict: GradAccumulationCell adds up the losses of parts of a batch and predicts nothing",
+                ["predict with the network inside of it"],
+            )
+        if backend not in (None, "lite"):
+            raise ApiValueError(f"Model.predict: backend {backend!r} is neither None nor 'lite'")
+        if backend is not None:
+            say_once("Model.predict", "Model.predict(backend='lite') changes nothing here: the network runs as ever")
+        self._predict_network.set_train(False)
+        return self._predict_network(*predict_data)
+
+    def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, Any]:
+        """How the parameters of the network lie on the ranks when it predicts: for every name the mesh, the mesh axis
+        that shards each dimension (counted from the last, -1: none), a rank's shape, 0, True and "". Raises
+        RuntimeError for not in graph mode, or in a mode that shards nothing; TypeError if data that are no Tensors, or
+        an option that is no bool."""
+        if not isinstance(skip_backend_compile, bool):
+            raise ApiTypeError(f"Model.infer_predict_layout: skip_backend_compile is {skip_backend_compile!r}, no bool")
+        _check_data("infer_predict_layout", predict_data)
+        self._predict_network.set_train(False)
+        return self._layout("infer_predict_layout", self._predict_network, predict_data)
+
+    def infer_train_layout(
+        self, train_dataset: Any, dataset_sink_mode: bool = True, sink_size: int = -1
+    ) -> dict[str, Any]:
+        """How parameters and states of the optimizer lie on the ranks when the model trains with this data, as
+        `infer_predict_layout` says it. The data set is read for one row; nothing runs. dataset_sink_mode and sink_size
+        are those of the later call of `train`. Raises RuntimeError for not in graph mode, or in a mode that shards
+        nothing; TypeError or ValueError if dataset_sink_mode is not True, sink_size is neither -1 nor positive, or the
+        data set has no row or another number of columns."""
+        _check_flag("Model.infer_train_layout", "dataset_sink_mode", dataset_sink_mode)
+        if not dataset_sink_mode:
+            raise ApiValueError("Model.infer_train_layout: dataset_sink_mode must be True")
+        _check_counts("Model.infer_train_layout", 1, 0, dataset_sink_mode, sink_size)
+        row = first_row(train_dataset, 2 if self._loss_fn is not None else 0)
+        self._train_network.set_train(True)
+        return self._layout("infer_train_layout", self._train_network, row)
+
+    def _layout(self, method: str, network: Any, args: Sequence[Any]) -> dict[str, Any]:
+        """How the parameters of a call lie on the ranks. Raises RuntimeError in modes that shard nothing."""
+        if get_context("mode") == PYNATIVE_MODE:
+            raise ApiRuntimeError(f"Model.{method} needs graph mode")
+        mode = get_auto_parallel_context("parallel_mode")
+        if self._parallel is None and mode not in SHARDED:
+            raise ApiRuntimeError(f"Model.{method} needs {' or '.join(SHARDED)} mode, and the mode is {mode}")
+        CellGraphExecutor().compile(network, *args)
+        return dict(network.parameter_layout_dict)
+
+
+def _check_data(method: str, data: Sequence[Any]) -> None:
+    """Raise TypeError for data that are no Tensors."""
+    for entry in data:
+        if not isinstance(entry, (Tensor, tuple, list)):
+            raise ApiTypeError(f"Model.{method} takes Tensors, not {type(entry).__name__}")
+
+
+def _check_others(eval_indexes: Any, boost_level: Any, kwargs: Collection[str]) -> None:
+    """Raises TypeError or ValueError for arguments of Model that cannot be."""
+    for key in kwargs:
+        if key not in (*_AMP, *_BOOST):
+            raise ApiValueError(f"Model has no argument {key!r}")
+    if eval_indexes is not None and not _are_places(eval_indexes):
+        raise ApiValueError(
+            f"Model: eval_indexes {eval_indexes!r} must be a list of three integers: where loss, output and label stand"
+        )
+    check_boost("Model", boost_level)
+    for key in _BOOST:
+        if key in kwargs:
+            say_once(f"Model {key}", f"Model({key}=...) changes nothing here: no step is approximated")
+
+
+def _are_places(indexes: Any) -> bool:
+    if not isinstance(indexes, list | tuple) or len(indexes) != 3:
+        return False
+    return all(isinstance(i, int) and not isinstance(i, bool) for i in indexes)
+
+
+def _check_flag(name: str, what: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ApiTypeError(f"{name}: {what} must be True or False, not {value!r}")
+
+
+def _check_counts(name: str, epoch: Any, initial_epoch: Any, sink: Any, sink_size: Any) -> None:
+    """Raises TypeError or ValueError for epochs and steps that cannot be."""
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
+        raise ApiValueError(f"{name}: epoch {epoch!r} must be a positive integer")
+    if isinstance(initial_epoch, bool) or not isinstance(initial_epoch, int) or not 0 <= initial_epoch < epoch:
+        raise ApiValueError(f"{name}: initial_epoch {initial_epoch!r} must be from 0 to {epoch - 1}")
+    _check_flag(name, "dataset_sink_mode", sink)
+    if isinstance(sink_size, bool) or not isinstance(sink_size, int) or (sink_size < 1 and sink_size != -1):
+        raise ApiValueError(f"{name}: sink_size {sink_size!r} must be -1 or a positive integer")
+
+
+def _frequency(value: Any) -> Any:
+    """Return whether to evaluate after an epoch, by its number. Raises TypeError or ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ApiValueError(f"Model.fit: valid_frequency {value} must be at least 1")
+        return lambda number: number % value == 0
+    if not isinstance(value, list | tuple) or any(isinstance(n, bool) or not isinstance(n, int) for n in value):
+        raise ApiTypeError(f"Model.fit: valid_frequency must be an integer or a list of epochs, not {value!r}")
+    return lambda number: number in value
+
+
+def _is_own(listener: Callback) -> bool:
+    return type(listener).__module__.startswith("mspc.")
+
+
+def _check_newer(name: str, listener: Callback) -> None:
+    """Raises ValueError for a callback of a script whose methods training and evaluation would both call."""
+    older = [method for method in OLDER if method in vars(type(listener))]
+    if older and not _is_own(listener):
+        raise ApiValueError(
+            f"{name}: {type(listener).__name__} overrides {', '.join(older)}, which training and evaluation both call",
+            [f"override on_train_{older[0]} or on_eval_{older[0]} instead"],
+        )

@@ -1,0 +1,231 @@
+"""What keeps the values of tensors and parameters undrawn, and what changes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Parameter, ParameterTuple, Tensor, mint, nn, ops
+from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api import common
+from mspc.mindspore_api.common.initializers import Initializer, Normal, Uniform, XavierUniform
+
+initializer = common.initializer.initializer
+
+
+class Orthogonal(Initializer):
+    """Rows that are orthogonal: it needs the global matrix."""
+
+    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
+        return np.linalg.qr(generator.standard_normal(shape))[0]
+
+
+class EveryThird(Normal):
+    """A subclass with a `draw` of its own."""
+
+    def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
+        return np.asarray(super().draw(generator, shape)) * (np.arange(shape[-1]) % 3 == 0)
+
+
+class Wide(XavierUniform):
+    """A subclass that chooses another distribution."""
+
+    def of_shape(self, shape: tuple[int, ...]) -> Initializer:
+        return Uniform(2.0)
+
+
+def described(tensor: Tensor) -> Any:
+    """The entry of `program.json`, None where there is none."""
+    found = tensor.initial.description() if tensor.initial is not None else None
+    return None if found is None else found.entry()
+
+
+def normal() -> Tensor:
+    return initializer(Normal(0.02), [8, 6], ms.float32)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Parameter(normal(), "w"),
+        lambda: Parameter(normal().init_data(), "w"),
+        lambda: Parameter(Tensor(shape=(8, 6), dtype=ms.float32, init=Normal(0.02)), "w"),
+        lambda: Parameter(initializer(normal(), [8, 6]), "w"),
+        lambda: Parameter(Parameter(normal()), "w"),
+        lambda: Parameter(normal(), "w").clone(),
+        lambda: ParameterTuple([Parameter(normal(), "w")]).clone("copy")[0],
+        lambda: Parameter(Tensor(np.ones((8, 6), np.float32)), "w").set_data(normal()),
+        lambda: Parameter(initializer("zeros", [8, 6]), "w").set_data(Parameter(normal(), "v")),
+        lambda: nn.Dense(6, 8, weight_init=Normal(0.02)).weight,
+        lambda: Parameter(normal().astype(ms.bfloat16).to(ms.bfloat16), "w"),
+    ],
+)
+def test_what_an_initializer_makes_is_described(make: Any) -> None:
+    ms.set_seed(2)
+    parameter = make()
+    entry = described(parameter)
+    assert (entry["initializer"], entry["sigma"], entry["seed"]) == ("Normal", 0.02, 2)
+    whole = parameter.asnumpy()
+    assert described(parameter) == entry, "reading changes nothing"
+    part = (slice(2, 4), slice(0, 3))
+    np.testing.assert_array_equal(parameter.initial.fill(part), whole[part])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda w: w.set_data(Tensor(np.ones((8, 6), np.float32))),
+        lambda w: w.set_data(w + 1),
+        lambda w: w.assign_value(w * 2),
+        lambda w: w.__setitem__(0, 5),
+        lambda w: ops.assign(w, Tensor(np.ones((8, 6), np.float32))),
+        lambda w: ops.AssignAdd()(w, Tensor(np.ones((8, 6), np.float32))),
+    ],
+)
+@pytest.mark.parametrize("read_before", [False, True])
+def test_changed_values_are_the_scripts(change: Any, read_before: bool) -> None:
+    w = Parameter(normal(), "w")
+    before = Parameter(w).asnumpy()
+    if read_before:
+        w.asnumpy()
+    change(w)
+    assert w.initial is None
+    assert (w.asnumpy() != before).any()
+    assert (w.shape, w.dtype) == ((8, 6), ms.float32)
+
+
+def test_drawn_values_do_not_change_in_place() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        Parameter(normal(), "w").array[0] = 1
+
+
+def test_an_update_outside_a_graph_changes_what_the_store_holds() -> None:
+    class Store:
+        array = np.zeros(3, np.float32)
+
+        def read(self, parameter: Any) -> Any:
+            return self.array.copy()
+
+        def write(self, parameter: Any, array: Any) -> None:
+            self.array = array
+
+    w = Parameter(Tensor(np.zeros(3, np.float32)), "w")
+    w.store = Store()
+    ops.AssignAdd()(w, Tensor(np.ones(3, np.float32)))
+    assert w.asnumpy().tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", [ms.float16, ms.bfloat16, ms.float64, ms.int32])
+@pytest.mark.parametrize("init", ["normal", "ones", 0.1, Normal(3.0), XavierUniform()])
+def test_element_types_are_cast_as_drawn_values_are(dtype: Any, init: Any) -> None:
+    def tensor() -> Tensor:
+        ms.set_seed(4)
+        return initializer(init, [8, 6], ms.float32)
+
+    whole = tensor().asnumpy()
+    w = Parameter(tensor(), "w")
+    w.set_dtype(dtype)
+    assert w.dtype == dtype
+    np.testing.assert_array_equal(w.asnumpy(), whole.astype(dtype.numpy))
+    if dtype != ms.int32:
+        taken = Parameter(Tensor(np.zeros((8, 6)), dtype), "w").set_data(tensor())
+        assert taken.dtype == dtype
+        np.testing.assert_array_equal(taken.asnumpy(), whole.astype(dtype.numpy))
+        if init != 0.1:
+            assert described(taken) is not None
+
+
+def test_values_are_not_rounded_twice() -> None:
+    halves = initializer("normal", [8, 6], ms.float16)
+    w = Parameter(Tensor(np.zeros((8, 6)), ms.float32), "w").set_data(halves)
+    assert described(w) is None
+    np.testing.assert_array_equal(w.asnumpy(), halves.asnumpy().astype(np.float32))
+
+
+def test_a_parameter_of_another_element_type_keeps_its_type() -> None:
+    w = Parameter(initializer("normal", [8, 6]), "w")
+    w.set_dtype(ms.float16)
+    w.set_data(Tensor(np.ones((8, 6), np.float32)))
+    assert (w.dtype, w.asnumpy().dtype) == (ms.float16, np.float16)
+
+
+@pytest.mark.parametrize("init", [Orthogonal(), EveryThird(1.0), common.initializer.Constant(np.arange(6.0))])
+def test_what_needs_the_whole_tensor_is_drawn_whole_and_cut(init: Any) -> None:
+    w = Parameter(initializer(init, [8, 6]), "w")
+    assert described(w) is None
+    whole = w.asnumpy()
+    part = (slice(2, 6), slice(3, 6))
+    np.testing.assert_array_equal(w.initial.fill(part), whole[part])
+    assert w.initial.fill(part).base is None
+    if isinstance(init, EveryThird):
+        assert not whole[:, 1].any()
+        assert whole[:, 0].all()
+
+
+def test_a_subclass_that_chooses_another_distribution_is_described() -> None:
+    assert described(initializer(Wide(), [4, 4]))["scale"] == 2.0
+
+
+def test_the_zero_row_of_an_embedding_is_described() -> None:
+    ms.set_seed(1)
+    table = nn.Embedding(10, 4, padding_idx=3).embedding_table
+    assert table.has_init
+    assert described(table)["zero_row"] == 3
+    ms.set_seed(1)
+    rows = nn.Embedding(10, 4).embedding_table.asnumpy()
+    rows[3] = 0
+    np.testing.assert_array_equal(table.asnumpy(), rows)
+    np.testing.assert_array_equal(table.initial.fill((slice(2, 5), slice(0, 4))), rows[2:5])
+    given = nn.Embedding(3, 2, embedding_table=Tensor(np.ones((3, 2), np.float32)), padding_idx=1).embedding_table
+    assert given.asnumpy().tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("make", "value", "dtype"),
+    [
+        (lambda w: ops.zeros((8, 6), ms.float16), 0, ms.float16),
+        (lambda w: ops.ones((8, 6), ms.int32), 1, ms.int32),
+        (lambda w: ops.full((8, 6), 0.5), 0.5, ms.float32),
+        (lambda w: ops.zeros_like(w), 0, ms.float32),
+        (lambda w: ops.full_like(w, 3), 3, ms.float32),
+        (lambda w: ops.ZerosLike()(w), 0, ms.float32),
+        (lambda w: ops.OnesLike()(w), 1, ms.float32),
+        (lambda w: ops.Ones()((8, 6), ms.bfloat16), 1, ms.bfloat16),
+        (lambda w: mint.zeros((8, 6)), 0, ms.float32),
+    ],
+)
+def test_tensors_of_one_number_are_not_made(make: Any, value: float, dtype: Any) -> None:
+    ms.set_seed(3)
+    w = Parameter(normal(), "w")
+    state = Parameter(make(w), "state")
+    assert w.has_init
+    assert state.has_init
+    assert (described(state), state.dtype) == ({"initializer": "Constant", "value": value}, dtype)
+    assert (state.asnumpy() == value).all()
+    after = normal().asnumpy()
+    ms.set_seed(3)
+    normal()
+    np.testing.assert_array_equal(normal().asnumpy(), after, "the numbers of what follows do not depend on it")
+
+
+def test_a_tensor_of_one_number_can_be_changed_and_refuses_what_does_not_fit() -> None:
+    x = ops.zeros((3,))
+    x[1] = 4
+    assert x.asnumpy().tolist() == [0, 4, 0]
+    with pytest.raises(MspcError, match="is no number of Int8"):
+        ops.full((2,), 300, dtype=ms.int8)
+
+
+def test_data_are_not_drawn_before_somebody_reads_them() -> None:
+    assert normal().init_data().has_init
+
+
+def test_optimizer_states_are_described() -> None:
+    net = nn.Dense(6, 8)
+    adam = nn.Adam(net.trainable_params())
+    assert {described(state)["value"] for state in (*adam.moment1, *adam.moment2)} == {0}
+    lamb = nn.Lamb(net.trainable_params(), 0.1)
+    assert all(p.initial is not None for p in lamb.get_parameters() if p.shape == (8, 6))

@@ -1,0 +1,196 @@
+"""Layouts with names, `AutoParallel`, `shard`."""
+
+from __future__ import annotations
+
+import pytest
+
+import mspc as ms
+from mspc import nn, ops
+from mspc.communication import init
+from mspc.mindspore_api.context import freeze
+from mspc.parallel import AutoParallel, Layout
+
+layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
+
+
+def test_calls_name_the_axes_from_the_right():
+    assert layout("dp", "None", "mp").tensor_map == (2, -1, 0)
+    assert layout("mp", ("sp", "dp")).tensor_map == (0, (1, 2))
+    assert layout("mp", ("sp", "dp")).strategy == (2, 4)
+    assert layout().tensor_map == ()
+    assert ms.Layout is Layout
+
+
+def test_first_axis_of_a_tuple_cuts_coarsest():
+    cut = layout("mp", ("sp", "dp")).to_layout()
+    assert [cut.slice_index(rank) for rank in range(8)] == [
+        (0, 0), (1, 0), (0, 2), (1, 2), (0, 1), (1, 1), (0, 3), (1, 3),
+    ]  # fmt: skip
+
+
+def test_to_dict():
+    assert Layout((2, 4), ("a", "b")).to_dict() == {
+        "device_matrix": (2, 4),
+        "alias_name": ("a", "b"),
+        "interleaved_parallel": False,
+        "rank_list": [0, 1, 2, 3, 4, 5, 6, 7],
+    }
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: Layout([2], ("a",)),
+            TypeError,
+            "Layout: device_matrix must be a tuple of integers, not [2]",
+        ),
+        (lambda: Layout((2,), "a"), TypeError, "Layout: alias_name must be a tuple of strings, not 'a'"),
+        (lambda: Layout((2.0,), ("a",)), TypeError, "Layout: device_matrix holds 2.0, not an integer"),
+        (lambda: Layout((0,), ("a",)), ValueError, "Layout: device_matrix (0,) has an axis of size 0"),
+        (lambda: Layout((2,), (1,)), TypeError, "Layout: alias_name holds 1, not a string"),
+        (lambda: Layout((2,), ("",)), ValueError, "Layout: '' cannot name an axis"),
+        (lambda: Layout((2,), ("None",)), ValueError, "Layout: 'None' cannot name an axis"),
+        (
+            lambda: Layout((2, 4), ("a",)),
+            ValueError,
+            "Layout: device_matrix (2, 4) has 2 axes, alias_name 1 names",
+        ),
+        (lambda: Layout((2, 4), ("a", "a")), ValueError, "Layout: alias_name ('a', 'a') holds a name twice"),
+        (lambda: layout("dp", "tp"), ValueError, "Layout: dimension 1 names the unknown axis 'tp'"),
+        (
+            lambda: layout("dp", ("sp", "dp")),
+            ValueError,
+            "Layout: axis 'dp' is used twice, the second time for dimension 1",
+        ),
+        (
+            lambda: layout(1),
+            TypeError,
+            "Layout: dimension 0 is 1, not the name of an axis or a tuple of them",
+        ),
+        (lambda: layout(()), ValueError, 'Layout: dimension 0 names no axis; write "None" to replicate it'),
+    ],
+)
+def test_wrong_layouts_are_named(call, error, message):
+    with pytest.raises(error) as caught:
+        call()
+    assert caught.value.message == message
+
+
+def test_unknown_axes_come_with_the_known_ones():
+    with pytest.raises(ValueError, match="unknown axis") as caught:
+        layout("tp")
+    assert caught.value.notes == ("the axes are 'dp', 'sp', 'mp'; \"None\" replicates a dimension",)
+
+
+def test_auto_parallel_brings_its_own_settings():
+    init()
+    ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+    net = AutoParallel(nn.ReLU())
+    frozen = freeze(net)
+    assert (frozen.parallel_mode, frozen.search_mode, frozen.gradients_mean) == (
+        "semi_auto_parallel",
+        "",
+        False,
+    )
+    net.dataset_strategy("full_batch")
+    net.hsdp(2, 0)
+    net.comm_fusion({"allreduce": {"mode": "auto", "config": None}})
+    net.enable_gradients_mean()
+    frozen = freeze(net)
+    assert (frozen.dataset_strategy, frozen.optimizer_shard_size, frozen.optimizer_threshold) == (
+        "full_batch",
+        2,
+        0,
+    )
+    assert frozen.enable_parallel_optimizer
+    assert frozen.gradients_mean
+    assert freeze(AutoParallel(nn.ReLU(), "sharding_propagation")).search_mode == "sharding_propagation"
+    assert freeze().parallel_mode == "data_parallel"
+
+
+def test_auto_parallel_takes_functions_and_keeps_names():
+    init()
+
+    def step(x):
+        return x
+
+    assert AutoParallel(step).network is step
+    assert AutoParallel(ms.jit(step)).network is step
+    dense = nn.Dense(2, 2)
+    AutoParallel(dense)
+    assert dense.weight.name == "weight"
+
+
+def test_auto_parallel_needs_init_and_a_known_mode():
+    with pytest.raises(RuntimeError, match=r"AutoParallel\(\) was called before init\(\)"):
+        AutoParallel(nn.ReLU())
+    init()
+    with pytest.raises(ValueError, match="parallel_mode 'data_parallel' is not one of semi_auto, "):
+        AutoParallel(nn.ReLU(), "data_parallel")
+    with pytest.raises(TypeError, match="network must be a Cell or a function, not int"):
+        AutoParallel(3)
+
+
+LAYOUT = Layout((2, 2), ("dp", "mp"))
+
+
+@pytest.mark.parametrize(
+    ("plan", "error", "message"),
+    [
+        ([], TypeError, r"Dense\.shard: parameter_plan must be a dict, not \[\]"),
+        ({"weight": None}, TypeError,
+         "parameter_plan maps names to tuples of integers or Layouts, not 'weight' to None"),
+        ({3: (1, 1)}, TypeError, r"parameter_plan maps names to tuples of integers or Layouts, not 3 to \(1, 1\)"),
+        ({"weight": (0, 1)}, TypeError, r"parameter_plan maps names to .*, not 'weight' to \(0, 1\)"),
+        ({"w": (1, 1)}, ValueError, "parameter_plan names 'w', which is no parameter of Dense"),
+        ({"weight": (1, 1, 1)}, ValueError, r"the strategy \(1, 1, 1\) of parameter 'weight' has 3 entries for 2 dim"),
+        ({"weight": (4, 1)}, ValueError, "dimension 0 of parameter 'weight' is 6, which 4 does not divide"),
+        ({"bias": (LAYOUT(("dp", "mp")),)}, ValueError, "dimension 0 of parameter 'bias' is 6, which 4 does not"),
+    ],
+)
+def test_plans_that_do_not_fit(plan, error, message):
+    with pytest.raises(error, match=message):
+        nn.Dense(4, 6).shard(((1, 1),), parameter_plan=plan)
+
+
+def test_an_interleaved_axis_is_none_of_ranks():
+    layout = Layout((2, 4, 2), ("dp", "mp", "interleaved_parallel"))
+    assert layout.rank_list == list(range(8))
+    found = layout(("dp", "interleaved_parallel"), "mp")
+    assert (found.device_matrix, found.axes, found.interleaved) == ((2, 4), ((0,), (1,)), 2)
+    assert layout("dp", "interleaved_parallel").strategy == (2, 1)
+    sides = [found, layout("dp", "interleaved_parallel"), layout("dp", "mp")]
+    assert [entry.interleaved_at for entry in sides] == [0, 1, -1]
+    assert layout("dp", ("None", "mp")).axes == layout("dp", "mp").axes
+    with pytest.raises(ValueError, match="Layout: axis 'interleaved_parallel' is used twice"):
+        layout("interleaved_parallel", "interleaved_parallel")
+    with pytest.raises(ValueError, match="Layout: 'interleaved_parallel' must be the last of alias_name"):
+        Layout((2, 2), ("interleaved_parallel", "dp"))
+    with pytest.raises(ValueError, match="Layout: 'interleaved_parallel' is no axis of ranks; name one beside it"):
+        Layout((2,), ("interleaved_parallel",))
+    for named in (found, layout("dp", "mp")):
+        with pytest.raises(ValueError, match="dataset_strategy takes no Layout with an axis 'interleaved_parallel'"):
+            ms.set_auto_parallel_context(dataset_strategy=(named,))
+
+
+def test_shard_of_functions():
+    dense = nn.Dense(4, 6)
+    for fn in (dense, dense.construct):
+        sharded = ms.shard(fn, ((2, 4),), parameter_plan={"self.weight": (2, 1)})
+        assert sharded.in_strategy == ((2, 4),)
+        ((parameter, strategy),) = sharded.parameter_plan
+        assert parameter is dense.weight
+        assert strategy == (2, 1)
+    with pytest.raises(ValueError, match="shard: a parameter_plan needs a Cell or its method; a function holds no"):
+        ms.shard(ops.relu, ((2, 4),), parameter_plan={"w": (2, 1)})
+    with pytest.raises(TypeError, match="shard takes a Cell or a function, not int"):
+        ms.shard(3, ((1,),))
+
+
+def test_a_layout_as_a_dict() -> None:
+    layout = ms.Layout((2, 2), ("a", "b"))("a", "None")
+    assert layout.to_dict() == {
+        "device_matrix": (2, 2), "tensor_map": (1, -1), "interleaved_parallel": False, "alias_name": ("a", "b"),
+        "rank_list": [0, 1, 2, 3],
+    }  # fmt: skip

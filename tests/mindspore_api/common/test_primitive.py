@@ -1,0 +1,202 @@
+"""Operators as users hold them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Tensor, ops
+from mspc.mindspore_api.ops.primitive import Primitive
+from mspc.ops.math.matmul import MatMul
+
+layout = ms.Layout((2, 2, 2), ("dp", "sp", "mp"))
+
+
+def test_ops_names_are_primitive_classes():
+    matmul = ops.MatMul(transpose_b=True)
+    assert isinstance(matmul, ops.MatMul)
+    assert isinstance(matmul, ops.Primitive)
+    assert matmul.op == MatMul(False, True)
+    assert matmul.transpose_b is True
+    assert (matmul.name, matmul.instance_name) == ("MatMul", "")
+    assert ops.MatMul is ops.MatMul
+
+
+def test_shard_keeps_tuples_and_layouts():
+    matmul = ops.MatMul()
+    assert matmul.shard(((2, 4), (4, 1))) is matmul
+    assert (matmul.in_strategy, matmul.out_strategy) == (((2, 4), (4, 1)), None)
+    matmul.shard(((2, 4), (4, 1)), ((8, 1),))
+    assert (matmul.in_strategy, matmul.out_strategy) == (((2, 4), (4, 1)), ((8, 1),))
+    x, w = layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None")
+    assert matmul.shard((x, w)).in_strategy == (x, w)
+    assert ops.OneHot().shard(((8, 1), (), ())).in_strategy == ((8, 1), (), ())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "error", "message", "note"),
+    [
+        (
+            (2, 4),
+            TypeError,
+            "MatMul.shard: in_strategy: entry 0 is 2, not a tuple of ints or a Layout",
+            "write ((2, 4),)",
+        ),
+        (
+            "data",
+            TypeError,
+            "MatMul.shard: in_strategy must be a tuple of tuples or of Layouts, not 'data'",
+            "write one tuple per tensor, for example ((2, 4), (4, 1))",
+        ),
+        (
+            [(2, 4), (4, 1)],
+            TypeError,
+            "MatMul.shard: in_strategy must be a tuple of tuples or of Layouts, not [(2, 4), (4, 1)]",
+            "write one tuple per tensor, for example ((2, 4), (4, 1))",
+        ),
+        (
+            ((2, 4), [4, 1]),
+            TypeError,
+            "MatMul.shard: in_strategy: entry 1 is [4, 1], not a tuple of ints or a Layout",
+            "write one tuple per tensor, for example ((2, 4), (4, 1))",
+        ),
+        (
+            ((2, 4), (0, 1)),
+            ValueError,
+            "MatMul.shard: in_strategy: entry 1 shards a dimension into 0 slices; 1 is the least",
+            None,
+        ),
+        (
+            ((2, 4), (4, 1.5)),
+            TypeError,
+            "MatMul.shard: in_strategy: entry 1 holds 1.5, not a number of slices",
+            "write one tuple per tensor, for example ((2, 4), (4, 1))",
+        ),
+        (
+            ((2, 4), layout("dp", "sp")),
+            ValueError,
+            "MatMul.shard: in_strategy mixes tuples and Layouts: ((2, 4), {device_matrix: (2, 2, 2), "
+            "tensor_map: (2, 1), alias_name: (dp, sp, mp)})",
+            "use one kind",
+        ),
+    ],
+)
+def test_what_is_no_strategy_is_named(strategy, error, message, note):
+    with pytest.raises(error) as caught:
+        ops.MatMul().shard(strategy)
+    assert caught.value.message == message
+    assert caught.value.notes == ((note,) if note else ())
+    assert caught.value.location.text.strip() == "ops.MatMul().shard(strategy)"
+
+
+def test_out_strategy_needs_in_strategy():
+    with pytest.raises(ValueError, match="out_strategy needs an in_strategy"):
+        ops.MatMul().shard(None, ((8, 1),))
+
+
+def test_unknown_attributes_and_operators_are_named():
+    with pytest.raises(
+        TypeError, match=re.escape("MatMul got an unexpected keyword argument 'transpose'")
+    ) as caught:
+        ops.MatMul(transpose=True)
+    assert caught.value.notes == ("MatMul takes transpose_a, transpose_b",)
+    with pytest.raises(AttributeError, match="ops has no operator 'MatMull'"):
+        ops.MatMull()
+    with pytest.raises(AttributeError, match="ops has no function 'rellu'"):
+        ops.rellu(1)
+    with pytest.raises(AttributeError, match="MatMul has no attribute 'axis'"):
+        ops.MatMul().axis  # noqa: B018  # the access is what is tested
+    with pytest.raises(TypeError, match="Primitive has no operator"):
+        Primitive()
+
+
+def test_calls_outside_construct_run_at_once():
+    x = Tensor(np.arange(6).reshape(2, 3), ms.float32)
+    assert ops.MatMul(transpose_b=True)(x, x).array.tolist() == [[5, 14], [14, 50]]
+    assert ops.ReduceSum(keep_dims=True)(x, 1).array.tolist() == [[3], [12]]
+    assert ops.Reshape()(x, (3, -1)).shape == (3, 2)
+    assert ops.Cast()(x, ms.int32).dtype == ms.int32
+    assert ops.Add()(x, 1).dtype == ms.float32
+    assert ops.Add()(Tensor([1], ms.int32), 1.5).array.tolist() == [2.5]
+    a, b = ops.Split(1, 3)(x)[:2]
+    assert (a.array.tolist(), b.array.tolist()) == ([[0], [3]], [[1], [4]])
+    assert ops.Concat(1)((a, b)).array.tolist() == [[0, 1], [3, 4]]
+
+
+def test_eager_errors_name_the_users_line():
+    x = Tensor(np.ones((2, 3)), ms.float32)
+    with pytest.raises(ms.MspcError, match="MatMul") as caught:
+        ops.MatMul()(x, x)
+    assert caught.value.location.text.strip() == "ops.MatMul()(x, x)"
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda x: ops.relu(x - 2), [[0, 0, 0], [1, 2, 3]]),
+        (lambda x: ops.matmul(x, x.T), [[5, 14], [14, 50]]),
+        (lambda x: ops.shape(x), (2, 3)),
+        (lambda x: ops.reshape(x, (3, 2)), [[0, 1], [2, 3], [4, 5]]),
+        (lambda x: ops.cast(x, ms.int32).sum(), 15),
+        (lambda x: ops.sum(x, 0), [3, 5, 7]),
+        (lambda x: ops.mean(x), 2.5),
+        (lambda x: ops.transpose(x, (1, 0)), [[0, 3], [1, 4], [2, 5]]),
+        (lambda x: ops.swapaxes(x, 0, -1), [[0, 3], [1, 4], [2, 5]]),
+        (lambda x: ops.flatten(ops.expand_dims(x, 0)), [[0, 1, 2, 3, 4, 5]]),
+        (lambda x: ops.concat((x, x), 1).shape, (2, 6)),
+        (lambda x: ops.stack([x, x]).shape, (2, 2, 3)),
+        (lambda x: ops.split(x, 1, axis=1)[2], [[2], [5]]),
+        (lambda x: ops.square(x), [[0, 1, 4], [9, 16, 25]]),
+        (lambda x: ops.where(x > 2, x, ops.zeros_like(x)), [[0, 0, 0], [3, 4, 5]]),
+        (lambda x: ops.maximum(x, 3), [[3, 3, 3], [3, 4, 5]]),
+        (lambda x: ops.clip_by_value(x, 1, 4), [[1, 1, 2], [3, 4, 4]]),
+        (lambda x: ops.clip_by_value((x, x + 1), 1, 4)[1], [[1, 2, 3], [4, 4, 4]]),
+        (lambda x: ops.zeros((2,), ms.int32), [0, 0]),
+        (lambda x: ops.ones((1,)), [1]),
+        (lambda x: ops.scalar_to_array(-1.0), -1.0),
+        (lambda x: ops.arange(3), [0, 1, 2]),
+        (lambda x: ops.one_hot(Tensor([1], ms.int32), 3, 1.0, 0.0), [[0, 1, 0]]),
+        (lambda x: ops.mse_loss(x, x + 2), 4.0),
+        (lambda x: ops.slice(x, (0, 1), (-1, 2)), [[1, 2], [4, 5]]),
+        (lambda x: ops.gather(x, Tensor([1], ms.int32), 0), [[3, 4, 5]]),
+    ],
+)
+def test_functions_run_at_once(call, expected):
+    found = call(Tensor(np.arange(6).reshape(2, 3), ms.float32))
+    assert (found.array.tolist() if isinstance(found, Tensor) else found) == expected
+
+
+def test_cross_entropy_is_the_mean_of_the_classes_losses():
+    logits = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    labels = np.array([0, 2, 1, 1], np.int32)
+    log = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    expected = -log[np.arange(4), labels].mean()
+    assert ops.cross_entropy(Tensor(logits), Tensor(labels)).item() == pytest.approx(expected, rel=1e-6)
+    hot = Tensor(np.eye(3, dtype=np.float32)[labels])
+    assert ops.cross_entropy(Tensor(logits), hot).item() == pytest.approx(expected, rel=1e-6)
+    smooth = ops.cross_entropy(Tensor(logits), Tensor(labels), label_smoothing=0.1).item()
+    target = np.eye(3)[labels] * 0.9 + 0.1 / 3
+    assert smooth == pytest.approx(-(log * target).sum(1).mean(), rel=1e-6)
+
+
+def test_clip_by_global_norm_scales_all_alike():
+    a, b = ops.clip_by_global_norm([Tensor([3.0]), Tensor([4.0])], 1.0)
+    assert [round(t.item(), 6) for t in (a, b)] == [0.6, 0.8]
+    (c,) = ops.clip_by_global_norm([Tensor([0.5])], 1.0)
+    assert c.item() == 0.5
+
+
+def test_attributes_of_dumps():
+    add = ops.Add().add_prim_attr("recompute_comm_op", True).recompute()
+    assert add.attrs == {"recompute_comm_op": True, "recompute": True}
+
+
+def test_files_of_operators_do_not_hide_functions():
+    import mspc.ops.tensor.moving
+    import mspc.ops.tensor.reshape  # noqa: F401
+
+    assert ops.shape(Tensor([1.0])) == (1,)
+    assert isinstance(ops.reshape, Primitive)

@@ -1,0 +1,229 @@
+"""Private modules of MindSpore that public code imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mspc as ms
+from mspc import Tensor, context, nn
+from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api import _checkparam as checks
+from mspc.mindspore_api import state
+from mspc.mindspore_api.common import api
+from mspc.mindspore_api.ops import _utils as shapes
+from mspc.mindspore_api.parallel import _auto_parallel_context, algo_parameters, queries
+from mspc.mindspore_api.state import Session
+
+
+@pytest.fixture(autouse=True)
+def session() -> Iterator[Session]:
+    """A session that no launcher has made."""
+    fresh = Session()
+    before = state.swap(fresh)
+    yield fresh
+    state.swap(before)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: checks.check_positive_int(0, "n", "Net"), "For 'Net', the 'n' must be int and must > 0, but got 0"),
+        (
+            lambda: checks.check_positive_int(True, "n"),
+            "The 'n' must be int and must > 0, but got True of type 'bool'",
+        ),
+        (
+            lambda: checks.check_int_range(5, 0, 3, checks.INC_LEFT, "a"),
+            "The 'a' must be in range of [0, 3), but got 5",
+        ),
+        (lambda: checks.check_bool(1, "b", "P"), "For 'P', the 'b' must be a bool, but got 1 of type 'int'"),
+        (
+            lambda: checks.check_value_type("x", True, [int, str], "P"),
+            "For 'P', the 'x' must be of type 'int' or 'str', but got True of type 'bool'",
+        ),
+        (lambda: checks.check_string("a", ["b", "c"], "m"), "The 'm' must be one of 'b', 'c', but got 'a'"),
+        (
+            lambda: checks.Validator.check_float_range(2.0, 0, 1, checks.Rel.INC_BOTH, "r", "P"),
+            "For 'P', the 'r' must be in range of [0, 1], but got 2.0",
+        ),
+        (
+            lambda: checks.Validator.check_integer("r", 3, 4, checks.Rel.GE, "P"),
+            "For 'P', the 'r' must be int and must >= 4, but got 3",
+        ),
+        (
+            lambda: checks.check_positive_int_sequence((1, 0), "r"),
+            "The 'r[1]' must be int and must > 0, but got 0",
+        ),
+        (lambda: checks.check("a", 3, "b", 4, checks.EQ, "P"), "For 'P', the 'a' should be = b: 4, but got 3."),
+        (lambda: checks.check("a", 3, "b", (4, 5), checks.INC_BOTH), "The 'a' should be [4, 5], but got 3."),
+        (
+            lambda: checks.check_type_name("x", ms.int8, [ms.float32], "P"),
+            "For 'P', the 'x' must be one of Float32, but got Int8",
+        ),
+        (lambda: checks.check_subclass("x", int, [str]), "The 'x' must be a kind of str, but got <class 'int'>"),
+        (
+            lambda: checks.check_size_and_element_type_of_tuple("x", (1,), 2, int),
+            "The 'length of x' must be int and must = 2, but got 1",
+        ),
+        (
+            lambda: checks.check_element_type_of_dict("x", {"a": 1}, [str], [str]),
+            "The 'x['a']' must be of type 'str', but got 1 of type 'int'",
+        ),
+        (
+            lambda: shapes.get_broadcast_shape((2, 4), (3,), "P"),
+            "For 'P', x of shape (2, 4) and y of shape (3,) do not broadcast",
+        ),
+    ],
+)
+def test_checks_refuse(call: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as refused:
+        call()
+    assert isinstance(refused.value, MspcError)
+    assert refused.value.message == message
+
+
+def test_checks_give_back_what_they_are_given() -> None:
+    assert checks.check_positive_int(3, "n") == checks.check_is_int(3) == checks.check_number("n", 3, 2, checks.GT) == 3
+    assert checks.check_positive_float(0.5) == checks.check_float_range(0.5, 0, 1, checks.INC_NEITHER) == 0.5
+    assert checks.check_value_type("x", None, [int, type(None)]) is None
+    assert checks.check_subclass("x", bool, [int]) is bool
+    assert (checks.twice(3), checks.triple([1, 2, 3])) == ((3, 3), (1, 2, 3))
+
+    @checks.args_type_check(name=str)
+    def named(name: Any, size: Any = 0) -> Any:
+        return name, size
+
+    assert named("a", 2) == ("a", 2)
+    with pytest.raises(TypeError, match="For 'named', the 'name' must be of type 'str', but got 1"):
+        named(1)
+
+
+def test_shapes_of_results() -> None:
+    assert shapes.get_broadcast_shape((2, 1), (3,), "P") == [2, 3]
+    assert shapes.get_concat_offset([(2, 3), (4, 3)], None, 0, "P") == ([0, 2], 6, 0)
+    with pytest.raises(ValueError, match=r"shapes \(2, 3\) and \(2, 4\) differ beside dimension 0"):
+        shapes.get_concat_offset([(2, 3), (2, 4)], None, 0, "P")
+
+
+def test_a_script_asks_how_it_runs() -> None:
+    assert (queries._get_parallel_mode(), queries._get_device_num()) == ("stand_alone", 1)
+    assert not queries._is_in_auto_parallel_mode()
+    context.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, full_batch=True)
+    assert (queries._get_device_num(), queries._get_stage_device_num(), queries._get_pipeline_stages()) == (8, 8, 1)
+    assert queries._is_in_auto_parallel_mode()
+    assert not queries._need_to_full()
+    assert not queries._is_pynative_parallel()
+    assert queries._to_full_shapes([(2, 3), ()], 8) == [(16, 3), ()]
+    context.set_auto_parallel_context(parallel_mode="data_parallel")
+    with pytest.raises(RuntimeError, match="full_batch counts in semi_auto_parallel and auto_parallel mode, not in"):
+        queries._check_full_batch()
+    found = _auto_parallel_context.auto_parallel_context()
+    assert found.get_device_num() == 8
+    assert found.get_device_num_is_set()
+    found.set_gradients_mean(True)
+    assert queries._get_gradients_mean()
+    with pytest.raises(AttributeError, match="get_nothing"):
+        found.get_nothing()
+    found.reset()
+    assert queries._get_parallel_mode() == "stand_alone"
+
+
+def test_weights_of_a_search_say_that_they_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    algo_parameters._set_multi_subgraphs()
+    algo_parameters._set_multi_subgraphs()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "multi_subgraphs=True of the cost model changes nothing here: mspc estimates costs" in said
+    algo_parameters.cost_model_context().set_costmodel_alpha(2.0)
+    assert algo_parameters.get_cost_model_context("costmodel_alpha") == 2.0
+    algo_parameters.reset_cost_model_context()
+    assert not algo_parameters._get_multi_subgraphs()
+    with pytest.raises(ValueError, match="set_cost_model_context has no option 'alpha'"):
+        algo_parameters.set_cost_model_context(alpha=1.0)
+
+
+def test_what_stands_for_a_library() -> None:
+    from mspc._c_expression import MSContext, security
+    from mspc._extends import cell_attr_register
+
+    assert not security.enable_security()
+    assert MSContext.get_instance().is_pkg_support_device("CPU")
+
+    class Net(nn.Cell):
+        @cell_attr_register(attrs=["size"])
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.size = size
+
+        @cell_attr_register
+        def construct(self, x: Any) -> Any:
+            return x * self.size
+
+    assert Net(3)(Tensor([2.0])).asnumpy().tolist() == [6.0]
+    assert api._executor is api._cell_graph_executor
+
+
+def test_whether_ranks_are_known(session: Session) -> None:
+    from mspc.mindspore_api.communication import _is_initialized
+
+    assert not _is_initialized()
+    session.initialized = True
+    assert _is_initialized()
+
+
+def test_kinds_of_types_and_folders(tmp_path: Path) -> None:
+    from mspc._c_expression import typing
+    from mspc._c_expression.typing import BFloat
+    from mspc.train._utils import _make_directory
+
+    assert isinstance(ms.float16, typing.Float)
+    assert isinstance(ms.bfloat16, BFloat)
+    assert isinstance(ms.bfloat16, typing.Number)
+    assert not isinstance(ms.bfloat16, typing.Float)
+    assert not isinstance(ms.float32, BFloat)
+    assert isinstance(ms.int8, typing.Number)
+    assert not isinstance(ms.int8, typing.Float)
+    assert _make_directory(str(tmp_path / "a" / "b")) == str((tmp_path / "a" / "b").resolve())
+    assert (tmp_path / "a" / "b").is_dir()
+    with pytest.raises(TypeError):
+        _make_directory("")
+
+
+def test_private_names_that_packages_import(capsys: pytest.CaptureFixture[str]) -> None:
+    from mspc import Parameter, log
+    from mspc._c_expression.amp import get_curr_amp_strategy, push_amp_strategy
+    from mspc.common.initializer import Initializer, _register, initializer
+    from mspc.log import _LogActionOnce
+    from mspc.ops.auto_generate import Chunk
+    from mspc.train.amp import _auto_black_list
+    from mspc.train.serialization import _load_dismatch_prefix_params
+
+    @_LogActionOnce(logger=log, key="test_private_names")
+    def warned() -> int:
+        log.warning("once")
+        return 3
+
+    assert [warned(), warned()] == [3, 3]
+    assert capsys.readouterr().err == "[WARNING] once\n"
+
+    @_register("twos")
+    class Two(Initializer):
+        def _initialize(self, arr: Any) -> None:
+            arr[...] = 2
+
+    assert [initializer(name, (2,)).asnumpy().tolist() for name in ("two", "twos")] == [[2.0, 2.0]] * 2
+    assert [part.shape for part in Chunk()(Tensor([[1.0], [2.0], [3.0]]), 2)] == [(2, 1), (1, 1)]
+    assert get_curr_amp_strategy() is None
+    with pytest.raises(RuntimeError, match=r"use amp\.auto_mixed_precision"):
+        push_amp_strategy()
+    cell = nn.SequentialCell(nn.Dense(2, 2), nn.BatchNorm1d(2))
+    missing = ["0.weight", "0.bias", "1.gamma"]
+    given = {f"old.{name}": Parameter(Tensor([[3.0, 3.0]] * 2 if "w" in name else [1.0, 1.0])) for name in missing[:2]}
+    _load_dismatch_prefix_params(cell, given, missing, False)
+    assert missing == ["1.gamma"]
+    assert cell[0].weight.asnumpy().tolist() == [[3.0, 3.0], [3.0, 3.0]]
+    assert _auto_black_list(cell, [nn.BatchNorm1d], ms.float16)(Tensor([[1.0, 2.0]])).dtype == ms.float16

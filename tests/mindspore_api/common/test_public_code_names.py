@@ -1,0 +1,213 @@
+"""Names that public networks and scripts use, and that are a few operators here, or nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc
+import mspc.dataset as ds
+from mspc import Tensor, nn, ops
+from mspc.dataset import vision
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.ops import operations as P
+from mspc.profiler import Profiler, schedule
+
+DRAWS = np.random.default_rng(5)
+IMAGES = DRAWS.random((2, 3, 9, 12)).astype(np.float32)
+OTHERS = DRAWS.random((2, 3, 9, 12)).astype(np.float32)
+ROWS = np.log(DRAWS.dirichlet(np.ones(5), 4)).astype(np.float32)
+WEIGHTS = np.arange(1.0, 6.0, dtype=np.float32)
+LABELS = np.array([1, 2, 0, 4], np.int32)
+
+
+def in_graph(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a network computes that calls the function."""
+
+    class Net(nn.Cell):
+        def construct(self, *given):
+            return function(*given)
+
+    return Net()(*map(Tensor, arguments))
+
+
+def similarity(x: np.ndarray, y: np.ndarray, size: int, sigma: float, most: float) -> np.ndarray:
+    """Structural similarity, window by window."""
+    places = np.arange(size) - (size - 1) / 2
+    weights = np.exp(-(places[:, None] ** 2 + places**2) / (2 * sigma**2))
+    weights /= weights.sum()
+    c1, c2 = (0.01 * most) ** 2, (0.03 * most) ** 2
+    found = []
+    for top in range(x.shape[2] - size + 1):
+        for left in range(x.shape[3] - size + 1):
+            a, b = (image[..., top : top + size, left : left + size].astype(np.float64) for image in (x, y))
+            ma, mb = (np.sum(part * weights, (2, 3)) for part in (a, b))
+            va, vb = (np.sum(part**2 * weights, (2, 3)) - m**2 for part, m in ((a, ma), (b, mb)))
+            both = np.sum(a * b * weights, (2, 3)) - ma * mb
+            found.append((2 * ma * mb + c1) * (2 * both + c2) / ((ma**2 + mb**2 + c1) * (va + vb + c2)))
+    return np.mean(found, (0, 2))
+
+
+def test_measures_of_images() -> None:
+    found = nn.SSIM(1.0, 5, 1.2)(Tensor(IMAGES), Tensor(OTHERS)).asnumpy()
+    np.testing.assert_allclose(found, similarity(IMAGES, OTHERS, 5, 1.2, 1.0), rtol=2e-4, atol=1e-6)
+    found = nn.PSNR(2.0)(Tensor(IMAGES), Tensor(OTHERS)).asnumpy()
+    wanted = 10 * np.log10(4 / np.mean((IMAGES - OTHERS) ** 2, (1, 2, 3)))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert nn.CentralCrop(0.5)(Tensor(IMAGES)).asnumpy().tolist() == IMAGES[:, :, 2:7, 3:9].tolist()
+
+
+def test_layers_with_what_follows_them() -> None:
+    layer = nn.Conv2dBnAct(3, 4, 3, has_bias=True, has_bn=True, activation="leakyrelu")
+    assert [p.name for p in layer.get_parameters()] == [
+        "conv.weight", "conv.bias", "batchnorm.moving_mean", "batchnorm.moving_variance", "batchnorm.gamma",
+        "batchnorm.beta",
+    ]  # fmt: skip
+    x = Tensor(IMAGES)
+    wanted = nn.LeakyReLU(0.2)(layer.batchnorm(layer.conv(x)))
+    np.testing.assert_array_equal(layer(x).asnumpy(), wanted.asnumpy())
+    layer = nn.DenseBnAct(12, 4, activation=nn.Sigmoid)
+    x = Tensor(IMAGES[0, 0])
+    np.testing.assert_allclose(layer(x).asnumpy(), ops.sigmoid(layer.dense(x)).asnumpy(), rtol=1e-6)
+
+
+def test_operators_that_are_functions() -> None:
+    x, y = np.array([1, 2], np.int32), np.array([3, 4, 5], np.int32)
+    for indexing in ("xy", "ij"):
+        found = in_graph(lambda a, b, way=indexing: P.Meshgrid(way)((a, b)), x, y)
+        for one, other in zip(found, np.meshgrid(x, y, indexing=indexing), strict=True):
+            np.testing.assert_array_equal(one.asnumpy(), other)
+    loss, total = in_graph(lambda a, b, w: P.NLLLoss("sum", ignore_index=2)(a, b, w), ROWS, LABELS, WEIGHTS)
+    kept = LABELS != 2
+    wanted = WEIGHTS[LABELS] * kept
+    np.testing.assert_allclose(loss.asnumpy(), -np.sum(ROWS[range(4), LABELS] * wanted), rtol=1e-5)
+    assert total.asnumpy() == wanted.sum()
+    found = in_graph(lambda a, b: P.BCEWithLogitsLoss("sum")(a, b, b, b), ROWS, np.full_like(ROWS, 0.5)).asnumpy()
+    log = np.log1p(np.exp(-ROWS))
+    np.testing.assert_allclose(found, np.sum(0.5 * (0.5 * 0.5 * log + 0.5 * (ROWS + log))), rtol=1e-5)
+    found = in_graph(lambda a: P.ReverseSequence(1)(a, Tensor([1, 2, 3, 4])), ROWS).asnumpy()
+    np.testing.assert_array_equal(found[2], ROWS[2, [2, 1, 0, 3, 4]])
+    np.testing.assert_allclose(in_graph(lambda a: P.Einsum("ij,kj->ik")((a, a)), ROWS).asnumpy(), ROWS @ ROWS.T, 1e-5)
+    np.testing.assert_array_equal(in_graph(lambda a: P.Diag()(a), WEIGHTS).asnumpy(), np.diag(WEIGHTS))
+    np.testing.assert_array_equal(in_graph(lambda a: P.DiagPart()(a), ROWS[:, :4]).asnumpy(), np.diag(ROWS))
+    found = in_graph(lambda a: P.Scatter()(a, 0, Tensor([[0, 0, 1, 1, 2]]), a[:1], 1), ROWS).asnumpy()
+    wanted = ROWS.copy()
+    wanted[[0, 0, 1, 1, 2], range(5)] += ROWS[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert P.ScalarToTensor()(3, mspc.int32).asnumpy() == 3
+    assert P.ScalarToArray()(2.5).dtype == mspc.float32
+    assert P.ScalarCast()(3.7, mspc.int32) == 3
+
+
+def test_drawn_numbers() -> None:
+    drawn = P.StandardNormal(seed=2)((4000,)).asnumpy()
+    assert abs(drawn.mean()) < 0.06
+    assert abs(drawn.std() - 1) < 0.05
+    numbers, counts = np.unique(P.UniformInt(seed=2)((3000,), 2, 5).asnumpy(), return_counts=True)
+    assert numbers.tolist() == [2, 3, 4]
+    assert counts.min() > 900
+
+
+def test_loops_over_data_that_scripts_write() -> None:
+    data = ds.NumpySlicesDataset(np.arange(6, dtype=np.float32), shuffle=False).batch(2)
+    helper = mspc.DatasetHelper(data, dataset_sink_mode=True)
+    assert [row.asnumpy().tolist() for (row,) in helper] == [[0, 1], [2, 3], [4, 5]]
+    assert helper.sink_size() == 3
+    step = mspc.data_sink(lambda x: float(x.asnumpy().sum()), data, sink_size=2)
+    assert [step(), step()] == [5.0, 1.0]
+    assert [mspc.train.DatasetHelper(data, sink_size=4).sink_size(), type(mspc.ParallelMode)] == [4, type]
+    network = nn.Identity()
+    assert mspc.connect_network_with_dataset(network, helper) is network
+
+
+def test_gradients_of_several_steps() -> None:
+    from mspc.boost import GradientAccumulation
+
+    class Step(nn.Cell):
+        def __init__(self, network, optimizer):
+            super().__init__()
+            self.network, self.accumulated = network, GradientAccumulation(2, optimizer)
+            self.weights = optimizer.parameters
+            self.gradient = ops.GradOperation(get_by_list=True)
+
+        def construct(self, x):
+            loss = self.network(x)
+            return self.accumulated(loss, self.gradient(self.network, self.weights)(x))
+
+    network = nn.Dense(3, 1, weight_init="ones", has_bias=False)
+    step = Step(network, nn.SGD(network.trainable_params(), 0.5))
+    seen = []
+    for row in ([1.0, 2.0, 3.0], [3.0, 0.0, 1.0], [2.0, 2.0, 2.0], [4.0, 0.0, 2.0]):
+        step(Tensor(np.array([row], np.float32)))
+        seen.append(network.weight.asnumpy()[0].tolist())
+    assert seen == [[1, 1, 1], [0, 0.5, 0], [0, 0.5, 0], [-1.5, 0, -1]]
+
+
+def test_cells_of_gates_that_scripts_write() -> None:
+    from mspc.nn.layer.rnn_cells import RNNCellBase
+
+    cell = RNNCellBase(4, 5, True, num_chunks=3)
+    assert [(p.name, p.shape) for p in cell.get_parameters()] == [
+        ("weight_ih", (15, 4)), ("weight_hh", (15, 5)), ("bias_ih", (15,)), ("bias_hh", (15,))
+    ]  # fmt: skip
+
+
+def test_losses_that_scripts_derive_have_a_cast() -> None:
+    class Counted(nn.LossBase):
+        def construct(self, logits, labels):
+            return self.get_loss(self.cast(logits > labels, mspc.float32))
+
+    assert Counted("sum")(Tensor([1.0, 3.0]), Tensor([2.0, 2.0])).asnumpy() == 1
+
+
+def test_a_part_of_a_file_is_decoded() -> None:
+    import io
+
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray((IMAGES[0].transpose(1, 2, 0) * 255).astype(np.uint8)).save(file, "PNG")
+    raw = np.frombuffer(file.getvalue(), np.uint8)
+    whole = vision.RandomCropDecodeResize((9, 12), (1.0, 1.0), (12 / 9, 12 / 9))(raw)
+    np.testing.assert_array_equal(whole, vision.Decode()(raw))
+
+
+def test_what_notes_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with Profiler(output_path="./profile") as profiler:
+        profiler.step()
+        profiler.analyse()
+    with mspc.SummaryRecord("./summary") as record:
+        record.add_value("scalar", "loss", Tensor(1.0))
+        assert record.record(1) is False
+    said = re.sub(r"\S+:\d+:\d+: ", "", capsys.readouterr().err)
+    assert "Profiler notes nothing here: `mspc run SCRIPT --profile FILE` times the steps" in said
+    assert "SummaryRecord('./summary') writes nothing here" in said
+    action = schedule(wait=1, warmup=1, active=2, repeat=1, skip_first=1)
+    assert [step for step in range(9) if action(step) == "record"] == [3, 4]
+
+
+MISTAKES = [
+    (lambda: P.Meshgrid("ab"), "Meshgrid: indexing must be 'xy' or 'ij', not 'ab'"),
+    (lambda: nn.PSNR(0), "PSNR: max_val must be above 0, not 0"),
+    (lambda: nn.SSIM(filter_sigma=0.0), "SSIM: filter_sigma must be above 0, not 0.0"),
+    (lambda: nn.CentralCrop(1.5), "CentralCrop: central_fraction must be above 0, at most 1, not 1.5"),
+    (lambda: nn.Conv2dBnAct(3, 4, 3, activation=3),
+     "Conv2dBnAct: activation must be a Cell, a Primitive or a name, not 3"),
+    (lambda: P.Scatter()(ROWS, 0, LABELS, ROWS, 2), "Scatter: reduce must be 0 or 1, not 2"),
+    (lambda: P.ScalarCast()("a", mspc.int32), "ScalarCast: input_scalar must be a number, not 'a'"),
+    (lambda: mspc.DatasetHelper(3), "DatasetHelper: dataset must be a data set, not int"),
+    (lambda: mspc.connect_network_with_dataset(nn.Identity(), 3),
+     "connect_network_with_dataset: takes a DatasetHelper, not int"),
+    (lambda: schedule(active=-1), "schedule: active must be an integer from 0 on, not -1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "message"), MISTAKES, ids=range(len(MISTAKES)))
+def test_mistakes_are_named(wrong: Callable[[], Any], message: str) -> None:
+    with pytest.raises((ApiTypeError, ApiValueError)) as caught:
+        wrong()
+    assert caught.value.message == message

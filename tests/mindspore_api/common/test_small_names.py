@@ -1,0 +1,294 @@
+"""Small names that public code imports, against what MindSpore 2.10 gives on a CPU."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Tensor, nn, ops
+from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api.common.api import _cell_graph_executor
+
+X = Tensor(np.array([[3.0, 4.0], [0.0, 0.0]], np.float32))
+
+
+def near(found: Tensor, expected: object) -> None:
+    np.testing.assert_allclose(found.asnumpy(), np.asarray(expected, np.float32), rtol=1e-5, atol=1e-6)
+
+
+def test_norms_are_cut() -> None:
+    near(ops.clip_by_norm(X, 2.0), [[1.2, 1.6], [0, 0]])
+    near(ops.clip_by_norm(X, 10.0), X.asnumpy())
+    near(ops.clip_by_norm(X, 2.0, 1.0), [[6 / 7, 8 / 7], [0, 0]])
+    near(ops.clip_by_norm([X, X], 2.0, float("inf"))[1], [[1.5, 2.0], [0, 0]])
+    with pytest.raises(MspcError, match="error_if_nonfinite=True: contents are not known"):
+        ops.clip_by_norm(X, 2.0, error_if_nonfinite=True)
+    for axis in (None, 1):
+        near(nn.ClipByNorm(axis)(X, Tensor([2.0], ms.float32)), [[1.2, 1.6], [0, 0]])
+    gradient = ms.grad(lambda x: nn.ClipByNorm()(x, Tensor([2.0], ms.float32)).sum())
+    near(gradient(X * 0), np.ones((2, 2)))
+
+
+def test_cells_of_arrays() -> None:
+    mean, variance = nn.Moments(0)(X)
+    near(mean, [1.5, 2.0])
+    near(variance, [2.25, 4.0])
+    assert nn.Moments(0, True)(X)[0].shape == (1, 2)
+    near(nn.OneHot(depth=3)(Tensor([0, 2], ms.int32)), [[1, 0, 0], [0, 0, 1]])
+    assert nn.Range(1, 8, 2)().asnumpy().tolist() == [1, 3, 5, 7]
+    assert nn.Dense(2, 3, has_bias=False).bias is None
+
+
+@pytest.mark.parametrize("axes", [0, 1, 2, (1, 0), ([0, 1], [1, 0])])
+def test_tensor_dot_is_that_of_numpy(axes: object) -> None:
+    near(ops.tensor_dot(X, X + 1, axes), np.tensordot(X.asnumpy(), X.asnumpy() + 1, axes))
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (3, "tensor_dot(): axes 3 is not from 0 to 2"),
+        ("a", "tensor_dot(): axes must be a number or a pair of lists, not 'a'"),
+        ((0, 2), "tensor_dot: axis 2 is out of range for 2 dimensions"),
+        (([0, 1], [0]), "tensor_dot(): dimensions (0, 1) of (2, 2) do not fit dimensions (0,) of (2, 2)"),
+    ],
+)
+def test_tensor_dot_refuses(axes: object, message: str) -> None:
+    with pytest.raises(MspcError) as refused:
+        ops.tensor_dot(X, X, axes)
+    assert refused.value.message == message
+
+
+def test_words_of_overflow() -> None:
+    near(ops.FloatStatus()(X), [0.0])
+    near(ops.FloatStatus()(Tensor([1.0, float("nan")], ms.float32)), [1.0])
+
+
+def test_operators_of_mint() -> None:
+    assert ops.StackExt(dim=1)((X, X)).shape == (2, 2, 2)
+    assert ops.ZerosLikeExt()(X, ms.int32).dtype == ms.int32
+    assert ops.OnesLikeExt()(X).dtype == ms.float32
+    assert ops.MatMulExt()(X[None], X).shape == (1, 2, 2)
+    out, mask = ops.DropoutExt()(X, 0.0)
+    near(out, X.asnumpy())
+    assert mask.shape == X.shape
+
+
+def test_statements() -> None:
+    assert ops.make_range(3) == (0, 1, 2)
+    assert ops.make_range(1, 6, 2) == (1, 3, 5)
+    assert ops.identity(X) is X
+    cell = ops.add_flags(nn.ReLU(), has_effect=True)
+    assert cell.get_flags() == {"has_effect": True}
+    with pytest.raises(MspcError, match="add_flags takes a Cell or a function, not 1"):
+        ops.add_flags(1)
+
+
+def test_modules_of_training_steps() -> None:
+    from mspc.nn.wrap import DistributedGradReducer, TrainOneStepWithLossScaleCell, cell_wrapper, grad_reducer
+    from mspc.nn.wrap.loss_scale import _grad_overflow, _grad_scale
+
+    assert grad_reducer.DistributedGradReducer is DistributedGradReducer is nn.DistributedGradReducer
+    assert cell_wrapper.TrainOneStepCell is nn.TrainOneStepCell
+    assert TrainOneStepWithLossScaleCell is nn.TrainOneStepWithLossScaleCell
+    near(ops.HyperMap(ops.partial(_grad_scale, Tensor(2.0, ms.float32)))((X,))[0], X.asnumpy() / 2)
+    near(ops.HyperMap(_grad_overflow)((X,))[0], [0.0])
+
+
+def test_kinds_of_element_types() -> None:
+    from mspc.common import dtype as mstype
+
+    assert isinstance(X.dtype, mstype.Float)
+    assert not isinstance(X.dtype, mstype.Int)
+    assert isinstance(ms.bool_, mstype.Bool)
+    assert isinstance(ms.uint8, (mstype.UInt, mstype.Complex))
+    assert isinstance(ms.complex64, mstype.number)
+    assert [mstype.get_py_obj_dtype(value) for value in (1, X, ms.int8, bool)] == [
+        ms.int64, ms.float32, ms.int8, ms.bool_,
+    ]  # fmt: skip
+    assert ms.is_tensor(X)
+    assert ms.mutable(X) is X
+
+
+def test_seeds_of_operators() -> None:
+    from mspc.common.seed import _get_graph_seed
+
+    assert _get_graph_seed(0, "Dropout") == (0, 0)
+    assert _get_graph_seed(3, "Dropout")[1] == 3
+
+
+def test_rows_of_a_tensor_have_a_kind() -> None:
+    scale = ops.MultitypeFuncGraph("scale")
+    scale.register("Tensor", "Tensor")(lambda s, grad: "tensor")
+    scale.register("Tensor", "RowTensor")(lambda s, grad: "rows")
+    assert scale(X, X) == "tensor"
+    rows = ms.RowTensor(indices=X, values=X, shape=(4, 2))
+    assert scale(X, rows) == "rows"
+    assert (rows.dense_shape, rows.dtype) == ((4, 2), X.dtype)
+
+
+def said(call: object, capsys: pytest.CaptureFixture[str]) -> str:
+    from mspc.mindspore_api import state
+
+    before = state.swap(state.Session())
+    try:
+        call()  # type: ignore[operator]
+    finally:
+        state.swap(before)
+    return capsys.readouterr().err
+
+
+class Placed(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.active = ops.ReLU().add_pipeline_stage(1)
+
+    def construct(self, x: Any) -> Any:
+        return self.active(x)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: ops.Reshape().add_prim_attr("skip_redistribution", True),
+            "skip_redistribution=True changes nothing here: tensors are redistributed where layouts differ",
+        ),
+        (
+            lambda: Placed()(X),
+            "ReLU.set_stage(1) changes nothing here: there is one pipeline stage",
+        ),
+        (
+            lambda: setattr(net := nn.ReLU(), "pipeline_stage", 2) or net(X),
+            "Cell.pipeline_stage = 2 changes nothing here: there is one pipeline stage",
+        ),
+        (lambda: ops.ScalarSummary()("loss", X), "ScalarSummary changes nothing here: no summary is written"),
+        (lambda: ops.ControlDepend(), "ControlDepend changes nothing here: updates happen in the order of the script"),
+        (lambda: ms.mutable((1, 2)), "mutable() changes nothing here: another number, or another length"),
+        (lambda: ops.add_flags(lambda x: x, core=True), "add_flags() changes nothing here: flags of functions"),
+    ],
+)
+def test_what_changes_nothing_says_so(call: object, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in said(call, capsys)
+
+
+def test_places_in_a_permutation() -> None:
+    assert ops.InvertPermutation()((2, 0, 1)) == (1, 2, 0)
+    with pytest.raises(MspcError, match=r"InvertPermutation: \(0, 2\) is no permutation of 0 to 1"):
+        ops.InvertPermutation()((0, 2))
+
+
+class Doubled(ops.PrimitiveWithInfer):
+    """An operator whose kernel is of another program."""
+
+    @ops.prim_attr_register
+    def __init__(self, parts: int = 2) -> None:
+        super().__init__("Doubled")
+
+    def infer_shape(self, x: Any) -> Any:
+        return [x[0], x[1] * self.parts]
+
+    def infer_dtype(self, x: Any) -> Any:
+        return x
+
+    def get_bprop(self) -> Any:
+        def bprop(x: Any, out: Any, dout: Any) -> Any:
+            return (ops.sin(x) * dout,)
+
+        return bprop
+
+
+def test_operators_of_a_script_say_what_comes_out_and_do_not_run() -> None:
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.doubled = Doubled(1).shard(((2, 1),))
+
+        def construct(self, x: Any) -> Any:
+            return ops.grad(lambda x: self.doubled(x).sum())(x)
+
+    x = Tensor(np.ones((4, 3), np.float32))
+    with pytest.raises(RuntimeError, match="Doubled is an operator of the script's own that says what comes out, not "):
+        Doubled()(x)
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=2, full_batch=True)
+    net = Net()
+    phase, _ = _cell_graph_executor.compile(net, x)
+    nodes = _cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"]
+    assert _cell_graph_executor._get_shard_strategy(net)["Default/Custom-op0"] == [[2, 1]]
+    assert [node["attrs"]["called"] for name, node in nodes.items() if name.startswith("Custom")] == ["Doubled"]
+    assert any(name.startswith("Sin") for name in nodes)  # the gradient that it gives
+
+
+def test_operators_of_a_script_that_do_not_say_what_comes_out_are_never_made() -> None:
+    class Checked(ops.PrimitiveWithCheck):
+        pass
+
+    class Bare(ops.Primitive):
+        @ops.prim_attr_register
+        def __init__(self, axis: int = 0) -> None:
+            pass
+
+    class Wider(ops.MatMul):
+        @ops.prim_attr_register
+        def __init__(self, transpose_b: bool = False, wanted: int = 3) -> None:
+            super().__init__(transpose_b=transpose_b)
+
+    wider = Wider(True)
+    assert (wider.transpose_b, wider.wanted) == (True, 3)
+    for made in (Bare, Checked):
+        message = f"{made.__name__} is an operator of the script's own without infer_shape and infer_dtype"
+        with pytest.raises(TypeError, match=message):
+            made()
+
+
+def test_methods_give_values_before_their_places() -> None:
+    values, places = Tensor([[2, 5, 1, 6], [3, -7, -2, 4]]).argmin_with_value()
+    assert (values.asnumpy().tolist(), places.asnumpy().tolist()) == ([2, -7, -2, 4], [0, 1, 1, 1])
+    whole, place = Tensor([[1.0, 5.0], [7.0, 2.0]]).argmax_with_value(None, True)
+    assert (whole.item(), place.item(), place.dtype, place.shape) == (7.0, 2, ms.int64, ())
+
+
+def test_element_types_of_what_is_made() -> None:
+    assert [ops.unique_with_pad(Tensor([1, 1, 2], kind), 0)[1].dtype for kind in (ms.int32, ms.int64)] == [
+        ms.int32, ms.int64
+    ]  # fmt: skip
+    assert (Tensor(1 + 2j).dtype, ms.tensor([1 + 1j, 2], ms.complex64).dtype) == (ms.complex128, ms.complex64)
+    assert ms.bool == ms.bool_
+    assert "bool" not in dir(ms)
+
+
+def test_images_without_a_batch_are_averaged() -> None:
+    image = np.arange(27, dtype=np.float32).reshape(3, 3, 3)
+    found = ops.adaptive_avg_pool2d(Tensor(image), (None, 2))
+    np.testing.assert_allclose(found.asnumpy(), np.stack([image[..., :2].mean(-1), image[..., 1:].mean(-1)], -1))
+
+
+def test_an_infinite_gradient_does_not_pass_where_relu_gives_nothing() -> None:
+    x = Tensor([-1.0, 1.0, 0.0], ms.float32)
+    for activation in (ops.relu, ops.relu6):
+        near(ms.grad(lambda x, function=activation: ops.sqrt(function(x)).sum())(x), [0.0, 0.5, 0.0])
+    halves = ms.grad(lambda x: ops.log(ops.relu(x)).sum())(x.astype(ms.float16))
+    assert halves.asnumpy().tolist() == [0.0, 1.0, 0.0]
+
+
+def test_floating_point_tensors_alone_are_cast() -> None:
+    @ms.jit
+    def cast(x: Tensor, places: Tensor) -> Any:
+        return ops.functional.mixed_precision_cast(ms.float16, (x, [places, 3, {"x": x}]))
+
+    first, (places, number, rest) = cast(Tensor([1.5]), Tensor([1], ms.int32))
+    assert (first.dtype, places.dtype, number, rest["x"].dtype) == (ms.float16, ms.int32, 3, ms.float16)
+
+
+def test_names_of_modules() -> None:
+    assert (
+        importlib.import_module("mspc.version").__version__
+        == importlib.import_module("mspc.mindspore_api.alias").API_LEVEL
+    )
+    assert ms.log.logging is logging
+    assert ms.nn.Linear is ms.mint.nn.Linear

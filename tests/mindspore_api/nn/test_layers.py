@@ -1,0 +1,214 @@
+"""Layers and losses against NumPy. `construct` runs at once here: the same operators as in a graph."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Tensor, nn
+from mspc.mindspore_api.common.initializers import initial_value
+
+X = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)
+Y = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
+
+
+def close(found, expected, rtol=1e-5):
+    assert found.dtype == ms.float32
+    np.testing.assert_allclose(found.asnumpy(), expected, rtol=rtol, atol=1e-6)
+
+
+def test_dense():
+    dense = nn.Dense(6, 3)
+    assert (dense.weight.shape, dense.bias.shape) == ((3, 6), (3,))
+    w, b = dense.weight.asnumpy(), dense.bias.asnumpy()
+    assert np.abs(w).max() <= 1 / math.sqrt(6) + 1e-6
+    close(dense.construct(Tensor(X)), X @ w.T + b)
+    deep = dense.construct(Tensor(X.reshape(2, 2, 6)))
+    assert deep.shape == (2, 2, 3)
+    close(deep.reshape(4, 3), X @ w.T + b)
+    close(nn.Dense(6, 3, "ones", has_bias=False, activation="relu").construct(Tensor(X)), np.maximum(
+        np.repeat(X.sum(1, keepdims=True), 3, 1), 0))  # fmt: skip
+    set_by_tensor = nn.Dense(6, 3, Tensor(w), Tensor(b))
+    close(set_by_tensor.construct(Tensor(X)), X @ w.T + b)
+
+
+def test_activations():
+    x = Tensor(X)
+    close(nn.ReLU().construct(x), np.maximum(X, 0))
+    close(nn.ReLU6().construct(x * 5), np.clip(X * 5, 0, 6))
+    close(nn.Tanh().construct(x), np.tanh(X))
+    close(nn.Sigmoid().construct(x), 1 / (1 + np.exp(-X)))
+    close(nn.SiLU().construct(x), X / (1 + np.exp(-X)))
+    close(nn.LeakyReLU(0.1).construct(x), np.where(X > 0, X, 0.1 * X))
+    close(nn.GELU(False).construct(x), X * 0.5 * (1 + np.vectorize(math.erf)(X / math.sqrt(2))), 1e-4)
+    soft = np.exp(X) / np.exp(X).sum(1, keepdims=True)
+    close(nn.Softmax().construct(x), soft)
+    close(nn.LogSoftmax().construct(x), np.log(soft))
+    assert nn.Identity().construct(x) is x
+
+
+def test_norms():
+    norm = nn.LayerNorm((6,), epsilon=1e-5)
+    mean, variance = X.mean(1, keepdims=True), X.var(1, keepdims=True)
+    close(norm.construct(Tensor(X)), (X - mean) / np.sqrt(variance + 1e-5), 1e-4)
+    assert [p.name for p in norm.get_parameters()] == ["gamma", "beta"]
+    close(nn.RMSNorm(6).construct(Tensor(X)), X / np.sqrt((X * X).mean(1, keepdims=True) + 1e-6))
+
+
+def test_embedding():
+    ids = Tensor([[0, 2], [1, 1]], ms.int32)
+    embedding = nn.Embedding(3, 4)
+    table = embedding.embedding_table.asnumpy()
+    assert embedding.embedding_table.name == "embedding_table"
+    close(embedding.construct(ids), table[ids.asnumpy()])
+    hot = nn.Embedding(3, 4, True, Tensor(table))
+    close(hot.construct(ids), table[ids.asnumpy()])
+    assert not nn.Embedding(3, 4, padding_idx=1).embedding_table.asnumpy()[1].any()
+
+
+def test_flatten():
+    assert nn.Flatten().construct(Tensor(np.zeros((2, 3, 4)), ms.float32)).shape == (2, 12)
+    assert nn.Flatten(0).construct(Tensor(np.zeros((2, 3)), ms.float32)).shape == (6,)
+
+
+def test_dropout_works_in_training_only():
+    x = Tensor(np.ones((64, 64)), ms.float32)
+    dropout = nn.Dropout(p=0.25)
+    assert dropout.construct(x) is x
+    dropout.set_train()
+    out = dropout.construct(x).asnumpy()
+    assert set(np.unique(out)) == {0, np.float32(1 / 0.75)}
+    assert (out == 0).mean() == pytest.approx(0.25, abs=0.03)
+    other = nn.Dropout(p=0.25).set_train().construct(x).asnumpy()
+    assert (out != other).any()
+    assert nn.Dropout(0.9).p == pytest.approx(0.1)
+
+
+def test_losses():
+    x, y = Tensor(X), Tensor(Y)
+    close(nn.MSELoss().construct(x, y), ((X - Y) ** 2).mean())
+    close(nn.MSELoss("sum").construct(x, y), ((X - Y) ** 2).sum())
+    close(nn.MSELoss("none").construct(x, y), (X - Y) ** 2)
+    close(nn.L1Loss().construct(x, y), np.abs(X - Y).mean())
+    close(nn.RMSELoss().construct(x, y), np.sqrt(((X - Y) ** 2).mean()))
+    d = np.abs(X - Y)
+    close(nn.SmoothL1Loss(0.5).construct(x, y), np.where(d < 0.5, d * d, d - 0.25))
+
+
+def test_cross_entropies():
+    labels = np.array([0, 3, 5, 1], np.int32)
+    hot = np.eye(6, dtype=np.float32)[labels]
+    log = X - np.log(np.exp(X).sum(1, keepdims=True))
+    per_row = -log[np.arange(4), labels]
+    x = Tensor(X)
+    close(nn.CrossEntropyLoss().construct(x, Tensor(labels)), per_row.mean())
+    close(nn.CrossEntropyLoss(reduction="sum").construct(x, Tensor(hot)), per_row.sum())
+    close(nn.SoftmaxCrossEntropyWithLogits(True).construct(x, Tensor(labels)), per_row)
+    close(nn.SoftmaxCrossEntropyWithLogits(reduction="mean").construct(x, Tensor(hot)), per_row.mean())
+    close(nn.NLLLoss().construct(Tensor(log), Tensor(labels)), per_row.mean())
+    p = 1 / (1 + np.exp(-X))
+    target = (Y > 0).astype(np.float32)
+    close(
+        nn.BCELoss().construct(Tensor(p), Tensor(target)),
+        -(target * np.log(p) + (1 - target) * np.log(1 - p)).mean(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: nn.Dense(0, 3), ValueError, "Dense: in_channels 0 must be at least 1"),
+        (lambda: nn.Dense(3, 2.0), TypeError, "Dense: out_channels must be an int, not 2.0"),
+        (lambda: nn.Dense(2, 2, activation="rel"), ValueError, "unknown activation 'rel'; known are relu, "),
+        (
+            lambda: nn.Dense(2, 2, Tensor([1.0])),
+            ValueError,
+            "weight: the initial tensor has shape (1,), not (2, 2)",
+        ),
+        (lambda: nn.MSELoss("avg"), ValueError, "MSELoss: reduction 'avg' is not 'mean', 'sum' or 'none'"),
+        (lambda: nn.Dropout(p=1.0), ValueError, "Dropout: p 1.0 must be at least 0 and below 1"),
+        (
+            lambda: nn.LayerNorm(6),
+            TypeError,
+            "LayerNorm: normalized_shape must be a tuple of integers, not 6",
+        ),
+        (
+            lambda: nn.Embedding(3, 4, padding_idx=3),
+            ValueError,
+            "Embedding: padding_idx 3 is not below vocab_size 3",
+        ),
+        (
+            lambda: nn.CrossEntropyLoss(Tensor([[1.0]])),
+            ValueError,
+            "CrossEntropyLoss: weight has shape (1, 1), not one dimension, that of the classes",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named(make, error, message):
+    with pytest.raises(error) as caught:
+        make()
+    assert caught.value.message.startswith(message)
+
+
+def test_no_init_parameters_draws_the_same_numbers():
+    def draw(lazily):
+        ms.set_seed(5)
+        if lazily:
+            with nn.utils.no_init_parameters():
+                return nn.Dense(4, 2).weight
+        return nn.Dense(4, 2).weight
+
+    late = draw(True)
+    assert late.has_init
+    assert np.array_equal(late.asnumpy(), draw(False).asnumpy())
+
+
+SHAPES = ((), (5,), (600000,), (700, 900), (3, 600000), (2, 3, 200, 1000), (2, 2, 530000), (4, 0, 3))
+
+
+@pytest.mark.parametrize("init", ["normal", "uniform", "truncatednormal", "xavier_uniform", "he_normal", "ones"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_slices_hold_the_numbers_of_the_whole(init, shape):
+    if len(shape) < 2 and init in ("xavier_uniform", "he_normal"):
+        return
+    if 0 in shape and init == "he_normal":
+        return
+    value = initial_value(init, shape, ms.float32)
+    whole = value.fill()
+    assert whole.shape == shape
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        first = [int(rng.integers(0, n + 1)) for n in shape]
+        cut = tuple(slice(i, int(rng.integers(i, n + 1))) for i, n in zip(first, shape, strict=True))
+        np.testing.assert_array_equal(value.fill(cut), whole[cut])
+    assert value.restyled(ms.float16).fill().dtype == np.float16
+
+
+def test_blocks_are_drawn_apart_and_no_two_alike():
+    values = initial_value("normal", (10, 600000), ms.float32).fill()
+    assert len(np.unique(values[:, 0])) == 10
+    assert abs(float(values.mean())) < 2e-5
+    assert float(values.std()) == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("init", "shape", "cut"),
+    [
+        ("normal", (8192, 2048), (slice(1024, 2048), slice(None))),
+        ("truncatednormal", (8192, 2048), (slice(None), slice(128, 384))),
+        ("he_uniform", (1, 1 << 24), (slice(None), slice(1 << 21))),
+    ],
+)
+def test_a_slice_is_drawn_without_the_whole(init, shape, cut):
+    """The global tensor is 64 MB, a slice 8 MB, a block 2 MB."""
+    value = initial_value(init, shape, ms.float32)
+    tracemalloc.start()
+    mine = value.fill(cut)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert mine.nbytes == 8 << 20
+    assert peak < mine.nbytes + (12 << 20)

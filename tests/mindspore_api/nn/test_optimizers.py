@@ -1,0 +1,349 @@
+"""Optimizers against their formulas. `construct` runs at once here: the same operators as in a
+graph, with NumPy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Parameter, Tensor, nn
+from mspc.mindspore_api.nn.optim.optimizer import opt_init_args_register
+
+START = np.array([1.0, -2.0, 3.0], np.float32)
+GRADS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+
+
+def run(make, steps=GRADS, name="w"):
+    """The values of one parameter after every step."""
+    w = Parameter(Tensor(START.copy()), name)
+    optimizer = make([w])
+    found = []
+    for gradient in steps:
+        optimizer.construct((Tensor(gradient),))
+        found.append(w.asnumpy())
+    return np.array(found), optimizer
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, np.array(expected), rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum(nesterov):
+    found, optimizer = run(lambda p: nn.Momentum(p, 0.1, 0.9, use_nesterov=nesterov))
+    w, v, expected = START.astype(float), 0.0, []
+    for g in GRADS:
+        v = 0.9 * v + g
+        w = w - 0.1 * (g + 0.9 * v if nesterov else v)
+        expected.append(w)
+    close(found, expected)
+    assert optimizer.global_step.asnumpy().tolist() == [4]
+    assert optimizer.moments[0].name == "moments.w"
+
+
+def test_momentum_with_decay_and_loss_scale():
+    found, _ = run(lambda p: nn.Momentum(p, 0.1, 0.9, weight_decay=0.01, loss_scale=8.0))
+    w, v, expected = START.astype(float), 0.0, []
+    for g in GRADS:
+        v = 0.9 * v + g / 8 + 0.01 * w
+        w = w - 0.1 * v
+        expected.append(w)
+    close(found, expected)
+
+
+def test_decay_spares_beta_and_gamma():
+    plain, _ = run(lambda p: nn.Momentum(p, 0.1, 0.9), name="norm.beta")
+    decayed, _ = run(lambda p: nn.Momentum(p, 0.1, 0.9, weight_decay=0.5), name="norm.beta")
+    close(plain, decayed)
+
+
+@pytest.mark.parametrize("half", [ms.float16, ms.bfloat16], ids=str)
+def test_adam_of_halves_has_its_numbers_in_float32(half):
+    """0.999 is 1 in BFloat16."""
+    w = Parameter(Tensor(START, half), "w")
+    optimizer = nn.Adam([w], 0.1)
+    expected, _ = run(lambda p: nn.Adam(p, 0.1))
+    for gradient, value in zip(GRADS, expected, strict=True):
+        optimizer.construct((Tensor(gradient, half),))
+        np.testing.assert_allclose(w.asnumpy().astype(np.float32), value, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("momentum", "dampening", "nesterov"),
+    [(0.0, 0.0, False), (0.9, 0.0, False), (0.9, 0.5, False), (0.9, 0.0, True)],
+)
+def test_sgd(momentum, dampening, nesterov):
+    found, _ = run(lambda p: nn.SGD(p, 0.1, momentum, dampening, 0.01, nesterov))
+    w, v, expected = START.astype(float), None, []
+    for g in GRADS:
+        g = g + 0.01 * w
+        v = g if v is None else momentum * v + (1 - dampening) * g
+        step = g if momentum == 0 else g + momentum * v if nesterov else v
+        w = w - 0.1 * step
+        expected.append(w)
+    close(found, expected)
+
+
+def test_adam():
+    found, optimizer = run(lambda p: nn.Adam(p, 0.01, weight_decay=0.02))
+    w, m, v, expected = START.astype(float), 0.0, 0.0, []
+    for t, g in enumerate(GRADS, 1):
+        g = g + 0.02 * w
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        rate = 0.01 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+        w = w - rate * m / (np.sqrt(v) + 1e-8)
+        expected.append(w)
+    np.testing.assert_allclose(found, np.array(expected), rtol=1e-4)
+    assert optimizer.beta1_power.item() == pytest.approx(0.9**4)
+
+
+def test_adam_weight_decay():
+    found, _ = run(lambda p: nn.AdamWeightDecay(p, 0.01, weight_decay=0.1))
+    w, m, v, expected = START.astype(float), 0.0, 0.0, []
+    for g in GRADS:
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        w = w - 0.01 * (m / (np.sqrt(v) + 1e-6) + 0.1 * w)
+        expected.append(w)
+    np.testing.assert_allclose(found, np.array(expected), rtol=1e-5)
+
+
+@pytest.mark.parametrize("slots", [True, False])
+def test_adagrad(slots):
+    found, optimizer = run(lambda p: nn.Adagrad(p, 0.3, 0.1, update_slots=slots, weight_decay=0.02))
+    w, a, expected = START.astype(float), 0.3, []
+    for g in GRADS:
+        g = g + 0.02 * w
+        a = a + g * g if slots else a
+        w = w - 0.1 * g / np.sqrt(a)
+        expected.append(w)
+    close(found, expected)
+    assert optimizer.accum[0].name == "accum.w"
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_rmsprop(centered):
+    found, optimizer = run(lambda p: nn.RMSProp(p, 0.1, 0.8, 0.5, 1e-3, centered=centered, loss_scale=2.0))
+    w, s, v, m, expected = START.astype(float), 1.0, 0.0, 0.0, []
+    for g in GRADS / 2:
+        s, m = 0.8 * s + 0.2 * g * g, 0.8 * m + 0.2 * g
+        v = 0.5 * v + 0.1 * g / np.sqrt((s - m * m if centered else s) + 1e-3)
+        w = w - v
+        expected.append(w)
+    np.testing.assert_allclose(found, np.array(expected), rtol=1e-5)
+    assert [optimizer.ms[0].name, optimizer.moment[0].name] == ["mean_square.w", "moment.w"]
+
+
+@pytest.mark.parametrize(("power", "l1", "l2"), [(-0.5, 0.0, 0.0), (-0.5, 0.4, 0.1), (-0.3, 0.4, 0.0)])
+def test_ftrl(power, l1, l2):
+    found, optimizer = run(lambda p: nn.FTRL(p, 0.2, 0.1, power, l1, l2))
+    w, a, z, expected = START.astype(float), 0.2, 0.0, []
+    for g in GRADS:
+        b = a + g * g
+        z = z + g - (b**-power - a**-power) / 0.1 * w
+        w = np.where(np.abs(z) > l1, (np.sign(z) * l1 - z) / (b**-power / 0.1 + 2 * l2), 0.0)
+        a = b
+        expected.append(w)
+    np.testing.assert_allclose(found, np.array(expected), rtol=1e-4, atol=1e-6)
+    assert [optimizer.moments[0].name, optimizer.linear[0].name] == ["moments.w", "linear.w"]
+
+
+def test_lamb():
+    found, _ = run(lambda p: nn.Lamb(p, 0.01, weight_decay=0.1))
+    w, m, v, expected = START.astype(float), 0.0, 0.0, []
+    for t, g in enumerate(GRADS, 1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        u = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6) + 0.1 * w
+        w = w - 0.01 * np.linalg.norm(w) / np.linalg.norm(u) * u
+        expected.append(w)
+    np.testing.assert_allclose(found, np.array(expected), rtol=1e-4)
+
+
+def test_lamb_moves_a_parameter_of_zeros():
+    w = Parameter(Tensor(np.zeros(3, np.float32)), "w")
+    nn.Lamb([w], 0.5).construct((Tensor(GRADS[0]),))
+    np.testing.assert_allclose(w.asnumpy(), -0.5 * np.sign(GRADS[0]), rtol=1e-4)
+
+
+def test_lazy_adam_is_adam():
+    np.testing.assert_array_equal(run(lambda p: nn.LazyAdam(p, 0.01))[0], run(lambda p: nn.Adam(p, 0.01))[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: nn.Adagrad(p, -1.0), "Adagrad: accum -1.0 must be at least 0"),
+        (lambda p: nn.Adagrad(p, update_slots=1), "Adagrad: update_slots must be True or False, not 1"),
+        (lambda p: nn.RMSProp(p, centered=1), "RMSProp: centered must be True or False, not 1"),
+        (lambda p: nn.RMSProp(p, epsilon=0.0), "RMSProp: epsilon 0.0 must be above 0"),
+        (lambda p: nn.FTRL(p, lr_power=0.5), "FTRL: lr_power 0.5 must be a number of at most 0"),
+        (lambda p: nn.Lamb(p, 0.1, beta1=1.0), "Lamb: beta1 1.0 must be between 0 and 1"),
+    ],
+)
+def test_adaptive_optimizers_refuse(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make([Parameter(Tensor(START), "w")])
+
+
+def test_learning_rates_as_a_list_hold_the_last():
+    found, optimizer = run(lambda p: nn.SGD(p, [0.4, 0.2, 0.1]))
+    rates = np.array([0.4, 0.2, 0.1, 0.1])
+    close(found, START - np.cumsum(rates[:, None] * GRADS, 0))
+    assert optimizer.learning_rate.shape == (3,)
+
+
+def test_schedules():
+    found, _ = run(lambda p: nn.SGD(p, nn.CosineDecayLR(0.1, 0.5, 2)))
+    rates = np.array([0.5, 0.3, 0.1, 0.1])
+    close(found, START - np.cumsum(rates[:, None] * GRADS, 0))
+    found, _ = run(lambda p: nn.SGD(p, nn.WarmUpLR(0.4, 2)))
+    close(found, START - np.cumsum(np.array([0, 0.2, 0.4, 0.4])[:, None] * GRADS, 0))
+    found, _ = run(lambda p: nn.SGD(p, nn.ExponentialDecayLR(0.4, 0.5, 2, is_stair=True)))
+    close(found, START - np.cumsum(np.array([0.4, 0.4, 0.2, 0.2])[:, None] * GRADS, 0))
+
+
+def test_groups_have_their_own_rate_and_decay():
+    a, b = Parameter(Tensor([1.0]), "a"), Parameter(Tensor([1.0]), "b")
+    groups = [{"params": [a], "lr": 0.5, "weight_decay": 0.1}, {"params": [b]}, {"order_params": [a, b]}]
+    optimizer = nn.SGD(groups, 0.1)
+    assert [rate.name for rate in optimizer.learning_rate] == [
+        "learning_rate_group_0",
+        "learning_rate_group_1",
+    ]
+    optimizer.construct((Tensor([1.0]), Tensor([1.0])))
+    assert (a.item(), b.item()) == (pytest.approx(1 - 0.5 * 1.1), pytest.approx(0.9))
+
+
+def test_dynamic_rates():
+    assert nn.piecewise_constant_lr([2, 4], [0.1, 0.01]) == [0.1, 0.1, 0.01, 0.01]
+    assert nn.exponential_decay_lr(0.1, 0.5, 4, 2, 1) == [0.1, 0.1, 0.05, 0.05]
+    assert nn.warmup_lr(0.1, 4, 2, 2) == [0.0, 0.0, 0.05, 0.05]
+    with pytest.raises(ValueError, match="2 milestones, 1 learning rates"):
+        nn.piecewise_constant_lr([2, 4], [0.1])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda w: nn.Momentum([], 0.1, 0.9), ValueError, "Momentum: the list of parameters is empty"),
+        (
+            lambda w: nn.Momentum(w, 0.1, 0.9),
+            TypeError,
+            "Momentum: params must be a list of Parameters, not Parameter",
+        ),
+        (
+            lambda w: nn.Momentum([w], -0.1, 0.9),
+            ValueError,
+            "Momentum: learning_rate -0.1 must be at least 0",
+        ),
+        (lambda w: nn.Momentum([w], 0.1, "x"), TypeError, "Momentum: momentum must be a number, not 'x'"),
+        (
+            lambda w: nn.Momentum([w, w], 0.1, 0.9),
+            ValueError,
+            "Momentum: a parameter stands twice in the list",
+        ),
+        (
+            lambda w: nn.Momentum([w], 0.1, 0.9, loss_scale=0),
+            ValueError,
+            "Momentum: loss_scale 0 must be above 0",
+        ),
+        (
+            lambda w: nn.SGD([w], nesterov=True),
+            ValueError,
+            "SGD: nesterov needs a momentum above 0 and no dampening",
+        ),
+        (
+            lambda w: nn.SGD([{"parms": [w]}]),
+            ValueError,
+            "SGD: a group has no entry 'parms'; it takes params, lr, ",
+        ),
+        (lambda w: nn.SGD([w, {"params": []}]), TypeError, "SGD: params mixes Parameters and groups"),
+        (lambda w: nn.Adam([w], beta1=1.0), ValueError, "Adam: beta1 1.0 must be between 0 and 1"),
+        (lambda w: nn.Adam([w], amsgrad=True), TypeError, "Adam has no argument 'amsgrad'"),
+    ],
+)
+def test_wrong_arguments_are_named(make, error, message):
+    with pytest.raises(error) as caught:
+        make(Parameter(Tensor([1.0]), "w"))
+    assert caught.value.message.startswith(message)
+
+
+def test_a_gradient_too_few_is_an_error():
+    optimizer = nn.SGD([Parameter(Tensor([1.0]), "a"), Parameter(Tensor([1.0]), "b")])
+    with pytest.raises(ValueError, match=r"SGD\.prepared: these arguments do not fit: gradients="):
+        optimizer.construct((Tensor([1.0]),))
+
+
+def test_asgd_takes_the_rate_of_the_step_before():
+    rates, lambd, alpha = [0.5, 0.1, 0.05, 0.01], 0.1, 0.75
+    found, _ = run(lambda p: nn.ASGD(p, rates, lambd, alpha, 1.0))
+    w, eta, expected = START.astype(float), rates[0], []
+    for step, g in enumerate(GRADS):
+        w = (1 - lambd * eta) * w - eta * g
+        eta = rates[step] / (1 + lambd * rates[step] * (step + 1)) ** alpha
+        expected.append(w)
+    close(found, expected)
+
+
+def test_the_first_step_of_rprop_is_the_first_rate_of_a_schedule():
+    scheduled, _ = run(lambda p: nn.Rprop(p, nn.ExponentialDecayLR(0.2, 0.5, 2)))
+    constant, _ = run(lambda p: nn.Rprop(p, 0.2))
+    close(scheduled, constant)
+
+
+def test_the_learning_rate_is_one_tensor_unless_groups_have_their_own():
+    _, optimizer = run(lambda p: nn.Momentum(p, [0.4, 0.3, 0.2, 0.1, 0.05], 0.9))
+    assert optimizer.get_lr().asnumpy() == np.float32(0.05)
+    w, v = (Parameter(Tensor(START), name) for name in "wv")
+    grouped = nn.Momentum([{"params": [w], "lr": 0.5}, {"params": [v]}], 0.1, 0.9)
+    assert [rate.asnumpy() for rate in grouped.get_lr()] == [np.float32(0.5), np.float32(0.1)]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(nn.Adam, "var"), (nn.SGD, "parameters"), (nn.AdamWeightDecay, "var")])
+def test_only_floating_point_parameters_are_trained(kind, name):
+    count = Parameter(Tensor(np.ones(3, np.int32)), "count")
+    message = rf"{kind.__name__}: input 0 \({name}\) is Int32; only floating-point parameters are trained"
+    with pytest.raises(TypeError, match=message):
+        kind([count])((Tensor(np.ones(3, np.int32)),))
+
+
+def test_optimizers_of_scripts_remember_how_they_were_made():
+    class Mine(nn.SGD):
+        @opt_init_args_register
+        def __init__(self, params, learning_rate=0.1, *, power: float = 2.0):
+            super().__init__(params, learning_rate)
+
+    class Around(nn.Cell):
+        @opt_init_args_register
+        def __init__(self, optimizer, kept=3):
+            super().__init__()
+            self.inner = optimizer
+
+    w = Parameter(Tensor(START.copy()), "w")
+    mine = Mine([w], Tensor([0.5, 0.25]), power=3.0)
+    assert mine.init_params["params"] == [w]
+    assert (mine.init_learning_rate, mine.init_args) == ([0.5, 0.25], {"power": 3.0})
+    assert (Mine([w]).init_learning_rate, Mine([w]).init_args) == (0.1, {"power": 2.0})
+    assert Mine([w], nn.CosineDecayLR(0.1, 1.0, 4)).init_learning_rate is None
+    assert (Around(mine).init_params["params"], Around(mine).init_args) == ([w], {"kept": 3})
+
+
+@pytest.mark.parametrize("make", [
+    nn.Adam, nn.AdamWeightDecay, nn.AdaMax, nn.Lamb, nn.Momentum, nn.SGD,
+    lambda *given, **named: nn.AdaFactor(*given, relative_step=False, scale_parameter=False, **named),
+])  # fmt: skip
+def test_a_weight_decay_of_steps_counts_from_0(make):
+    """The decay of the first step is what the cell gives for 0, as the rate of the first step is its schedule's."""
+
+    class AfterTheFirst(nn.Cell):
+        def construct(self, step):
+            return 100.0 * step.astype(ms.float32)
+
+    def after_a_step(decay):
+        weight = Parameter(Tensor(np.array([2.0, -3.0], np.float32)), "w")
+        named = {"momentum": 0.0} if make is nn.Momentum else {}
+        make([weight], learning_rate=0.1, weight_decay=decay, **named)((Tensor(np.array([0.5, 1.0], np.float32)),))
+        return weight.asnumpy()
+
+    np.testing.assert_allclose(after_a_step(AfterTheFirst()), after_a_step(0.0), rtol=1e-6)

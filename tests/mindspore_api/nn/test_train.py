@@ -1,0 +1,300 @@
+"""Model, callbacks, checkpoints. The launcher is a stub: it counts down losses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Model, Parameter, Tensor, nn
+from mspc.communication import init
+from mspc.dataset import GeneratorDataset
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.mindspore_api import call_handler
+from mspc.parallel import AutoParallel
+from mspc.train import Callback, CheckpointConfig, LossMonitor, ModelCheckpoint, TimeMonitor
+
+
+class Losses:
+    """Returns 1, 1/2, 1/3, ... or what it is given."""
+
+    def __init__(self, losses=None):
+        self.losses = losses
+        self.calls = []
+
+    def call(self, target, args):
+        self.calls.append((target, args))
+        n = len(self.calls)
+        return Tensor(np.float32(self.losses[n - 1] if self.losses else 1 / n))
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor([[1.0, 2.0]]), "w")
+
+    def construct(self, x):
+        return x * self.w
+
+
+def data(steps=3):
+    def rows():
+        for i in range(steps):
+            yield np.full((2, 2), i, np.float32), np.zeros((2, 2), np.float32)
+
+    return GeneratorDataset(rows, ["x", "y"])
+
+
+def model(**settings):
+    net = Net()
+    return net, Model(net, nn.MSELoss(), nn.Momentum(net.trainable_params(), 0.1, 0.9), **settings)
+
+
+def test_losses_are_printed_as_mindspore_does(capsys):
+    call_handler.install(Losses())
+    model()[1].train(2, data(), callbacks=[LossMonitor()], dataset_sink_mode=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "epoch: 1 step: 1, loss is 1.0",
+        "epoch: 1 step: 2, loss is 0.5",
+        "epoch: 1 step: 3, loss is 0.33333334",
+        "epoch: 2 step: 1, loss is 0.25",
+        "epoch: 2 step: 2, loss is 0.2",
+        "epoch: 2 step: 3, loss is 0.16666667",
+    ]
+
+
+def test_every_second_loss(capsys):
+    call_handler.install(Losses())
+    model()[1].train(2, data(), LossMonitor(2))
+    assert [line[:16] for line in capsys.readouterr().out.splitlines()] == [
+        "epoch: 1 step: 2", "epoch: 2 step: 1", "epoch: 2 step: 3",
+    ]  # fmt: skip
+
+
+def test_the_step_is_built_from_network_loss_and_optimizer():
+    recorder = Losses()
+    call_handler.install(recorder)
+    net, trained = model()
+    trained.train(1, data(2))
+    step, args = recorder.calls[0]
+    assert isinstance(step, nn.TrainOneStepCell)
+    assert isinstance(step.network, nn.WithLossCell)
+    assert step.network.backbone_network is net
+    assert step.training
+    assert [a.array[0, 0] for a in args] == [0, 0]
+    assert recorder.calls[1][1][0].array[0, 0] == 1
+    assert [p.name for p in net.get_parameters()] == ["w"]
+
+
+def test_without_loss_or_optimizer_the_network_is_called():
+    recorder = Losses()
+    call_handler.install(recorder)
+    step = nn.ReLU()
+    Model(step).train(1, data(1))
+    assert recorder.calls[0][0] is step
+
+
+def test_auto_parallel_networks_stay_outermost():
+    init()
+    recorder = Losses()
+    call_handler.install(recorder)
+    net = Net()
+    parallel = AutoParallel(net)
+    parallel.dataset_strategy("full_batch")
+    Model(parallel, nn.MSELoss(), nn.SGD(net.trainable_params())).train(1, data(1))
+    target = recorder.calls[0][0]
+    assert isinstance(target, AutoParallel)
+    assert target.parallel_settings["dataset_strategy"] == "full_batch"
+    assert target.network.network.backbone_network is net
+    assert target.network.network.backbone_network.training
+
+
+def test_callbacks_see_the_run():
+    seen = []
+
+    class Watcher(Callback):
+        def on_train_begin(self, run_context):
+            param = run_context.original_args()
+            seen.append(("begin", param.epoch_num, param.batch_num, param.device_number))
+
+        def epoch_end(self, run_context):
+            seen.append(("epoch", run_context.original_args().cur_epoch_num))
+
+        def step_end(self, run_context):
+            param = run_context.original_args()
+            seen.append((param.cur_step_num, param.net_outputs.item()))
+            if param.cur_step_num == 4:
+                run_context.request_stop()
+
+        def end(self, run_context):
+            seen.append("end")
+
+    call_handler.install(Losses())
+    model()[1].train(3, data(3), [Watcher()])
+    assert seen == [
+        ("begin", 3, 3, 1), (1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3)), ("epoch", 1), (4, 0.25),
+        ("epoch", 2), "end",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", ["nan", "inf", "-inf"])
+def test_a_loss_that_is_no_number_stops(loss, capsys):
+    call_handler.install(Losses([1.0, float(loss)]))
+    with pytest.raises(ExecutionError) as caught:
+        model()[1].train(1, data(3), LossMonitor())
+    assert caught.value.message == f"epoch: 1 step: 2, loss is {loss}: training stops"
+    assert caught.value.exit_status == 1
+    assert capsys.readouterr().out == "epoch: 1 step: 1, loss is 1.0\n"
+
+
+def test_sink_size_is_the_length_of_an_epoch(capsys):
+    call_handler.install(Losses())
+    model()[1].train(2, data(3), LossMonitor(), dataset_sink_mode=True, sink_size=2)
+    assert [line[:16] for line in capsys.readouterr().out.splitlines()] == [
+        "epoch: 1 step: 1", "epoch: 1 step: 2", "epoch: 2 step: 1", "epoch: 2 step: 2",
+    ]  # fmt: skip
+
+
+def test_time_monitor_prints_times(capsys):
+    call_handler.install(Losses())
+    model()[1].train(1, data(2), TimeMonitor())
+    assert capsys.readouterr().out.startswith("Train epoch time: ")
+
+
+def test_checkpoints_hold_all_parameters_under_epoch_and_step(tmp_path):
+    call_handler.install(Losses())
+    folder = tmp_path / "0"
+    config = CheckpointConfig(
+        save_checkpoint_steps=2, keep_checkpoint_max=2, append_info=["epoch_num", {"a": 1.5}]
+    )
+    callback = ModelCheckpoint("CKP", str(folder), config)
+    model()[1].train(2, data(3), [callback])
+    assert sorted(p.name for p in folder.iterdir()) == ["CKP-2_1.safetensors", "CKP-2_3.safetensors"]
+    assert callback.latest_ckpt_file_name == str(folder / "CKP-2_3.safetensors")
+    loaded = ms.load_checkpoint(callback.latest_ckpt_file_name)
+    assert sorted(loaded) == ["a", "epoch_num", "global_step", "learning_rate", "moments.w", "momentum", "w"]
+    assert loaded["w"].asnumpy().tolist() == [[1, 2]]
+    assert (loaded["epoch_num"].item(), loaded["a"].item()) == (2, 1.5)
+
+
+def test_the_last_step_is_always_saved(tmp_path):
+    call_handler.install(Losses())
+    config = CheckpointConfig(save_checkpoint_steps=10)
+    model()[1].train(1, data(3), ModelCheckpoint("m", tmp_path, config))
+    assert [p.name for p in tmp_path.iterdir()] == ["m-1_3.safetensors"]
+
+
+def test_saving_and_loading(tmp_path):
+    net = Net()
+    ms.save_checkpoint(net, str(tmp_path / "deep" / "net"))
+    net.w.set_data(Tensor([[5.0, 6.0]]))
+    loaded = ms.load_checkpoint(str(tmp_path / "deep" / "net"))
+    assert ms.load_param_into_net(net, loaded) == ([], [])
+    assert net.w.asnumpy().tolist() == [[1, 2]]
+    ms.save_checkpoint(
+        [{"name": "w", "data": Tensor([[7.0, 8.0]])}, {"name": "z", "data": Tensor(1)}], str(tmp_path / "b")
+    )
+    ms.load_checkpoint(str(tmp_path / "b"), net)
+    assert net.w.asnumpy().tolist() == [[7, 8]]
+    assert ms.load_param_into_net(net, {"z": Tensor(1)}) == (["w"], ["z"])
+    assert list(ms.load_checkpoint(str(tmp_path / "b"), filter_prefix="w")) == ["z"]
+    assert list(ms.load_checkpoint(str(tmp_path / "b"), choice_func=lambda name: name == "w")) == ["w"]
+
+
+def test_checkpoints_fit_wrapped_and_bare_networks(tmp_path):
+    class Holder(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.net = Net()
+
+    bare, wrapped = Net(), Holder()
+    assert ms.load_param_into_net(wrapped, {"w": Tensor([[3.0, 4.0]])}) == ([], [])
+    assert wrapped.net.w.asnumpy().tolist() == [[3, 4]]
+    assert ms.load_param_into_net(bare, {"net.w": Tensor([[5.0, 6.0]])}) == ([], [])
+    assert bare.w.asnumpy().tolist() == [[5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"w": Tensor([1.0])}, "load_param_into_net: parameter 'w' has shape (1, 2), the checkpoint (1,)"),
+        ({"w": Tensor([[1, 2]])}, "load_param_into_net: parameter 'w' is Float32, in the checkpoint Int64"),
+    ],
+)
+def test_what_does_not_fit_is_named(values, message):
+    with pytest.raises(ValueError, match="load_param_into_net") as caught:
+        ms.load_param_into_net(Net(), values)
+    assert caught.value.message == message
+
+
+def test_missing_and_damaged_checkpoints_are_named(tmp_path):
+    with pytest.raises(MspcError, match="there is no checkpoint"):
+        ms.load_checkpoint(str(tmp_path / "x.safetensors"))
+    (tmp_path / "x.safetensors").write_bytes(b"12345678901234567890")
+    with pytest.raises(MspcError, match="is no safetensors file"):
+        ms.load_checkpoint(str(tmp_path / "x.safetensors"))
+
+
+def test_eval_and_predict():
+    logits = np.array([[0.1, 0.9], [0.8, 0.2]], np.float32)
+
+    class Evaluator:
+        def call(self, target, args):
+            if isinstance(target, nn.WithEvalCell):
+                return Tensor(0.5), Tensor(logits), args[1]
+            return args[0] * 2
+
+    call_handler.install(Evaluator())
+    rows = GeneratorDataset(lambda: iter([(logits, np.array([1, 1], np.int32))] * 2), ["x", "y"])
+    net = Net()
+    evaluated = Model(net, nn.CrossEntropyLoss(), metrics={"accuracy", "loss"})
+    assert evaluated.eval(rows) == {"accuracy": 0.5, "loss": 0.5}
+    assert evaluated.predict(Tensor([1.0])).item() == 2
+    with pytest.raises(ValueError, match="the model has no metrics"):
+        Model(net).eval(rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: Model(3), TypeError, "Model: network must be a Cell, not int"),
+        (
+            lambda: Model(nn.ReLU(), metrics={"acuracy"}),
+            ValueError,
+            "unknown metric 'acuracy'; known are accuracy, ",
+        ),
+        (
+            lambda: Model(nn.ReLU(), amp_level="O2"),
+            ValueError,
+            "Model: amp_level needs an optimizer",
+        ),
+        (lambda: Model(nn.ReLU(), net=1), ValueError, "Model has no argument 'net'"),
+        (
+            lambda: Model(nn.ReLU()).train(0, data()),
+            ValueError,
+            "Model.train: epoch 0 must be a positive integer",
+        ),
+        (lambda: Model(nn.ReLU()).train(1, data(0)), ValueError, "Model.train: the data set has no batch"),
+        (lambda: Model(nn.ReLU()).train(1, data(), [3]), TypeError, "callbacks takes Callbacks, not int"),
+        (
+            lambda: LossMonitor(-1),
+            ValueError,
+            "LossMonitor: per_print_times -1 must be an integer, 0 or more",
+        ),
+        (
+            lambda: ModelCheckpoint("a/b"),
+            ValueError,
+            "ModelCheckpoint: prefix 'a/b' must be a string without '/'",
+        ),
+        (
+            lambda: CheckpointConfig(0),
+            ValueError,
+            "CheckpointConfig: save_checkpoint_steps or save_checkpoint_seconds ",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named(call, error, message):
+    call_handler.install(Losses())
+    with pytest.raises(error) as caught:
+        call()
+    assert caught.value.message.startswith(message)

@@ -1,0 +1,108 @@
+"""Rows of the index: what they say, what is made of them, and which mistakes in a table are told."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc import Tensor, mint, ops
+from mspc.mindspore_api import index
+from mspc.mindspore_api.index.functions import found, is_expression, tree_of
+from mspc.mindspore_api.index.table import module_of, rows_of
+
+MODULES = sorted({module_of(path.name) for path in Path(index.__path__[0]).glob("*.txt")})
+
+
+def row_of(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str, name: str) -> Any:
+    """A row of a table of a module of its own."""
+    (folder / f"{folder.name}.txt").write_text(text)
+    monkeypatch.setattr(index, "__path__", [str(folder)])
+    return rows_of(folder.name)[name]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_row_gives_an_object_and_every_function_its_words(module: str) -> None:
+    for name, row in rows_of(module).items():
+        assert found(row) is not None or name == "newaxis", name
+        if is_expression(row) and row.kind == "":
+            assert tree_of(row).name in {its.removeprefix(".") for its in row.names}
+            assert row.doc, f"{row.path}:{row.line} says nothing of {name}"
+
+
+def test_a_row_is_a_function_with_its_signature_and_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "use math: pi\n\nlet twice(x) = x * 2\nturned more(x, by: float = pi, *, over=1 / 4) =\n"
+    text += "        twice(x) + by * over\n    Turned.\n\n    Raises:\n        nothing\nnext(x) = x\n    x.\n"
+    row = row_of(monkeypatch, tmp_path, text, "more")
+    function = found(row)
+    assert str(inspect.signature(function)).startswith("(x: 'Any', by: 'float' = 3.14")
+    assert str(inspect.signature(function)).endswith(", *, over: 'Any' = 0.25) -> 'Any'")
+    assert (function.__name__, function.__doc__) == ("turned", "Turned.\n\nRaises:\n    nothing")
+    assert function(1, 4.0) == 3.0
+    assert function.__code__.co_firstlineno == 4
+    assert not rows_of(tmp_path.name)["twice"].is_public
+
+
+def test_a_row_may_stand_for_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "at_{least most}(x) = '{}', x\n    The {}.\n"
+    row = row_of(monkeypatch, tmp_path, text, "at_most")
+    assert (found(row)(1), row.doc) == (("most", 1), "The most.")
+
+
+def test_words_of_the_tables_may_be_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "all absent(x) = x\n    It.\neach = all\nabsent: a.b c = each of d\nall: math\n"
+    row = row_of(monkeypatch, tmp_path, text, "absent")
+    assert (row.kind, row.names, found(row)(3)) == ("", ("all", "absent"), 3)
+    assert {name: row.target for name, row in rows_of(tmp_path.name, "absent").items()} == dict.fromkeys(
+        ("a.b", "c"), "each of d"
+    )
+    assert list(rows_of(tmp_path.name, "all")) == ["math"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("f(x) = [y for y in x]\n", ":1: ListComp has no place in a row; write a function"),
+        ("f(x) = (lambda: x)\n", ":1: Lambda has no place in a row; write a function"),
+        ("f(x) = unknown(x)\n", ":1: nothing is called 'unknown'; 'use' says where it stands"),
+        ("f(x) = open(x)\n", ":1: nothing is called 'open'; 'use' says where it stands"),
+        ("\nf(x) = x +\n", ":2: invalid syntax"),
+        ("f = \n", ":1: a row is 'names(parameters) = expression' or 'names = name'"),
+        ("f(x) = x\nf(y) = y\n", ":2: f has a row already, "),
+        ("hidden from math\n", ":1: a row is 'from module: names' or 'hidden from module: names'"),
+        ("from math pi: e\n", ":1: a row is 'from module: names' or 'hidden from module: names'"),
+    ],
+)
+def test_a_mistake_in_a_table_is_told_with_its_line(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=r"\.txt:\d+: ") as raised:
+        found(row_of(monkeypatch, tmp_path, text, "f"))
+    assert message in str(raised.value)
+
+
+def test_names_of_one_thing_are_one_object() -> None:
+    assert ops.clip is ops.clip
+    assert mint.abs is ops.abs
+    assert ops.Gelu is ops.GeLU
+    assert ops.FastGelu is ops.FastGeLU
+    assert pickle.loads(pickle.dumps(ops.softmax)) is ops.softmax
+
+
+def test_an_error_points_to_the_row_and_the_message_to_the_call() -> None:
+    with pytest.raises(TypeError, match=r"ops.one_hot\(\): .*'depth'"):
+        ops.one_hot(Tensor([1]))
+    assert ops.one_hot(Tensor([1]), 3).asnumpy().tolist() == [[0, 1, 0]]
+    assert np.allclose(mint.softmax(Tensor([0.0, 0.0]), 0).asnumpy(), 0.5)
+
+
+def test_names_are_known_without_numpy() -> None:
+    code = "import sys; from mspc import mint; print(len(dir(mint)) > 100, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"

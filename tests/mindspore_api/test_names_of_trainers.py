@@ -1,0 +1,112 @@
+"""What public trainers import beside networks: data sets by their origin, operations of their own, caches, settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Parameter, Tensor, nn, ops
+from mspc import dataset as ds
+from mspc._c_expression import swap_cache
+from mspc.common.api import _pynative_executor
+from mspc.dataset import MappableDataset, SourceDataset, TextBaseDataset, VisionBaseDataset
+from mspc.ir.diagnostics import MspcError
+from mspc.mindspore_api import state
+from mspc.train.callback._callback import set_cur_net
+from mspc.train.serialization import _get_merged_param_data
+
+
+def test_data_sets_are_known_by_their_origin() -> None:
+    rows = ds.GeneratorDataset(lambda: iter(range(4)), ["x"])
+    assert isinstance(rows, MappableDataset)
+    assert isinstance(rows, SourceDataset)
+    assert not isinstance(rows.batch(2), SourceDataset)
+    assert issubclass(ds.NumpySlicesDataset, MappableDataset)
+    assert issubclass(ds.MnistDataset, VisionBaseDataset)
+    assert issubclass(ds.MnistDataset, MappableDataset)
+    assert issubclass(ds.MindDataset, TextBaseDataset)
+    assert not issubclass(ds.MnistDataset, TextBaseDataset)
+
+
+def test_an_operation_of_a_script() -> None:
+    class Twice(ds.vision.transforms.PyTensorOperation):
+        def _execute_py(self, value: Any) -> Any:
+            return value * 2
+
+    class Negated(ds.transforms.py_transforms.PyTensorOperation):
+        def __call__(self, value: Any) -> Any:
+            return -value
+
+    rows = ds.NumpySlicesDataset([1, 2, 3], ["x"], shuffle=False).map([Twice(), Negated()], ["x"])
+    assert [int(x) for (x,) in rows.create_tuple_iterator(output_numpy=True)] == [-2, -4, -6]
+    with pytest.raises(NotImplementedError, match="PyTensorOperation"):
+        ds.transforms.py_transforms.PyTensorOperation()(3)
+
+
+def test_blocks_of_caches_are_swapped() -> None:
+    host, device = (Tensor(np.arange(8, dtype=np.float32).reshape(4, 2) + offset) for offset in (0, 10))
+    swap_cache(host, device, Tensor([[0, 3], [2, 1]], ms.int32), True)
+    assert host.asnumpy().tolist() == [[0, 1], [14, 15], [4, 5], [10, 11]]
+    swap_cache(host, device, Tensor([[1, 0]], ms.int64), False)
+    assert device.asnumpy().tolist() == [[14, 15], [12, 13], [14, 15], [16, 17]]
+    for pairs, other in (([[0, 4]], device), ([[0, 1, 2]], device), ([[0, 1]], Tensor([[1, 2]], ms.int32)),
+                         ([[0, 0]], Tensor(np.ones((4, 3), np.float32)))):  # fmt: skip
+        with pytest.raises(MspcError, match="swap_cache"):
+            swap_cache(host, other, Tensor(pairs, ms.int32), True)
+
+
+def test_the_engine_of_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    _pynative_executor.sync()
+    _pynative_executor.set_async_for_graph(False)
+    assert not capsys.readouterr().err
+    before = state.swap(state.Session())
+    _pynative_executor.set_async_for_graph(True)
+    state.swap(before)
+    assert "set_async_for_graph(True) changes nothing here" in capsys.readouterr().err
+    with pytest.raises(MspcError):
+        _pynative_executor.set_async_for_graph(3)
+
+
+def test_entries_of_settings_that_are_dicts() -> None:
+    before = state.swap(state.Session())
+    assert ms.get_auto_parallel_context("pipeline_scheduler") == "1f1b"
+    assert ms.get_auto_parallel_context("parallel_optimizer_threshold") == 64
+    ms.set_auto_parallel_context(parallel_optimizer_config={"parallel_optimizer_threshold": 7})
+    assert ms.get_auto_parallel_context("parallel_optimizer_threshold") == 7
+    state.swap(before)
+    with pytest.raises(MspcError, match="pipeline_schedulers"):
+        ms.get_auto_parallel_context("pipeline_schedulers")
+
+
+def test_whole_parameters_for_a_file() -> None:
+    net = nn.Dense(3, 2)
+    set_cur_net(net)
+    value = Tensor(np.ones((2, 3), np.float32))
+    assert _get_merged_param_data(net, "weight", value, True) is value
+    for wrong in ((net, "other", value, True), (net, "weight", 3, False)):
+        with pytest.raises(MspcError, match="_get_merged_param_data"):
+            _get_merged_param_data(*wrong)
+
+
+def test_what_is_said_of_a_parameter_is_taken_over() -> None:
+    old = Parameter(Tensor(1.0), "w", requires_grad=False, layerwise_parallel=True, parallel_optimizer=False)
+    old.comm_fusion = 3
+    new = Parameter(Tensor(2.0))
+    new.param_info = old.param_info.clone()
+    assert (new.name, new.requires_grad, new.layerwise_parallel, new.parallel_optimizer, new.comm_fusion) == (
+        "w", False, True, False, 3,
+    )  # fmt: skip
+    assert float(new.asnumpy()) == 2.0
+    with pytest.raises(MspcError, match="param_info"):
+        new.param_info = "w"
+
+
+def test_reductions_of_mint_by_names() -> None:
+    x = Tensor(np.array([[1.0, 2.0], [3.0, 6.0]], np.float32))
+    assert ops.MeanExt()(x, -1, keepdim=True).asnumpy().tolist() == [[1.5], [4.5]]
+    assert ops.SumExt()(x, dim=0).asnumpy().tolist() == [4.0, 8.0]
+    assert ops.auto_generate.DropoutExt()(input=x, p=0.0)[0].asnumpy().tolist() == x.asnumpy().tolist()
+    assert nn.TrainOneStepCell(nn.Dense(2, 2), nn.SGD(nn.Dense(2, 2).trainable_params())).use_graceful_exit is False

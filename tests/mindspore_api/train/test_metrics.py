@@ -1,0 +1,264 @@
+"""Metrics, over batches of different sizes, against scikit-learn and by hand."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc
+from mspc import Tensor, nn, train
+from mspc.mindspore_api.train.metrics import EvaluationBase
+
+if find_spec("sklearn") is None:
+    pytest.skip("needs scikit-learn: pip install -e '.[dev]'", allow_module_level=True)
+
+
+class _Judge:
+    """scikit-learn's metrics, loaded by the process that runs these tests and by no other that collects them."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest looks for marks and fixtures
+            raise AttributeError(name)
+        return getattr(import_module("sklearn.metrics"), name)
+
+
+sk = _Judge()
+
+DRAW = np.random.default_rng(3)
+SIZES = (5, 9, 1)
+LOGITS = DRAW.standard_normal((15, 6)).astype(np.float32)
+CLASSES = DRAW.integers(0, 5, 15).astype(np.int32)  # the last class is in no label
+CHOSEN = LOGITS.argmax(1)
+LABELS = list(range(6))
+MANY, MANY_TRUE = (DRAW.integers(0, 2, (15, 6)).astype(np.float32) for _ in range(2))
+
+
+def fed(metric: Any, predicted: np.ndarray, labels: np.ndarray) -> Any:
+    """The metric after `clear` and batches of SIZES rows, as Tensors."""
+    metric.update(Tensor(predicted[:2]), Tensor(labels[:2]))
+    metric.clear()
+    start = 0
+    for size in SIZES:
+        metric.update(Tensor(predicted[start : start + size]), Tensor(labels[start : start + size]))
+        start += size
+    return metric
+
+
+def one_hot(labels: np.ndarray) -> np.ndarray:
+    return np.eye(6, dtype=np.float32)[labels]
+
+
+@pytest.mark.parametrize("labels", [CLASSES, CLASSES.astype(np.float32), one_hot(CLASSES)], ids=["int", "float", "hot"])
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (train.Accuracy, lambda: sk.accuracy_score(CLASSES, CHOSEN)),
+        (train.Top1CategoricalAccuracy, lambda: sk.accuracy_score(CLASSES, CHOSEN)),
+        (train.Top5CategoricalAccuracy, lambda: sk.top_k_accuracy_score(CLASSES, LOGITS, k=5, labels=LABELS)),
+        (
+            lambda: train.TopKCategoricalAccuracy(3),
+            lambda: sk.top_k_accuracy_score(CLASSES, LOGITS, k=3, labels=LABELS),
+        ),
+        (train.Precision, lambda: sk.precision_score(CLASSES, CHOSEN, average=None, labels=LABELS, zero_division=0)),
+        (train.Recall, lambda: sk.recall_score(CLASSES, CHOSEN, average=None, labels=LABELS, zero_division=0)),
+        (train.F1, lambda: sk.f1_score(CLASSES, CHOSEN, average=None, labels=LABELS, zero_division=0)),
+        (
+            lambda: train.Fbeta(2.0),
+            lambda: sk.fbeta_score(CLASSES, CHOSEN, beta=2, average=None, labels=LABELS, zero_division=0),
+        ),
+    ],
+    ids=["accuracy", "top1", "top5", "top3", "precision", "recall", "f1", "f2"],
+)
+def test_classes_are_judged_as_by_scikit_learn(made: Any, expected: Any, labels: np.ndarray) -> None:
+    np.testing.assert_allclose(fed(made(), LOGITS, labels).eval(), expected(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("made", "score"), [(train.Precision, "precision"), (train.Recall, "recall"), (train.F1, "f1")]
+)
+def test_the_mean_over_classes(made: Any, score: str) -> None:
+    judge = getattr(sk, f"{score}_score")
+    expected = judge(CLASSES, CHOSEN, average="macro", labels=LABELS, zero_division=0)
+    found = fed(made(), LOGITS, CLASSES).eval(True)
+    assert type(found) is float
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_several_labels_at_once_are_judged_per_sample() -> None:
+    assert fed(train.Accuracy("multilabel"), MANY, MANY_TRUE).eval() == sk.accuracy_score(MANY_TRUE, MANY)
+    for made, judge in ((train.Precision, sk.precision_score), (train.Recall, sk.recall_score)):
+        metric = fed(made("multilabel"), MANY, MANY_TRUE)
+        expected = judge(MANY_TRUE, MANY, average="samples", zero_division=0)
+        assert metric.eval(average=True) == pytest.approx(expected, rel=1e-12)
+        assert metric.eval().shape == (15,)
+
+
+def test_classes_of_pixels_count_one_by_one() -> None:
+    scores = DRAW.standard_normal((15, 4, 2, 3)).astype(np.float32)
+    pixels = DRAW.integers(0, 4, (15, 2, 3))
+    flat, chosen = pixels.reshape(-1), scores.argmax(1).reshape(-1)
+    assert fed(train.Accuracy(), scores, pixels).eval() == sk.accuracy_score(flat, chosen)
+    rows = np.moveaxis(scores, 1, -1).reshape(-1, 4)
+    top = sk.top_k_accuracy_score(flat, rows, k=2, labels=range(4))
+    assert fed(train.TopKCategoricalAccuracy(2), scores, pixels).eval() == top
+    recall = sk.recall_score(flat, chosen, average=None)
+    np.testing.assert_allclose(fed(train.Recall(), scores, pixels).eval(), recall, rtol=1e-12)
+
+
+def test_of_equal_scores_the_first_class_is_the_likeliest() -> None:
+    assert train.Top1CategoricalAccuracy()(Tensor(np.ones((2, 3), np.float32)), Tensor([0, 1])) == 0.5
+
+
+@pytest.mark.parametrize(("made", "judge"), [(train.MSE, "mean_squared_error"), (train.MAE, "mean_absolute_error")])
+def test_errors_are_means_over_rows(made: Any, judge: str) -> None:
+    guesses = DRAW.standard_normal(15).astype(np.float32)
+    truth = DRAW.standard_normal(15).astype(np.float32)
+    metric = fed(made(), guesses, truth)
+    assert metric.eval() == pytest.approx(getattr(sk, judge)(truth.astype(float), guesses.astype(float)), rel=1e-12)
+    wide = made()(np.array([[1, 2], [3, 4]], np.uint8), np.array([[2, 2], [3, 6]], np.uint8))  # a sum per row
+    assert wide == {"mean_squared_error": 2.5, "mean_absolute_error": 1.5}[judge]
+
+
+def log_loss(odds: np.ndarray, labels: np.ndarray) -> float:
+    exact = odds.astype(float)
+    return sk.log_loss(labels, exact / exact.sum(1, keepdims=True), labels=LABELS)
+
+
+def test_perplexity_leaves_a_label_out() -> None:
+    odds = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+    loss = log_loss(odds, CLASSES)
+    assert fed(train.Perplexity(), odds, CLASSES).eval() == pytest.approx(np.exp(loss), rel=1e-5)
+    kept = CLASSES != 2
+    loss = log_loss(odds[kept], CLASSES[kept])
+    assert fed(train.Perplexity(ignore_label=2), odds, CLASSES).eval() == pytest.approx(np.exp(loss), rel=1e-5)
+
+
+def test_losses_of_batches_are_averaged() -> None:
+    metric = train.Loss()
+    for loss in (Tensor(1.0), Tensor([2.0, 4.0]), np.float32(2)):
+        metric.update(loss)
+    assert metric.eval() == 2.0
+
+
+def test_metrics_of_scripts_choose_their_inputs() -> None:
+    class Largest(train.Metric):
+        def __init__(self, scale: float) -> None:
+            super().__init__()  # the attributes that `clear` needs come later
+            self.scale = scale
+            self.clear()
+
+        def clear(self) -> None:
+            self.found = -self.scale
+
+        @train.rearrange_inputs
+        def update(self, *inputs: Any) -> None:
+            self.found = max(self.found, self.scale * float(self._convert_data(inputs[0]).max()))
+
+        def eval(self) -> float:
+            return self.found
+
+    metric = Largest(2.0).set_indexes([1])
+    assert metric.indexes == [1]
+    assert metric(Tensor([9.0]), Tensor([3.0]), [7.0]) == 6.0
+    with pytest.raises(ValueError, match=r"Largest: set_indexes\(\[1\]\) chooses among 1 inputs"):
+        metric.update(Tensor([9.0]))
+    with pytest.raises(ValueError, match=r"Largest\.set_indexes takes a list of integers, not 3"):
+        metric.set_indexes(3)
+    with pytest.raises(TypeError, match=r"Largest\.update takes Tensors, lists and arrays, not str"):
+        metric.update(0, "x")
+    with pytest.raises(TypeError, match="abstract"):
+        train.Metric()
+
+
+def test_metrics_by_name() -> None:
+    assert {"accuracy", "acc", "F1", "topk", "loss", "top_5_accuracy"} <= set(train.names())
+    assert isinstance(train.get_metric_fn("precision", eval_type="multilabel"), EvaluationBase)
+    assert train.get_metric_fn("topk", 3).k == 3
+    with pytest.raises(KeyError) as caught:
+        train.get_metric_fn("acuracy")
+    assert caught.value.message.startswith("unknown metric 'acuracy'; known are accuracy, acc, loss, ")
+    assert caught.value.notes[0].startswith("did you mean 'accuracy'")
+    assert nn.Accuracy is train.Accuracy  # as in MindSpore 1
+    assert nn.rearrange_inputs is train.rearrange_inputs
+
+
+def other_classes() -> None:
+    metric = train.Accuracy()
+    metric.update(LOGITS, CLASSES)
+    metric.update(LOGITS[:, :5], CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: train.Accuracy()(LOGITS, np.zeros((15, 1))), ValueError,
+            "Accuracy.update: predictions have shape (15, 6), labels (15, 1); for predictions [n, classes, ...] labels "
+            "are [n, ...]",
+        ),
+        (
+            lambda: train.Accuracy("multilabel")(LOGITS, CLASSES), ValueError,
+            "Accuracy.update: predictions have shape (15, 6), labels (15,); with 'multilabel' both are "
+            "[n, classes, ...]",
+        ),
+        (
+            lambda: train.Precision("multilabel")(LOGITS, MANY), ValueError,
+            "Precision.update: with 'multilabel' all predictions and labels are 0 or 1",
+        ),
+        (other_classes, ValueError, "Accuracy.update: predictions of 5 classes come after some of 6"),
+        (
+            lambda: train.Recall()(LOGITS, CLASSES + 2), ValueError,
+            "Recall.update: label 6 is no class; there are 0 to 5",
+        ),
+        (lambda: train.F1()(LOGITS, CLASSES - 1), ValueError, "F1.update: label -1 is no class; there are 0 to 5"),
+        (
+            lambda: train.Accuracy()(LOGITS), ValueError,
+            "Accuracy.update takes 2 inputs, predictions and labels, not 1",
+        ),
+        (
+            lambda: train.Accuracy("x"), TypeError,
+            "Accuracy: eval_type 'x' is neither 'classification' nor 'multilabel'",
+        ),
+        (lambda: train.Recall().eval(), RuntimeError, "Recall: there was no sample"),
+        (lambda: train.Recall().eval(1), TypeError, "Recall.eval: average must be True or False, not 1"),
+        (lambda: train.TopKCategoricalAccuracy(0), ValueError, "TopKCategoricalAccuracy: k 0 must be at least 1"),
+        (
+            lambda: train.TopKCategoricalAccuracy(1.5), TypeError,
+            "TopKCategoricalAccuracy: k must be an integer, not 1.5",
+        ),
+        (
+            lambda: train.Top5CategoricalAccuracy()(LOGITS[:, :3], CLASSES), ValueError,
+            "Top5CategoricalAccuracy: 3 classes have no 5 likeliest",
+        ),
+        (lambda: train.Fbeta(0), ValueError, "Fbeta: beta 0 must be a number above 0"),
+        (lambda: train.Loss()(1.0, 2.0), ValueError, "Loss.update takes 1 input, the loss of a batch, not 2"),
+        (lambda: train.MSE().eval(), RuntimeError, "MSE: there was no sample"),
+        (
+            lambda: train.MAE()(LOGITS, CLASSES), ValueError,
+            "MAE.update: predictions have shape (15, 6), labels (15,)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_fits_no_metric_is_named(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert caught.value.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "error", "message"),
+    [
+        ({"topk"}, ValueError, "metric 'topk' needs arguments"),
+        ({"a": 3}, TypeError, "metrics holds 'a': int, not a name and a Metric"),
+        ("acc", TypeError, "metrics must be a dict or a set of names, not str"),
+        ({3}, ValueError, "unknown metric 3; known are accuracy, "),
+    ],
+)
+def test_metrics_of_a_model(metrics: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        mspc.Model(nn.ReLU(), metrics=metrics)
+    assert caught.value.message.startswith(message)

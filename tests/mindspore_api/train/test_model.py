@@ -1,0 +1,435 @@
+"""Model: epochs, sinks, evaluations between epochs; what callbacks are told, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Model, Parameter, Tensor, nn
+from mspc.amp import build_train_network
+from mspc.dataset import GeneratorDataset
+from mspc.mindspore_api import call_handler
+from mspc.train import Accuracy, Callback, Loss, LossMonitor, Metric, TimeMonitor
+
+
+class Net(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = Parameter(Tensor([[1.0, 2.0]]), "w")
+
+    def construct(self, x: Any) -> Any:
+        return x * self.w
+
+
+def data(steps: int = 3, columns: int = 2) -> Any:
+    def rows() -> Iterator[Any]:
+        for i in range(steps):
+            yield (np.full((2, 2), i, np.float32), *[np.array([0, 1], np.int32)] * (columns - 1))
+
+    return GeneratorDataset(rows, [f"c{i}" for i in range(columns)])
+
+
+def model(**settings: Any) -> Model:
+    net = Net()
+    return Model(net, nn.CrossEntropyLoss(), nn.Momentum(net.trainable_params(), 0.1, 0.9), **settings)
+
+
+class Told(Callback):
+    """Writes down what it is told. entered: the same for the context."""
+
+    def __init__(self, stop_at: int = 0) -> None:
+        self.seen: list[str] = []
+        self.stop_at = stop_at
+
+    def __enter__(self) -> Told:
+        self.seen.append("enter")
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.seen.append(f"exit {error[0].__name__}" if error[0] else "exit")
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            return super().__getattribute__(name)
+
+        def hook(run: Any) -> None:
+            param = run.original_args()
+            self.seen.append(f"{name[3:]} {param.cur_epoch_num}.{param.cur_step_num}")
+            if name == "on_train_step_end" and param.cur_step_num == self.stop_at:
+                run.request_stop()
+
+        return hook
+
+
+def fed(losses: Any) -> list[float]:
+    """The numbers in the rows that were fed."""
+    return [float(args[0].array[0, 0]) for _, args in losses.calls]
+
+
+class Tensors:
+    """A data set of one column that hands out its tensors alone."""
+
+    def get_dataset_size(self) -> int:
+        return 2
+
+    def create_tuple_iterator(self, num_epochs: int = -1) -> Iterator[Tensor]:
+        return iter([Tensor(np.ones((2, 2), np.float32))] * 2)
+
+
+def test_a_row_may_be_a_tensor_alone() -> None:
+    told, net = Told(), nn.TrainOneStepCell(Net(), nn.SGD(Net().trainable_params(), 0.1))
+    Model(net).train(1, Tensors(), told, dataset_sink_mode=False)
+    assert "train_step_end 1.2" in told.seen
+
+
+def test_callbacks_are_told_of_every_step() -> None:
+    told = Told()
+    model().train(2, data(2), told)
+    assert told.seen == [
+        "enter", "train_begin 0.0",
+        "train_epoch_begin 1.0", "train_step_begin 1.1", "train_step_end 1.1", "train_step_begin 1.2",
+        "train_step_end 1.2", "train_epoch_end 1.2",
+        "train_epoch_begin 2.2", "train_step_begin 2.3", "train_step_end 2.3", "train_step_begin 2.4",
+        "train_step_end 2.4", "train_epoch_end 2.4",
+        "train_end 2.4", "exit",
+    ]  # fmt: skip
+
+
+def test_a_sink_is_told_of_as_one_step_where_data_go_to_a_device(losses: Any, capsys: Any) -> None:
+    ms.set_context(device_target="Ascend")
+    told = Told()
+    model().train(2, data(3), [told, LossMonitor()], dataset_sink_mode=True)
+    assert fed(losses) == [0, 1, 2, 0, 1, 2]
+    assert told.seen[1:-2] == [
+        "train_begin 0.0",
+        "train_epoch_begin 1.0", "train_step_begin 1.3", "train_step_end 1.3", "train_epoch_end 1.3",
+        "train_epoch_begin 2.3", "train_step_begin 2.6", "train_step_end 2.6", "train_epoch_end 2.6",
+    ]  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["epoch: 1 step: 3, loss is 0.33333334", "epoch: 2 step: 3, loss is 0.16666667"]
+
+
+@pytest.mark.parametrize("setting", [{"device_target": "CPU"}, {"device_target": "GPU", "mode": ms.PYNATIVE_MODE}])
+def test_elsewhere_a_sink_is_told_of_step_by_step(setting: Any, capsys: Any) -> None:
+    ms.set_context(**setting)
+    model().train(1, data(2), LossMonitor(), dataset_sink_mode=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["epoch: 1 step: 1, loss is 1.0", "epoch: 1 step: 2, loss is 0.5"]
+
+
+@pytest.mark.parametrize("target", ["CPU", "GPU"])
+def test_a_sink_size_goes_on_in_the_data_set(losses: Any, target: str) -> None:
+    ms.set_context(device_target=target)
+    model().train(3, data(3), dataset_sink_mode=True, sink_size=2)
+    assert fed(losses) == [0, 1, 2, 0, 1, 2]
+    losses.calls.clear()
+    model().train(1, data(3), dataset_sink_mode=True, sink_size=7)
+    assert fed(losses) == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_without_sink_mode_a_sink_size_changes_nothing(losses: Any) -> None:
+    model().train(1, data(3), sink_size=2)
+    assert fed(losses) == [0, 1, 2]
+
+
+def test_a_data_set_that_ends_early_is_counted_as_it_is() -> None:
+    class Short:
+        def get_dataset_size(self) -> int:
+            return 5
+
+        def create_tuple_iterator(self, num_epochs: int) -> Any:
+            return data(3).create_tuple_iterator(num_epochs=num_epochs)
+
+    ms.set_context(device_target="GPU")
+    told = Told()
+    model().train(1, Short(), told, dataset_sink_mode=True)
+    assert "train_step_end 1.3" in told.seen
+
+
+def test_a_stop_ends_the_epoch_and_the_run(losses: Any) -> None:
+    told = Told(stop_at=2)
+    model().train(5, data(3), told)
+    assert told.seen[-4:] == ["train_step_end 1.2", "train_epoch_end 1.2", "train_end 1.2", "exit"]
+    assert len(losses.calls) == 2
+
+
+def test_callbacks_are_left_when_a_run_fails(losses: Any) -> None:
+    losses.losses = [1.0, float("nan")]
+    told = Told()
+    with pytest.raises(ms.MspcError, match="epoch: 1 step: 2, loss is nan: training stops"):
+        model().train(1, data(3), [told, LossMonitor()])
+    assert told.seen[-1] == "exit ExecutionError"
+
+
+def test_a_resumed_run_has_its_epochs_numbers(capsys: Any) -> None:
+    model().train(3, data(2), LossMonitor(), initial_epoch=2)
+    assert [line[:16] for line in capsys.readouterr().out.splitlines()] == ["epoch: 3 step: 1", "epoch: 3 step: 2"]
+
+
+LOGITS = np.array([[0.1, 0.9], [0.2, 0.8]], np.float32)
+
+
+class Evaluator:
+    """Training returns losses; evaluation (3.0, LOGITS, label)."""
+
+    def __init__(self) -> None:
+        self.trained = 0
+        self.modes: list[bool] = []
+
+    def call(self, target: Any, args: tuple[Any, ...]) -> Any:
+        self.modes.append(target.training)
+        if isinstance(target, nn.WithEvalCell):
+            return Tensor(3.0), Tensor(LOGITS), args[1]
+        self.trained += 1
+        return Tensor(np.float32(1 / self.trained))
+
+
+@pytest.fixture
+def evaluator() -> Any:
+    made: Any = Evaluator()
+    call_handler.install(made)
+    return made
+
+
+def test_fit_evaluates_between_epochs(evaluator: Any, capsys: Any) -> None:
+    found: list[Any] = []
+
+    class Results(Callback):
+        def on_train_epoch_end(self, run_context: Any) -> None:
+            param = run_context.original_args()
+            found.append((param.cur_epoch_num, param.get("metrics"), param.get("eval_results"), param.mode))
+            found.append((param.cur_step_num, param.batch_num, param.net_outputs.item()))
+
+    told = Told()
+    trained = model(metrics={"acc": Accuracy()})
+    trained.fit(2, data(2), data(1), valid_frequency=2, callbacks=[Results(), told, LossMonitor()])
+    assert found == [
+        (1, None, None, "train"), (2, 2, 0.5),
+        (2, {"acc": 0.5}, {"acc": 0.5, "eval_loss": 3.0}, "train"), (4, 2, 0.25),
+    ]  # fmt: skip
+    assert evaluator.modes == [True, True, True, True, False]
+    between = told.seen[told.seen.index("train_step_end 2.4") + 1 : told.seen.index("train_epoch_end 2.4")]
+    assert between == [
+        "eval_begin 2.0", "eval_epoch_begin 2.0", "eval_step_begin 2.1", "eval_step_end 2.1", "eval_epoch_end 2.1",
+        "eval_end 2.1",
+    ]  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "Eval result: epoch 2, metrics: {'acc': 0.5}"
+    assert len(lines) == 5
+
+
+def test_fit_evaluates_after_the_epochs_of_a_list(evaluator: Any) -> None:
+    model(metrics={"acc"}).fit(4, data(1), data(1), valid_frequency=[1, 4])
+    assert evaluator.modes == [True, False, True, True, True, False]
+
+
+def test_fit_without_data_for_it_only_trains(evaluator: Any) -> None:
+    model().fit(2, data(1))
+    assert evaluator.modes == [True, True]
+
+
+def test_times_of_evaluations_are_told_in_fit(evaluator: Any, capsys: Any) -> None:
+    model(metrics={"acc"}).fit(1, data(1), data(1), callbacks=[TimeMonitor()])
+    assert [line.split(" time")[0] for line in capsys.readouterr().out.splitlines()] == ["Eval epoch", "Train epoch"]
+
+
+def test_evaluation_tells_its_callbacks_and_can_be_stopped(evaluator: Any) -> None:
+    told = Told()
+
+    class Stop(Callback):
+        def on_eval_step_end(self, run_context: Any) -> None:
+            run_context.request_stop()
+
+    found = model(metrics={"acc", "loss"}).eval(data(3), [told, Stop()])
+    assert found == {"acc": 0.5, "loss": 3.0}
+    assert told.seen == [
+        "enter", "eval_begin 0.0", "eval_epoch_begin 0.0", "eval_step_begin 0.1", "eval_step_end 0.1",
+        "eval_epoch_end 0.1", "eval_end 0.1", "exit",
+    ]  # fmt: skip
+
+
+class Given(Metric):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[Any] = []
+
+    def clear(self) -> None:
+        self.given.clear()
+
+    @ms.train.rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        self.given.append([float(np.sum(self._convert_data(x))) for x in inputs])
+
+    def eval(self) -> Any:
+        return list(self.given)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "indexes", "chosen", "expected"),
+    [
+        (4, None, None, [1, 2, 3, 4]),
+        (4, None, [3, 0], [4, 1]),
+        (4, [3, 0, 1], None, [1, 2]),
+        (4, [3, 0, 1], [1], [2]),
+        (3, None, None, [1, 2, 3]),
+        (1, None, None, [1]),
+    ],
+)
+def test_metrics_get_what_is_chosen_for_them(outputs: int, indexes: Any, chosen: Any, expected: Any) -> None:
+    class Several:
+        def call(self, target: Any, args: Any) -> Any:
+            made = tuple(Tensor(float(i + 1)) for i in range(outputs))
+            return made if outputs > 1 else made[0]
+
+    several: Any = Several()
+    call_handler.install(several)
+    metric = Given()
+    if chosen:
+        metric.set_indexes(chosen)
+    found = Model(Net(), metrics={"given": metric}, eval_network=Net(), eval_indexes=indexes).eval(data(1))
+    assert found == {"given": [expected]}
+
+
+def test_metrics_of_mspc_take_three_outputs_for_loss_output_and_label() -> None:
+    class Three:
+        def call(self, target: Any, args: Any) -> Any:
+            return Tensor(2.0), Tensor(LOGITS), args[1]
+
+    three: Any = Three()
+    call_handler.install(three)
+    metrics = {"acc": Accuracy(), "loss": Loss()}
+    assert Model(Net(), metrics=metrics, eval_network=Net()).eval(data(1)) == {"acc": 0.5, "loss": 2.0}
+    with pytest.raises(ValueError, match=r"Accuracy\.update takes 2 inputs, predictions and labels, not 1"):
+        Model(Net(), metrics={"acc": Accuracy().set_indexes([0])}, eval_network=Net()).eval(data(1))
+
+
+def test_evaluation_in_half_precision_judges_float32() -> None:
+    class Kept:
+        def call(self, target: Any, args: Any) -> Any:
+            self.target = target
+            return Tensor(2.0), Tensor(LOGITS), args[1]
+
+    kept: Any = Kept()
+    call_handler.install(kept)
+    for level, widens in (("O0", False), ("O2", True), ("O3", True)):
+        model(metrics={"acc"}, amp_level=level).eval(data(1))
+        assert kept.target.add_cast_fp32 is widens
+
+
+def test_boosts_are_said_to_change_nothing(capsys: Any) -> None:
+    model(boost_level="O1")
+    model(acc_level="O1", boost_config_dict={})
+    build_train_network(Net(), nn.SGD(Net().trainable_params()), boost_level="O2")
+    said = ["Model(boost_level='O1')", "Model(boost_config_dict=...)", "Model(acc_level=...)",
+            "build_train_network(boost_level='O2')"]  # fmt: skip
+    lines = [f"warning: {call} changes nothing here: no step is approximated\n" for call in said]
+    assert capsys.readouterr().err == "".join(lines)
+
+
+@pytest.mark.parametrize("name", [
+    "Accuracy", "EarlyStopping", "FixedLossScaleManager", "LossMonitor", "Metric", "Model", "ReduceLROnPlateau",
+    "build_train_network", "get_metric_fn", "rearrange_inputs",
+])  # fmt: skip
+def test_names_of_training_are_there_at_the_top(name: str) -> None:
+    assert getattr(ms, name) is getattr(ms.train, name)
+    assert name in dir(ms)
+
+
+class Older(Callback):
+    def epoch_end(self, run_context: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: model().train(True, data()), TypeError, "Model.train: epoch must be an integer, not True"),
+        (lambda: model().fit(0, data()), ValueError, "Model.fit: epoch 0 must be a positive integer"),
+        (
+            lambda: model().train(2, data(), initial_epoch=2), ValueError,
+            "Model.train: initial_epoch 2 must be from 0 to 1",
+        ),
+        (
+            lambda: model().train(1, data(), dataset_sink_mode=1), TypeError,
+            "Model.train: dataset_sink_mode must be True or False, not 1",
+        ),
+        (
+            lambda: model().train(1, data(), sink_size=0), ValueError,
+            "Model.train: sink_size 0 must be -1 or a positive integer",
+        ),
+        (
+            lambda: model().train(1, data(columns=3)), ValueError,
+            "Model.train: a row of the data set has 3 columns; with loss_fn it is (data, label)",
+        ),
+        (lambda: model().fit(1, data(), data()), ValueError, "Model.fit: the model has no metrics"),
+        (
+            lambda: model(metrics={"acc"}).fit(1, data(), data(), valid_frequency=0), ValueError,
+            "Model.fit: valid_frequency 0 must be at least 1",
+        ),
+        (
+            lambda: model(metrics={"acc"}).fit(1, data(), data(), valid_frequency="2"), TypeError,
+            "Model.fit: valid_frequency must be an integer or a list of epochs, not '2'",
+        ),
+        (
+            lambda: model(metrics={"acc"}).fit(1, data(), data(), callbacks=Older()), ValueError,
+            "Model.fit: Older overrides epoch_end, which training and evaluation both call",
+        ),
+        (
+            lambda: model(metrics={"acc"}).eval(data(), dataset_sink_mode="yes"), TypeError,
+            "Model.eval: dataset_sink_mode must be True or False, not 'yes'",
+        ),
+        (
+            lambda: Model(Net(), metrics={"acc"}).eval(data()), ValueError,
+            "Model.eval: the model has neither loss_fn nor eval_network",
+        ),
+        (
+            lambda: Model(Net(), eval_indexes=[0, 1]), ValueError,
+            "Model: eval_indexes [0, 1] must be a list of three integers: where loss, output and label stand",
+        ),
+        (
+            lambda: Model(Net(), boost_level="O9"), ValueError,
+            "Model: boost_level 'O9' is not one of 'O0', 'O1', 'O2', 'auto'",
+        ),
+        (lambda: Model(Net()).predict(3), TypeError, "Model.predict takes Tensors, not int"),
+        (
+            lambda: Model(Net()).predict(Tensor(1.0), backend="x"), ValueError,
+            "Model.predict: backend 'x' is neither None nor 'lite'",
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_named(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(("optimizer", "message"), [
+    (None, "Model.train changes no parameter: the model has no optimizer"),
+    (Net().trainable_params(), "Model.train changes no parameter: the optimizer has the parameters of another network"),
+])  # fmt: skip
+def test_training_that_changes_nothing_is_warned_about(optimizer: Any, message: str, capsys: Any) -> None:
+    net = Net()
+    made = None if optimizer is None else nn.Momentum(optimizer, 0.1, 0.9)
+    Model(net, nn.CrossEntropyLoss(), made).train(1, data())
+    found = capsys.readouterr().err
+    assert message in found
+    assert "test_model.py:" in found
+    Model(net, nn.CrossEntropyLoss(), nn.Momentum(net.trainable_params(), 0.1, 0.9)).train(1, data())
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: Model(Net(), nn.MSELoss), "loss_fn is the class MSELoss"),
+    (lambda: nn.MaxPool2d(2, 0), "MaxPool2d: stride must be positive, not 0"),
+    (lambda: nn.AvgPool2d((2, -1)), r"AvgPool2d: kernel_size must be positive, not \(2, -1\)"),
+    (lambda: nn.LayerNorm(()), "LayerNorm: normalized_shape is empty"),
+    (lambda: nn.CosineEmbeddingLoss(margin=5.0), "margin must be between -1 and 1, not 5.0"),
+])  # fmt: skip
+def test_arguments_that_no_training_can_use_are_refused(call: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
