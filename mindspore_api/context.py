@@ -245,6 +245,17 @@ def freeze(target: Any = None) -> FrozenContext:
     return found
 
 
+def share_a_run(network: Any) -> bool:
+    """Return whether several ranks work on one run of `network`, and not each on one of its own."""
+    return state.current().size > 1 and freeze(network).parallel_mode != ParallelMode.STAND_ALONE
+
+
+def feeds_own_rows(network: Any) -> bool:
+    """Return whether ranks have a loss of their own each, of their own rows."""
+    modes = (ParallelMode.DATA_PARALLEL, ParallelMode.HYBRID_PARALLEL)
+    return share_a_run(network) and freeze(network).parallel_mode in modes
+
+
 def _frozen(
     parallel: Mapping[str, Any], general: Mapping[str, Any], training: bool, settings: Mapping[str, Any] | None,
     asked: Mapping[str, tuple[str, str]],

@@ -18,10 +18,10 @@ from mspc.ir.types import BOOL
 from mspc.mindspore_api import call_handler, state
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.context import feeds_own_rows
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.index.module import beside, names_of
 from mspc.mindspore_api.setting_kind import say_once
-from mspc.mindspore_api.train.serialization import feeds_own_rows
 
 __all__ = [
     "Callback", "EarlyStopping", "LearningRateScheduler", "LossMonitor", "ReduceLROnPlateau", "RunContext",

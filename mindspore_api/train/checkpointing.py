@@ -37,6 +37,7 @@ from mspc.mindspore_api import call_handler, state
 from mspc.mindspore_api._checkparam import check_value_type
 from mspc.mindspore_api.common.parameter import Parameter, StoredValue
 from mspc.mindspore_api.common.tensor import Tensor
+from mspc.mindspore_api.context import share_a_run
 from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.setting_kind import say_once
@@ -48,7 +49,6 @@ from mspc.mindspore_api.train.serialization import (
     SUFFIX,
     load_param_into_net,
     say_what_is_unchecked,
-    share_a_run,
     spread,
     taken,
     without_texts,
@@ -128,8 +128,7 @@ class ModelCheckpoint(Callback):
     on_eval_step_end = on_eval_end = on_eval_begin
 
     def _ranks(self, param: CallbackParam) -> Ranks:
-        from mspc.mindspore_api.train.serialization import share_a_run
-
+        
         session = state.current()
         network = param.get("train_network")
         together = network is not None and share_a_run(network)

@@ -13,7 +13,7 @@ from mspc.mindspore_api import call_handler, state
 from mspc.mindspore_api.amp import build_train_network, check_boost, resolved
 from mspc.mindspore_api.common.api import CellGraphExecutor
 from mspc.mindspore_api.common.tensor import Tensor
-from mspc.mindspore_api.context import PYNATIVE_MODE, get_auto_parallel_context, get_context
+from mspc.mindspore_api.context import PYNATIVE_MODE, get_auto_parallel_context, get_context, share_a_run
 from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.wrap import GradAccumulationCell, TrainOneStepCell, WithEvalCell, WithLossCell
@@ -32,7 +32,6 @@ from mspc.mindspore_api.train.callback import (
 )
 from mspc.mindspore_api.train.loss_scale_manager import check_manager
 from mspc.mindspore_api.train.metrics import Loss, Metric, OfPairs, get_metrics, plain
-from mspc.mindspore_api.train.serialization import share_a_run
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack

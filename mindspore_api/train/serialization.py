@@ -24,7 +24,6 @@ from mspc.mindspore_api import state
 from mspc.mindspore_api.call_handler import backend
 from mspc.mindspore_api.common.parameter import HeldSlice, Parameter, StoredValue, require_distinct_names
 from mspc.mindspore_api.common.tensor import Tensor
-from mspc.mindspore_api.context import ParallelMode, freeze
 from mspc.mindspore_api.errors import ApiKeyError, ApiTypeError, ApiValueError
 from mspc.mindspore_api.index.module import beside
 from mspc.mindspore_api.nn.cell import Cell
@@ -173,17 +172,6 @@ class Background:
         error, self._error = self._error, None
         if error is not None:
             raise error
-
-
-def share_a_run(network: Any) -> bool:
-    """Return whether several ranks work on one run of `network`, and not each on one of its own."""
-    return state.current().size > 1 and freeze(network).parallel_mode != ParallelMode.STAND_ALONE
-
-
-def feeds_own_rows(network: Any) -> bool:
-    """Return whether ranks have a loss of their own each, of their own rows."""
-    modes = (ParallelMode.DATA_PARALLEL, ParallelMode.HYBRID_PARALLEL)
-    return share_a_run(network) and freeze(network).parallel_mode in modes
 
 
 def _get_merged_param_data(net: Cell, param_name: str, param_data: Tensor, integrated_save: bool) -> Tensor:

@@ -36,12 +36,13 @@ MOST, MOST_TOGETHER = 24, 10
 those that expand to others, which meet in collectives."""
 
 
-def samples_of(modules_left_out: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """(operator name, index of a sample) of every operator outside the given modules of mspc.ops."""
+def samples_of(excluded: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Return (operator name, index of a sample) of every operator but these and those of these modules of mspc.ops."""
     for name, cls in sorted(REGISTRY.items()):
         if (
             cls.__module__.startswith("mspc.ops.")
-            and cls.__module__.removeprefix("mspc.ops.") not in modules_left_out
+            and cls.__module__.removeprefix("mspc.ops.") not in excluded
+            and name not in excluded
         ):
             yield from ((name, index) for index in range(len(cls.samples)))
 
