@@ -76,7 +76,7 @@ def test_numbers_are_never_broken() -> None:
         ("", 9, [""]),
         ("(2, 4) (4, 1)", 12, ["(2, 4)", "(4, 1)"]),
         ("(16, 16, 16)", 9, ["(16, 16,", "16)"]),
-        ("mspc/mindspore_api/nn/loss.py:48", 12, ["mspc/mindspore_api/nn/", "loss.py:48"]),
+        ("mspc/api/nn/loss.py:48", 12, ["mspc/api/nn/", "loss.py:48"]),
         ("abcdefghij", 4, ["abcd", "efgh", "ij"]),
     ],
 )
