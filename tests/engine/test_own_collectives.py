@@ -345,7 +345,7 @@ def test_device_num_without_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_another_version_among_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(SCRIPT)
-    Path("other.py").write_text("import mspc.mindspore_api\nmspc.api.VERSION = '9.9'\n" + SCRIPT)
+    Path("other.py").write_text("import mspc.mindspore_api\nmspc.mindspore_api.VERSION = '9.9'\n" + SCRIPT)
     command = [find_mpirun(), "--oversubscribe", "-n", "1", sys.executable, "net.py", ":", "-n", "1", sys.executable,
                "other.py"]  # fmt: skip
     done = subprocess.run(

@@ -17,7 +17,7 @@ from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime import buffers
 from mspc.runtime.faults.record import PID, RUNNING, STATE, WORDS
-from mspc.runtime.faults.stopped import Stopped, name_of, orphaned
+from mspc.runtime.faults.stopped import Stopped, judge_stopped, name_of, orphaned
 from tests.conftest import HANG
 from tests.serving import SERVED
 
@@ -150,9 +150,9 @@ def stopped_process() -> Iterator[int]:
 def test_a_stopped_rank_has_the_seconds_that_it_was_promised(stopped_process: int) -> None:
     watch: Any = Watched(stopped_process)
     stopped = Stopped(watch.records)
-    stopped.judge_stopped(watch, stopped, {1: 14.9})
+    judge_stopped(watch, stopped, {1: 14.9})
     assert watch.failed == ""
-    stopped.judge_stopped(watch, stopped, {1: 15.1})
+    judge_stopped(watch, stopped, {1: 15.1})
     assert "rank 1 has been stopped for 15 s before its first step" in watch.failed
 
 
