@@ -56,7 +56,7 @@ def test_start_up_hands_on_what_is_wrong(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["benchmarks/compile.py", "--help"], ["benchmarks/executor.py"],
+        ["benchmarks/compile.py", "--help"],
         ["-m", "benchmarks.estimates", "--help"], ["-m", "benchmarks.pipelines.faults", "--schedules", "20"],
         ["-m", "benchmarks.gpu.networks.compare", "--help"],
         ["benchmarks/gpu/pipelines.py", "--help"],
