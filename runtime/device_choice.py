@@ -16,7 +16,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.runtime.data import Array, GpuMemory, SharedMemory
+from mspc.runtime.placed_arrays import Array, GpuMemory, SharedMemory
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 EACH_ITS_OWN = ("stand_alone", "hybrid_parallel")

@@ -1,0 +1,126 @@
+"""The memory of arrays of parameters that a rank's graphs share: the host's, or a GPU's.
+
+NumPy is imported inside functions: the device is chosen before any array is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Array = Any
+
+
+class SharedMemory:
+    """The memory of arrays that a rank's graphs share; here it is the host's."""
+
+    copies = False
+    """Whether `place` makes a copy; where not, the array must be nobody else's."""
+
+    def place(self, array: Array, on_host: bool = False) -> Array:
+        """The array as executors take it; they hold on to it and write to it. on_host: in the host's memory."""
+        return array
+
+    def like(self, placed: Array) -> Array:
+        """Another array of the same values, in the same memory, where `place` makes copies; else the array itself."""
+        return placed
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any, on_host: bool = False) -> Array:
+        """An array of zeros as executors take it."""
+        import numpy as np
+
+        return np.zeros(shape, dtype)
+
+    def fetch(self, placed: Array) -> Array:
+        """The values, as a NumPy array, which may be the placed one."""
+        return placed
+
+    def store(self, placed: Array, array: Array) -> None:
+        """Replace the values by those of a NumPy array."""
+        placed[...] = array
+
+    def finish(self) -> None:
+        """Wait for all steps under way; raises what they raise."""
+
+    def most(self) -> int:
+        """Bytes of device memory that were taken at most."""
+        return 0
+
+
+class GpuMemory(SharedMemory):
+    """Arrays on the GPU. `executors`: whose steps may be under way."""
+
+    copies = True
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.executors: list[Any] = []
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any, on_host: bool = False) -> Array:
+        if on_host:
+            from mspc.runtime.gpu.host_arrays import pinned_copy
+
+            return pinned_copy(self.device, 0, shape, dtype)
+        placed = self.device.zeros(shape, dtype)
+        self.device.synchronize()
+        return placed
+
+    def place(self, array: Array, on_host: bool = False) -> Array:
+        if on_host:
+            from mspc.runtime.gpu.host_arrays import pinned_copy
+
+            return pinned_copy(self.device, array, array.shape, array.dtype)
+        placed = self.device.empty(array.shape, array.dtype)
+        self._send(array, placed)
+        return placed
+
+    def like(self, placed: Array) -> Array:
+        from mspc.runtime.gpu.host_arrays import PinnedArray, pinned_copy
+
+        if isinstance(placed, PinnedArray):
+            return pinned_copy(self.device, placed, placed.shape, placed.dtype)
+        made = self.device.empty(placed.shape, placed.dtype)
+        with self.device.stream("compute"):
+            self.device.copy(placed, made)
+        self.device.synchronize()
+        return made
+
+    def fetch(self, placed: Array) -> Array:
+        import numpy as np
+
+        from mspc.runtime.gpu.host_arrays import PinnedArray
+
+        if isinstance(placed, np.ndarray) and not isinstance(placed, PinnedArray):
+            return placed  # a constant of the script's, which an executor places
+        self.finish()
+        if isinstance(placed, PinnedArray):
+            return np.array(placed)
+        found = np.empty(placed.shape, placed.dtype)
+        with self.device.stream("compute"):
+            self.device.receive(placed, found)
+        self.device.synchronize()
+        return found
+
+    def store(self, placed: Array, array: Array) -> None:
+        from mspc.runtime.gpu.host_arrays import PinnedArray
+
+        self.finish()
+        if isinstance(placed, PinnedArray):
+            placed[...] = array
+        else:
+            self._send(array, placed)
+        self.device.writers.outside(placed)
+
+    def finish(self) -> None:
+        for executor in self.executors:
+            executor.finish()
+
+    def most(self) -> int:
+        return int(self.device.pool.total_bytes())  # a pool gives nothing back
+
+    def _send(self, array: Array, placed: Array) -> None:
+        import numpy as np
+
+        host = np.ascontiguousarray(array, placed.dtype).reshape(placed.shape)
+        with self.device.stream("compute"):
+            self.device.send(host, placed)
+        self.device.synchronize()
