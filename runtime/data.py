@@ -19,7 +19,6 @@ from mspc.runtime.comm.interface import Communicator
 Array = Any
 
 
-
 def local_slice(array: Array, layout: Layouts, rank: int) -> Array:
     """A rank's slice of a full array, as a writable contiguous array of its own."""
     return np.array(_part(array, layout, rank), order="C")

@@ -67,7 +67,7 @@ def test_the_machine_has_the_rate_of_both_ways_at_once(monkeypatch: pytest.Monke
 
     timer: Any = SimpleNamespace(sizes=SIZES, trust=measured.Timer(Job(OneRank(), OneRank()), SIZES).trust)
     timer.longer = longer
-    rates = timer.host_rates(timer, 1e-6, lambda _: None)
+    rates = host_rates(timer, 1e-6, lambda _: None)
     monkeypatch.setattr(measured, "traffic", lambda _: ())
     machine = measured._with_traffic(replace(H200, kernel=1e-6), timer, lambda _: None)  # pyright: ignore[reportPrivateUsage]  # what a file of rates gets
     assert machine.traffic[HOST_COPIES] == rates.both
