@@ -20,8 +20,6 @@ from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import AllFinite
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import RegionResultBuffer, buffered_kernels
-from mspc.runtime.comm.agreement import arrival_kernels
-from mspc.runtime.compiled_loops import compiled_kernels
 
 Instruction = tuple[int, Callable[..., Any], int, int, tuple[int, ...] | None, int, tuple[int, ...] | None]
 """(node index, kernel, slot of operand 0, slot of operand 1 or -1, all operands' slots when there are
@@ -127,6 +125,10 @@ def plan(
 ) -> ExecutionPlan:  # fmt: skip
     """Assign slots and bind kernels. handed: see `buffered_kernels`. compiles: nodes run as compiled loops where they
     can."""
+    # Here, since a compile reads plans and runs none.
+    from mspc.runtime.comm.agreement import arrival_kernels
+    from mspc.runtime.compiled_loops import compiled_kernels
+
     nodes = graph.nodes
     lives = lifetimes(graph)
     last_use, boundary = lives.last_use, lives.boundary

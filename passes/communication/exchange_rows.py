@@ -14,7 +14,6 @@ lie along one axis, and yet no rank has the rows it reads.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 
 from mspc.ir.builder import Builder
@@ -26,12 +25,10 @@ from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.nn.experts import AddRows, SetRows, TakeRows
 from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.lib.placement import slice_bytes
+from mspc.passes.lib.placement import readers_of, slice_bytes
 from mspc.passes.lib.redistribution import cost
-from mspc.passes.lib.stage_chunks import readers_of
 
-OPERATORS = "mspc.ops.nn.experts"
-"""The module of these operators: a graph has none of them if nothing has loaded it."""
+Users = dict[Value, list[Node]]
 
 
 @dataclass(frozen=True)
@@ -46,20 +43,6 @@ class ExchangeRows(Pass):
 
 
 def exchange(graph: Graph, least: int = 1) -> bool:
-    """Exchange rows if that spares so many bytes at least; whether anything has changed."""
-    if OPERATORS not in sys.modules:
-        return False
-
-    return exchange_rows(graph, least)
-
-
-# Rows that travel in the place of tables, for graphs that have any of it.
-
-
-Users = dict[Value, list[Node]]
-
-
-def exchange_rows(graph: Graph, least: int) -> bool:
     """Exchange rows, and return whether anything has changed. least: bytes that an exchange has to save."""
     if not any(isinstance(node.op, (TakeRows, AddRows, SetRows)) for node in graph.nodes):
         return False

@@ -24,6 +24,15 @@ from mspc.passes.lib.redistribution import plan
 from mspc.sharding.rules import Rule
 
 
+def readers_of(nodes: Sequence[Node]) -> dict[Value, list[Node]]:
+    """Return the nodes that read each value, one as often as it does."""
+    readers: dict[Value, list[Node]] = {}
+    for node in nodes:
+        for value in node.inputs:
+            readers.setdefault(value, []).append(node)
+    return readers
+
+
 def operand_layouts(node: Node) -> tuple[Layout | None, ...]:
     """Return the layouts of the operands; None for constants and undecided parameters, which allow any."""
     return tuple(

@@ -17,19 +17,11 @@ from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Cast
+from mspc.passes.lib.placement import readers_of
 from mspc.passes.lib.ranks import local_type
 from mspc.passes.lib.schedule_tables import ScheduleTable
 from mspc.passes.lib.schedules import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action, parts_of
 from mspc.passes.lib.stage_placement import StagePlacement
-
-
-def readers_of(nodes: Sequence[Node]) -> dict[Value, list[Node]]:
-    """Return the nodes that read each value, one as often as it does."""
-    readers: dict[Value, list[Node]] = {}
-    for node in nodes:
-        for value in node.inputs:
-            readers.setdefault(value, []).append(node)
-    return readers
 
 
 def in_order(graph: Graph) -> None:

@@ -26,6 +26,7 @@ from mspc.ops.control.regions import Loop, Scan, body_of
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.base import WHOLE, Pass
+from mspc.passes.lib.placement import readers_of
 from mspc.passes.lib.stage_chunks import (
     FROM,
     check_order,
@@ -33,7 +34,6 @@ from mspc.passes.lib.stage_chunks import (
     mark_apart,
     near_their_readers,
     place_parameters,
-    readers_of,
     split_sums,
     updated_parameters,
     updated_where_read,

@@ -16,10 +16,11 @@ import sys
 
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.tensor.embedding import Gather
 from mspc.passes.base import Pass
 
-OPERATORS = ("mspc.ops.tensor.embedding", "mspc.ops.tensor.scatter")
-"""The modules of these operators: a graph has none of them if nothing has loaded one."""
+SCATTERS = "mspc.ops.tensor.scatter"
+"""The module of scatters: a graph has none if nothing has loaded it, as few programs do."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class RouteSlots(Pass):
     """Look rows up in tables without a spare row."""
 
     def run(self, graph: Graph) -> bool:
-        if not any(name in sys.modules for name in OPERATORS):
+        if SCATTERS not in sys.modules and not any(isinstance(node.op, Gather) for node in graph.nodes):
             return False
         from mspc.passes.lib.experts import route_slots  # late: few graphs have any
 
