@@ -1,5 +1,7 @@
-"""This module finds which values share the memory of others, and where parameters are updated in place. Passes that
-reorder nodes and runtimes that share memory must respect both. Operators declare it: `is_view`, `may_alias`, `mutates`.
+"""Analysis of values that share memory with others, and of updates of parameters in place.
+
+Passes that reorder nodes and runtimes that share memory must respect both. Operators declare it: `is_view`,
+`may_alias`, `mutates`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Updates:
-    """Where parameters are updated, for values that show a parameter's memory."""
+    """Positions of the updates of parameters, for values that may alias a parameter's memory."""
 
     def __init__(self, graph: Graph) -> None:
         self.numbers: dict[Value, list[int]] = {}
@@ -39,15 +41,15 @@ class Updates:
                 self.first = min(self.first, number)
 
     def written(self, node: Node) -> set[Value]:
-        """The parameters that the node updates."""
+        """Return the parameters that the node updates."""
         return {p for index in node.op.mutates for p in self.parameters(node.inputs[index])}
 
     def changes(self, value: Value) -> bool:
-        """Whether a parameter is updated whose memory the value may show."""
+        """Return whether any parameter is updated whose memory the value may alias."""
         return any(parameter in self.numbers for parameter in self.parameters(value))
 
     def between(self, values: Iterable[Value], start: int, stop: int) -> bool:
-        """Whether what one of the values shows is updated behind position `start`, at `stop` or before."""
+        """Return whether memory of one of the values is updated after position `start`, and at `stop` or before."""
         if stop < self.first:
             return False
         for value in values:
@@ -57,7 +59,7 @@ class Updates:
         return False
 
     def last_before(self, values: Iterable[Value], stop: int) -> int:
-        """The position of the last update, before `stop`, of what one of the values shows; -1 where there is none."""
+        """Return the position of the last update before `stop` of memory of one of the values, or -1."""
         last = -1
         for value in values:
             numbers = self._updates_of(value)
@@ -66,7 +68,7 @@ class Updates:
         return last
 
     def _updates_of(self, value: Value) -> Sequence[int]:
-        """The positions, ascending, at which a parameter is updated whose memory the value may show."""
+        """Return the ascending positions of updates of parameters whose memory the value may alias."""
         known = self._changed.get(value)
         if known is None:
             parameters = self.parameters(value)
@@ -76,8 +78,8 @@ class Updates:
 
     @iterative
     def parameters(self, value: Value) -> Generator[Any, frozenset[Value], frozenset[Value]]:
-        """The parameters whose memory the value may show: itself, through operators that may hand out views of their
-        operands, or as the result of an update."""
+        """Return the parameters whose memory the value may alias: the value itself, through operators that may return
+        views of their operands, or as the result of an update."""
         if isinstance(value, Parameter):
             return frozenset((value,))
         if not isinstance(value, Node):
@@ -96,15 +98,15 @@ class Updates:
 
 
 def aliased_operands(node: Node, known: dict[Graph, frozenset[Value]] | None = None) -> Sequence[int]:
-    """The operands whose memory the result of the node may show. known: of graphs that several nodes run the parameters
-    that their results may show."""
+    """Return the operands whose memory the result of the node may alias. known: a cache for graphs that several nodes
+    run, of the parameters that their results may alias."""
     known = {} if known is None else known
     return _shown_by_regions(node, known) if node.regions else node.op.aliased_operands(len(node.inputs))
 
 
 def _shown_by_regions(node: Node, known: dict[Graph, frozenset[Value]]) -> Sequence[int]:
-    """The same for an operator that runs graphs: operands that are carried through a loop of no turns, and those whose
-    parameters a region's results may show."""
+    """Return these operands of an operator that runs graphs: operands that pass through a loop of no iterations, and
+    those whose parameters a result of the region may alias."""
     op = cast("RegionOp", node.op)
     found = set(op.passed_operands)
     for number, region in enumerate(node.regions):
@@ -122,7 +124,7 @@ def _shown_by_regions(node: Node, known: dict[Graph, frozenset[Value]]) -> Seque
 
 
 def first_changes(graph: Graph) -> dict[Value, int]:
-    """The position of the first node that changes a parameter, by parameter."""
+    """Return the position of the first node that changes a parameter, by parameter."""
     found: dict[Value, int] = {}
     for number, node in enumerate(graph.nodes):
         for index in node.op.mutates:
@@ -132,7 +134,7 @@ def first_changes(graph: Graph) -> dict[Value, int]:
 
 
 def updated_parameters(graph: Graph) -> dict[int, tuple[Parameter, ...]]:
-    """The nodes that write to parameters: position to the parameters, ascending."""
+    """Return the parameters that nodes write, by position of the node, ascending."""
     found: dict[int, tuple[Parameter, ...]] = {}
     for number, node in enumerate(graph.nodes):
         written = [value for index in node.op.mutates if index < len(node.inputs) for value in _entries(node, index)]
@@ -143,23 +145,23 @@ def updated_parameters(graph: Graph) -> dict[int, tuple[Parameter, ...]]:
 
 
 def _entries(node: Node, index: int) -> Sequence[Value]:
-    """An operand, or the entries of a stack of which the node overwrites every one."""
+    """Return the operand, or the entries of a stack of which the node overwrites every one."""
     value = node.inputs[index]
     return value.inputs if isinstance(value, Node) and isinstance(value.type, StackType) else (value,)
 
 
 def source(value: Value) -> Value:
-    """The value that `value` stands for, once what a `Depend` orders has run."""
+    """Return the value that `Depend` nodes pass through unchanged."""
     while isinstance(value, Node) and isinstance(value.op, Depend):
         value = value.inputs[0]
     return value
 
 
 def last_reads(graph: Graph, aliased: Callable[[Node], Iterable[int]]) -> dict[Value, int]:
-    """For every value that is read or returned the position of the last node that reads its memory.
+    """Return the position of the last node that reads the memory of a value, for every value that is read or returned.
 
-    aliased: the operands of a node whose memory its result shows, so that who reads the result reads them. What is
-    returned is read behind all nodes.
+    aliased: the operands of a node whose memory its result shares, so that a reader of the result reads them too. A
+    returned value is read after all nodes.
     """
     last: dict[Value, int] = dict.fromkeys(graph.results, len(graph.nodes))
     for number in range(len(graph.nodes) - 1, -1, -1):
@@ -172,12 +174,13 @@ def last_reads(graph: Graph, aliased: Callable[[Node], Iterable[int]]) -> dict[V
 
 
 def viewed_operands(node: Node) -> Iterable[int]:
-    """The operands whose memory is the node's result, for `last_reads` where every other node makes its own."""
+    """Return the operands whose memory is the node's result, for `last_reads` if every other node makes its own."""
     return node.op.aliased_operands(len(node.inputs)) if node.op.is_view else ()
 
 
 def results_over(graph: Graph) -> list[list[Node]]:
-    """For every node those whose results nobody reads behind it, maybe itself. What is returned is never over."""
+    """Return for every node the nodes whose results have no reader after it, possibly itself. Results of the graph are
+    never over."""
     last: dict[Value, int] = {}
     for number, node in enumerate(graph.nodes):
         last[node] = number
@@ -194,12 +197,12 @@ def most_alive(
     order: Sequence[int], operands: Sequence[Sequence[int]], views: Sequence[bool], sizes: Sequence[int],
     results: Iterable[int],
 ) -> int:  # fmt: skip
-    """Most bytes of nodes' results alive at once.
+    """Return the most bytes of nodes' results alive at once.
 
     Args:
-        order: the nodes by number, as they run. operands: for every node those whose results it reads. views: whether
-        a node's result is memory of its operands. sizes: bytes that its result takes. results: nodes whose results are
-        needed behind all.
+        order: the nodes by number, as they run. operands: for every node the nodes whose results it reads. views:
+        whether a node's result is memory of its operands. sizes: bytes of its result. results: nodes whose results are
+        needed after all nodes.
     """
     last = [-1] * len(order)
     for position in range(len(order) - 1, -1, -1):
@@ -228,24 +231,24 @@ def most_alive(
 # Input:  `%0 = Cast(%w) {dst_type: BFloat16}`, `%1 = MatMul(%x, %0)`, ..., `%9 = ApplyMomentum(%w, ...)`
 # Output: `%0 = Cast(%w) {kept: true}`: the update of a step can leave the value that `%0` has in the next one.
 #
-# A copy is `Cast(%w)`, or a `Concat` of parameters and of such casts. It can be stored where each of its parameters is
-# written once in the graph, by an update whose kernel writes copies too, and where everything that reads the copy runs
-# before these updates. What a graph computes does not depend on the attribute: a runtime that does not know it runs the
-# nodes at every step.
+# A copy is `Cast(%w)`, or a `Concat` of parameters and of such casts. It can be stored if each of its parameters is
+# written once in the graph, by an update whose kernel also writes copies, and if every reader of the copy runs before
+# these updates. The attribute does not change the result of a graph: a runtime that ignores it runs the nodes at every
+# step.
 
 
 SHADOW = "kept"
-"""The attribute of the nodes that make such copies."""
+"""Attribute of the nodes that make such copies."""
 _PACK = 4
-"""Elements of a Float32 tensor that an update goes through at once."""
+"""Elements of a Float32 tensor that an update processes at once."""
 _MOST = 1 << 32
-"""Elements of a parameter: where rows of some lie apart, the update counts all in 32 bits."""
+"""Limit of the elements of a parameter: if its rows are not contiguous, the update counts elements in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedRegion:
-    """The place of a parameter in a copy: element (r, c) of its rows of `columns` elements is element
-    begin + r * pitch + c of the copy. update: the node that writes the parameter, as its operand `operand`."""
+    """Place of a parameter in a copy: element (r, c) of its rows of `columns` elements is element begin + r * pitch + c
+    of the copy. update: the node that writes the parameter, as its operand `operand`."""
 
     parameter: Parameter
     update: Node
@@ -257,20 +260,20 @@ class CopiedRegion:
 
 @dataclass(frozen=True)
 class ShadowWeights:
-    """The copies of parameters in a graph. copies: the nodes whose results can be stored. inner: casts that only these
+    """Copies of parameters in a graph. copies: the nodes whose results can be stored. inner: casts that only these
     nodes read."""
 
     copies: dict[Node, tuple[CopiedRegion, ...]] = field(default_factory=dict[Node, "tuple[CopiedRegion, ...]"])
     inner: dict[Node, None] = field(default_factory=dict[Node, None])
 
     def nodes(self) -> set[Node]:
-        """All nodes that need not run while the copies are up to date."""
+        """Return all nodes that need not run while the copies are up to date."""
         return {*self.copies, *self.inner}
 
 
 def mark_shadow_weights(graph: Graph) -> bool:
-    """Set the attribute on all nodes that make copies which can be stored; a node that would recompute such a copy is
-    replaced by it. True where there are any such nodes."""
+    """Set the attribute on all nodes that make copies which can be stored, and replace nodes that recompute such a
+    copy. Return True if there are any such nodes."""
     found = shadow_weights(graph, graph.nodes)
     nodes = found.nodes()
     for node in nodes:
@@ -291,12 +294,12 @@ def mark_shadow_weights(graph: Graph) -> bool:
 
 
 def marked_shadow_weights(graph: Graph) -> ShadowWeights:
-    """The copies that the attribute names, as far as they can still be stored in the graph as it is now."""
+    """Return the copies marked by the attribute that can still be stored in the present graph."""
     return shadow_weights(graph, [node for node in graph.nodes if node.attrs.get(SHADOW)])
 
 
 def shadow_weights(graph: Graph, among: Iterable[Node]) -> ShadowWeights:
-    """The copies made by nodes of `among` that can be stored; at most one of every parameter."""
+    """Return the copies made by nodes of `among` that can be stored; at most one for each parameter."""
     made = [node for node in among if isinstance(node.op, Cast | Concat)]
     writers = _writers(graph) if made else {}
     if not writers:
@@ -321,7 +324,7 @@ def shadow_weights(graph: Graph, among: Iterable[Node]) -> ShadowWeights:
 
 
 def _content(node: Node) -> Hashable:
-    """Equal for nodes that make the same copy."""
+    """Return a key that is equal for nodes that make the same copy; None for other operators."""
     if not isinstance(node.op, Cast | Concat):
         return None
     read = ((OpKey(v.op), v.inputs[0]) if isinstance(v, Node) and isinstance(v.op, Cast) else v for v in node.inputs)
@@ -333,12 +336,13 @@ def _numbers(graph: Graph) -> dict[Node, int]:
 
 
 def _overwritten(pieces: Iterable[CopiedRegion], numbers: Mapping[Node, int]) -> int:
-    """The number of the first update that writes to a copy."""
+    """Return the position of the first update that writes to a copy."""
     return min(numbers[piece.update] for piece in pieces)
 
 
 def _writers(graph: Graph) -> dict[Value, tuple[Node, int]]:
-    """For every parameter that is written once, by an update that writes copies too: the update and its operand."""
+    """Return the update and its operand for every parameter that is written once, by an update that also writes
+    copies."""
     found: dict[Value, tuple[Node, int]] = {}
     others: set[Value] = set()
     for node in graph.nodes:
@@ -348,7 +352,7 @@ def _writers(graph: Graph) -> dict[Value, tuple[Node, int]]:
         for index in op.mutates:
             value = node.inputs[index]
             if not isinstance(value, Parameter):
-                return {}  # it may show any parameter
+                return {}  # it may alias any parameter
             if value in found or index not in op.copied:
                 others.add(value)
             found[value] = node, index
@@ -356,17 +360,17 @@ def _writers(graph: Graph) -> dict[Value, tuple[Node, int]]:
 
 
 def _reach(graph: Graph) -> dict[Value, int]:
-    """For every value that is read the number of the last node that reads its memory."""
+    """Return the position of the last node that reads the memory of a value, for every value that is read."""
     return last_reads(graph, viewed_operands)
 
 
 def _readers(graph: Graph) -> Counter[Value]:
-    """How often every value is read or returned."""
+    """Return how often every value is read or returned."""
     return Counter(value for values in (graph.results, *(node.inputs for node in graph.nodes)) for value in values)
 
 
 def _pieces(node: Node, writers: dict[Value, tuple[Node, int]], readers: Mapping[Value, int]) -> list[CopiedRegion]:
-    """The places of parameters in the node's result; [] where it is no copy of parameters."""
+    """Return the places of parameters in the node's result, or [] if it is no copy of parameters."""
     joined = isinstance(node.op, Concat)
     found: list[CopiedRegion] = []
     begin = 0
@@ -394,13 +398,13 @@ def _pieces(node: Node, writers: dict[Value, tuple[Node, int]], readers: Mapping
 
 
 def _copied_exactly(source: DType, target: DType) -> bool:
-    """Whether an update that holds a new value of the one type can write it as the other, as Cast would."""
+    """Return whether an update that has a new value of type `source` can write it as `target`, as Cast would."""
     return source == target or (source == FLOAT32 and target in (FLOAT16, BFLOAT16))
 
 
 def elements(node: Node, known: dict[int, int] | None = None) -> int:
-    """Elements of the largest tensor that a node reads, makes, or spares. known: of types, by their ids, while all of
-    them are there; it is added to."""
+    """Return the elements of the largest tensor that a node reads, makes or avoids. known: sizes by `id` of the type,
+    valid while the types are alive; it is filled here."""
     known = {} if known is None else known
     largest = spared = 0
     for value in (node, *node.inputs):
@@ -418,8 +422,8 @@ def _largest(type: Type) -> int:
 
 
 def step_elements(program: Graph) -> int:
-    """Those of all nodes of a program's graphs together, each as often as a step runs it; what only names a result of
-    several makes and reads nothing."""
+    """Return the sum of `elements` over all nodes of a program's graphs, each as often as a step runs it. A node that
+    only picks a result of a tuple reads nothing and does not count."""
     if not any(node.regions for node in program.nodes):
         return _of_nodes(program)
     from mspc.ops.control.regions import times_of  # late: most programs have no regions

@@ -1,9 +1,9 @@
-"""Between which numbers the integers of a graph lie, as far as its operators show it.
+"""Bounds of the integers of a graph, derived from its operators.
 
-Bounds are those of exact arithmetic; where that might leave the element type, nothing is known. What a loop carries is
-bounded by induction: a turn that begins within the bounds ends within them. The condition of a `While` holds when a
-turn begins, so that `i < 256` bounds `i` there from above (Cousot and Cousot, "Abstract interpretation", 1977, with a
-widening of one step).
+Bounds are those of exact arithmetic; if they may exceed the element type, nothing is known. Values carried by a loop
+are bounded by induction: an iteration that begins within the bounds ends within them. The condition of a `While` holds
+when an iteration begins, so that `i < 256` bounds `i` there from above (Cousot and Cousot, "Abstract interpretation",
+1977, with a widening of one step).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from mspc.ops.tensor.creation import Fill, Ones, Range, Zeros
 from mspc.ops.tensor.reshape import Cast
 
 BOUNDS = "bounds"
-"""The attribute of a graph's parameter: its least and its largest number."""
+"""Attribute of a graph's parameter: its least and its largest number."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntegerRange:
-    """Every number is at least `low` and at most `high`."""
+    """Range from `low` to `high`, both included."""
 
     low: float = -math.inf
     high: float = math.inf
 
     def within(self, other: IntegerRange) -> bool:
-        """Whether all that these allow, the others do."""
+        """Return whether this range is a part of the other."""
         return other.low <= self.low and self.high <= other.high
 
 
 def note_bounds(graph: Graph) -> None:
-    """Write the attribute `bounds` of the parameters of loops' graphs that it is known for."""
+    """Set the attribute `bounds` of parameters of loop graphs whose bounds are known."""
     for node in graph.nodes:
         if isinstance(node.op, Loop):
             _note_loop(node, node.op)
@@ -80,7 +80,7 @@ def _write(parameter: Parameter, bounds: IntegerRange) -> None:
 
 
 def _held(condition: Graph, number: int) -> float:
-    """The most that a carried number can be where the condition holds."""
+    """Return the most that a carried number can be while the condition holds; infinity if unknown."""
     most = math.inf
     for value in _all_of(condition.results[0]):
         if not isinstance(value, Node) or not isinstance(value.op, Less | LessEqual | Greater | GreaterEqual):
@@ -93,7 +93,7 @@ def _held(condition: Graph, number: int) -> float:
 
 
 def _all_of(value: Value) -> list[Value]:
-    """The parts that all hold where a Bool does."""
+    """Return the Bool values that must all hold for `value` to hold."""
     found: list[Value] = []
     seen: set[Value] = set()
     waiting = [value]
@@ -120,7 +120,7 @@ def _shown(value: Value) -> Value:
 
 
 def _widens(node: Node) -> bool:
-    """Whether a node converts integers to others that hold them all."""
+    """Return whether a node converts integers to a type that includes all of them."""
     before, after = node.inputs[0].tensor_type.dtype if node.inputs else None, node.type
     if not isinstance(node.op, Cast) or before is None or not isinstance(after, TensorType):
         return False
@@ -134,7 +134,7 @@ def _limits(dtype: np.dtype) -> IntegerRange:
 
 @iterative
 def bounds_of(value: Value) -> Generator[Any, IntegerRange | None, IntegerRange | None]:
-    """The bounds of a tensor of integers; None for others and where nothing is known."""
+    """Return the bounds of a tensor of integers, or None for other values and if nothing is known."""
     type = value.type
     if not isinstance(type, TensorType) or not type.dtype.is_integer:
         return None
@@ -179,15 +179,16 @@ def _of_node(node: Node, given: Sequence[IntegerRange | None]) -> IntegerRange |
     return None
 
 
-# This module finds which integers an input of a graph may hold: places in a table, classes, segments. Operators
-# declare how many there are (`Op.index_limits`), and the input is followed to them through the operators between.
+# Finds the range of integers that an input of a graph may have: indices into a table, classes, segments. Operators
+# declare the number of entries (`Op.index_limits`), and the analysis follows the input to them through the operators
+# between.
 
 
 def index_limits(graph: Graph, computed: bool = False) -> dict[Parameter, int]:
-    """For inputs that hold places: how many there are, the fewest where several operators read them.
+    """Return, for inputs of indices, the number of entries; the least if several operators read them.
 
-    The integers lie in [0, limit) where only operators that move elements are between; with `computed` those inputs
-    are found too from which the places are computed.
+    The integers are in [0, limit) if only operators that move elements are between. With `computed`, inputs from which
+    the indices are computed are found too.
     """
     held: dict[Value, frozenset[Parameter]] = {p: frozenset((p,)) for p in graph.parameters if p.kind == "input"}
     found: dict[Parameter, int] = {}
@@ -198,8 +199,8 @@ def index_limits(graph: Graph, computed: bool = False) -> dict[Parameter, int]:
 def _look(
     graph: Graph, held: dict[Value, frozenset[Parameter]], found: dict[Parameter, int], computed: bool
 ) -> None:  # fmt: skip
-    """Look for limits in a graph of whose parameters `held` says which inputs they hold, and in the graphs that its
-    nodes run."""
+    """Find limits in a graph, and in the graphs that its nodes run. held: for parameters of the graph the inputs that
+    they derive from."""
     for node in graph.nodes:
         if computed or _only_moves(node):
             held[node] = frozenset(p for value in node.inputs for p in held.get(value, ()))
@@ -218,7 +219,7 @@ def _look(
 
 
 def distributions(graph: Graph) -> set[Parameter]:
-    """The inputs whose rows sum to 1, as an operator that reads them says (`Op.distributions`)."""
+    """Return the inputs whose rows sum to 1, as declared by an operator that reads them (`Op.distributions`)."""
     shown: dict[Value, Parameter] = {p: p for p in graph.parameters if p.kind == "input"}
     found: set[Parameter] = set()
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""`mspc calibrate` measures the machine under this command, and writes its rates as a file.
+"""`mspc calibrate` measures the machine on which it runs, and writes its rates into a file.
 
 Imports nothing heavy at the top: a rank sets its number of BLAS threads before NumPy is loaded.
 """
@@ -19,8 +19,8 @@ SUFFIX = ".toml"
 
 @dataclass(frozen=True)
 class CalibrateOptions:
-    """The flags of `mspc calibrate`. ranks: None for mpirun's, else 1. name: of the machine. seconds: after which
-    nothing else is begun, 0 for any number."""
+    """The flags of `mspc calibrate`. ranks: None for mpirun's number, or 1 without mpirun. name: of the machine.
+    seconds: time after which no measurement is started, 0 for no limit."""
 
     out: Path
     ranks: int | None = None
@@ -31,10 +31,10 @@ class CalibrateOptions:
 
 
 def calibrate_machine(options: CalibrateOptions) -> int:
-    """Measure, on all ranks, and let rank 0 write the file and print the table; the exit status.
+    """Measure on all ranks; rank 0 writes the file and prints the table. Return the exit status.
 
     Raises:
-        MspcError: the file cannot be written, or a device cannot be had.
+        MspcError: the file cannot be written, or a device is not available.
     """
     from mspc.ir.files.atomic_writing import check_writable
 

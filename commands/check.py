@@ -1,4 +1,4 @@
-"""`mspc check` holds a compile to a budget."""
+"""`mspc check` checks a compile against a budget."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from mspc.ir.files.atomic_writing import check_writable, shown_path
 from mspc.ir.late_dataclass import dataclass
 
 MOST = 5
-"""Collectives of a broken limit that are printed if not all are requested, those that send most."""
+"""Most collectives of a broken limit that are printed if not all are requested, by the bytes they send."""
 BROKEN = 1
-"""Exit status where a limit does not hold."""
+"""Exit status if a limit is exceeded."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a compile is held to. given: on the command line, before what a file says. file, name: as `read_budget`.
-    baseline: a file with figures of an earlier compile, which may be larger by the share `tolerance`."""
+    """Limits of a compile. given: from the command line; they override those of the file. file, name: as in
+    `read_budget`. baseline: a file with figures of an earlier compile, which may grow by the fraction `tolerance`."""
 
     given: Budget
     file: Path | None = None
@@ -50,7 +50,7 @@ class Limits:
 @dataclass(frozen=True)
 class CheckOutput:
     """Output of `mspc check`. every: print all collectives of a limit, not only the largest. quiet: only breaches.
-    baseline: where the figures of this compile go."""
+    baseline: the file for the figures of this compile."""
 
     json: Path | None = None
     baseline: Path | None = None
@@ -60,7 +60,7 @@ class CheckOutput:
 
 @dataclass(frozen=True)
 class Checked:
-    """A compile beside its budget. broken: its limits that do not hold. free: there are none."""
+    """The result of a check. broken: the limits that are exceeded. free: there are no limits."""
 
     facts: CompileFacts
     broken: list[Breach]
@@ -68,7 +68,7 @@ class Checked:
 
     @property
     def verdict(self) -> str:
-        """In one line."""
+        """The result in one line."""
         if not self.broken:
             return f"{self.facts.name} keeps its budget"
         limits = len(self.broken)
@@ -76,13 +76,13 @@ class Checked:
 
 
 def check_target(target: str, compiling: CompileOptions, limits: Limits, output: CheckOutput) -> int:
-    """Print what breaks a budget, the worst first, write it as JSON on request, and give the exit status.
+    """Print the breaches of a budget, the worst first, write them as JSON on request, and return the exit status.
 
     Args:
         target: the folder of a compile, a graph, a script or a network. compiling: how a script is compiled.
 
     Raises:
-        MspcError: the target or a file cannot be read, or nothing is limited.
+        MspcError: the target or a file cannot be read, or there are no limits.
     """
     check_json(output.json)
     if output.baseline is not None:
@@ -127,7 +127,7 @@ def _print(checked: Checked, output: CheckOutput) -> None:
 
 
 def checked_target(target: str, compiling: CompileOptions, limits: Limits, may_be_free: bool = False) -> Checked:
-    """As `check_target`, without a word. may_be_free: it is no mistake if nothing is limited."""
+    """Check a target as `check_target` does, without output. may_be_free: accept an empty budget."""
     if limits.name and limits.file is None:
         raise MspcError(f"the budget {limits.name!r} needs the file that has it", notes=["name it with --budget FILE"])
     if limits.tolerance is not None and limits.baseline is None:
@@ -152,12 +152,12 @@ def checked_target(target: str, compiling: CompileOptions, limits: Limits, may_b
 
 
 def breach_title(breach: Breach) -> str:
-    """Which limit it breaks, by how much, and where."""
+    """Return the broken limit, the amount and the ranks in one line."""
     return f"{breach.key}: {breach.message}; on {ranks_text(breach.ranks)}"
 
 
 def breach_table(breach: Breach) -> TextTable:
-    """What breaks a limit."""
+    """Return the table of the collectives, or the parts of memory, that break a limit."""
     title = breach_title(breach)
     if breach.memory:
         parts = [(name, f"{count:,} B", size_text(count)) for name, count in breach.memory]

@@ -1,4 +1,4 @@
-"""`mspc ckpt` shows what checkpoints hold and how two differ, and writes checkpoints again."""
+"""`mspc ckpt` shows the contents of checkpoints, compares two of them, and converts checkpoints."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mspc.mindspore_api.parallel.checkpoint_transform import open_folder, transf
 
 STDOUT = Path("-")
 SHOWN = ("epoch", "step", "total_step", "data")
-"""What of the state of a run is shown."""
+"""Entries of a run's state that are shown."""
 
 
 def opened(path: Path, strategy: Path | None, may_be_slices: bool = False) -> Checkpoint:
-    """A checkpoint of any kind. may_be_slices: see `open_folder`. Raises MspcError."""
+    """Open a checkpoint of any kind. may_be_slices: see `open_folder`. Raise MspcError if it cannot be opened."""
     layouts = layouts_in(strategy)
     if not path.exists():
         raise MspcError(f"there is no checkpoint {str(path)!r}")
@@ -36,7 +36,7 @@ def opened(path: Path, strategy: Path | None, may_be_slices: bool = False) -> Ch
 
 
 def show_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> None:
-    """List tensors. Raises MspcError."""
+    """List the tensors of a checkpoint. Raise MspcError if it cannot be read."""
     check_json(json)
     source = opened(path, strategy, may_be_slices=True)
     rows = [_described(name, source.tensors[name]) for name in sorted(source.tensors)]
@@ -71,7 +71,7 @@ def _shape(shape: Any) -> str:
 
 
 def diff_checkpoints(paths: tuple[Path, Path], strategies: tuple[Path | None, Path | None], json: Path | None) -> int:
-    """Compare two checkpoints, tensor by tensor; the exit status. Raises MspcError."""
+    """Compare two checkpoints, tensor by tensor, and return the exit status. Raise MspcError if one cannot be read."""
     check_json(json)
     first, second = (opened(path, strategy) for path, strategy in zip(paths, strategies, strict=True))
     names = sorted({*first.tensors, *second.tensors})
@@ -113,7 +113,7 @@ def _difference(first: Checkpoint, second: Checkpoint, name: str, paths: tuple[P
 
 
 def merge_checkpoint(path: Path, out: Path, strategy: Path | None, json: Path | None) -> None:
-    """Write global tensors into one file. Raises MspcError."""
+    """Write the global tensors of a checkpoint into one file. Raise MspcError if a file cannot be read or written."""
     check_files({"FILE": out, "--json": None if json == STDOUT else json})
     if out.suffix not in (".ckpt", ".safetensors"):
         raise MspcError(f"{out} ends in neither .safetensors nor .ckpt, so its format is not known")
@@ -150,7 +150,7 @@ def transform_checkpoint(
     path: Path, out: Path, strategy: Path | None, to: Path | None, prefix: str, format: str, processes: int,
     json: Path | None,
 ) -> None:  # fmt: skip
-    """Write files for another strategy. Raises MspcError."""
+    """Write the files of a checkpoint for another strategy. Raise MspcError if a file cannot be read or written."""
     check_json(json)
     ranks = ranks_of(layouts_in(to))
     with ProgressLine() as progress:
@@ -167,7 +167,7 @@ def transform_checkpoint(
 
 
 def check_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> int:
-    """Read everything; the exit status. Raises MspcError for what cannot even be opened."""
+    """Verify everything in a checkpoint and return the exit status. Raise MspcError if it cannot even be opened."""
     check_json(json)
     source = opened(path, strategy, may_be_slices=True)
     damaged: list[dict[str, str]] = []

@@ -1,4 +1,4 @@
-"""`mspc compile` goes from a script to files and a table; nothing is run."""
+"""`mspc compile` compiles a script into files and a table; nothing is run."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ DEFAULT_FOLDER = Path("saved_graph")
 class CompileOptions:
     """The flags of `mspc compile`.
 
-    ranks: None asks mpirun or the script. level: 0 to 3, what is written. only_ranks: () for all.
-    kinds_only: of ranks with programs that are equal but for ranks, groups and offsets the first alone is written,
-    if there are more than `few`. few: so many at most are written where their networks are their own; 0 for all.
-    inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
-    weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
-    are sharded. schedule: where the timeline of stages goes, if anywhere; machine: whose times it has, by name or file;
-    keep_more: what stages may keep beyond their schedule's in an order that is written.
-    loudness: what is printed beside what was requested. all_rows: of the tables, not a summary. imported: what is said
-    of a network that comes from another framework. out_torch: where its plan goes as code for DTensor, if anywhere.
+    ranks: None to read the number from mpirun or the script. level: 0 to 3, the amount of files. only_ranks: () for
+    all. kinds_only: write only the first of the ranks with programs that are equal except for ranks, groups and
+    offsets, if there are more ranks than `few`. few: most ranks that are written if their networks differ; 0 for all.
+    inputs: types of a named network's inputs. json: file for the table as JSON ("-": stdout), or None. weights: write
+    all first values, including those that a run can compute itself. strategies: a file with the strategies of
+    operators. schedule: file for the timeline of stages, or None; machine: name or file of the machine for its times;
+    keep_more: micro-batches of chunks that stages may hold beyond their schedule's in a written order. loudness: amount
+    of output beside the requested results. all_rows: print the tables, not a summary. imported: options of a network
+    from another framework. out_torch: file for its plan as code for DTensor, or None.
     """
 
     ranks: int | None = None
@@ -81,7 +81,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
     """Compile a script, or the network that `target` names, write the folder and print the table.
 
     Raises:
-        MspcError: every mistake of the command, the script or the network.
+        MspcError: any error in the command, the script or the network.
     """
     if Session.from_environment().rank > 0:
         return  # started by mpirun: its first rank compiles for all
@@ -136,7 +136,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
 
 
 def _check_files(options: CompileOptions) -> None:
-    """Raises MspcError if a file beside the folder cannot be written."""
+    """Raise MspcError if a file outside the folder cannot be written or an option has no effect."""
     check_json(options.json)
     if options.out_torch is not None and options.out_torch.suffix != ".py":
         raise MspcError(f"--out-torch writes Python, and {options.out_torch} is called otherwise")
@@ -154,7 +154,8 @@ def _check_files(options: CompileOptions) -> None:
 
 
 def _write_others(options: CompileOptions, compiled: Compiled, script: object) -> list[str]:
-    """Write the files beside the folder; notes on what is in them. Raises MspcError."""
+    """Write the files outside the folder and return notes on their content. Raise MspcError if one cannot be written
+    or the network has stages, which code for DTensor does not support."""
     notes: list[str] = []
     if options.schedule is not None:
         from mspc.commands.report.plan_summary import write_picture  # late, as above
@@ -173,7 +174,7 @@ def _write_others(options: CompileOptions, compiled: Compiled, script: object) -
 
 @contextlib.contextmanager
 def _output_folder(captured: CapturedCall, options: CompileOptions, folder: Path) -> Generator[OutputFolder]:
-    """The folder that is written; where the script has named one that cannot be, the error is told at its line."""
+    """Yield the folder for the output. If the script has set one that cannot be written, the error has its line."""
     place = None if options.out else captured.context.place_of("save_graphs_path")
     with contextlib.ExitStack() as stack:
         with told_at(place):
@@ -182,7 +183,7 @@ def _output_folder(captured: CapturedCall, options: CompileOptions, folder: Path
 
 
 def _check_apart(json: Path | None, folder: Path) -> None:
-    """The folder of a compile holds nothing else: the next one would refuse it. Raises MspcError."""
+    """Raise MspcError if the JSON file is in the folder of the compile: the next compile would refuse that folder."""
     if json is None or json == Path("-"):
         return
     if Path(os.path.realpath(folder)) in Path(os.path.realpath(json)).parents:
@@ -193,7 +194,7 @@ def _check_apart(json: Path | None, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class FoundCall:
-    """A launch, what it was found by, and the session in which it was. modules: names of those imported before."""
+    """A launch, the target and options that led to it, and its session. modules: names of those imported before it."""
 
     target: NamedTarget | Path
     options: CompileOptions
@@ -203,19 +204,19 @@ class FoundCall:
     modules: frozenset[str]
 
     def asked(self) -> bool:
-        """Whether the script, or `construct` as far as it was read, has asked which of several ranks it is."""
+        """Return whether the script, or `construct` as far as it was read, has queried its rank among several."""
         return self.session.rank_was_asked and self.ranks > 1
 
     def why_again(self, runs: int) -> str:
-        """What is printed where the script ran several times, for a network that does not depend on the rank."""
+        """Return the message for a script that was run several times for a network that is independent of the rank."""
         place = self.session.seen[0]
         where = f"{place} asks which rank it is ({place.text.strip()})" if place else "it may ask which rank it is"
         return f"the script was run {runs} times, once for each of so many ranks, as {where}; their networks are equal"
 
     @contextlib.contextmanager
     def rerun(self, rank: int) -> Generator[CapturedCall]:
-        """The launch as another rank sees it: the script runs again with modules of its own, unseen. That rank's
-        session is in place inside."""
+        """Yield the launch of another rank: the script runs again with its own modules and without output. The
+        session of that rank is active in the context."""
         from mspc.engine.simulate import UserState
 
         first = self.session
@@ -229,10 +230,10 @@ class FoundCall:
 
 
 def find_call(target: str, options: CompileOptions) -> FoundCall:
-    """What a script launches first, or the network that `target` names, and the number of ranks.
+    """Return the first launch of a script, or the network that `target` names, with the number of ranks.
 
     Raises:
-        MspcError: mistakes of the command or the script.
+        MspcError: errors in the command or the script.
     """
     parsed = parse_target(target)
     session = _session(options, Session.from_environment(), min(options.only_ranks, default=0))
@@ -245,7 +246,7 @@ def _write(
     output: OutputFolder, programs: Programs, settings: Settings, values: Sequence[FirstValue], wanted: Sequence[int],
     level: int, kinds_only: bool, progress: ProgressLine,
 ) -> Callable[[], Report]:  # fmt: skip
-    """Write the files of the ranks that are wanted; what makes the report, which is the first rank's."""
+    """Write the files of the requested ranks and return a function that makes the report of the first of them."""
     report: Callable[[], Report] | None = None
     execute: dict[int, str] = {}
     digests: dict[str, str] = {}
@@ -280,7 +281,7 @@ def _write(
 
 
 def _session(options: CompileOptions, outside: Session, rank: int) -> ObservedSession:
-    """The session of the first rank that is wanted; a size that only the script knows comes later."""
+    """Return the session of the first requested rank; a size that only the script knows is set later."""
     size = options.ranks or (outside.size if outside.size > 1 else 0)
     if outside.size > 1 and outside.size != size:
         raise MspcError(f"mpirun started {outside.size} ranks, but --ranks is {size}")
@@ -291,7 +292,7 @@ def _session(options: CompileOptions, outside: Session, rank: int) -> ObservedSe
 
 
 def _launch(target: NamedTarget | Path, options: CompileOptions, session: Session) -> CapturedCall:
-    """Return the first launch, sharded by `--strategies` if that is given. Raises MspcError."""
+    """Return the first launch, sharded by `--strategies` if given. Raise MspcError if `--plan` is given, too."""
     if options.strategies is not None and options.imported.plan:
         raise MspcError("--plan and --strategies both say how the network is sharded; give one of them")
     found = _own_launch(target, options, session)
@@ -350,14 +351,14 @@ def _wanted(options: CompileOptions, ranks: int) -> Sequence[int]:
 
 
 def _no_rank(rank: int, ranks: int, may_mean_ranks: bool = False) -> MspcError:
-    """The error of a rank that is none; may_mean_ranks: nobody has given on the command line how many there are."""
+    """Return the error for a rank out of range. may_mean_ranks: the command line does not set the number of ranks."""
     example = f", as in --ranks {rank}" if rank > 1 else ""
     notes = [f"--ranks says how many ranks there are{example}; --rank names those that are written"]
     return MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}", notes=notes if may_mean_ranks else [])
 
 
 def _warn(captured: CapturedCall, compiled: Compiled) -> None:
-    """Say on stderr what the compiler noticed, and which settings change nothing here."""
+    """Print the compiler's warnings, and the settings without effect, on stderr."""
     for name, text in captured.context.changing_nothing("compile", compiled.config.device):
         say_once(name, text)
     for text in compiled.traced.warnings:

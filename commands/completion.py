@@ -1,6 +1,6 @@
-"""A shell is offered these words behind a half-written one: operators, passes, element types, files.
+"""Completions of a shell for an incomplete word: operators, passes, dtypes, files.
 
-Imported at every start of `mspc`, so nothing heavy stands at the top.
+The module is imported at every start of `mspc`, so it imports nothing heavy at the top.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ GRAPHS = (".ir",)
 
 
 def complete_operator(incomplete: str) -> list[str]:
-    """Names of operators."""
+    """Return the names of operators that begin with `incomplete`."""
     from mspc.ops.op import REGISTRY
 
     return [name for name in sorted(REGISTRY) if name.startswith(incomplete)]
 
 
 def complete_passes(incomplete: str) -> list[str]:
-    """Lists of passes: the last name of the list is completed."""
+    """Return lists of passes in which the last name is completed."""
     from mspc.passes.base import pass_names
 
     before, comma, last = incomplete.rpartition(",")
@@ -27,19 +27,19 @@ def complete_passes(incomplete: str) -> list[str]:
 
 
 def complete_input(incomplete: str) -> list[str]:
-    """The element type of `float32[16,32]`."""
+    """Return completions of the dtype in `float32[16,32]`."""
     from mspc.ir.types import DTYPES
 
     return [f"{name.lower()}[" for name in DTYPES if name.lower().startswith(incomplete)]
 
 
 def complete_script(incomplete: str) -> list[str]:
-    """Scripts, and folders on the way to them."""
+    """Return scripts, and folders that may contain them."""
     return _files(incomplete, SCRIPTS)
 
 
 def complete_graph(incomplete: str) -> list[str]:
-    """Text graphs, and folders on the way to them."""
+    """Return text graphs, and folders that may contain them."""
     return _files(incomplete, GRAPHS)
 
 

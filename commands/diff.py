@@ -1,4 +1,4 @@
-"""`mspc diff` tells what two compiles, dumps or plans differ in."""
+"""`mspc diff` compares two compiles, dumps or plans."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from mspc.ir.files.atomic_writing import check_writable, utf8_bytes, write_atomi
 from mspc.search.calibration.machine_file import machine_of
 
 DIFFERENT = 1
-"""Exit status where the two differ."""
+"""Exit status if the two differ."""
 
 
 def diff_targets(
     first: str, second: str, compiling: CompileOptions, json: Path | None, html: Path | None, machine: str = "",
     every_row: bool = False, quiet: bool = False, other: CompileOptions | None = None,
 ) -> int:  # fmt: skip
-    """Print what two differ in, write it as JSON and as a page on request, and give the exit status.
+    """Print the differences of two targets, write them as JSON and as a page on request, and return the exit status.
 
     Args:
         first, second: folders of compiles, graphs, plans, scripts or networks. compiling: how scripts are compiled.
-        machine: times are predicted for it; "" for H200s. every_row: print all of them, not a summary that
-        fits a screen. quiet: print the verdict alone. other: how the second is compiled, where that differs.
+        machine: for which times are predicted; "" for H200s. every_row: print all rows, not a summary that
+        fits a screen. quiet: print only the verdict. other: how the second is compiled, None for the same way.
 
     Raises:
-        MspcError: one cannot be read, or the two have nothing to compare.
+        MspcError: one cannot be read, or the two have nothing in common to compare.
     """
     check_json(json)
     if html is not None:

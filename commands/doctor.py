@@ -1,4 +1,4 @@
-"""`mspc doctor` tells what a script uses of MindSpore that mspc lacks or ignores."""
+"""`mspc doctor` lists the features of MindSpore that a script uses and mspc lacks or ignores."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mspc.commands.report.tables import TextTable, check_json, print_line, print
 from mspc.doctor.examination import IGNORED, LACKS, PLAIN, UNREACHED, Finding, examine, lacking
 
 GAPS = 1
-"""Exit status where mspc lacks something."""
+"""Exit status if mspc lacks a feature."""
 
 
 def examine_script(script: Path, json: Path | None, for_gpu: bool = False) -> int:
-    """Print what is found, write it as JSON on request, and give the exit status.
+    """Print the findings, write them as JSON on request, and return the exit status.
 
     Raises:
-        MspcError: the script or a module of its own is missing, cannot be read, or is not Python.
+        MspcError: the script or one of its own modules is missing, cannot be read, or is not Python.
     """
     check_json(json)
     with _no_collection():
@@ -34,8 +34,8 @@ def examine_script(script: Path, json: Path | None, for_gpu: bool = False) -> in
 
 @contextlib.contextmanager
 def _no_collection() -> Generator[None]:
-    """Nothing that an examination makes goes before its end: to look for garbage among the nodes of hundreds of files
-    takes as long as all the rest."""
+    """Disable garbage collection: an examination frees nothing before its end, and searching for garbage among the
+    nodes of hundreds of files takes as long as all its other work."""
     collects = gc.isenabled()
     gc.disable()
     try:

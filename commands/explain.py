@@ -1,4 +1,4 @@
-"""`mspc search --explain NODE` tells why an operator is sharded so, and `--compare A B` what two plans differ in."""
+"""`mspc search --explain NODE` explains the sharding of an operator, and `--compare A B` compares two plans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mspc.search.plans.table import plan_of_file
 
 
 def explain_node(captured: CapturedCall, asked: PlanRequest, name: str, top: int, json: Path | None) -> None:
-    """Print why an operator is sharded as it is, and the next `top` strategies. Raises MspcError."""
+    """Print the reasons for an operator's sharding and the next `top` strategies. Raise MspcError as `explain` does."""
     found = explain(captured, asked, name)
     if json is not None:
         write_report(json, "search --explain", asdict(found))
@@ -55,7 +55,7 @@ def explain_node(captured: CapturedCall, asked: PlanRequest, name: str, top: int
 
 
 def _short(name: str) -> str:
-    """The innermost cell and the operator."""
+    """Return the innermost cell and the operator of a name."""
     return "/".join(name.split("/")[-2:])
 
 
@@ -68,10 +68,10 @@ def _explain_limit(found: Explanation, asked: PlanRequest) -> None:
 
 
 def compare_plans(captured: CapturedCall, asked: PlanRequest, files: Sequence[Path], json: Path | None) -> None:
-    """Print what two plan files differ in, and what each comes to. Raises MspcError."""
+    """Print the differences of two plan files, and the cost of each. Raise MspcError if one cannot be read or used."""
     first, second = (read_plan(file) for file in files)
     if names_layers_together(files[0]) != names_layers_together(files[1]):
-        first, second = first.for_operators(()), second.for_operators(())  # layers of both one by one
+        first, second = first.for_operators(()), second.for_operators(())  # the layers of both individually
     names = list(dict.fromkeys([*first.operators, *second.operators]))
     differing = [name for name in names if first.operators.get(name) != second.operators.get(name)]
     memory = memory_differences(planned_memory(first), planned_memory(second))
@@ -130,12 +130,12 @@ def _shown(layouts: Sequence[Layout] | None) -> str:
 _LINE = re.compile(
     r'^(?:subgraph @(?P<graph>"[^"\n]*"|[^\s("]+)\(|\s*(?P<node>%\d+)(?:\([^\n=]*\))? = [A-Za-z_]\w*\()', re.M
 )
-"""Where a graph begins, or a node."""
+"""The beginning of a graph or of a node."""
 
 
 def place_in_dump(program: Program, rank: int, graph: Graph, node: Node) -> str:
-    """`rank_0/19_execute_0000.ir:231, %14`, "" for a node that is none of this graph. graph: the one that the rank's
-    file has, or one of the same nodes."""
+    """Return `rank_0/19_execute_0000.ir:231, %14`, "" for a node that is not in the graph. graph: the graph in the
+    rank's file, or one with the same nodes."""
     found = next((each for each in graph.graphs() if node in each.nodes), None)
     if found is None:
         return ""

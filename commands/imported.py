@@ -1,4 +1,4 @@
-"""Commands are given networks of PyTorch: exported programs, which are read as data, and what PyTorch exports here."""
+"""Networks of PyTorch as targets of commands: exported programs, read as data, and modules exported on the spot."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from mspc.readers.pytorch.plans.strategies import LayerPlan
 
 OWN_PLAN = "own"
-"""What --plan is given for the plan that a model brings itself."""
+"""Value of --plan for the plan that is part of the model."""
 TF32 = "tf32"
-"""The precision in which products of Float32 round their operands where a GPU multiplies them."""
+"""The precision in which Float32 matmuls on a GPU round their operands."""
 
 
 def capture_imported(
     target: NamedTarget | Path, options: ImportOptions, inputs: Sequence[str], session: Session
 ) -> CapturedCall:
-    """The call of a network of PyTorch, with global inputs as it was exported with; the batch is sharded over all
-    ranks where they divide it.
+    """Return the call of a PyTorch network with global inputs of the exported types. The batch is sharded over all
+    ranks if their number divides it.
 
     Raises:
-        MspcError: the program cannot be read, or compiled as the options say.
+        MspcError: the program cannot be read, or not be compiled with these options.
     """
     if inputs:
         raise MspcError(
@@ -60,7 +60,7 @@ def capture_imported(
         return made.network, made.inputs
 
     def data(types: Sequence[TensorType]) -> str | tuple[Any, ...]:
-        # Of a batch in parts every rank has a share of each part, which no share of the batch holds.
+        # If a batch is in parts, every rank has a slice of each part, which no slice of the batch contains.
         if options.accumulate != 1:
             return "full_batch"
         return plans[0].inputs(types) if plans else _sharded_batch(types, session.size)
@@ -73,7 +73,7 @@ def capture_imported(
         context = replace(context, matmul_allow_tf32=True)
     if not plans:
         return replace(captured, context=context)
-    # What is planned decides how the rest is sharded, which would follow the batch else.
+    # The planned layers decide the sharding of the others, which would follow the batch otherwise.
     context = replace(context, parallel_mode="auto_parallel", search_mode="sharding_propagation")
     if plans[0].stages:
         if options.optimizer or options.accumulate != 1:
@@ -94,7 +94,7 @@ def _check_micro_batches(plan: LayerPlan, parts: int) -> None:
 
 
 def _planned(program: ExportedProgram, asked: str, ranks: int) -> list[LayerPlan]:
-    """The plan that is asked for, if one is. Raises MspcError."""
+    """Return the requested plan in a list, [] if none is. Raise MspcError if it cannot be read or does not exist."""
     if not asked:
         return []
     from mspc.readers.pytorch.plans.strategies import planned  # late, as above
@@ -112,7 +112,7 @@ def _planned(program: ExportedProgram, asked: str, ranks: int) -> list[LayerPlan
 
 
 def _program(target: NamedTarget | Path, options: ImportOptions) -> ExportedProgram:
-    """The program of a target, with numbers for all of its sizes. Raises MspcError."""
+    """Return the program of a target, with numbers for all of its sizes. Raise MspcError if it cannot be read."""
     from mspc.readers.pytorch.graph_reader import read_program  # late, as above
     from mspc.readers.pytorch.sizes import with_sizes
 
@@ -129,7 +129,7 @@ def _program(target: NamedTarget | Path, options: ImportOptions) -> ExportedProg
 
 
 def _loaded(program: ExportedProgram, path: Path | None) -> ExportedProgram:
-    """The program with the weights of a checkpoint, if one is named. Raises MspcError."""
+    """Return the program, with the weights of a checkpoint if `path` is given. Raise MspcError if they do not fit."""
     if path is None:
         return program
     from mspc.checkpoint.opening import open_checkpoint  # late, as above
@@ -139,7 +139,8 @@ def _loaded(program: ExportedProgram, path: Path | None) -> ExportedProgram:
 
 
 def _of_function(target: NamedTarget, to: Path) -> ExportedProgram:
-    """The program of the module that a function of a script gives. The archive is read on when its folder is gone."""
+    """Return the program of the module that a function of a script returns. The archive is read even after its folder
+    is deleted."""
     from mspc.readers.pytorch.exporting import export_made
     from mspc.readers.pytorch.graph_reader import read_program
 
@@ -150,7 +151,7 @@ def _of_function(target: NamedTarget, to: Path) -> ExportedProgram:
 
 
 def _sharded_batch(types: Sequence[TensorType], ranks: int) -> str | tuple[Any, ...]:
-    """How inputs are sharded: those that have the batch of the first one over all ranks, or none."""
+    """Return the sharding of inputs: those with the batch of the first one over all ranks, or "full_batch" for none."""
     batch = next((type.shape[0] for type in types if type.shape), 0)
     if not batch or batch % ranks:
         if batch:

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 999_999
 MOST_CORES = 1 << 16
-"""Numbers of cores are below it."""
+"""Exclusive upper bound of core numbers."""
 _LOG_NAME = re.compile(r"(?:[^{}/\0]|\{(?:rank|local_rank)(?::0?[0-9]d?)?\})+")
 
 
 def _option(name: str, metavar: str, help: str, **more: Any) -> Any:
-    """An option in msrun's spelling and in that of the other commands."""
+    """Return an option with msrun's spelling and with that of the other commands."""
     names = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
     return typer.Option(*names, metavar=metavar, help=help, **more)
 
@@ -146,14 +146,15 @@ def _hosts(
 
 
 def _say_whose(command: Sequence[str], own: Collection[str]) -> None:
-    """Say which options of this command the script gets, as it stands before them. own: their names."""
+    """Note which options of this command are passed to the script because they are after it. own: the options."""
     theirs = [word for word in command[1:] if word.startswith("--") and word.partition("=")[0] in own]
     if theirs and os.environ.get("MSPC_LAUNCHED") is None:
         complain(f"note: {' and '.join(theirs)}: {command[0]} gets what stands behind it; options go before it")
 
 
 def _command(words: Sequence[str]) -> list[str]:
-    """The command of every rank: `mspc run` for a script, which knows `import mindspore`."""
+    """Return the command of every rank: for a script `mspc run`, which provides `import mindspore`. Raise MspcError if
+    there is no such script or command."""
     from mspc.engine.ranks.mpirun import python_module
 
     first = words[0]
@@ -176,7 +177,7 @@ def _log_name(name: str, several: bool) -> str:
 
 
 def _cores(text: str, ranks: int) -> str:
-    """What `worker` takes: JSON by the rank's number on its host, "share" or ""."""
+    """Return the cores in the format of `worker`: JSON by the rank's number on its host, "share" or ""."""
     if text.lower() in ("true", "false"):
         return "share" if text.lower() == "true" else ""
     try:
@@ -191,7 +192,7 @@ def _cores(text: str, ranks: int) -> str:
 
 
 def _local_rank(key: str, ranks: int) -> str:
-    """The number of a rank on its host, as a key of `--bind_core` names it. Raises ValueError."""
+    """Return the number of a rank on its host from a key of `--bind_core`. Raise ValueError for any other key."""
     number = key.removeprefix("device")
     if not re.fullmatch("[0-9]{1,6}", number) or int(number) >= ranks:
         raise ValueError(key)
@@ -227,7 +228,7 @@ def _yes_or_no(name: str, text: str) -> bool:
 
 
 def _leave(job: LaunchJob) -> None:
-    """Let the job run behind this command, as msrun does without --join True."""
+    """Start the job in the background, as msrun does without --join True."""
     from mspc.engine.ranks.launcher import SCHEDULER_LOG
     from mspc.engine.ranks.mpirun import python_module
 

@@ -1,4 +1,4 @@
-"""`mspc ops` shows what operators there are, and how each may be sharded."""
+"""`mspc ops` lists the operators and the ways in which each may be sharded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def list_operators(names: tuple[str, ...], json: Path | None) -> None:
 
 
 def describe(operator: type[Op]) -> dict[str, Any]:
-    """Name, rule (of the first sample), gradient, attributes and first line of the documentation."""
+    """Return an operator's name, rule (of the first sample), gradient, attributes and first line of documentation."""
     gradient = operator.bprop
     return {
         "name": operator.__name__,
@@ -58,5 +58,5 @@ def _rule(operator: type[Op], sample: Sample) -> str:
 
 
 def _side(text: str) -> str:
-    """One side of a rule, with scalars written as ()."""
+    """Return one side of a rule, with scalars written as ()."""
     return ", ".join(part.strip() or "()" for part in text.split(","))

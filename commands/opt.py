@@ -17,7 +17,7 @@ from mspc.passes.base import Pass, PassManager, parse_passes
 
 
 def optimize(file: Path, passes: str, loudness: Loudness = NORMAL) -> str:
-    """The text of the graph in `file` (`-`: stdin) after `passes`. On a terminal stderr shows which pass runs.
+    """Return the text of the graph in `file` (`-`: stdin) after `passes`. On a terminal, stderr shows the current pass.
 
     Raises:
         MspcError: the file is missing or damaged, a pass is unknown, or a pass refuses the graph.
@@ -49,8 +49,8 @@ def optimize(file: Path, passes: str, loudness: Loudness = NORMAL) -> str:
 
 
 def _applied(manager: PassManager, step: Pass, graph: Graph, file: Path) -> Graph:
-    """The graph behind a pass. A graph from a file may be such as no compile makes: what a pass raises then is told
-    with its name and the node that it was at."""
+    """Return the graph after a pass. A graph from a file may be one that no compile makes: any error of the pass then
+    becomes an MspcError with the pass's name and the node on which it failed."""
     try:
         return manager.run(graph, [step])
     except MspcError:
@@ -67,7 +67,7 @@ def _applied(manager: PassManager, step: Pass, graph: Graph, file: Path) -> Grap
 
 
 def _node_at(error: BaseException) -> Node | None:
-    """The node that the innermost function which has one in hand was at."""
+    """Return the variable `node` of the innermost function of a traceback that has one; None without one."""
     found: Node | None = None
     trace = error.__traceback__
     while trace is not None:
@@ -85,14 +85,14 @@ def _read(file: Path) -> str:
         raise MspcError(f"there is no file {str(file)!r}") from None
     except UnicodeDecodeError:
         raise MspcError(f"{name} is not text") from None
-    except ValueError:  # characters that no file name holds
+    except ValueError:  # characters that are invalid in file names
         raise MspcError(f"{str(file)!r} names no file") from None
     except OSError as error:
         raise MspcError(f"cannot read {name}: {error.strerror}") from None
 
 
 def _standard_input() -> str:
-    """What comes from stdin, as UTF-8 whatever the locale."""
+    """Return the text from stdin, decoded as UTF-8 in any locale. Raise MspcError if it exceeds LARGEST_TEXT bytes."""
     if not hasattr(sys.stdin, "buffer"):
         return sys.stdin.read()
     content = sys.stdin.buffer.read(LARGEST_TEXT + 1)

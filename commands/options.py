@@ -1,4 +1,4 @@
-"""These options belong to several commands. The module imports nothing heavy."""
+"""Options that several commands share. The module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ Inputs = Annotated[
 
 
 _RANKS = ("ranks", "worker_num")
-"""Parameters of commands that say how many ranks there are."""
+"""Parameters of commands for the number of ranks."""
 _WORDS_FOR_RANKS = frozenset((
     "rank", "ranks", "nranks", "numranks", "np", "nproc", "nprocs", "nprocpernode", "processes", "world", "worldsize",
     "workers", "workernum", "numworkers", "device", "devices", "devicenum", "numdevices", "ndevices", "gpus", "numgpus",
     "ngpus",
 ))  # fmt: skip
-"""What other launchers and MindSpore call the number of ranks, without dashes."""
+"""Names of the number of ranks in MindSpore and other launchers, without dashes."""
 
 
 def suggest_option(error: Any) -> None:
-    """Add to the error of an option that a command lacks the one that was meant, where its name alone does not tell:
-    names for a number of ranks are unlike each other."""
+    """Add the intended option to the error of an unknown one if it is a name for the number of ranks: such names are
+    not similar, so that the parser does not find them."""
     word = re.sub(r"[-_]", "", getattr(error, "option_name", None) or "").casefold()
     if word not in _WORDS_FOR_RANKS or not hasattr(error, "possibilities") or error.ctx is None:
         return
@@ -99,7 +99,7 @@ AllRows = Annotated[bool, typer.Option("--all", help="Print every row, not a sum
 # Networks of PyTorch -----------------------------------------------------------------------------
 
 EXPORTED = ".pt2"
-"""What files of exported programs are called."""
+"""Suffix of files with exported programs."""
 Sizes = Annotated[
     list[str] | None,
     typer.Option(
@@ -151,19 +151,19 @@ CompiledFor = Annotated[
     ),
 ]
 CONFIG = "config.json"
-"""What every folder of Hugging Face has."""
+"""File that every folder of Hugging Face contains."""
 MAGIC = b"PK\x03\x04"
-"""How every archive begins."""
+"""First bytes of every archive."""
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What a command line says of such a network.
+    """Options of the command line for a network of PyTorch.
 
-    loss, optimizer, precision, accumulate: as `Training` has them. sizes: of symbols (`x.0`) with their numbers. torch:
-    the target is a function that gives a module. load: a checkpoint whose tensors take the place of the weights. plan:
-    a file that says how layers are sharded, or `own` for what the model itself says. device: for which it is compiled,
-    "cpu", "gpu" or "".
+    loss, optimizer, precision, accumulate: as in `Training`. sizes: symbols (`x.0`) with their numbers. torch: the
+    target is a function that returns a module. load: a checkpoint with tensors that replace the weights. plan: a file
+    with the sharding of layers, or `own` for the plan of the model itself. device: for which it is compiled, "cpu",
+    "gpu" or "".
     """
 
     loss: str = ""
@@ -192,7 +192,7 @@ def import_options(
     loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool, precision: str = "", accumulate: int = 1,
     load: Path | None = None, plan: str = "", device: str = "",
 ) -> ImportOptions:  # fmt: skip
-    """The options of a command line. Raises MspcError: a size or the device is none."""
+    """Return the options of a command line. Raise MspcError if a size or the device is invalid."""
     if device not in ("", "cpu", "gpu"):
         raise MspcError(f"there is no --device {device!r:.60} to compile for", notes=["there are cpu and gpu"])
     found: dict[str, int] = {}
@@ -207,12 +207,12 @@ def import_options(
 
 
 def is_imported(target: NamedTarget | Path) -> bool:
-    """Whether a target is an exported program, a file called so or an archive, or a folder of Hugging Face."""
+    """Return whether a target is an exported program (by its suffix, or an archive) or a folder of Hugging Face."""
     if not isinstance(target, Path):
         return False
     if target.suffix == EXPORTED or os.path.isfile(target / CONFIG):
         return True
-    if not os.path.isfile(target):  # nothing that is opened may wait for ever
+    if not os.path.isfile(target):  # opening a pipe, for example, could block forever
         return False
     try:
         with open(target, "rb") as file:
@@ -222,24 +222,24 @@ def is_imported(target: NamedTarget | Path) -> bool:
 
 
 def target_name(target: NamedTarget | Path) -> str:
-    """A target as messages call it."""
+    """Return the name of a target in messages."""
     return str(target) if isinstance(target, Path) else f"{target.path}:{target.name}"
 
 
 def check_seconds(option: str, seconds: float) -> float:
-    """The same number. Raises MspcError if it is none or endless: nothing is ever longer than NaN seconds."""
+    """Return the same number. Raise MspcError if it is NaN, a limit that is never reached, or infinite."""
     if not math.isfinite(seconds):
         raise MspcError(f"{option} is {seconds}, not a number of seconds")
     return seconds
 
 
 WRITTEN = ("json", "html", "out", "save", "save_outputs", "schedule", "out_torch")
-"""Parameters of commands that name a file which is written, in all of them."""
+"""Parameters that name an output file in every command."""
 
 
 def keep_what_is_read(command: Any) -> None:
-    """Let a command of the parser, and those below it, refuse to write over a file that it reads: a script would be
-    lost to a table. A baseline may be renewed, and a checkpoint be written in its own place."""
+    """Make a command of the parser, and its subcommands, refuse to overwrite a file that it reads: a table would
+    replace a script. A baseline may be renewed, and a checkpoint may be written to its own path."""
     for below in getattr(command, "commands", {}).values():
         keep_what_is_read(below)
     called = command.callback
@@ -258,8 +258,8 @@ def keep_what_is_read(command: Any) -> None:
 
 
 def _check_kept(option: str, path: Path, read: Sequence[Any]) -> None:
-    """Raises MspcError if a file that is written is one of those that are read. In a folder that is read `--save`
-    may write over the weights."""
+    """Raise MspcError if an output file is one of the input files. In an input folder, `--save` may overwrite the
+    weights."""
     from mspc.runtime.program import PROGRAM, WEIGHTS
 
     kept = (PROGRAM, *([] if option == "--save" else [WEIGHTS]))
@@ -273,7 +273,7 @@ def _check_kept(option: str, path: Path, read: Sequence[Any]) -> None:
 
 
 def _is_same(path: Path, text: str) -> bool:
-    """Whether both are one file or folder that is there."""
+    """Return whether both are the same existing file or folder."""
     try:
         return bool(text) and os.path.samefile(path, text)
     except (OSError, ValueError):
@@ -289,10 +289,10 @@ LARGEST_SHARE = 100.0
 
 
 def size_of(text: str, name: str, least: int = 1) -> int:
-    """The bytes in `80GB`, `512MiB` or `1000`.
+    """Return the bytes in `80GB`, `512MiB` or `1000`.
 
     Args:
-        text: the size. name: of the option, for messages. least: bytes that it may be.
+        text: the size. name: of the option, for messages. least: the smallest valid number of bytes.
 
     Raises:
         MspcError: it is no size, or out of bounds.
@@ -305,7 +305,7 @@ def size_of(text: str, name: str, least: int = 1) -> int:
 
 
 def numbers_of(text: str, mistake: str) -> tuple[int, ...]:
-    """Return the different numbers in `8,16,64`. mistake: the message for other text. Raises MspcError."""
+    """Return the distinct numbers in `8,16,64`. Raise MspcError with the message `mistake` for any other text."""
     found = [number_of(part, MOST_RANKS) for part in text.split(",")]
     if not all(found):
         raise MspcError(mistake)
@@ -313,7 +313,7 @@ def numbers_of(text: str, mistake: str) -> tuple[int, ...]:
 
 
 def seconds_of(text: str, name: str) -> float:
-    """The seconds in `3ms`, `250 us` or `1.5s`.
+    """Return the seconds in `3ms`, `250 us` or `1.5s`.
 
     Args:
         text: the time. name: of the option, for messages.
@@ -328,7 +328,7 @@ def seconds_of(text: str, name: str) -> float:
 
 
 def share_of(text: str, name: str) -> float:
-    """The number in `5%` or `0.05`.
+    """Return the number in `5%` or `0.05`.
 
     Raises:
         MspcError: it is no share, or out of bounds.

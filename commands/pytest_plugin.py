@@ -1,4 +1,4 @@
-"""Tests have `mspc_budget` by this plugin: pytest loads it where mspc is installed."""
+"""Plugin with the fixture `mspc_budget`. pytest loads it if mspc is installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def mspc_budget() -> Callable[..., None]:
-    """`mspc_budget(target, max_bytes="3MB", ...)`: fail the test where a compile breaks a budget, as `mspc check` does.
+    """`mspc_budget(target, max_bytes="3MB", ...)`: fail the test if a compile breaks a budget, as `mspc check` does.
 
         def test_the_network_stays_within_its_budget(mspc_budget):
             mspc_budget("net.py", ranks=8, max_bytes="3MB", max_collectives={"AllGather": 4})
@@ -27,16 +27,16 @@ def mspc_budget() -> Callable[..., None]:
         max_collectives: int | Mapping[str, int] | None = None, max_step: str | None = None,
         forbid: str | Sequence[str] | None = None, budget: str | os.PathLike[str] | None = None, name: str = "",
     ) -> None:  # fmt: skip
-        """Hold a compile to a budget.
+        """Fail the test if a compile breaks a budget.
 
         Args:
             target: the folder of a compile, a graph, a script, or a network as in 'net.py:Net(32, 16)'. ranks, inputs:
-            for a script or a network, as `mspc compile` takes them. max_bytes, max_memory: sizes. max_collectives: a
-            number, or by operator. max_step: a time as in '3ms'. forbid: collectives. budget: a TOML file;
-            what is given beside it goes before it. name: of the budget in a file with several.
+            for a script or a network, as in `mspc compile`. max_bytes, max_memory: sizes. max_collectives: a number,
+            or numbers by operator. max_step: a time as in '3ms'. forbid: collectives. budget: a TOML file; the other
+            arguments override its limits. name: of the budget in a file with several.
 
         Raises:
-            MspcError: something of it cannot be read. pytest.fail.Exception: a limit is broken.
+            MspcError: the target or an argument cannot be read. pytest.fail.Exception: a limit is broken.
         """
         counts = dict(max_collectives) if isinstance(max_collectives, Mapping) else max_collectives
         given = {"max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "max-step": max_step,

@@ -23,7 +23,7 @@ from mspc.runtime.device_choice import Wishes
 
 AS_FOUND = Wishes()
 MANY = 1024
-"""Stands for the ranks of a simulation whose number the program says: more than any machine has cores."""
+"""Placeholder for the number of ranks of a simulation, which only the program knows: more than a machine has cores."""
 
 
 def run_script(
@@ -39,13 +39,13 @@ def run_script(
     """Run a training script as `python SCRIPT` would, on all ranks.
 
     Args:
-        ranks: number of ranks; None takes mpirun's, else the script's device_num, else 1.
+        ranks: number of ranks; None for that of mpirun, else the script's device_num, else 1.
         simulate: all ranks in this process. only_rank: the one rank whose output is printed.
-        wishes: what the command line says of devices. profile: and of timing. strategies: a plan or strategy file by
-        which operators are sharded.
+        wishes: options for devices. profile: options for timing. strategies: a plan or strategy file by which
+        operators are sharded.
 
     Raises:
-        MspcError: a mistake, status 2, or a failure of the run, status 1. SystemExit: another status.
+        MspcError: an error of the user, status 2, or a failure of the run, status 1. SystemExit: another status.
     """
     with _said_once():
         if not os.path.isfile(path):
@@ -106,13 +106,12 @@ def run_directory(
     """Execute a compiled program from its files alone.
 
     Args:
-        data: npz file with global arrays. synthetic: make the arrays up. steps: default 1, or as many as
-        the data have.
-        save: where the full parameters go after the last step. save_outputs: where the outputs go.
-        wishes: what the command line says of devices. profile: and of timing.
+        data: npz file with global arrays. synthetic: generate the arrays. steps: default 1, or the number in the data.
+        save: file for the full parameters after the last step. save_outputs: file for the outputs.
+        wishes: options for devices. profile: options for timing.
 
     Raises:
-        MspcError: a mistake, status 2, or a failure of the run, status 1.
+        MspcError: an error of the user, status 2, or a failure of the run, status 1.
     """
     with _said_once():
         _check(ranks, simulate, profile)
@@ -151,8 +150,8 @@ def run_directory(
 
 @contextlib.contextmanager
 def _said_once() -> Generator[None]:
-    """Around what every rank checks before it joins the job: rank 0 alone reports a mistake, the others
-    end later."""
+    """Wrap the checks of every rank before it joins the job: only rank 0 raises the MspcError; the others exit one
+    second later with its status."""
     try:
         yield
     except MspcError as error:
@@ -203,7 +202,7 @@ def _run_rank(
 
 
 def _run_to_its_end(path: Path, arguments: Sequence[str], job: Any) -> None:
-    """Run the script, and what is left to do once it has ended well, be it by sys.exit()."""
+    """Run the script, and the final work of the job if it ends without failure, even by sys.exit()."""
     from mspc.engine.script import run_script_as
 
     ended: SystemExit | None = None
@@ -224,9 +223,9 @@ def _run_one(
     path: Path, arguments: Sequence[str], wishes: Wishes, simulate: bool, profile: ProfileOptions | None,
     strategies: Path | None,
 ) -> int | None:  # fmt: skip
-    """Run the script on one rank; where it turns out to want more, return their number instead.
+    """Run the script on one rank and return None; return the number of ranks if the script requests more than one.
 
-    What the script prints, and is warned of, before its first step is held back until that is known.
+    Output and warnings before its first step are held back until the number of ranks is known.
     """
     from mspc.engine.calls import RanksWanted
     from mspc.engine.simulate import HeldBack
@@ -263,7 +262,7 @@ def _join(wishes: Wishes, profile: ProfileOptions | None) -> Any:
 
 
 def _profilers(profile: ProfileOptions | None) -> Callable[[], Any]:
-    """Makes what times the steps of one rank; it prints where this process prints now."""
+    """Return a function that makes the profiler of a rank, None without profiling; it prints to the current stdout."""
     out = sys.stdout
 
     def make() -> Any:
@@ -278,7 +277,7 @@ def _profilers(profile: ProfileOptions | None) -> Callable[[], Any]:
 
 
 def _simulated(wishes: Wishes, profile: ProfileOptions | None) -> Any:
-    """The only rank of a simulation."""
+    """Return the job of the only rank of a simulation."""
     from mspc.engine.job import Job
     from mspc.engine.simulate import simulated_hardware
     from mspc.runtime.comm.interface import OneRank

@@ -1,4 +1,4 @@
-"""`mspc search` prints plans for a network side by side, and writes the one that the search finds as a file."""
+"""`mspc search` prints plans for a network side by side, and writes the plan of the search into a file."""
 
 from __future__ import annotations
 
@@ -43,23 +43,25 @@ from mspc.search.stages.launch import StagePlans
 from mspc.search.stages.network import AskedStages
 
 AXES = 4
-"""Axes of a mesh at most."""
+"""Most axes of a mesh."""
 
 LONGEST = 1_000_000
-"""Seconds that a search may be given."""
+"""Longest time limit of a search in seconds."""
 CONFIGURED_MARK = "*"
-"""Behind plans that keep the script's strategies."""
+"""Suffix of plans that preserve the script's strategies."""
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The flags of `mspc search`. ranks: several numbers are tried one after the other. top: rows for each. free: leave
-    out the script's strategies. machine: its name or a file, "" for H200s. memory: bytes that a rank has, 0 for any.
-    meshes: as "8x4", that the search shards for. seconds: for one search, 0 for any number. explain: an operator to
-    tell of instead; compare: two plans. out: where the plan goes. stages: their numbers, () for all that there may be,
-    None if nothing is said of them; micro_batches: () for the script's number. summary: say the best plan, and the
-    best usual one, in the words of the field. device: that programs are made for, "CPU" or "GPU"; "" for that of a
-    named machine, or else the script's."""
+    """The flags of `mspc search`.
+
+    ranks: several numbers are tried one after the other. top: rows for each. free: ignore the script's strategies.
+    machine: its name or a file, "" for H200s. memory: bytes of a rank, 0 for no limit. meshes: as "8x4", for which the
+    search shards. seconds: limit of one search, 0 for none. explain: an operator to explain instead; compare: two plans
+    to compare instead. out: file or folder for plans. stages: their numbers, () for all possible ones, None if not
+    given; micro_batches: () for the script's number. summary: describe the best plan, and the best usual one, in common
+    terms. device: for which programs are made, "CPU" or "GPU"; "" for that of a named machine, or else the script's.
+    """
 
     compile: CompileOptions
     ranks: tuple[int, ...] = ()
@@ -79,19 +81,20 @@ class SearchOptions:
 
 
 def ranks_of(text: str | None) -> tuple[int, ...]:
-    """The numbers in `8,16,64`; () for nothing. Raises MspcError."""
+    """Return the numbers in `8,16,64`; () for None. Raise MspcError for any other text."""
     if text is None:
         return ()
     return numbers_of(text, f"--ranks is {text!r:.200}, not numbers of ranks as in 8 or 8,16,64")
 
 
 def memory_of(text: str | None) -> int:
-    """The bytes in `80GB`, `512MiB` or `1000`; 0 for nothing. Raises MspcError."""
+    """Return the bytes in `80GB`, `512MiB` or `1000`; 0 for None. Raise MspcError for any other text."""
     return 0 if text is None else size_of(text, "--memory")
 
 
 def meshes_of(text: str | None) -> tuple[str, ...]:
-    """The meshes in `8x8,16x4`, their axes from the slowest rank to the fastest. Raises MspcError."""
+    """Return the meshes in `8x8,16x4`, with axes from the slowest to the fastest varying rank; () for None. Raise
+    MspcError for any other text."""
     parts = [] if text is None else text.split(",")
     found = [[number_of(size, MOST_RANKS) for size in part.split("x")] for part in parts]
     if not all(len(sizes) <= AXES and all(sizes) for sizes in found):
@@ -102,8 +105,11 @@ def meshes_of(text: str | None) -> tuple[str, ...]:
 def cases_of(
     ranks: Sequence[int], meshes: Sequence[str], stages: Sequence[int] | None = None
 ) -> list[tuple[int | None, str]]:  # fmt: skip
-    """(ranks, mesh) of everything that is requested; None for the script's own number of ranks. stages: where they are
-    asked for their numbers, () for all: a mesh is of the ranks of one stage then."""
+    """Return (ranks, mesh) of all requested cases; ranks is None for the script's own number.
+
+    stages: the requested numbers, () for all, None without stages. If stages are given, a mesh covers the ranks of one
+    stage.
+    """
     sizes = {mesh: math.prod(map(int, mesh.split("x"))) for mesh in meshes}
     if stages is not None and meshes:
         every = {mesh: ranks or [size * count for count in stages] or [None] for mesh, size in sizes.items()}
@@ -118,7 +124,7 @@ def search_target(target: str, options: SearchOptions) -> None:
     """Try plans for a script, or for the network that `target` names, and print the table.
 
     Raises:
-        MspcError: every mistake of the command, the script or the network.
+        MspcError: any error in the command, the script or the network.
     """
     check_json(options.compile.json)
     options = _with_own_stages(target, options)
@@ -157,8 +163,8 @@ def search_target(target: str, options: SearchOptions) -> None:
 
 
 def _with_own_stages(target: str, options: SearchOptions) -> SearchOptions:
-    """What is asked for, with the script's number of stages where it has several and a question is of the ranks of one.
-    """
+    """Return the options with the script's number of stages if it has several and a mesh or an explanation concerns the
+    ranks of one stage."""
     if options.stages is not None or not (options.meshes or options.explain):
         return options
     ranks = next(iter(options.ranks), None)
@@ -170,8 +176,8 @@ def _plans(
     captured: CapturedCall, asked: PlanRequest, options: SearchOptions, known: Sequence[Plans | StagePlans],
     tell: Callable[[str], None],
 ) -> Plans | StagePlans:  # fmt: skip
-    """The plans of a launch, in stages where that is asked for, or the script has some. known: of cases before it.
-    Raises MspcError."""
+    """Return the plans of a launch, in stages if they are requested or the script has several. known: plans of earlier
+    cases. Raise MspcError if the search is impossible."""
     own = captured.context.pipeline_stages
     if options.stages is not None or options.micro_batches or own > 1:
         from mspc.search.stages.launch import search_in_stages  # late: few networks have stages
@@ -187,7 +193,8 @@ def _plans(
 def _of_one_stage(
     captured: CapturedCall, asked: PlanRequest, options: SearchOptions
 ) -> tuple[CapturedCall, PlanRequest]:  # fmt: skip
-    """What layouts are explained for: the ranks of one stage, where stages are asked for. Raises MspcError."""
+    """Return the launch and request for which layouts are explained: those of one stage if stages are requested. Raise
+    MspcError as `of_one_stage` does."""
     if options.stages is None:
         return captured, asked
     from mspc.search.stages.launch import of_one_stage  # late, as above
@@ -196,7 +203,7 @@ def _of_one_stage(
 
 
 def _tell(found: Sequence[Plans | StagePlans], machine: Machine, device: str, options: SearchOptions) -> None:
-    """Write what was found into files, and print it. device: that programs are made for."""
+    """Write the plans into files, and print them. device: for which programs are made."""
     rows = [(p, row) for p in found for row in p.plans[: options.top]]
     if options.out is not None and options.out.suffix == SUFFIX:
         write_plan(options.out, found[0].file_of(SEARCH))
@@ -222,14 +229,14 @@ def _tell(found: Sequence[Plans | StagePlans], machine: Machine, device: str, op
 
 
 def _missing(found: Sequence[Plans | StagePlans]) -> tuple[MissingRate, ...]:
-    """What estimates take rates of another element type for; of all rows, as some of those that are shown may not have
-    been compiled."""
+    """Return the rates for which estimates use those of another dtype, over all rows, because some of the displayed
+    rows may not have been compiled."""
     every = (row for plans in found for row in plans.plans)
     return together(row.remarks.missing_rates if isinstance(row, PlanResult) else row.missing_rates for row in every)
 
 
 def _check(options: SearchOptions, cases: int) -> None:
-    """Refuse what does not go together. Raises MspcError."""
+    """Raise MspcError if options are invalid or contradict each other."""
     if not 0 <= options.seconds <= LONGEST:
         raise MspcError(f"--time-limit is {options.seconds}, not a number of seconds up to {LONGEST}")
     if options.explain and options.compare is not None:
@@ -278,7 +285,7 @@ def _print(found: list[Plans], target: str, options: SearchOptions) -> None:
 
 
 def _print_where(options: SearchOptions) -> None:
-    """Say where plans were written."""
+    """Print the path to which plans were written, if any."""
     if options.out is not None and not options.out.suffix:
         print_line(f"the plans are in {options.out}; `mspc compile --strategies` takes one")
     elif options.out is not None:
@@ -295,8 +302,8 @@ def _row(plan: PlanResult) -> tuple[str, ...]:
 
 
 def _notes(plan: PlanResult, all_alike: bool) -> list[str]:
-    """What a row does not say: where ranks send unlike amounts, and what the plan does to take less memory. all_alike:
-    equal layers are one graph in all rows."""
+    """Return notes with facts that a row does not show, as unequal traffic of ranks and memory-saving measures.
+    all_alike: equal layers are one graph in all rows."""
     found: list[str] = []
     if plan.taken_from:
         found.append(f"takes the plan of {plan.taken_from}, which is faster than its own")
@@ -327,16 +334,16 @@ HEADINGS = (
     "units of each chunk",
 )  # fmt: skip
 FEW = 8
-"""Different numbers of units in a row that are listed."""
+"""Most runs of equal numbers of units that are listed in a row."""
 
 
 def stages_of(text: str | None) -> tuple[int, ...]:
-    """The numbers in `1,2,4`; () for nothing and for `auto`. Raises MspcError."""
+    """Return the numbers in `1,2,4`; () for `auto` and for None. Raise MspcError for any other text."""
     return () if text == AUTO else _numbers(text, "--stages", f", or {AUTO}")
 
 
 def micro_batches_of(text: str | None) -> tuple[int, ...]:
-    """The numbers in `4,8`; () for nothing. Raises MspcError."""
+    """Return the numbers in `4,8`; () for None. Raise MspcError for any other text."""
     return _numbers(text, "--micro-batches", "")
 
 
@@ -345,7 +352,7 @@ def _numbers(text: str | None, option: str, also: str) -> tuple[int, ...]:
 
 
 def print_stage_plans(found: Sequence[StagePlans], target: str, top: int) -> None:
-    """Print the rows of every number of ranks, and what there is to say of them."""
+    """Print the rows of every number of ranks, and notes on them."""
     if not found:
         return
     rows = [_stage_row(row) for plans in found for row in plans.plans[:top]]
@@ -390,7 +397,7 @@ def _held(row: StageRow) -> str:
 
 
 def _cells(cells: Sequence[int]) -> str:
-    """`4 x 8, 2 x 7`: how many chunks in a row have how many units."""
+    """Return `4 x 8, 2 x 7` for four successive chunks of 8 units and two of 7; "-" if empty."""
     runs: list[list[int]] = []
     for count in cells:
         if runs and runs[-1][1] == count:
@@ -405,8 +412,8 @@ NAMED = 3
 
 
 def check_fit(program: Program, one: Graph, graphs: Sequence[Graph], fed: Sequence[Layout]) -> None:
-    """Raises MspcError if a rank's program is none of the network's. one: the network on one device. fed: how its
-    inputs are sliced, where the programs do not say it."""
+    """Raise MspcError if a rank's program does not belong to the network. one: the network on one device. fed: layouts
+    of its inputs if the programs do not contain them."""
     known = {p.name: p for p in one.parameters}
     layouts = dict(zip((p.name for p in one.parameters if p.kind == "input"), fed, strict=False))
     for rank, graph in enumerate(graphs):

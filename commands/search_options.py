@@ -1,4 +1,4 @@
-"""These options belong to `mspc search` alone. The module imports nothing heavy."""
+"""Options of `mspc search` only. The module imports nothing heavy."""
 
 from __future__ import annotations
 

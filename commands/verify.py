@@ -1,4 +1,4 @@
-"""`mspc verify` runs some steps on one device and the same on N simulated ranks, which must give the same numbers."""
+"""`mspc verify` runs some steps on one device and on N simulated ranks, which must compute the same numbers."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ from mspc.verify.verification import STEPS, VerifiedProgram, verified
 
 Array = Any
 SLICED = "slice_to_rank"
-"""The pass behind which a rank's graph still has the operators of one device; of several stages they are cut first."""
+"""The pass after which a rank's graph still has the operators of one device; stages are cut before it."""
 
 
 def verify_target(target: str, options: CompileOptions, seed: int, with_torch: bool = False, mpi: bool = False) -> None:
-    """Compare, print the table and the verdict, fail where anything differs by more than its tolerance.
+    """Compare, print the table and the verdict, and fail if anything differs by more than its tolerance.
 
-    With the table as JSON on stdout nothing else is printed there.
+    With the table as JSON on stdout, nothing else is printed to stdout.
 
     Args:
-        target: as of `mspc compile`, or the folder that it wrote. with_torch: one device beside PyTorch, instead of the
-        ranks beside one device. mpi: the ranks run under mpirun.
+        target: as for `mspc compile`, or the folder that it wrote. with_torch: compare one device with PyTorch, instead
+        of the ranks with one device. mpi: the ranks run under mpirun.
 
     Raises:
-        MspcError: both of these are requested, the program cannot be compiled, or the folder not be read.
+        MspcError: both of these are requested, the program cannot be compiled, or the folder cannot be read.
         ExecutionError: a value differs, or the ranks do not run.
     """
     check_json(options.json)
@@ -100,7 +100,7 @@ def check_has_one_device(many: Compiled) -> None:
 
 
 def check_ranks_alike(found: FoundCall) -> None:
-    """Raises MspcError if ranks that ask for their number launch different graphs."""
+    """Raise MspcError if ranks that query their number launch different graphs."""
     first = compile_for(found.captured, found.ranks, NO_FILES, found.asked)
     if Programs(first, range(found.ranks), True, NO_FILES, found.rerun).differ:
         raise MspcError(
@@ -111,14 +111,14 @@ def check_ranks_alike(found: FoundCall) -> None:
 
 
 def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgram:
-    """What is compared of a launch."""
+    """Return the programs and inputs of a launch that are compared."""
     config, fed, own = many.config, many.fed, many.config.feeds_own_rows
     alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
     given = with_global_types(captured, [f.graph_type if own else f.global_type for f in fed])
     call = traced(given, alone)
     reference = reference_of(given, call)
     one = compiled_with_numbers(call)
-    # Which numbers an input takes is read outside of loops, so for stages from the reference, which unrolls them.
+    # The valid numbers of an input are read outside of loops: for stages, from the reference, which unrolls them.
     limited = reference.graph if config.pipeline_stages > 1 else one.graph
     brought: list[Tensor] = []
     describe_call(captured.args, brought)
@@ -139,11 +139,11 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
 
 
 def reference_of(captured: CapturedCall, call: TracedCall, own_weights: bool = True) -> PlainNetwork:
-    """The reference for a launch.
+    """Return the reference for a launch.
 
     Args:
-        call: the launch as it is compiled for one device; it stays as it is. own_weights: whether first values are
-        wanted.
+        call: the launch as it is compiled for one device; it is not changed. own_weights: whether to include first
+        values.
     """
     config, stages, again = call.config, call.config.pipeline_stages > 1, _may_reuse_wrongly(call.traced)
     if stages:  # the parts of a batch run one after the other
@@ -155,10 +155,11 @@ def reference_of(captured: CapturedCall, call: TracedCall, own_weights: bool = T
 
 
 def _may_reuse_wrongly(traced: Traced) -> bool:
-    """Whether the front end may have taken up calls wrongly for gradients, so that the reference is read without that.
+    """Return whether the front end may have reused calls wrongly for gradients, so that the reference is read without
+    reuse.
 
-    A gradient that takes up a whole call cannot be wrong. Calls that draw random numbers would draw others, and those
-    that change parameters, as moving averages, would change them once more.
+    A gradient that reuses a whole call cannot be wrong. Without reuse, calls that draw random numbers would draw
+    others, and calls that change parameters, such as moving averages, would change them once more.
     """
     nodes = [node for graph in traced.graph.graphs() for node in graph.nodes]
     ops = [node.op for node in nodes]
@@ -169,14 +170,14 @@ def _may_reuse_wrongly(traced: Traced) -> bool:
 
 
 def weights_of(traced: Traced, graph: Graph) -> dict[str, Array]:
-    """The first values of the graph's parameters and constants, by name."""
+    """Return the first values of the graph's parameters and constants, by name."""
     return {value.name: np.array(value.make()) for value in first_values(traced, graph)}
 
 
 def global_batch(
     captured: CapturedCall, one: PlainNetwork, types: Sequence[TensorType], alone: Config
 ) -> GlobalBatchNetwork:
-    """The launch on the global batch."""
+    """Return the network of a launch on the global batch, or the reason why there is none."""
     try:
         given = with_global_types(captured, types)
         batch = reference_of(given, traced(given, alone))
@@ -189,7 +190,7 @@ def global_batch(
 
 
 def with_global_types(captured: CapturedCall, types: Sequence[TensorType]) -> CapturedCall:
-    """The launch with global types in the places of its tensors."""
+    """Return the launch with its tensors replaced by global types."""
     rest = iter(types)
 
     def place(arg: Any) -> Any:
@@ -203,14 +204,14 @@ def with_global_types(captured: CapturedCall, types: Sequence[TensorType]) -> Ca
 def traced(
     captured: CapturedCall, config: Config, unrolled: bool = False, reuses_calls: bool = True
 ) -> TracedCall:
-    """The launch as the front end reads it. unrolled: equal layers do not become one graph. reuses_calls: see
+    """Return the launch as the front end reads it. unrolled: equal layers do not become one graph. reuses_calls: see
     `trace`."""
     call = describe_call(captured.args, [])
     return trace_call(captured.target, call, config, captured.global_types, unrolled, reuses_calls)
 
 
 def compiled_with_numbers(call: TracedCall, on_pass: OnPass | None = None) -> Compiled:
-    """Compile a call, and number the operators after `grad`: earlier, numbers would tell equal operators apart for
+    """Compile a call, and number the operators after `grad`: earlier numbers would make equal operators different for
     passes that compare them."""
 
     def mark(stage: DumpPoint) -> None:
@@ -223,8 +224,8 @@ def compiled_with_numbers(call: TracedCall, on_pass: OnPass | None = None) -> Co
 
 
 def _plain(compiled: Compiled, rank: int) -> Graph:
-    """A rank's graph as it is sliced and cut into stages, which work in the order of their schedule, before operators
-    are fused."""
+    """Return a rank's graph after slicing and after the cut into stages, in the order of their schedule, before
+    operators are fused."""
     found: list[Graph] = []
     compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (SLICED,))
     return before_joining(found[0], rank)

@@ -1,5 +1,5 @@
-"""`mspc verify` of a compiled folder, edited by hand or not, compares its ranks with one device that runs the network
-as it was read from the script, whose text is in `program.json`."""
+"""`mspc verify` of a compiled folder, edited by hand or not. Its ranks are compared with one device that runs the
+network as it was read from the script; `program.json` contains the network's text."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from mspc.verify.verification import STEPS, VerifiedProgram, verified
 def verify_folder(
     folder: Path, options: CompileOptions, seed: int, with_torch: bool = False, mpi: bool = False
 ) -> None:
-    """As `verify_target`. A file that has been edited is named; with its mistakes it is what is compared.
+    """Verify a folder as `verify_target` does. Edited files are listed and compared with their errors.
 
     Raises:
-        MspcError: the folder cannot be read, or says too little. ExecutionError: a value differs.
+        MspcError: the folder cannot be read, or lacks information. ExecutionError: a value differs.
     """
     program = checked_program(folder, options)
     network = read_network(program.network, str(program.folder / PROGRAM))
@@ -87,12 +87,12 @@ def verify_folder(
 
 
 def fed_layouts(program: Program) -> tuple[Layout, ...]:
-    """Which slices of its inputs a rank has, of a program without stages."""
+    """Return the layouts of the inputs of a program without stages."""
     return tuple(_layout(program, entry, _type(program, entry), 1) for entry in program.inputs)
 
 
 def _stages(program: Program, network: Graph) -> int:
-    """How many stages the program has. Raises MspcError if its ranks cannot have so many."""
+    """Return the number of stages of the program. Raise MspcError if it does not divide the number of ranks."""
     stages = network.attrs.get(STAGES, 1)
     if not isinstance(stages, int) or stages < 1 or program.ranks % stages:
         raise MspcError(f"{program.folder / PROGRAM} is damaged: {program.ranks} ranks in {stages} stages")
@@ -100,7 +100,7 @@ def _stages(program: Program, network: Graph) -> int:
 
 
 def checked_program(folder: Path, options: CompileOptions) -> Program:
-    """The program in a folder, all of whose ranks can be compared with one device."""
+    """Return the program in a folder. Raise MspcError if not all of its ranks can be compared with one device."""
     if options.inputs or options.script_arguments or options.strategies:
         raise MspcError(
             f"{folder} is a folder, so a compiled program",
@@ -129,7 +129,7 @@ def checked_program(folder: Path, options: CompileOptions) -> Program:
 
 
 def network_alone(graph: Graph) -> Graph:
-    """Run the passes that ranks share for one device."""
+    """Return a network after the passes that ranks share, compiled for one device."""
     graph.attrs = {"mode": "stand_alone", "ranks": 1}
     for parameter in graph.parameters:
         parameter.layout = parameter.global_type = None
@@ -143,7 +143,7 @@ def network_alone(graph: Graph) -> Graph:
 
 
 def graphs_of_ranks(program: Program) -> tuple[list[Graph], list[str]]:
-    """(every rank's graph, the files that have been edited)."""
+    """Return (every rank's graph, the files that have been edited), and print a warning for each of these files."""
     graphs: list[Graph] = []
     edited: list[str] = []
     for rank in range(program.ranks):
@@ -158,7 +158,7 @@ def graphs_of_ranks(program: Program) -> tuple[list[Graph], list[str]]:
 
 
 def ranks_together(program: Program, network: Graph) -> Graph:
-    """How the ranks of a stage hold results and parameters, as the head of a graph without operators."""
+    """Return the layouts of results and parameters over the ranks of a stage, as a graph without operators."""
     graph, stages = Graph("ranks"), _stages(program, network)
     graph.attrs = {"gradients_mean": bool(network.attrs.get("gradients_mean"))}
     for entry in program.parameters:
@@ -173,8 +173,8 @@ def ranks_together(program: Program, network: Graph) -> Graph:
 
 
 def _check_told(program: Program, one: Graph, inputs: Sequence[Type], many: Graph, own_rows: bool) -> None:
-    """See that what the program says it takes, gives and holds is what its network does. own_rows: the network has one
-    rank's rows, the program the global batch, so that sizes of inputs and outputs are no matter.
+    """Check that the inputs, outputs and parameters of the program are those of its network. own_rows: the network has
+    one rank's rows and the program the global batch, so that the sizes of inputs and outputs are ignored.
 
     Raises:
         MspcError: one of the two was changed.
@@ -197,7 +197,7 @@ def _check_told(program: Program, one: Graph, inputs: Sequence[Type], many: Grap
 
 
 def _check_type(path: Path, what: str, told: Type, own: Type, any_sizes: bool) -> None:
-    """Raises MspcError if a type of the program is not that of its network."""
+    """Raise MspcError if a type of the program is not that of its network."""
     alike = any_sizes and isinstance(told, TensorType) and isinstance(own, TensorType) and told.dtype == own.dtype
     if alike or told == own:
         return
@@ -212,7 +212,7 @@ def _type(program: Program, entry: dict[str, Any]) -> TensorType:
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
-    """The sizes of a shape. Raises ValueError if it is no list of them."""
+    """Return the sizes of a shape. Raise ValueError if it is no list of sizes."""
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError(f"its shape is {shape!r:.80}")
     return tuple(shape)
@@ -231,7 +231,7 @@ def _layout(program: Program, entry: dict[str, Any], type: TensorType, stages: i
 
 RANK = re.compile(r"rank_?(\d+)")
 DUMP_STAGES = {"begin": BEGIN, "end": END, "validate": EXECUTE, "execute": EXECUTE}
-"""By words in the names of files: a dump that has none is taken for what ranks execute."""
+"""Stages by words in the names of files. A dump without such a word counts as a graph that ranks execute."""
 NEVER_SAID = (
     "values: nothing is run, so that sums which are missing or doubled are not seen",
     "the number of ranks, which is taken to be one more than the largest that a group names",
@@ -240,15 +240,15 @@ FEW = 8
 
 
 def has_dumps(folder: Path) -> bool:
-    """Whether a folder is one of dumps, and no compile's."""
+    """Return whether a folder contains dumps and is not that of a compile."""
     return not (folder / PROGRAM).exists() and any(folder.rglob("*.ir"))
 
 
 def verify_dumps(folder: Path, json: Path | None) -> None:
-    """Look at all dumps of a folder, those of one name or one folder as of one compile.
+    """Check all dumps of a folder; dumps with one name or in one folder belong to one compile.
 
     Raises:
-        MspcError: a file is none of MindSpore's, or cannot be read. ExecutionError: something does not fit.
+        MspcError: a file is no dump of MindSpore, or cannot be read. ExecutionError: a check fails.
     """
     compiles: dict[str, list[ForeignDump]] = {}
     for path in sorted(folder.rglob("*.ir")):
@@ -275,7 +275,7 @@ def verify_dumps(folder: Path, json: Path | None) -> None:
 
 
 def _compile_of(path: Path, folder: Path) -> str:
-    """What dumps of one compile have in common: their folders without the rank, and a name ahead of the stage's."""
+    """Return the key of the compile of a dump: its folder without the rank, and the name before that of the stage."""
     place = RANK.sub("rank", str(path.relative_to(folder).parent))
     first, *rest = path.stem.split(".")
     return f"{place}/{first}" if rest else place

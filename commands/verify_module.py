@@ -1,4 +1,4 @@
-"""`mspc verify --torch --against torch` holds one device against the module itself: its results and all gradients."""
+"""`mspc verify --torch --against torch` compares one device with the module itself: results and all gradients."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from mspc.verify.verification import VerifiedProgram, one_device
 
 Array = Any
 RUNS = 2
-"""Runs of one device with other roundings, which tell how far rounding moves a value."""
+"""Runs of one device with other roundings, which measure the effect of rounding on a value."""
 
 
 def check_comparable(program: VerifiedProgram, options: CompileOptions) -> None:
-    """Raises MspcError: the program draws what PyTorch cannot be given, or computes otherwise than the module on
-    purpose."""
+    """Raise MspcError if the program draws random numbers that cannot be given to PyTorch, or if options change its
+    results relative to the module."""
     said = options.imported
     if said.precision or said.accumulate != 1:
         raise MspcError(
@@ -41,12 +41,12 @@ def check_comparable(program: VerifiedProgram, options: CompileOptions) -> None:
 
 
 def _with_inner(node: Node) -> list[Node]:
-    """The node, and those of the regions that it runs."""
+    """Return the node and those of the regions that it runs."""
     return [node, *(inner for region in node.regions for each in region.graphs() for inner in each.nodes)]
 
 
 def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOptions) -> list[ComparedValue]:
-    """The rows of the results and gradients of one step, beside those that the module computes of the same numbers.
+    """Return rows that compare the results and gradients of one step with those of the module for the same numbers.
 
     Raises:
         MspcError: the module is called with other tensors than the program.
@@ -71,7 +71,7 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
                             least, noise))  # fmt: skip
     for name in dict.fromkeys([*gradients, *theirs.gradients]):
         expected, mine = theirs.gradients.get(name), gradients.get(name)
-        if mine is None:  # of a parameter that the program does not train
+        if mine is None:  # a parameter that the program does not train
             mine = np.zeros_like(expected)
         expected = np.zeros(mine.shape, np.float32) if expected is None else expected
         noise = noise_between(mine, [other[1][name] for other in others if name in other[1]])
@@ -82,7 +82,7 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
 def _step(
     device: OneDevice, weights: Mapping[str, Array], arrays: Sequence[Array]
 ) -> tuple[list[Array], dict[str, Array], list[Array]]:
-    """The results of one step, what its updates read, by the parameters' names, and the masks of dropout."""
+    """Return the results of one step, the gradients that its updates read, by parameter, and the masks of dropout."""
     gradients: dict[str, Array] = {}
     masks: list[Array] = []
 
@@ -110,7 +110,7 @@ def _step(
 
 
 def _moved(device: OneDevice, number: int) -> tuple[dict[str, Array], list[Array]]:
-    """The weights and inputs, moved by some rounding errors."""
+    """Return the weights and inputs, changed by random signs times some rounding errors. number: the seed."""
     generator = np.random.default_rng(number)
     amount = ROUNDINGS * max(map(epsilon_of, floats_of(device.graph)), default=0.0)
 
@@ -124,5 +124,5 @@ def _moved(device: OneDevice, number: int) -> tuple[dict[str, Array], list[Array
 
 
 def _like(mine: Array, expected: Array) -> Array:
-    """A value in the type of the one that it is held against; those in half precision come in Float32."""
+    """Return a value in the dtype of the one with which it is compared; half precision values arrive in Float32."""
     return mine.astype(expected.dtype) if mine.dtype != expected.dtype else mine

@@ -1,4 +1,4 @@
-"""`mspc verify --scale` runs every rank's own program at small sizes, all ranks at once, and holds it to one device."""
+"""`mspc verify --scale` runs the programs of all ranks together at small sizes and compares them with one device."""
 
 from __future__ import annotations
 
@@ -49,12 +49,13 @@ from mspc.verify.scale.reference import OwnRows
 from mspc.verify.scale.small_programs import Unfit
 
 FEW_FILES = 3
-"""So many of the files that were edited are named."""
+"""Most edited files that are listed."""
 
 
 @dataclass(frozen=True)
 class ToProve:
-    """What is held to one device; see `prove`. notes: for the user. compile_id: of a folder. program: the folder's."""
+    """Programs that are compared with one device; see `prove`. notes: for the user. compile_id: of a folder. program:
+    the folder's."""
 
     one: Graph
     kinds: list[RankKind]
@@ -65,25 +66,25 @@ class ToProve:
     program: Program | None = None
 
     def places(self, found: ScaleProof) -> tuple[str, ...]:
-        """Where in a folder's files what is told stands."""
+        """Return sentences with the positions of the reported nodes in a folder's files; () for a script."""
         if self.program is None:
             return ()
         places = (place_in_dump(self.program, rank, kind.graph, node) for rank, kind, node in told_nodes(found))
         return tuple(f"it stands in {place}" for place in dict.fromkeys(places) if place)
 
     def proved(self, seed: int) -> ScaleProof:
-        """What is found. Raises Unfit."""
+        """Return the result of the comparison. Raise Unfit if the program cannot be made smaller."""
         return prove(self.one, self.kinds, self.values, seed, self.own)
 
 
 def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
-    """Compare, print what was compared and the verdict, fail where anything differs.
+    """Compare, print the compared values and the verdict, and fail if anything differs.
 
     Args:
-        target: as of `mspc compile`, the folder that it wrote, or one of MindSpore's dumps.
+        target: as for `mspc compile`, the folder that it wrote, or a folder of MindSpore's dumps.
 
     Raises:
-        MspcError: the program cannot be compiled or read, or not be run at sizes that fit on this machine.
+        MspcError: the program cannot be compiled or read, or it cannot be run at sizes that fit on this machine.
         ExecutionError: a value differs, or ranks wait for each other.
     """
     check_json(options.json)
@@ -105,12 +106,12 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
 
 
 def proof_of_script(target: str, options: CompileOptions, seed: int) -> ScaleProof:
-    """What is found of a script, or an imported network. Raises MspcError and Unfit."""
+    """Return the result for a script or an imported network. Raise MspcError as `of_script`, Unfit as `proved` does."""
     return of_script(target, options).proved(seed)
 
 
 def of_script(target: str, options: CompileOptions) -> ToProve:
-    """A script, or an imported network."""
+    """Return the programs of a script or of an imported network. Raise MspcError if they cannot be compiled."""
     found = find_call(target, options)
     config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
     with found.captured.told_at_launch():
@@ -137,14 +138,14 @@ def of_script(target: str, options: CompileOptions) -> ToProve:
 
 
 def give_layouts(graph: Graph, many: Graph) -> None:
-    """Let results of a rank say how ranks hold them, as the graph of all ranks says."""
+    """Copy missing layouts of a rank's results from the graph of all ranks."""
     for value, whole in zip(graph.results, many.results, strict=False):
         if value.layout is None and not isinstance(value, Parameter):
             value.layout = whole.layout
 
 
 def of_folder(folder: Path, options: CompileOptions) -> ToProve:
-    """A folder that `mspc compile` wrote, edited by hand or not."""
+    """Return the programs of a folder that `mspc compile` wrote, edited by hand or not."""
     program: Program = checked_program(folder, options)
     network = read_network(program.network, str(program.folder / PROGRAM))
     mean = bool(network.attrs.get("gradients_mean"))
@@ -167,7 +168,7 @@ def of_folder(folder: Path, options: CompileOptions) -> ToProve:
 
 
 class StoredFirstValue:
-    """A first value that a folder has."""
+    """A first value stored in a folder."""
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self.name, self.make = name, make

@@ -1,5 +1,4 @@
-"""Divides the arguments of a launch into tensors that are fed at every step and values that are known at compile
-time."""
+"""Divides the arguments of a launch into tensors fed at every step and values known at compile time."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ Call = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Placed:
-    """A tensor that is no data: its type as one rank holds it, and what it is, REPLICATED or the slice of a Layout."""
+    """A tensor that is not data. type: on one rank. placement: REPLICATED, or the Layout of which it is a slice."""
 
     type: TensorType
     placement: Layout | str
 
 
 class Fixed:
-    """An argument that is known at compile time; another value is another graph."""
+    """An argument known at compile time. Another value leads to another graph."""
 
     def __init__(self, value: Any) -> None:
         self._value: Callable[[], Any] = lambda: value
@@ -41,7 +40,7 @@ class Fixed:
 
     @property
     def value(self) -> Any:
-        """The argument; None for an object that the script has no more."""
+        """The argument; None for an object that the script no longer has."""
         return self._value()
 
     @property
@@ -50,7 +49,7 @@ class Fixed:
         return not isinstance(self.identity, tuple)
 
     def stored(self) -> Fixed:
-        """The same without keeping an object of the script alive."""
+        """Return the same argument without keeping an object of the script alive."""
         value = self.value
         found = Fixed(None)
         found.identity = self.identity
@@ -92,14 +91,14 @@ def _argument(arg: Any, tensors: list[Tensor], place: int, depth: int = 0) -> An
 
 
 def stored_call(call: Any) -> Any:
-    """The same call for the key of a graph, which keeps no objects of the script alive."""
+    """Return the call as the key of a graph, without keeping objects of the script alive."""
     if isinstance(call, tuple):
         return like(call, [stored_call(arg) for arg in call])
     return call.stored() if isinstance(call, Fixed) else call
 
 
 def script_objects(call: Any) -> Iterator[Any]:
-    """The arguments that are compared by their ids."""
+    """Yield the arguments that are compared by their ids."""
     for arg in call:
         if isinstance(arg, tuple):
             yield from script_objects(arg)
@@ -108,12 +107,12 @@ def script_objects(call: Any) -> Iterator[Any]:
 
 
 def like(tensors: Any, items: list[Any]) -> tuple[Any, ...]:
-    """A tuple of these items; a sparse tensor of them where `tensors` is one."""
+    """Return a tuple of these items, or a sparse tensor of them if `tensors` is one."""
     return type(tensors)(*items) if getattr(tensors, "is_sparse", False) else tuple(items)
 
 
 def call_tensors(call: Any) -> Iterator[TensorType | Placed]:
-    """The tensors of a call, in order."""
+    """Yield the tensors of a call, in order."""
     for arg in call:
         if isinstance(arg, TensorType | Placed):
             yield arg
@@ -122,9 +121,9 @@ def call_tensors(call: Any) -> Iterator[TensorType | Placed]:
 
 
 def feed_call(config: Config, target: Any, call: Call, global_types: bool = False) -> list[Fed]:
-    """How the tensors of `target(*call)` arrive; raises as `feed` does.
+    """Return how the tensors of `target(*call)` arrive. Raise MspcError as `feed` does.
 
-    What is handed to a target that says that it takes no data is replicated, as what a graph handed out so.
+    Arguments of a target that takes no data are replicated, unless a graph returned them with a layout.
     """
     tensors = list(call_tensors(call))
     types = [t.type if isinstance(t, Placed) else t for t in tensors]
@@ -135,14 +134,14 @@ def feed_call(config: Config, target: Any, call: Call, global_types: bool = Fals
 
 
 def takes_data(target: Any) -> bool:
-    """Whether a target's tensors are data: see `Cell.takes_data`."""
+    """Return whether a target's tensors are data: see `Cell.takes_data`."""
     while hasattr(target, "parallel_settings"):
         target = target.network
     return bool(getattr(target, "takes_data", True))
 
 
 def _layout(config: Config, type: TensorType, placement: Layout | str | None) -> Layout | None:
-    """The layout of a tensor that is no data; None for data, and where it is a slice for another number of ranks."""
+    """Return the layout of a tensor that is not data; None for data, and for a slice for another number of ranks."""
     if placement == REPLICATED:
         return Layout.replicated(config.ranks, type.rank)
     if not isinstance(placement, Layout) or placement.ranks != config.ranks or len(placement.dims) != type.rank:
@@ -151,8 +150,8 @@ def _layout(config: Config, type: TensorType, placement: Layout | str | None) ->
 
 
 def placements_of(config: Config, results: Sequence[Value]) -> list[Layout | str | None]:
-    """What the tensors are that a graph hands out, for `Tensor.placement`: nothing where the script could have fed them
-    so itself."""
+    """Return the placements of the tensors that a graph returns, for `Tensor.placement`: None for tensors that the
+    script could have fed in the same layout itself."""
     if not config.sharded or config.ranks == 1 or config.dataset_strategy == "full_batch":
         return [None] * len(results)
     return [_handed_out(value) for value in results]
@@ -169,7 +168,7 @@ def _handed_out(value: Value) -> Layout | str | None:
 
 
 def graph_arguments(call: Call, fed: Sequence[Fed]) -> list[Any]:
-    """The call as the front end reads it: with the types that its tensors have in the graph."""
+    """Return the arguments for the front end, with the types that the tensors have in the graph."""
     types = iter(fed)
     return [_in_graph(arg, types) for arg in call]
 

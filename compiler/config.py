@@ -1,4 +1,4 @@
-"""Holds what a compile depends on besides the program: ranks, mode, how data arrive. Frozen; passed, never global."""
+"""Settings a compile depends on besides the program: ranks, mode, how data arrive. Frozen; passed, never global."""
 
 from __future__ import annotations
 
@@ -28,45 +28,48 @@ _Attributes = make_dataclass(
 
 
 _DATA = ("dataset_strategy", "full_batch")
-"""The settings that say how data arrive."""
+"""Settings that determine how data arrive."""
 _SHARD_SIZE = ("parallel_optimizer_config['optimizer_weight_shard_size']", "optimizer_weight_shard_size")
 STRATEGIES_FROM = (
     "strategy_ckpt_config['operator_load_file']", "strategy_ckpt_config['load_file']", "strategy_ckpt_load_file",
 )  # fmt: skip
-"""The settings that name a file by which operators are sharded, in the order in which they go before each other."""
+"""Settings that name a strategy file for operators, in order of precedence."""
 _NONE = Terms()
 
 
 @dataclass(frozen=True)
 class Config(_Attributes):
-    """Settings of one compile. Beside the fields below those of `compiled_settings`, which passes read from the graph:
+    """Settings of one compile. Besides the fields below it has those of `compiled_settings`, which passes read from the
+    graph:
 
-    gradients_mean: data parallel mode divides summed gradients by the number of ranks.
-    parallel_optimizer, parallel_optimizer_threshold (KiB), optimizer_weight_shard_size: replicas of a parameter
-    share its update (`enable_parallel_optimizer`).
-    gradient_bucket: bytes of gradients whose reductions are one collective; 0: each its own (`comm_fusion`).
-    search_mode: automatic mode looks for the layouts of all operators at once: "dynamic_programming" for the best,
-    "recursive_programming" fast; "": they spread from the configured operators.
-    gradient_fp32_sync: gradients of Float32 parameters are summed over ranks in Float32, not in the half precision that
-    they were computed in.
-    force_fp32_communication: halves are summed over ranks in Float32, the gradients of their parameters among them.
+    gradients_mean: in data parallel mode, divide summed gradients by the number of ranks.
+    parallel_optimizer, parallel_optimizer_threshold (KiB), optimizer_weight_shard_size: replicas of a parameter share
+    its update (`enable_parallel_optimizer`).
+    gradient_bucket: bytes of gradients whose reductions are fused into one collective; 0: one collective each
+    (`comm_fusion`).
+    search_mode: automatic mode searches the layouts of all operators at once: "dynamic_programming" finds the best,
+    "recursive_programming" is fast; "": layouts propagate from the configured operators.
+    gradient_fp32_sync: gradients of Float32 parameters are summed over ranks in Float32, not in the half precision in
+    which they were computed.
+    force_fp32_communication: half-precision values are summed over ranks in Float32, including gradients of
+    half-precision parameters.
 
-    pipeline_stages, pipeline_interleave, pipeline_segments, pipeline_scheduler: stages of the network; whether a rank
-    has several parts of it, as it has with more than one segment, too; the order of their work.
+    pipeline_stages, pipeline_interleave, pipeline_segments, pipeline_scheduler: the number of stages; whether a rank
+    has several chunks of the network, which is also so with more than one segment; the order of their work.
 
-    ranks: number of ranks, of one stage where there are several. mode: a ParallelMode.
-    dataset_strategy: "data_parallel" (every rank feeds its own rows), "full_batch" (every rank feeds the global
-    batch), or one strategy per input (tuples of ints or NamedLayouts).
+    ranks: number of ranks of one stage. mode: a ParallelMode.
+    dataset_strategy: "data_parallel" (every rank feeds its own rows), "full_batch" (every rank feeds the global batch),
+    or one strategy per input (tuples of ints or NamedLayouts).
     script_folder: file names in the text are relative to it.
-    device: "CPU" or "GPU" (`device_target`); attention that is written out becomes one operator for GPUs, and for CPUs
-        where it is large.
-    keeps_strategies: strategies for so many ranks stay on the operators though the mode shards nothing, so that the
-        operators are those of a sharded compile, for comparing the two; 0: none do.
-    search_terms: what a search reckons with beside the bytes sent.
-    strategies_from: a file that says how operators are sharded, "" for none.
-    pipeline_table: the table that pipeline_scheduler names, where it names a file.
-    stage_plan: what a plan says of stages; it goes before what cells say.
-    set_at: the lines that have set what the script gave; errors point there.
+    device: "CPU" or "GPU" (`device_target`). Attention written as separate operators becomes one operator on GPUs,
+    large attention also on CPUs.
+    keeps_strategies: keep strategies for this number of ranks on the operators although the mode shards nothing, so
+    that the operators match those of a sharded compile, to compare the two; 0: keep none.
+    search_terms: cost terms of a search besides the bytes sent.
+    strategies_from: a file with strategies of operators, "" for none.
+    pipeline_table: the schedule table, if pipeline_scheduler names a file.
+    stage_plan: stages from a plan, which override those of cells.
+    set_at: the lines of the script that made the settings; errors point there.
     """
 
     ranks: int = 1
@@ -83,41 +86,44 @@ class Config(_Attributes):
 
     @property
     def all_ranks(self) -> int:
-        """The number of ranks of all stages."""
+        """Number of ranks of all stages."""
         return self.ranks * self.pipeline_stages
 
     @property
     def sharded(self) -> bool:
-        """Whether operators are sharded, so that strategies count."""
+        """Whether operators are sharded, so that strategies apply."""
         return self.mode in SHARDED
 
     @property
     def folds_layers(self) -> bool:
-        """Whether equal layers may become one graph: on a GPU every layer has launches of its own weights, a file of
-        strategies, or a plan that does not name layers together, has strategies of every one, and a loop over layers
-        has the gradients of inputs and of weights in one."""
+        """Whether equal layers may become one graph.
+
+        They may not on a GPU, where every layer launches kernels with its own weights; with a strategy file, or a plan
+        that does not name layers together, which has strategies per layer; with a schedule table; or with a schedule
+        that splits gradients, because a loop over layers computes the gradients of inputs and of weights together.
+        """
         if self.device == "GPU":
             return False
         if self.pipeline_table:
             return False
         if self.pipeline_stages > 1:
-            from mspc.passes.lib.schedules import WITH_SPLIT_GRADIENTS  # late: few networks have stages
+            from mspc.passes.lib.schedules import WITH_SPLIT_GRADIENTS  # imported late: few networks have stages
 
             if self.pipeline_scheduler in WITH_SPLIT_GRADIENTS:
                 return False
         if not self.strategies_from:
             return True
-        from mspc.plans.files.plan_file import names_layers_together  # late, as all that only a plan needs
+        from mspc.plans.files.plan_file import names_layers_together  # imported late: only a plan needs it
 
         return names_layers_together(Path(self.strategies_from))
 
     def place_of(self, *names: str) -> Location | None:
-        """The line that has set the first of these settings that the script gave; None where it gave none."""
+        """Return the line that made the first of these settings that the script set, or None."""
         return first_place(self.set_at, *names)
 
     def attributes(self, needs: str = "") -> dict[str, Any]:
-        """The settings that count in this mode, for the header of the graph: those that are not at their default, or
-        all that count only beside `needs`."""
+        """Return the settings that apply in this mode, for the header of the graph: those not at their default, or all
+        that apply only together with `needs`."""
         found: dict[str, Any] = {}
         for name, setting in compiled_settings().items():
             value = getattr(self, name)
@@ -127,7 +133,7 @@ class Config(_Attributes):
         return found
 
     def header(self) -> dict[str, Any]:
-        """What the header of the graph says of the settings, beside what counts together with others alone."""
+        """Return the header of the graph, without settings that apply only together with others."""
         found = {"mode": self.mode, "ranks": self.ranks} | self.attributes()
         if self.search_mode:
             found |= self.search_terms.attributes()
@@ -141,15 +147,16 @@ class Config(_Attributes):
 
     @property
     def feeds_own_rows(self) -> bool:
-        """Whether the graph that all ranks share has one rank's types: each takes its own rows for the batch."""
+        """Whether the graph that all ranks share has one rank's types, because each rank feeds its own rows of the
+        batch."""
         return self.mode in ("data_parallel", "hybrid_parallel") and self.ranks > 1
 
     @staticmethod
     def from_context(context: FrozenContext, ranks: int, script_folder: str = "") -> Config:
-        """The settings of a launch in this context.
+        """Return the settings of a launch in this context.
 
         Raises:
-            MspcError: settings that exclude each other or do not fit the number of ranks.
+            MspcError: settings exclude each other or do not fit the number of ranks.
         """
         if context.parallel_mode == "data_parallel" and context.full_batch:
             raise MspcError(
@@ -183,8 +190,8 @@ class Config(_Attributes):
         return made if plan is None else made.in_stages(plan)
 
     def in_stages(self, plan: StagePlan) -> Config:
-        """The same for a network in the stages of a plan; `ranks` are of one of them."""
-        from mspc.passes.lib.schedules import THERE_AND_BACK, check_name  # late: few networks have stages
+        """Return the same settings for a network in the stages of a plan. `ranks` is then the number of one stage."""
+        from mspc.passes.lib.schedules import THERE_AND_BACK, check_name  # imported late: few networks have stages
 
         with told_at(self.place_of(*STRATEGIES_FROM)):
             check_name(plan.schedule)
@@ -196,18 +203,18 @@ class Config(_Attributes):
 
 
 def _stage_plan(context: FrozenContext) -> StagePlan | None:
-    """What the plan that operators are sharded by says of stages. Raises MspcError."""
+    """Read the stages from the plan by which operators are sharded, or None. Raise MspcError on an invalid plan."""
     name = context.operator_load_file or context.strategy_load_file or context.strategy_ckpt_load_file
     if not name.endswith(".toml") or context.parallel_mode not in SHARDED:
         return None
-    from mspc.plans.files.plan_file import stages_of_plan  # late, as all that only a plan needs
+    from mspc.plans.files.plan_file import stages_of_plan  # imported late: only a plan needs it
 
     with told_at(context.place_of(*STRATEGIES_FROM)):
         return stages_of_plan(Path(name))
 
 
 def _planned(context: FrozenContext, plan: StagePlan, ranks: int) -> int:
-    """How many stages a plan has. Raises MspcError where they do not divide the ranks."""
+    """Return the number of stages of a plan. Raise MspcError if it does not divide the ranks."""
     if ranks % plan.count:
         raise MspcError(
             f"the plan has {plan.count} stages, which do not divide {ranks} ranks", context.place_of(*STRATEGIES_FROM),
@@ -217,18 +224,19 @@ def _planned(context: FrozenContext, plan: StagePlan, ranks: int) -> int:
 
 
 def _table_of(context: FrozenContext) -> str:
-    """The table that says the order of the stages' work, "" where a name does. Raises MspcError."""
+    """Return the text of the schedule table that the settings name, or "". Raise MspcError on an invalid file."""
     name = context.pipeline_scheduler
     if not name.endswith(TABLES):
         return ""
-    from mspc.passes.lib.schedule_tables import text_of_table  # late: few networks have stages
+    from mspc.passes.lib.schedule_tables import text_of_table  # imported late: few networks have stages
 
     with told_at(context.place_of("pipeline_config['pipeline_scheduler']", "pipeline_config")):
         return text_of_table(Path(name))
 
 
 def _stages(context: FrozenContext, ranks: int) -> int:
-    """How many stages the network has. Raises MspcError where they do not divide the ranks, or the mode has none."""
+    """Return the number of stages of the network. Raise MspcError if it does not divide the ranks, or the mode has no
+    stages."""
     stages, place = context.pipeline_stages, context.place_of("pipeline_stages")
     if stages == 1:
         return 1
@@ -249,7 +257,7 @@ def _stages(context: FrozenContext, ranks: int) -> int:
 class Fed:
     """How one argument of the launch arrives.
 
-    graph_type: its type in the graph that is compiled (global in sharded modes). global_type: over all ranks' data.
+    graph_type: its type in the compiled graph (global in sharded modes). global_type: its type over all ranks' data.
     layout: the slice of the global array that a rank feeds.
     """
 
@@ -261,9 +269,9 @@ class Fed:
 def feed(
     config: Config, types: Sequence[TensorType], are_global: bool = False, known: Sequence[Layout | None] | None = None
 ) -> list[Fed]:
-    """How arguments of these types, as one rank hands them in, arrive; `are_global` says they are global already.
+    """Return how arguments of these types, as one rank passes them, arrive. `are_global`: the types are global already.
 
-    known: layouts of those that are no data, None for data.
+    known: layouts of arguments that are not data, None for data.
 
     Raises:
         MspcError: the dataset strategy does not fit the arguments.
@@ -277,8 +285,8 @@ def feed(
 
 
 def _entries(config: Config, known: Sequence[Layout | None]) -> list[Any]:
-    """For every argument its entry of a dataset strategy that has one per input; tensors that are no data may be left
-    out there."""
+    """Return the entry of the dataset strategy for every argument. If it has one entry per input, it may omit tensors
+    that are not data."""
     strategy = config.dataset_strategy
     if not isinstance(strategy, tuple) or not config.sharded:
         return [strategy] * len(known)

@@ -1,4 +1,4 @@
-"""Runs the compiler: a launch (what is called, with which inputs) becomes one graph for all ranks and one per rank."""
+"""Compiler driver: turns a launch (a target and its inputs) into one graph for all ranks and one per rank."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ ID_LENGTH = 16
 
 @dataclass(frozen=True)
 class DumpPoint:
-    """One point of a compile that may be dumped.
+    """One point of a compile at which the graph may be dumped.
 
-    name: the pass. file: the dump's name without counter, as `08_slice_to_rank`. graph: its result. rank: None for the
-    graph of all ranks. changed: whether the pass changed anything. previous: the pass before. text: gives the graph's
-    text, for a rank without making its nodes.
+    name: the pass. file: the name of the dump without counter, such as `08_slice_to_rank`. graph: the result of the
+    pass. rank: None for the graph of all ranks. changed: whether the pass changed anything. previous: the pass before.
+    text: returns the text of the graph, for a rank without making its nodes.
     """
 
     name: str
@@ -65,16 +65,17 @@ class DumpPoint:
 
 OnStage = Callable[[DumpPoint], None]
 Decide = Callable[[Graph], None]
-"""Changes the graph of all ranks where all that is given is on the operators, and nothing is decided yet."""
+"""Callback that changes the graph of all ranks once all given strategies are on the operators and before any others are
+chosen."""
 
 
 @dataclass
 class Compiled:
     """A compiled program.
 
-    graph: all ranks' graph with collectives over mesh axes, before slicing. traced: what the front end found.
-    fed: how the launch's arguments arrive. compile_id: equal exactly for equal programs. strategies: how operators are
-    sharded, under the names that strategy files have for them. kept: graphs of ranks on disk, None where none are used.
+    graph: the graph of all ranks with collectives over mesh axes, before slicing. traced: the result of the front end.
+    fed: how the launch's arguments arrive. compile_id: equal exactly for equal programs. strategies: strategies of the
+    operators, under their names in strategy files. kept: cache of rank graphs on disk, or None.
     """
 
     config: Config
@@ -89,7 +90,7 @@ class Compiled:
     kept: KeptGraphs | None = None
 
     def drop_script(self) -> None:
-        """Keep the script's cells and Parameters alive no longer."""
+        """Release the script's cells and Parameters."""
         self.traced = self.traced.without_script()
 
     @property
@@ -99,20 +100,22 @@ class Compiled:
 
     @cached_property
     def placements(self) -> list[Any]:
-        """What the tensors are that a launch hands out: see `Tensor.placement`."""
+        """Placements of the tensors that a launch returns: see `Tensor.placement`."""
         return placements_of(self.config, self.results)
 
     @property
     def results(self) -> list[Value]:
-        """What a launch of all ranks computes, with its layouts; of a rank without others what that one computes."""
+        """Results of a launch of all ranks, with their layouts. A single rank has the results of its own graph."""
         alone = self.ranks_done.get(0) if self.config.ranks == 1 else None
         return (alone or self.graph).results
 
     def rank_graph(
         self, rank: int, on_stage: OnStage | None = None, wanted: Collection[str] | None = None, alone: bool = False
     ) -> Graph:
-        """The executable graph of one rank. `on_stage` is called for the stages that are `wanted`, all without it;
-        `alone`: no other rank's graph will be read.
+        """Return the executable graph of one rank.
+
+        `on_stage` is called for the stages in `wanted`, by default for all. `alone`: no other rank's graph will
+        be read.
 
         Raises:
             MspcError: there is no such rank.
@@ -158,19 +161,19 @@ def compile_call(
     """Compile the call `target(*args)` for all ranks of `config`.
 
     Args:
-        target: a Cell or a function. args: its arguments as one rank hands them in, or TensorTypes in their place.
-        on_stage: called after every pass that all ranks share; per-rank stages come with `Compiled.rank_graph`.
-        global_types: the argument types are global whatever the dataset strategy says.
+        target: a Cell or a function. args: its arguments as one rank passes them, or TensorTypes in their place.
+        on_stage: called after every pass that all ranks share. The stages of a rank come with `Compiled.rank_graph`.
+        global_types: the argument types are global, whatever the dataset strategy is.
 
     Raises:
-        MspcError: every mistake of the program, independent ones together.
+        MspcError: every error of the program, independent ones together.
     """
     return compile_traced(trace_call(target, describe_call(args, []), config, global_types), on_stage)
 
 
 @dataclass(frozen=True)
 class TracedCall:
-    """A call, read but not compiled yet. fed: how its tensors arrive."""
+    """A call that is traced but not compiled yet. fed: how its tensors arrive."""
 
     config: Config
     traced: Traced
@@ -178,12 +181,12 @@ class TracedCall:
 
     @property
     def text(self) -> str:
-        """The graph as the front end made it: calls of one text are one program."""
+        """Text of the graph that the front end made. Calls with equal text are one program."""
         return print_graph(self.traced.graph)
 
     def again(self, config: Config) -> TracedCall:
-        """The same call with a graph of its own, to be compiled otherwise: a compile changes the graph that it is of.
-        config: one with which the call would be read the same."""
+        """Return the same call with its own copy of the graph, to be compiled differently: a compile changes its graph.
+        config: one under which the call would be traced the same."""
         traced = replace(self.traced, graph=copied(self.traced.graph), warnings=[*self.traced.warnings])
         return TracedCall(config, traced, self.fed)
 
@@ -192,10 +195,10 @@ def trace_call(
     target: Any, call: Call, config: Config, global_types: bool = False, unrolled: bool = False,
     reuses_calls: bool = True,
 ) -> TracedCall:  # fmt: skip
-    """Read `target(*call)`; raises as `compile_call` does. unrolled: equal layers do not become one graph.
-    reuses_calls: see `trace`.
+    """Trace `target(*call)`. Raise MspcError as `compile_call` does.
 
-    What takes no data, an optimizer, hands back True for every update, not copies of all that it has changed.
+    unrolled: equal layers do not become one graph. reuses_calls: see `trace`. A target without data, such as an
+    optimizer, returns True for every update instead of copies of the changed parameters.
     """
     network = target.fn if isinstance(target, NamedCall) else target
     if isinstance(network, Cell):
@@ -226,18 +229,19 @@ def compile_traced(
     plans: bool = False,
     plan: PlanFile | None = None,
 ) -> Compiled:
-    """Compile a call that was read: the shared passes, then the program's identity. The one way to a program.
+    """Compile a traced call: run the shared passes, then compute the program's identity. Every program is compiled
+    here.
 
     Args:
-        on_stage: told of every stage that may be dumped; it changes nothing.
-        on_pass: told of every pass that runs, those of the ranks' graphs too.
-        decide: changes the graph of all ranks where all that is given is on the operators, and nothing is decided yet:
-        a search compiles what it has found so.
-        keeps: graphs of ranks are read from disk where an earlier start has left them, and written there. For that of
-        a rank without others the shared passes do not run either, until somebody looks at their result.
-        plans: the names and layouts of operators in equal layers that are one graph are noted, too, for a plan; the
-        program is neither run nor written, and has no identity.
-        plan: in place of the one that the settings name.
+        on_stage: called for every stage that may be dumped. It must not change the graph.
+        on_pass: called for every pass that runs, those of the rank graphs included.
+        decide: changes the graph of all ranks once all given strategies are on the operators and before any others are
+            chosen. A search compiles its results this way.
+        keeps: read rank graphs from disk if an earlier start has saved them, and save them there. With a single rank,
+            the shared passes do not run either until their result is read.
+        plans: also record the names and layouts of operators in equal layers that are one graph, for a plan. The
+            program is neither run nor written, and has no identity.
+        plan: used instead of the plan that the settings name.
     """
     config, traced, fed = call.config, call.traced, call.fed
     plan = plan or _plan_of(config)
@@ -258,11 +262,11 @@ def compile_traced(
     rank_names = partial(rank_passes, config.device, config.pipeline_stages)
     stages = 1 + max(number for number, _ in numbered(names))
     kept = found = None
-    if keeps and config.ranks == 1 and not config.sharded:  # no other rank is told of the shared passes' results
+    if keeps and config.ranks == 1 and not config.sharded:  # one rank: the result is not read elsewhere
         kept = _kept_graphs(graph, print_graph(graph), (*names, *rank_names(offloads=asks_for_host(graph))))
         found = None if kept is None else kept.read(0)
     if found is not None:
-        from mspc.compiler.kept_graphs import LateGraph  # late: a compile for no run needs none
+        from mspc.compiler.kept_graphs import LateGraph  # imported late: only a compile for a run needs it
 
         late = LateGraph(lambda: _of_all_ranks(config, graph, names, None, None)[0])
         ranks, made = RankGraphs(late, rank_names(offloads=asks_for_host(graph))), found.attrs["compile_id"]
@@ -274,13 +278,13 @@ def compile_traced(
         kept = _kept_graphs(graph, text, rank_names(offloads=asks_for_host(graph)))
     make: Callable[..., RankGraphs] = RankGraphs
     if config.pipeline_stages > 1:
-        from mspc.compiler.rank_graphs import StageGraphs as make  # late: few networks have stages
+        from mspc.compiler.rank_graphs import StageGraphs as make  # imported late: few networks have stages
     ranks = make(graph, rank_names(offloads=asks_for_host(graph)), on_pass)  # a plan may ask for it, too
     return Compiled(config, traced, fed, graph, graph.attrs["compile_id"], stages, ranks, strategies, kept=kept)
 
 
 def _kept_graphs(graph: Graph, text: str, passes: Sequence[str]) -> KeptGraphs | None:
-    from mspc.compiler.kept_graphs import kept_graphs  # late: a compile for no run needs none
+    from mspc.compiler.kept_graphs import kept_graphs  # imported late: only a compile for a run needs it
 
     return kept_graphs(graph, text, passes)
 
@@ -289,8 +293,8 @@ def _of_all_ranks(
     config: Config, graph: Graph, names: Sequence[str], on_stage: OnStage | None, on_pass: OnPass | None,
     unnamed: bool = False,
 ) -> tuple[Graph, str]:  # fmt: skip
-    """(the graph behind the passes that all ranks share, its text ahead of the attribute `compile_id`, which is empty
-    as that is where it is `unnamed`)."""
+    """Run the shared passes. Return (the graph after them, its text before the attribute `compile_id` was set). With
+    `unnamed` both the text and the attribute are empty."""
     graph = run_shared_passes(graph, names, on_stage, PassManager(on_pass))
     text = "" if unnamed else print_graph(graph)
     graph.attrs["compile_id"] = "" if unnamed else identity(config.ranks, text)
@@ -298,7 +302,7 @@ def _of_all_ranks(
 
 
 def _named(graph: Graph, config: Config, plan: PlanFile | None, with_layers: bool) -> StrategyNames:
-    """The names of the graph's operators, which a plan gives strategies to."""
+    """Name the graph's operators, and give them the strategies of the plan, if any."""
     strategies = StrategyNames()
     strategies.name(graph, with_layers or plan is not None)
     if plan is not None:
@@ -312,7 +316,7 @@ def _named(graph: Graph, config: Config, plan: PlanFile | None, with_layers: boo
 
 
 def _note_constants(graph: Graph, traced: Traced) -> None:
-    """Write to the graph what passes read of the elements of its constants."""
+    """Record in the graph the facts about elements of its constants that passes read."""
     from mspc.passes.fusion.attention_masks import note_causal_masks, note_rows
 
     arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
@@ -321,7 +325,7 @@ def _note_constants(graph: Graph, traced: Traced) -> None:
 
 
 def _fuses_attention(graph: Graph, names: Sequence[str]) -> bool:
-    """Whether attention that is written out may become one operator."""
+    """Return whether attention written as separate operators may become one operator."""
     if "fuse_attention" in names:
         return True
     from mspc.passes.fusion.fuse_large_attention import has_many_scores
@@ -330,15 +334,15 @@ def _fuses_attention(graph: Graph, names: Sequence[str]) -> bool:
 
 
 def identity(ranks: int, text: str) -> str:
-    """What tells programs apart: of the text behind the passes that all ranks share."""
+    """Return the identifier of a program, computed from the text after the shared passes."""
     return hashlib.sha256(f"{ranks}\n{text}".encode()).hexdigest()[:ID_LENGTH]
 
 
 def _plan_of(config: Config) -> PlanFile | None:
-    """The plan that operators are sharded by, None where there is none. Raises MspcError."""
+    """Read the plan by which operators are sharded, or None. Raise MspcError on an invalid plan."""
     if not config.sharded or not config.strategies_from.endswith(SUFFIX):
         return None
-    from mspc.plans.contents import check_ranks  # late, as all that only a plan needs
+    from mspc.plans.contents import check_ranks  # imported late: only a plan needs it
 
     with told_at(config.place_of(*STRATEGIES_FROM)):
         plan = read_plan(Path(config.strategies_from))
@@ -347,13 +351,13 @@ def _plan_of(config: Config) -> PlanFile | None:
 
 
 def _prepared(call: TracedCall, plan: PlanFile | None) -> Graph:
-    """The traced graph with what passes read from its header and its inputs."""
+    """Return the traced graph with the header and input layouts that passes read."""
     config, traced, fed = call.config, call.traced, call.fed
     graph = traced.graph
     graph.attrs |= config.header()
     if config.sharded:
         graph.attrs["outputs"] = "batch" if config.dataset_strategy == "data_parallel" else "whole"
-        if plan is None or plan.strategies is None:  # else it says itself how parameters are stored
+        if plan is None or plan.strategies is None:  # else the plan sets how parameters are stored
             _optimizer_parallel(traced, config)
         if config.strategies_from and plan is None:
             with told_at(config.place_of(*STRATEGIES_FROM)):
@@ -371,8 +375,11 @@ def _prepared(call: TracedCall, plan: PlanFile | None) -> Graph:
 def run_shared_passes(
     graph: Graph, names: Sequence[str], on_stage: OnStage | None, manager: PassManager
 ) -> Graph:
-    """The passes that all ranks share. A view is reported, and not gone on with; a pass of `OPTIONAL` that changed
-    nothing leaves no trace. `on_stage` looks at graphs, and changes none."""
+    """Run the passes that all ranks share.
+
+    The result of a view is reported but not used further. A pass of `OPTIONAL` that changed nothing leaves no trace.
+    `on_stage` must not change the graphs.
+    """
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
     idle = idle_passes(any(node.regions for node in graph.nodes), asks_for_host(graph), STAGES in graph.attrs)
@@ -402,5 +409,5 @@ def _optimizer_parallel(traced: Traced, config: Config) -> None:
 
 def _report(on_stage: OnStage | None, name: str, number: int, graph: Graph, changed: bool, previous: str) -> None:
     if on_stage is not None:
-        text = cache(partial(print_graph, graph))  # for all that want it
+        text = cache(partial(print_graph, graph))  # computed once for all that read it
         on_stage(DumpPoint(name, file_of(number, name), graph, None, changed, previous, text))

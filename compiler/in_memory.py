@@ -1,4 +1,4 @@
-"""Compiles without running: the strategies, layouts and operators of a program, and sizes for inputs without any."""
+"""Compiles without running: strategies, layouts and operators of a program, and sizes for inputs without any."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from mspc.passes.base import PassManager
 from mspc.sharding.groups import group_name
 
 MOST_PARAMETER_SIZES = 8
-"""Sizes of parameters that are tried, the most frequent ones."""
+"""Number of parameter sizes that are tried, the most frequent first."""
 Result = TypeVar("Result")
 
 
 def compiled_for_declared(
     target: Any, args: Sequence[Any], ranks: int, compiled: Callable[[Sequence[Any]], Result]
 ) -> Result:
-    """What `compiled` gives for the first sizes that it accepts; a warning says which they are.
+    """Return the result of `compiled` for the first sizes that it accepts. A warning names them.
 
     Args:
-        target: what is compiled with `args`, some of which are open. ranks: that a dimension may be sharded by.
+        target: compiled with `args`, some of which have unknown sizes. ranks: by which a dimension may be sharded.
 
     Raises:
-        MspcError: the network compiles for none of the sizes tried; why not for the first.
+        MspcError: the network compiles for none of the sizes tried. The message is that of the first.
     """
     first: MspcError | None = None
     for scale, *unknown in _sizes(target, args, ranks):
@@ -66,8 +66,8 @@ def compiled_for_declared(
 
 
 def _sizes(target: Any, args: Sequence[Any], ranks: int) -> Iterator[tuple[int, int, int]]:
-    """(n of all Symbols, size of dimensions of which nothing is declared, of those that are a tensor's last), in the
-    order in which to try them."""
+    """Yield (n of all Symbols, size of dimensions without a declaration, size of those that are a tensor's last) in the
+    order of the trials."""
     scales = list(dict.fromkeys((1, 2, ranks, 2 * ranks)))
     of_ranks = {scale: ranks * min(scale, 2) for scale in scales}
     yield from ((scale, of_ranks[scale], of_ranks[scale]) for scale in scales)
@@ -88,7 +88,7 @@ def _has_undeclared(arg: Any) -> bool:
 
 
 def _sized(arg: Any, scale: int, unknown: int, last: int) -> Any:
-    """The argument with a type in the place of a tensor of unknown sizes."""
+    """Return the argument with a type in place of a tensor of unknown sizes."""
     if isinstance(arg, tuple | list):
         return type(arg)(_sized(item, scale, unknown, last) for item in arg)
     if not is_open(arg):
@@ -99,8 +99,8 @@ def _sized(arg: Any, scale: int, unknown: int, last: int) -> Any:
 
 
 def _size_of(rule: Any, scale: int, unknown: int) -> int:
-    """What is declared of a dimension as a number: a Symbol's size for n = `scale`, or the nearest one that it allows;
-    `unknown` where nothing is declared."""
+    """Return the size of a declared dimension: a Symbol's size for n = `scale`, or the nearest one that it allows;
+    `unknown` if nothing is declared."""
     if not isinstance(rule, Symbol):
         return unknown if rule in (None, -1) else int(rule)
     size = max(rule.divisor * scale, rule.min - rule.remainder)
@@ -111,7 +111,7 @@ def _size_of(rule: Any, scale: int, unknown: int) -> int:
 
 
 def _shown_sizes(args: Sequence[Any], sized: Sequence[Any]) -> str:
-    """The shapes of the arguments that are open."""
+    """Return the shapes of the arguments with unknown sizes, for messages."""
     return ", ".join(
         str([item.shape if isinstance(item, TensorType) else item for item in one])
         if isinstance(one, tuple | list) else str(one.shape)
@@ -122,23 +122,26 @@ def _shown_sizes(args: Sequence[Any], sized: Sequence[Any]) -> str:
 
 OnCompiled = Callable[[Compiled, FrozenContext], None]
 LAID_OUT, STRATEGIES, SLICED = "propagate_sharding", "step_parallel_begin", "slice_to_rank"
-"""The stages that the facts are read from. Of a pipeline's stage the operators are known once it is cut out."""
+"""Stages from which the facts are read. The operators of a pipeline stage are known once it is cut out."""
 NAMES = {"SendToStage": "Send", "ReceiveFromStage": "Receive"}
-"""How MindSpore calls operators that have other names here."""
+"""MindSpore's names of operators that have other names here."""
 
 
 @dataclass
 class CompiledNetwork:
-    """What is known of a network that was compiled.
+    """Facts about a compiled network.
 
-    strategies: for every operator with a strategy, named by its cells and its place among those of its kind
-        (`Default/network-Net/MatMul-op0`), the number of slices of every dimension of every tensor.
+    strategies: for every operator with a strategy, named by its cells and its number among those of its kind
+    (`Default/network-Net/MatMul-op0`), the number of slices of every dimension of every tensor.
+
     parameter_layouts: for every parameter the mesh, the mesh axis that shards each dimension (counted from the last
-        axis, -1: none; a list of them where several do), one rank's shape, 0, True and "", as MindSpore lists them. Of
-        a parameter that optimizer parallel shards further these are what its readers need, and in the last place is the
-        name of the group from which a rank gathers it.
-    operators: one rank's operators before any are fused (`MatMul-0`): {"inputs": names and small constants, "attrs":
-        the operator's fields, and facts that were attached to it}.
+    axis, -1: none; a list of them if there are several), one rank's shape, 0, True and "", as MindSpore lists them. For
+    a parameter that optimizer parallel shards further, these are the layout its readers need, and the last entry is the
+    name of the group from which a rank gathers it.
+
+    operators: one rank's operators before fusion (`MatMul-0`): {"inputs": names and small constants, "attrs": the
+    operator's fields, and facts attached to it}.
+
     compile_id: equal exactly for equal programs.
     """
 
@@ -149,13 +152,13 @@ class CompiledNetwork:
 
 
 def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled | None = None) -> CompiledNetwork:
-    """Compile `target(*args)` for the ranks of the session, of `device_num` where no launcher said how many. The
-    script's parameters then know how they will be sharded. Tensors that are declared without sizes get some.
+    """Compile `target(*args)` for the ranks of the session, or for `device_num` if no launcher set their number. The
+    script's parameters then know how they will be sharded. Tensors declared without sizes get sizes.
 
-    `on_compiled` is called with what was compiled and the settings that it was compiled in.
+    `on_compiled` is called with the compiled program and its settings.
 
     Raises:
-        MspcError: every mistake of the program, as for `compile_call`.
+        MspcError: every error of the program, as for `compile_call`.
     """
     session, frozen = state.current(), context.freeze(target)
     ranks = session.size if session.launched or session.size > 1 else frozen.device_num or session.size
@@ -209,7 +212,7 @@ def _strategies(graph: Graph) -> dict[str, list[list[int]]]:
 
 
 def _first_reads(graph: Graph) -> dict[str, Layout]:
-    """By a parameter's name the layout that its first reader needs."""
+    """Return the layout that the first reader of each parameter needs, by the parameter's name."""
     found: dict[str, Layout] = {}
     for node in graph.nodes:
         for value, layout in zip(node.inputs, node.in_layouts or (), strict=False):
@@ -234,8 +237,8 @@ def _parameter_layouts(graph: Graph, read: Mapping[str, Layout], rank: int) -> d
 
 
 def _gathering_group(stored: Layout, read: Layout, rank: int) -> str:
-    """The name of the group of ranks whose slices are together what is read; "" unless only dimension 0 was sharded
-    further."""
+    """Return the name of the group of ranks whose slices together form the layout `read`; "" unless only dimension 0
+    was sharded further."""
     mesh = common_mesh(stored.mesh, read.mesh)
     if stored == read or mesh is None or not stored.dims:
         return ""
@@ -266,18 +269,18 @@ def _shown(value: Value, names: dict[Value, str]) -> Any:
 
 
 DEVICES = ("CPU", "GPU")
-"""Those that graphs of all ranks are made for."""
+"""Devices for which graphs of all ranks are made."""
 
 
 def stages_again(network: str, path: str, compile_id: str, wanted: Collection[str]) -> dict[str, Graph]:
-    """The graph behind each pass that is `wanted`.
+    """Return the graph after each pass in `wanted`.
 
     Args:
-        network: the text of the graph as it was read, with what passes read from its header. path: of the file that has
-            it. compile_id: of the compile.
+        network: text of the traced graph, with the header that passes read. path: of the file that contains it.
+            compile_id: of the compile.
 
     Returns:
-        Nothing where the passes do not lead to that very program, as one whose graph has been edited.
+        Nothing if the passes do not lead to that very program, as for a graph that has been edited.
 
     Raises:
         MspcError: the text is no graph.
@@ -294,7 +297,7 @@ def stages_again(network: str, path: str, compile_id: str, wanted: Collection[st
 
 
 def read_network(text: str, path: str) -> Graph:
-    """The graph of such a text. path: of the file that has it. Raises MspcError where it is none."""
+    """Parse such a text to a graph. path: of the file that contains it. Raise MspcError for other texts."""
     module = parse(text, REGISTRY, path, frames=True)
     if module.dialect:
         raise MspcError(f"{path} is damaged: its network is a graph of {module.dialect}")
@@ -305,7 +308,7 @@ def read_network(text: str, path: str) -> Graph:
 
 
 def _stages(graph: Graph, device: str, wanted: Collection[str]) -> tuple[str, dict[str, Graph]]:
-    """(the identity of the program, graphs)."""
+    """Return (the identity of the program, its graphs)."""
     said = graph.attrs.get("ranks")
     ranks = said if isinstance(said, int) else 1
     found: dict[str, Graph] = {}

@@ -1,8 +1,10 @@
-"""A rank's graph is kept on disk for the next start, which reads it in less time than the rank's passes take.
+"""Cache of rank graphs on disk. The next start reads a graph in less time than the rank's passes take.
 
-A file's name is made of all that these passes read: the text of the graph that they begin with, the rank, the names of
-the passes, and the versions of what computes. The file is the graph's text behind that text's digest. A file that is
-damaged, or written by hand, counts as missing and is written anew; what cannot be written is not kept."""
+The name of a file is computed from all that these passes read: the text of the graph they begin with, the rank, the
+names of the passes, and the versions of the compiler. The file is a digest of the graph's text, followed by the text. A
+file that is damaged, or written by hand, counts as missing and is replaced. A graph that cannot be written is not
+cached.
+"""
 
 from __future__ import annotations
 
@@ -26,28 +28,29 @@ from mspc.ir.text.values import has_exact_text
 from mspc.passes.base import VERIFY
 
 LEAST_NODES = 100
-"""Of the graph that the passes begin with: those of a smaller one take no longer than reading its text."""
+"""Fewest nodes of a graph, before the passes, that is cached: the passes over a smaller one take no longer than reading
+its text."""
 MOST_BYTES = 256 << 20
-"""Of all files in the folder; of more, those that were not used for longest go."""
+"""Most bytes of all files in the folder. Beyond that the least recently used files are deleted."""
 _ROOT = Path(__file__).resolve().parent.parent
 _OTHERS = ("tests", "benchmarks", "samples", "docs", "build", "dist")
-"""Folders of a checkout from which a compile takes nothing."""
+"""Folders of a checkout that a compile does not use."""
 _DIGEST = 64
 _SUFFIX = ".ir"
 
 
 @dataclass(frozen=True)
 class KeptGraphs:
-    """The kept graphs of a program.
+    """The cached graphs of a program.
 
-    folder: where they are. program: a digest of all that the passes of ranks read but for the rank.
+    folder: of the files. program: a digest of everything that the passes of ranks read, except the rank.
     """
 
     folder: Path
     program: str
 
     def graph(self, rank: int, make: Callable[[], Graph]) -> Graph:
-        """The graph of a rank: read, or made now and written. Raises what `make` raises."""
+        """Return the graph of a rank: read it, or make it now and write it. Raise any error that `make` raises."""
         found = self.read(rank)
         if found is None:
             found = make()
@@ -55,7 +58,7 @@ class KeptGraphs:
         return found
 
     def read(self, rank: int) -> Graph | None:
-        """The graph of a rank that an earlier start has left, if any."""
+        """Return the graph of a rank that an earlier start has saved, or None."""
         return _read(self._path(rank))
 
     def _path(self, rank: int) -> Path:
@@ -63,10 +66,10 @@ class KeptGraphs:
 
 
 def kept_graphs(graph: Graph, text: str, passes: Sequence[str]) -> KeptGraphs | None:
-    """The kept graphs that these passes make of a graph, whose text is `text`.
+    """Return the cache of the graphs that these passes make of a graph. `text` is the text of that graph.
 
-    None where there are none: the graph is small, has operators of others than mspc or values that its text does not
-    tell, there is no folder, or passes are to be checked, and so must run.
+    Return None if nothing can be cached: the graph is small, it has operators not defined by mspc or values without an
+    exact text, there is no folder, or passes are to be checked and so must run.
     """
     folder, graphs = cache_folder("graphs"), graph.graphs()
     if folder is None or os.environ.get(VERIFY) or sum(len(each.nodes) for each in graphs) < LEAST_NODES:
@@ -75,20 +78,20 @@ def kept_graphs(graph: Graph, text: str, passes: Sequence[str]) -> KeptGraphs | 
         return None
     try:
         words = (*_versions(), *passes, text)
-    except OSError:  # mspc is not in files
+    except OSError:  # mspc is not installed as files
         return None
     return KeptGraphs(folder, hashlib.sha256(_encoded("\0".join(words))).hexdigest())
 
 
 def _read(path: Path) -> Graph | None:
-    """The graph of a file; None where there is none, or it is damaged."""
+    """Read the graph of a file; None for a missing or damaged file."""
     content = read_own(path)
     if content is None:
         return None
     told, text = content[:_DIGEST], content[_DIGEST + 1 :]
     if hashlib.sha256(text).hexdigest().encode() != told:
         return None
-    from mspc.ir.text.parser import parse  # late: a first start reads none
+    from mspc.ir.text.parser import parse  # imported late: a first start reads none
     from mspc.ops.op import REGISTRY
 
     try:
@@ -96,7 +99,7 @@ def _read(path: Path) -> Graph | None:
     except (MspcError, ValueError, RecursionError):
         return None
     with contextlib.suppress(OSError):
-        os.utime(path)  # it was used now
+        os.utime(path)  # mark it as used now
     return found
 
 
@@ -106,7 +109,8 @@ def _write(path: Path, graph: Graph) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a graph's text with its digest, where the folder takes it; older files go where the folder is full."""
+    """Write a graph's text with its digest, if the folder is writable. The oldest files are deleted if the folder is
+    full."""
     encoded = _encoded(text)
     content = hashlib.sha256(encoded).hexdigest().encode() + b"\n" + encoded
     with contextlib.suppress(OSError, MspcError):
@@ -116,11 +120,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")  # of a script's names that are no UTF-8
+    return text.encode("utf-8", "surrogatepass")  # names in a script may be no UTF-8
 
 
 def _is_of_mspc(graphs: Sequence[Graph]) -> bool:
-    """Whether all operators are mspc's own, on whose sources the name of the file depends, and are found by name."""
+    """Return whether all operators are defined by mspc, whose sources determine the name of the file, and are
+    registered by name."""
     from mspc.ops.op import REGISTRY
 
     kinds = {type(node.op) for each in graphs for node in each.nodes}
@@ -130,8 +135,8 @@ def _is_of_mspc(graphs: Sequence[Graph]) -> bool:
 
 @cache
 def _versions() -> tuple[str, ...]:
-    """What tells apart compilers that make different graphs: mspc's sources, as they were when this process began to
-    compile, and what computes constants."""
+    """Return the facts that distinguish compilers with different graphs: mspc's sources at the start of the first
+    compile of this process, and the versions of Python and NumPy, which compute constants."""
     told = hashlib.sha256()
     for path, size, changed in sorted(sources(str(_ROOT))):
         told.update(f"{path}\0{size}\0{changed}\0".encode("utf-8", "surrogateescape"))
@@ -139,7 +144,7 @@ def _versions() -> tuple[str, ...]:
 
 
 def sources(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Path, bytes and time of the last change of every source below a folder."""
+    """Yield the path, size in bytes and modification time of every source below a folder."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith((".py", ".lark")):
@@ -150,12 +155,12 @@ def sources(folder: str) -> Iterator[tuple[str, int, int]]:
 
 
 class LateGraph(Graph):
-    """Any of its parts that is read makes all of them; that may raise what `make` raises."""
+    """A graph that is made on first access to any of its parts. The access may raise any error that `make` raises."""
 
     __slots__ = ("_make",)
 
     def __init__(self, make: Callable[[], Graph]) -> None:
-        # What is not set here is made by `__getattr__`, which Python asks for attributes that are not there.
+        # Slots not set here are filled by `__getattr__`, which Python calls for missing attributes.
         self._make = make
 
     def __getattr__(self, name: str) -> Any:

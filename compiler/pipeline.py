@@ -169,14 +169,13 @@ def numbered(names: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def file_of(number: int, name: str) -> str:
-    """The name of the dump of a pass, without its ending."""
+    """Return the name of the dump of a pass, without its ending."""
     stem = FILE_NAMES.get(name, name)
     return stem if stem in UNNUMBERED else f"{number:02d}_{stem}"
 
 
 class RankDumps:
-    """The dumps of a rank's passes, which come in their order. first: the number of the first one. before: the pass
-    ahead of it."""
+    """Dumps of a rank's passes, in order. first: the number of the first dump. before: the pass before it."""
 
     def __init__(self, names: Sequence[str], first: int, before: str) -> None:
         self._numbers: dict[str, int] = {}
@@ -189,8 +188,8 @@ class RankDumps:
             self._numbers[name] = number
 
     def file_and_before(self, name: str, changed: bool) -> tuple[str, str] | None:
-        """The file of a pass's dump, and the pass ahead of it. None where there is no dump: a pass of `OPTIONAL` that
-        has changed nothing leaves no trace."""
+        """Return the file of a pass's dump, and the pass before it. Return None if there is no dump: a pass of
+        `OPTIONAL` that changed nothing leaves no trace."""
         if name in OPTIONAL and not changed:
             return None
         before = self._ahead[name]

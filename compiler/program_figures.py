@@ -11,12 +11,12 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.regions import nodes_with_times
 
 LOOKED_AT = 1024
-"""Ranks that are looked at, the first ones."""
+"""Number of ranks that are examined, from the first."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """most: bytes that the rank `rank` sends, the first of those that send the most. mean: over all ranks."""
+    """Bytes sent per step. most: by the rank `rank`, the first of those that send the most. mean: over all ranks."""
 
     most: float
     rank: int
@@ -24,15 +24,15 @@ class Sent:
 
 
 def sent_by_ranks(compiled: Compiled) -> Sent:
-    """What the ranks send, those of one kind as the first of them: they differ in numbers of ranks and offsets alone.
-    Raises MspcError where no rank's graph can be made."""
+    """Return the bytes sent by the ranks. Ranks of one kind count as the first of them: they differ only in rank
+    numbers and offsets. Raise MspcError if no rank's graph can be made."""
     found = sent_by_each(compiled, range(min(LOOKED_AT, compiled.config.all_ranks)))
     most = max(found)
     return Sent(most, found.index(most), sum(found) / len(found))
 
 
 def sent_by_each(compiled: Compiled, ranks: Iterable[int]) -> list[float]:
-    """What each of these ranks sends, found as above. Raises MspcError as above."""
+    """Return the bytes sent by each of these ranks, computed as above. Raise MspcError as above."""
     known: dict[int, float] = {}
     found: list[float] = []
     for rank in ranks:
@@ -48,10 +48,11 @@ def sent_by_each(compiled: Compiled, ranks: Iterable[int]) -> list[float]:
 
 
 def operations_of(compiled: Compiled, rank: int) -> tuple[float, float, float, float]:
-    """(of all ranks together, the same with what is recomputed, of `rank`, the same with what it recomputes).
+    """Return floating-point operations per step: (of all ranks together, the same with recomputation, of `rank`, the
+    same with recomputation).
 
-    What several ranks compute alike counts once for all ranks together. Where each rank has a graph of its own, all
-    are taken to have as much to do.
+    A computation repeated on several ranks counts once for all ranks together. If each rank has a graph of its own, all
+    are assumed to have equal work.
     """
     own = nodes.operations_of(compiled.rank_graph(rank))
     together = nodes.operations_of(compiled.graph) if compiled.config.sharded else own.times(compiled.config.ranks)

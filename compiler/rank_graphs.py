@@ -1,4 +1,4 @@
-"""The graph of every rank; passes after the slicing run once for each kind of ranks (`passes.rank_kinds`)."""
+"""Graphs of all ranks. Passes after slicing run once for each kind of ranks (`passes.rank_kinds`)."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from mspc.passes.per_rank.slice_to_rank import check_rank, sliced
 
 
 class GraphSnapshots:
-    """The copies of one graph, which nobody changes. texts: are told which copies are written alike."""
+    """Copies of one graph over time, which must not be changed. texts: records which copies have the same text."""
 
     def __init__(self, texts: SharedTexts) -> None:
         self._texts = texts
         self._nodes: dict[Node, Node] = {}
-        """The last copy of each node; so of the others."""
+        """The latest copy of each node; likewise below."""
         self._parameters: dict[Parameter, Parameter] = {}
         self._graphs: dict[Graph, Graph] = {}
 
     def take(self, graph: Graph) -> Graph:
-        """The graph as it stands now."""
+        """Return a copy of the current graph."""
         return self._take(graph, {})
 
     def _take(self, graph: Graph, taken: dict[Graph, Graph]) -> Graph:
@@ -54,7 +54,7 @@ class GraphSnapshots:
             of[parameter] = copy = self._parameter(parameter)
             made.parameters.append(copy)
         for node in graph.nodes:
-            inputs = [of.get(value, value) for value in node.inputs]  # constants stay
+            inputs = [of.get(value, value) for value in node.inputs]  # constants are shared
             regions = tuple([self._take(region, taken) for region in node.regions]) if node.regions else ()
             forward = of.get(node.forward) if node.forward is not None else None
             before = self._nodes.get(node)
@@ -87,8 +87,8 @@ _OF_PARAMETERS = ("name", "type", "kind", "layout", "trainable", "global_type", 
 
 
 def _says_the_same(own: Node, node: Node, forward: Value | None) -> bool:
-    """Whether a copy still says what the node does, whatever this reads and runs. What is large is compared by
-    identity: at worst it is copied."""
+    """Return whether a copy still matches the node, except for its operands and regions. Large fields are compared by
+    identity: at worst the node is copied again."""
     return (
         own.op is node.op
         and own.type is node.type
@@ -114,8 +114,8 @@ def _reads_the_same(own: Node, inputs: list[Value], regions: tuple[Graph, ...]) 
 
 
 def _is_written_alike(one: Node, other: Node) -> bool:
-    """Whether two nodes that say the same differ at most in which values they read, of the same types, and in what is
-    in the graphs that they run."""
+    """Return whether two matching nodes differ at most in the identity of their operands, with equal types, and in the
+    contents of their regions."""
     return (
         len(one.inputs) == len(other.inputs)
         and all(
@@ -127,7 +127,7 @@ def _is_written_alike(one: Node, other: Node) -> bool:
 
 
 def _is_same(before: Graph, made: Graph) -> bool:
-    """Whether two copies are of the same nodes."""
+    """Return whether two copies consist of the same nodes."""
     return (
         before.name == made.name
         and before.returns_tuple == made.returns_tuple
@@ -145,14 +145,14 @@ def _are_same(some: Sequence[Value], others: Sequence[Value]) -> bool:
 class RankGraph(Graph):
     """The graph of one rank: that of its kind, with its own values.
 
-    The kind is found and the nodes are made when they are first read, so that a rank among thousands costs nothing
-    until it is looked at. What is read then may raise MspcError as `RankGraphs.of` does.
+    The kind is found and the nodes are made on first access, so that a rank among thousands costs nothing until it is
+    read. Such an access may raise MspcError as `RankGraphs.of` does.
     """
 
     __slots__ = ("_find", "_rank")
 
     def __init__(self, rank: int, find: Callable[[], tuple[Graph, Sequence[RankElement]]]) -> None:
-        # What is not set here is made by `__getattr__`, which Python asks for attributes that are not there.
+        # Slots not set here are filled by `__getattr__`, which Python calls for missing attributes.
         self._rank, self._find = rank, find
 
     def __getattr__(self, name: str) -> Any:
@@ -171,20 +171,20 @@ class RankGraph(Graph):
 
 @dataclass
 class StageOfKind:
-    """A kind's graph behind a pass. changed: whether the pass changed anything. same: the stage before, where it did
+    """The graph of a kind after a pass. changed: whether the pass changed anything. same: the previous stage, if it did
     not."""
 
     graph: Graph
     changed: bool
     same: StageOfKind | None = None
     texts: SharedTexts = field(default_factory=SharedTexts)
-    """Of what other stages have, too."""
+    """Texts shared with other stages."""
     _text: OpenText | None = None
     _last: tuple[int, str] | None = None
-    """A rank, and its text."""
+    """A rank, and the text of its graph."""
 
     def text(self, rank: int, parts: Sequence[RankElement]) -> str:
-        """The text of a rank's graph."""
+        """Return the text of a rank's graph."""
         if self.same is not None:
             return self.same.text(rank, parts)
         if self._last is None or self._last[0] != rank:
@@ -207,25 +207,25 @@ class StageOfKind:
 
 @dataclass
 class RankStages:
-    """The stages of one rank: those of its kind, and its own parts."""
+    """The stages of one rank: those of its kind, with its own parts."""
 
     rank: int
     parts: Sequence[RankElement]
     of_kind: dict[str, StageOfKind]
 
     def graph(self, name: str) -> RankGraph:
-        """The rank's graph behind a pass."""
+        """Return the rank's graph after a pass."""
         return RankGraph(self.rank, lambda: (self.of_kind[name].graph, self.parts))
 
     def text(self, name: str) -> str:
-        """Its text."""
+        """Return the text of the rank's graph after a pass."""
         return self.of_kind[name].text(self.rank, self.parts)
 
 
 @dataclass(frozen=True)
 class RankPlaces:
-    """Where ranks may differ. graph: of all ranks, with its regions open. positions: its places. times: how often a
-    step runs a node; one that is not there runs once."""
+    """Places at which ranks may differ. graph: of all ranks, with its regions inlined. positions: its places. times:
+    how often a step runs a node; a node not listed runs once."""
 
     graph: Graph
     positions: GraphPositions
@@ -234,7 +234,7 @@ class RankPlaces:
 
 @dataclass
 class _Run:
-    """The passes, run for a kind of ranks. number: of the kind, from 0."""
+    """One run of the passes for a kind of ranks. number: of the kind, from 0."""
 
     number: int
     kind: RankKindParts
@@ -246,8 +246,8 @@ class RankGraphs:
     """The graphs of a program's ranks.
 
     graph: of all ranks. passes: names of those that run for a rank; the first one slices. options: of passes by name.
-    on_pass: told of every pass that runs. kind_of: the number of the kind of every rank whose graph was made; ranks of
-    none have none.
+    on_pass: called for every pass that runs. kind_of: the kind's number of every rank whose graph was made, except
+    ranks without a kind.
     """
 
     graph: Graph
@@ -256,17 +256,17 @@ class RankGraphs:
     options: Mapping[str, dict[str, Any]] = field(default_factory=dict[str, "dict[str, Any]"])
     kind_of: dict[int, int] = field(default_factory=dict[int, int])
     _open: Graph = field(default_factory=lambda: Graph(""))
-    """The graph, a copy with its regions open where it has any."""
+    """The graph, or a copy with inlined regions if it has any."""
     _times: Mapping[Node, int] = field(default_factory=dict[Node, int])
     _places: GraphPositions | None = None
     _differences: VaryingParts | None = None
     _runs: dict[Hashable, list[_Run]] = field(default_factory=dict[Hashable, list[_Run]])
     _apart: set[Hashable] = field(default_factory=set[Hashable])
-    """Of ranks for which the passes run one by one."""
+    """Keys of ranks for which the passes run one by one."""
 
     def alone(self, rank: int, on_pass: OnPass) -> Graph:
-        """The graph of a rank behind the last pass, for a caller that wants no other: nothing is stored, and `on_pass`
-        is called behind every pass. Raises MspcError as `of` does."""
+        """Return the graph of a rank after the last pass, for a caller that reads no other. Nothing is stored, and
+        `on_pass` is called after every pass. Raise MspcError as `of` does."""
         check_rank(self.graph, rank)
         options = {**self.options, self.passes[0]: {"rank": rank}}
         steps = [find_pass(name, options.get(name)) for name in self.passes]
@@ -279,7 +279,7 @@ class RankGraphs:
         return run_passes(self.graph, steps, told)
 
     def executable(self, rank: int) -> RankGraph:
-        """The graph of a rank behind the last pass, made when it is read.
+        """Return the graph of a rank after the last pass, made when it is read.
 
         Raises:
             MspcError: there is no such rank, or no rank's graph can be made.
@@ -298,17 +298,17 @@ class RankGraphs:
 
     @property
     def kinds(self) -> int:
-        """How many kinds of ranks were found so far; ranks for which the passes ran alone are of none."""
+        """Number of kinds of ranks found so far. Ranks for which the passes ran alone have no kind."""
         return sum(map(len, self._runs.values()))
 
     def kind(self, rank: int, wanted: Collection[str] | None = None) -> int | None:
-        """The number of a rank's kind, None for a rank of none. wanted: the passes whose stages will be read of
-        this kind, all without it. Raises MspcError as `of` does."""
+        """Return the number of a rank's kind; None for a rank without one. wanted: the passes whose stages will be read
+        for this kind, default all. Raise MspcError as `of` does."""
         self.of(rank, self.passes if wanted is None else wanted)
         return self.kind_of.get(rank)
 
     def of(self, rank: int, wanted: Collection[str]) -> RankStages:
-        """The stages of a rank: of the passes that are `wanted`, and of the last.
+        """Return the stages of a rank: those of the passes in `wanted`, and of the last one.
 
         Raises:
             MspcError: there is no such rank, or its graph cannot be made.
@@ -340,7 +340,7 @@ class RankGraphs:
 
     @property
     def places(self) -> RankPlaces:
-        """Where the ranks of one stage may differ. Raises MspcError as `of` does."""
+        """Places at which the ranks of one stage may differ. Raises MspcError as `of` does."""
         self._find_differences()
         assert self._places is not None
         return RankPlaces(self._open, self._places, self._times)
@@ -352,7 +352,8 @@ class RankGraphs:
             self._differences = VaryingParts(self._places, int(self.graph.attrs.get("ranks", 1)))
 
     def with_options(self, options: Mapping[str, dict[str, Any]]) -> RankGraphs:
-        """The graphs that the passes make with other options: how ranks differ ahead of them is found once."""
+        """Return the graphs that the passes make with other options. The differences between ranks before the passes
+        are shared."""
         self._find_differences()
         made = RankGraphs(self.graph, self.passes, self.on_pass, options)
         made._open, made._times, made._places, made._differences = (
@@ -364,7 +365,8 @@ class RankGraphs:
         try:
             run = _Run(number, kind, self._stages(kind.rank, kind.parts, wanted))
         except Exception:
-            # A pass did with a stand-in what only values can do, or the rank cannot be compiled: its own values tell.
+            # A pass needed the value of a stand-in, or the rank cannot be compiled: running with its own values tells
+            # which.
             return None
         kind.looks.close()
         return run
@@ -394,10 +396,11 @@ class RankGraphs:
 
 
 def _opened_copy(graph: Graph) -> tuple[Graph, dict[Node, int]]:
-    """A copy with its regions open, the graph itself where it has none, and how often a step runs what was in them."""
+    """Return a copy with its regions inlined, or the graph itself if it has none; and how often a step runs the nodes
+    of the regions."""
     if not any(node.regions for node in graph.nodes):
         return graph, {}
-    from mspc.ops.control.regions import nodes_with_times  # late: few graphs have regions
+    from mspc.ops.control.regions import nodes_with_times  # imported late: few graphs have regions
     from mspc.passes.lib.opened_graphs import open_regions, unshare_regions
 
     made = copied_region(graph)
@@ -408,7 +411,7 @@ def _opened_copy(graph: Graph) -> tuple[Graph, dict[Node, int]]:
 
 
 def copied(graph: Graph, rank: int | None = None, parts: Sequence[RankElement] = ()) -> Graph:
-    """A copy of a graph and its regions; with a rank and its parts their values take the place of stand-ins."""
+    """Copy a graph and its regions. With a rank and its parts, stand-ins are replaced by the rank's values."""
     made = _Copier(rank, parts).graph(graph)
     if rank is not None:
         made.attrs["rank"] = rank
@@ -416,7 +419,7 @@ def copied(graph: Graph, rank: int | None = None, parts: Sequence[RankElement] =
 
 
 class _Copier:
-    """Copies graphs; `ops` holds the operators that were met, which many nodes share, `known` the graphs."""
+    """Copier of graphs. ops: operators copied so far, which many nodes share. known: graphs copied so far."""
 
     def __init__(self, rank: int | None, parts: Sequence[RankElement]) -> None:
         self.rank, self.parts = rank, parts
@@ -446,7 +449,7 @@ class _Copier:
 def _own_node(
     node: Node, inputs: list[Value], rank: int | None, parts: Sequence[RankElement], ops: dict[int, OpLike]
 ) -> Node:
-    """A copy of a node; `ops` holds the operators that were met, which many nodes share."""
+    """Copy a node. `ops` holds the operators copied so far, which many nodes share."""
     op = ops.get(id(node.op))
     if op is None:
         op = ops[id(node.op)] = node.op if rank is None else own_op(node.op, rank, parts)
@@ -454,8 +457,8 @@ def _own_node(
 
 
 def run_graph(graph: Graph, number_of: NumberOf) -> tuple[Graph, list[Parameter]]:
-    """A rank's graph without those states of optimizers that numbers leave unused, where an update without states may
-    do with the rows that are looked up; and the scalar Parameters on whose numbers this relies.
+    """Remove optimizer states that the values of scalars leave unused from a rank's graph. An update without states may
+    then use only the rows that are looked up. Return the graph, and the scalar Parameters whose values this relies on.
 
     number_of: see `stateless_nodes`.
     """
@@ -473,14 +476,14 @@ def run_graph(graph: Graph, number_of: NumberOf) -> tuple[Graph, list[Parameter]
 
 
 CUT, ORDERED = "cut_stages", "order_micro_batches"
-"""The passes that make a stage's program of one micro-batch, and of all."""
+"""Passes that make a stage's program for one micro-batch, and for all."""
 KNOW_STAGE = (CUT, "join_products", "pack_attention")
-"""Passes that are told the stage; those ahead of the cut leave alone what others compute."""
+"""Passes that take the stage as an option. Those before the cut leave the nodes of other stages alone."""
 
 
 @dataclass
 class StageGraphs(RankGraphs):
-    """As `RankGraphs`, of a graph of several stages."""
+    """Like `RankGraphs`, for a graph of several stages."""
 
     _of_stage: dict[int, RankGraphs] = field(default_factory=dict[int, RankGraphs])
     _kinds: dict[tuple[int, int], int] = field(default_factory=dict["tuple[int, int]", int])
@@ -519,8 +522,8 @@ class StageGraphs(RankGraphs):
 
 
 def before_joining(sliced: Graph, rank: int) -> Graph:
-    """A rank's graph before operators are joined: as it is sliced, or, of several stages, the program of its own, with
-    its work on all micro-batches."""
+    """Return a rank's graph before operators are fused: the sliced graph, or with several stages the stage's own
+    program for all micro-batches."""
     if STAGES not in sliced.attrs:
         return sliced
     stage = rank // int(sliced.attrs["ranks"])
@@ -528,6 +531,6 @@ def before_joining(sliced: Graph, rank: int) -> Graph:
 
 
 def rank_graphs(graph: Graph, passes: Sequence[str], on_pass: OnPass | None = None) -> RankGraphs:
-    """The graphs of a program's ranks."""
+    """Return the graphs of a program's ranks."""
     kind = StageGraphs if STAGES in graph.attrs else RankGraphs
     return kind(graph, passes, on_pass)

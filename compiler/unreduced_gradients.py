@@ -1,8 +1,8 @@
-"""Finds the gradients that no collective of the script reduces, in stand-alone and hybrid mode.
+"""Finds gradients that no collective of the script reduces, in stand-alone and hybrid mode.
 
-These modes run the script's own collectives as written. Every rank feeds rows of its own, so that what is computed
-from them is the rank's own, until a collective makes it agree. A parameter that is updated by something of the rank's
-own differs between ranks from the first step on.
+These modes run the script's own collectives as written. Every rank feeds its own rows, so values computed from them
+differ between ranks until a collective makes them agree. A parameter updated by such a value differs between ranks from
+the first step on.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.control.regions import is_stack_of_parameters
 
 LISTED = 8
-"""Names of parameters that the warning spells out."""
+"""Number of parameter names that the warning lists."""
 
 
 def warning_of_own_gradients(graph: Graph, mode: str) -> str:
-    """What to tell the user of a differentiated graph of a mode in which ranks exchange what the script says; "" where
-    all gradients are reduced, and in stand-alone mode where the graph exchanges nothing: each rank is a job of its own
-    then."""
+    """Return the warning for a differentiated graph in a mode whose communication is written in the script. Return ""
+    if all gradients are reduced, and in stand-alone mode if the graph has no communication: each rank is then a
+    separate job."""
     names = unreduced(graph) if decided_by_script(graph, mode) else []
     if not names:
         return ""
@@ -33,16 +33,16 @@ def warning_of_own_gradients(graph: Graph, mode: str) -> str:
 
 
 def decided_by_script(graph: Graph, mode: str) -> bool:
-    """Whether the script's own collectives decide how ranks compute together, so that no single device does the same:
-    in hybrid mode, and in stand-alone mode if ranks meet in the graph."""
+    """Return whether only the script's own collectives define how ranks compute together, so that no single device
+    computes the same: in hybrid mode, and in stand-alone mode if the graph has collectives."""
     nodes = (node for each in graph.graphs() for node in each.nodes)
     meets = any(isinstance(node.op, Collective) and node.op.communicates for node in nodes)
     return mode == "hybrid_parallel" or (mode == "stand_alone" and meets)
 
 
 def unreduced(graph: Graph) -> list[str]:
-    """Parameters, in the order of the graph, whose gradient is the rank's own where it updates them or is returned.
-    Those with `layerwise_parallel` differ by intent."""
+    """Return the names of parameters, in the order of the graph, that are updated from values of one rank only, or
+    whose gradient of this kind is returned. Those with `layerwise_parallel` differ by intent."""
     own = own_values(graph)
     gradients = {name for node in graph.nodes for name in gradient_names(node)}
     updated: set[str] = set()
@@ -61,7 +61,8 @@ def unreduced(graph: Graph) -> list[str]:
 
 
 def own_values(graph: Graph) -> set[Value]:
-    """The values that depend on what this rank alone has, and went through no collective that makes them agree."""
+    """Return the values that depend on this rank's own data and did not pass through a collective that makes ranks
+    agree."""
     own: set[Value] = {p for p in graph.parameters if p.kind == "input" or _by_intent(p)}
     for node in graph.nodes:
         if not _agrees(node) and any(value in own for value in node.inputs):
@@ -70,8 +71,9 @@ def own_values(graph: Graph) -> set[Value]:
 
 
 def _agrees(node: Node) -> bool:
-    """Whether ranks have the results of a node alike: of a collective, or of one that runs a graph with such a
-    collective. Which of its results went through it is not followed, so that no reduction is missed."""
+    """Return whether a node's results are equal on all ranks: it is a collective, or runs a graph with such a
+    collective. Results of a region are not tracked one by one, so the check never reports a reduced gradient as
+    missing."""
     agrees = isinstance(node.op, Collective) and node.op.agrees
     return agrees or any(_agrees(inner) for region in node.regions for inner in region.nodes)
 

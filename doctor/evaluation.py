@@ -1,4 +1,4 @@
-"""This module says what an expression of a script stands for, as far as its text says: nothing is run."""
+"""Static evaluation of a script's expressions: values are derived from the text and nothing is run."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from mspc.mindspore_api.ops.primitive import Primitive
 
 @dataclass(frozen=True, eq=False)
 class OwnModule:
-    """A module of the script's own."""
+    """A module that belongs to the script."""
 
     file: ScriptFile
 
 
 @dataclass(frozen=True)
 class OwnClass:
-    """A class of the script's own, and where it stands."""
+    """A class that the script defines, with its file and the scope that encloses it."""
 
     file: ScriptFile
     scope: Scope
@@ -47,17 +47,17 @@ class OwnClass:
 
 @dataclass(frozen=True)
 class OwnInstance:
-    """An object of a class of the script's own."""
+    """An object of a class that the script defines."""
 
     cls: OwnClass
 
 
 Value = Any
-"""PublicModule, Public, Instance, OwnModule, OwnClass, OwnInstance; MISSING for what mspc lacks; None: not known."""
+"""PublicModule, Public, Instance, OwnModule, OwnClass or OwnInstance; MISSING if mspc lacks the name; None: unknown."""
 
 
 class KnownValues:
-    """What the names and expressions of a program stand for."""
+    """Values of the names and expressions of a program, computed on demand and cached."""
 
     def __init__(self, program: ScriptFiles) -> None:
         self.program = program
@@ -68,12 +68,12 @@ class KnownValues:
         self.given = _given_names(program)
 
     def value(self, file: ScriptFile, scope: Scope, node: ast.AST | None) -> Value:
-        """What an expression stands for where it stands."""
+        """Return the value of an expression in its scope; None if it is unknown."""
         if node is None:
             return None
         key = (node, scope)
         if key not in self._values:
-            self._values[key] = None  # of what stands for itself nothing is known
+            self._values[key] = None  # the value of a definition that refers to itself is unknown
             self._values[key] = self._value(file, scope, node)
         return self._values[key]
 
@@ -89,7 +89,7 @@ class KnownValues:
         return None
 
     def name(self, file: ScriptFile, scope: Scope, name: str, use: ast.AST | None = None) -> Value:
-        """What a name stands for in a scope. use: where it is read, None for its end."""
+        """Return the value of a name in a scope. use: the node that reads it; None for the value at the scope's end."""
         owner = scope.owner(name)
         if owner is not None:
             known = owner.in_force(name, use) if use is not None and owner is scope else owner.bindings[name]
@@ -99,7 +99,7 @@ class KnownValues:
         return self._starred(file, scope.top, name)
 
     def _starred(self, file: ScriptFile, top: Scope, name: str) -> Value:
-        """A name that only an `import *` can have brought; MISSING where all of these are mspc's and none has it."""
+        """Return a name that only an `import *` can bring; MISSING if all such modules are mspc's and none has it."""
         found: list[Value] = []
         for module, level in top.stars:
             source = self.module(file, module, level)
@@ -120,8 +120,10 @@ class KnownValues:
         return (here[-1] if here else MISSING) if found else None
 
     def last_star(self, file: ScriptFile, top: Scope, below: tuple[Scope, ...] = ()) -> PublicModule | None:
-        """The module of mspc from which the last `import *` of a file, or of one that it takes all names of, brings
-        names."""
+        """Return the module of mspc named by the last `import *` of a file; None if there is none.
+
+        Modules of the script that the file imports with `*` are searched, too.
+        """
         for module, level in reversed(top.stars):
             source = self.module(file, module, level)
             if isinstance(source, PublicModule):
@@ -134,7 +136,7 @@ class KnownValues:
         return None
 
     def binding(self, file: ScriptFile, scope: Scope, binding: Binding) -> Value:
-        """What one binding of a name gives it."""
+        """Return the value that one binding gives its name."""
         if binding not in self._bound:
             self._bound[binding] = None
             self._bound[binding] = self._binding(file, scope, binding)
@@ -167,7 +169,7 @@ class KnownValues:
         return OwnInstance(found) if isinstance(found, OwnClass) else None
 
     def module(self, file: ScriptFile, name: str, level: int) -> Value:
-        """The module of an import statement."""
+        """Return the module of an import statement; MISSING if mspc has no such module, None if it is unknown."""
         first, _, path = name.partition(".")
         if not level and first in PUBLIC:
             if module_exists(path):
@@ -177,7 +179,7 @@ class KnownValues:
         return None if own is None else OwnModule(own)
 
     def imported(self, file: ScriptFile, module: str, level: int, name: str) -> Value:
-        """What `from module import name` brings."""
+        """Return the value that `from module import name` binds."""
         source = self.module(file, module, level)
         if isinstance(source, OwnModule):
             found = self.attribute(source, name)
@@ -188,7 +190,7 @@ class KnownValues:
         return member(source, name) if isinstance(source, PublicModule) else source
 
     def attribute(self, base: Value, name: str) -> Value:
-        """An attribute of a value."""
+        """Return an attribute of a value; MISSING if mspc lacks it, None if it is unknown."""
         match base:
             case PublicModule():
                 return member(base, name)
@@ -219,12 +221,12 @@ class KnownValues:
             return _one([self.value(base.cls.file, scope, node) for node, scope in stored])
         public = self.public_bases(base.cls)
         if name in self.given or name.startswith("_") or not public:
-            return None  # names with an underscore are those of classes below, elsewhere
+            return None  # a name with an underscore may belong to a subclass in another file
         found = [_of_instance(each, name) for each in public]
         return next((value for value in found if value is not MISSING), MISSING)
 
     def public_bases(self, cls: OwnClass, below: tuple[ast.ClassDef, ...] = ()) -> list[Instance] | None:
-        """The classes of mspc that a class derives from; None if it derives from others that are not known."""
+        """Return the classes of mspc from which a class derives; None if a base is unknown."""
         found: list[Instance] = []
         if cls.node in below or any(word.arg == "metaclass" for word in cls.node.keywords):
             return None
@@ -241,7 +243,7 @@ class KnownValues:
         return found
 
     def stored_in(self, cls: OwnClass) -> dict[str, list[tuple[ast.expr, Scope]]]:
-        """What methods of a class assign to attributes of `self`."""
+        """Return the expressions that a class's methods assign to attributes of `self`, each with its scope."""
         if cls.node not in self._stored:
             found: dict[str, list[tuple[ast.expr, Scope]]] = {}
             inside = cls.scope.inner.get(cls.node)
@@ -284,7 +286,7 @@ class KnownValues:
 
 
 def imported_by(call: ast.Call) -> ast.Constant | None:
-    """The name of the module that a call of `importlib.import_module` brings, if the text says it."""
+    """Return the constant module name of an `importlib.import_module` call; None for other calls and relative names."""
     match call:
         case ast.Call(
             func=ast.Name(id="import_module") | ast.Attribute(value=ast.Name(id="importlib"), attr="import_module"),
@@ -295,7 +297,7 @@ def imported_by(call: ast.Call) -> ast.Constant | None:
 
 
 def _object_of(cls: Value) -> Value:
-    """An object of a class."""
+    """Return an instance of a class; None if the value is not a known class."""
     if isinstance(cls, OwnClass):
         return OwnInstance(cls)
     return Instance(cls.found, cls.name) if isinstance(cls, Public) and inspect.isclass(cls.found) else None
@@ -309,7 +311,7 @@ def _of_instance(base: Instance, name: str) -> Value:
 
 
 def _one(values: list[Value]) -> Value:
-    """The one thing that several bindings of a name give; None if they give several."""
+    """Return the value on which several bindings of a name agree; None if they differ."""
     first = values[0]
     if len(values) == 1 or all(value is MISSING for value in values):
         return first
@@ -321,7 +323,7 @@ def _one(values: list[Value]) -> Value:
 
 
 def _given_names(program: ScriptFiles) -> frozenset[str]:
-    """Names that the program itself gives to attributes of anything: assigned, defined in a class, or set by name."""
+    """Return the attribute names that the program itself creates: assigned, defined in a class, or set by `setattr`."""
     found: set[str] = set()
     for file in program.files:
         for node in walk(file.tree):
@@ -341,7 +343,7 @@ def _given_names(program: ScriptFiles) -> frozenset[str]:
 
 
 class _Everything(frozenset[str]):
-    """Holds every name: of a program that is not read completely."""
+    """A set that contains every name, for a program that is not read completely."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -349,14 +351,14 @@ class _Everything(frozenset[str]):
 
 Routine = ast.FunctionDef | ast.AsyncFunctionDef
 _PLAIN = frozenset(("staticmethod", "classmethod", "property", "abstractmethod", "setter", "getter", "deleter"))
-"""Decorators that call nothing: others may hand a function to whoever calls it."""
+"""Decorators that call nothing. Any other decorator may pass the function to a caller."""
 
 
 @dataclass
 class _CodeBlock:
-    """What runs together: the statements of a module, or of a function, without those of functions inside.
+    """Code that runs as one: the statements of a module or of a function, without those of inner functions.
 
-    names: what it mentions. imports: statements. inside: functions and classes that it defines.
+    names: all names it mentions. imports: its import statements. inside: functions and classes that it defines.
     """
 
     file: ScriptFile
@@ -366,9 +368,11 @@ class _CodeBlock:
 
 
 class Reach:
-    """The modules, functions and classes that the run of a script may come to. A function counts where code that is
-    reached mentions its name; a method, where its class is reached, too, or where what its class derives from may call
-    it. So what is listed as not reached is not, unless names are put together while it runs."""
+    """The modules, functions and classes that a run of the script may reach.
+
+    A function is reached if reached code mentions its name. A method is reached if, in addition, its class is reached,
+    or if a base of its class may call it. Code reported as unreached is unreached unless names are built at run time.
+    """
 
     def __init__(self, evaluation: KnownValues) -> None:
         self._evaluation = evaluation
@@ -383,7 +387,7 @@ class Reach:
         self._go_on()
         own = [node for node in script.tree.body if isinstance(node, Routine | ast.ClassDef)]
         if not any(node in self.functions or node in self._classes for node in own):
-            # It only defines what others call: mspc compile net.py:Net()
+            # It only defines names that others call: mspc compile net.py:Net()
             self._mention({node.name for node in own})
             self._go_on()
 
@@ -404,7 +408,7 @@ class Reach:
             self._mention(part.names)
 
     def _rename(self, file: ScriptFile, statement: ast.Import | ast.ImportFrom) -> None:
-        """`from a import b as c`: whoever mentions c mentions b."""
+        """Handle `from a import b as c`: code that mentions c mentions b."""
         for alias in statement.names:
             if alias.asname and isinstance(statement, ast.ImportFrom):
                 if alias.asname in self._names:
@@ -421,7 +425,7 @@ class Reach:
             self._waiting_for[node.name].append(found)
 
     def _may_call(self, found: _Definition) -> bool:
-        """Whether Python, or a class that the method's class derives from, may call it."""
+        """Return whether Python itself, or a base of the method's class, may call the method."""
         assert found.cls is not None
         assert not isinstance(found.node, str)
         name = found.node.name
@@ -459,7 +463,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class _Definition:
-    """A definition, or the other name of one. cls: the class that a method belongs to."""
+    """A definition, or an alias of one. cls: the class of a method, None for a function."""
 
     file: ScriptFile
     node: Routine | ast.ClassDef | str
@@ -495,7 +499,7 @@ def _part_of(file: ScriptFile, body: list[ast.stmt]) -> _CodeBlock:
 
 
 def _lists_names(node: ast.AST) -> bool:
-    """`__all__ = [...]` calls nothing."""
+    """Return whether a node assigns `__all__`, which lists names without calling them."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
     return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
 

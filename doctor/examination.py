@@ -1,4 +1,4 @@
-"""An examination goes through the files of a script and collects what mspc lacks or ignores."""
+"""Examination of a script's files: a list of the names and arguments that mspc lacks or ignores."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from mspc.mindspore_api.setting_kind import Reason, Setting, Table
 from mspc.mindspore_api.settings import missing_file
 
 FILES_BEHIND_ERROR = 8
-"""Files that may be read to tell what else the one lacks in which an import failed."""
+"""Most files that are read to find what else is missing in the file in which an import failed."""
 _CATCHES = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
 _ASKS = re.compile(r"version|^hasattr$|TYPE_CHECKING|find_spec", re.IGNORECASE)
-"""Names in a condition by which a script finds out what there is."""
+"""Names in a condition by which a script tests which features are available."""
 
 
 def examine(script: Path, for_gpu: bool = False) -> list[Finding]:
-    """What a script and its own modules use that mspc lacks or ignores, in the order of its files and their lines.
+    """List the uses, in a script and its own modules, of names that mspc lacks or ignores, by file and line.
 
     Args:
-        for_gpu: what they call that has no kernel of its own for GPUs is listed, too.
+        for_gpu: also list calls of functions that have no kernel of their own for GPUs.
 
     Raises:
         MspcError: a file is missing, cannot be read, or is not Python.
@@ -64,8 +64,9 @@ def examine(script: Path, for_gpu: bool = False) -> list[Finding]:
 
 
 def examine_alone(script: Path) -> list[Finding]:
-    """What one file uses, read with no more than FILES_BEHIND_ERROR of those it imports from, so that it takes as long
-    in a tree of thousands. What others may have given it is not listed as lacking.
+    """List the findings in one file, reading at most FILES_BEHIND_ERROR files in all.
+
+    The limit bounds the time in a tree of thousands of files. Names that unread files may define are not listed.
 
     Raises:
         MspcError: the file is missing, cannot be read, or is not Python.
@@ -77,7 +78,7 @@ def examine_alone(script: Path) -> list[Finding]:
 
 @contextlib.contextmanager
 def _deep_calls(script: Path) -> Generator[None]:
-    """Scripts chain hundreds of methods."""
+    """Raise the recursion limit, as scripts chain hundreds of methods. Raise MspcError if it is still exceeded."""
     try:
         with deep_calls():
             yield
@@ -86,7 +87,7 @@ def _deep_calls(script: Path) -> Generator[None]:
 
 
 class _Examiner:
-    """Reads one file. reach: what the script comes to, None if it comes to everything. for_gpu: see `examine`."""
+    """Reader of one file. reach: the code that a run may reach, None for all of it. for_gpu: see `examine`."""
 
     def __init__(
         self, evaluation: KnownValues, file: ScriptFile, reach: Reach | None = None, for_gpu: bool = False
@@ -182,7 +183,7 @@ class _Examiner:
         self._add(LACKS, name, node, instead_of(base, path.rpartition(".")[2], name), guarded)
 
     def _expression(self, node: ast.AST, scope: Scope, guarded: bool) -> None:
-        """An expression and all that is in it; no recursion, as sums of hundreds of terms nest."""
+        """Examine an expression and all subexpressions, without recursion because sums of hundreds of terms nest."""
         waiting = [(node, scope, guarded)]
         while waiting:
             node, scope, guarded = waiting.pop()
@@ -203,7 +204,10 @@ class _Examiner:
         self._member(node.value, node.attr, _end_of(node), scope, guarded)
 
     def _member(self, owner: ast.expr, name: str, place: ast.AST, scope: Scope, guarded: bool) -> None:
-        """Says where `owner` has no `name`. What lacks itself, or holds what does, was named where it comes from."""
+        """Report a use of `name` that `owner` lacks, unless `owner` itself or the value it stores is missing.
+
+        A missing owner was already reported at the place that imports it.
+        """
         base = self.evaluation.value(self.file, scope, owner)
         if base is MISSING or self.evaluation.attribute(base, name) is not MISSING:
             return
@@ -259,13 +263,13 @@ class _Examiner:
 
 
 def _end_of(node: ast.Attribute) -> ast.AST:
-    """Where the attribute's own name stands."""
+    """Return a node at the position of the attribute's own name."""
     line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
     return ast.Name(node.attr, ast.Load(), lineno=line, col_offset=end - len(node.attr.encode()))
 
 
 def _with_spread(call: ast.Call, scope: Scope) -> ast.Call:
-    """The call with the entries of a dict in the place of `**name`, where the text of the file has it."""
+    """Return the call with `**name` replaced by the entries of its dict, if the file's text shows that dict."""
     keywords: list[ast.keyword] = []
     for word in call.keywords:
         value: ast.AST | None = word.value
@@ -287,7 +291,7 @@ def _defaults(arguments: ast.arguments) -> list[ast.AST]:
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler takes a missing name and continues."""
+    """Return whether a handler catches the error of a missing name and continues."""
     if any(isinstance(node, ast.Raise) for node in handler.body):
         return False
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
@@ -295,28 +299,28 @@ def _catches(handler: ast.ExceptHandler) -> bool:
 
 
 def _asks(test: ast.AST) -> bool:
-    """Whether a condition asks what there is: for a version, an attribute, or a module."""
+    """Return whether a condition tests for a version, an attribute, or a module."""
     names = [getattr(node, "id", "") or getattr(node, "attr", "") for node in walk(test)]
     return any(isinstance(name, str) and _ASKS.search(name) for name in names)
 
 
 LACKS = "lacks"
-"""mspc has no such name or argument: a script fails there."""
+"""mspc has no such name or argument: the script fails at this place."""
 IGNORED = "ignored"
-"""mspc takes it, and it changes nothing."""
+"""mspc accepts it without any effect."""
 NOTE = "note"
-"""mspc lacks it, and the script is ready for that: under `try`, `hasattr` or a test of the version."""
+"""mspc lacks it, but the script handles that: it is under `try`, `hasattr` or a test of the version."""
 UNREACHED = "unreached"
-"""mspc lacks it, and the script does not come there: nothing that runs mentions the function around it."""
+"""mspc lacks it, but the script does not reach it: no code that runs mentions the function around it."""
 PLAIN = "plain"
-"""mspc has it, without a kernel of its own for GPUs: it runs there through CuPy, in more launches."""
+"""mspc has it, but without its own kernel for GPUs: it runs there through CuPy, in more launches."""
 KINDS = (LACKS, IGNORED, NOTE, UNREACHED, PLAIN)
 
 
 @dataclass(frozen=True)
 class Finding:
     """One use. kind: of KINDS. name: in full, as `mindspore.ops.Foo` or `mindspore.nn.Dense(foo)`. file, line, column:
-    where, from 1. instead: what to write, or why it changes nothing; "" if nothing is known."""
+    its position, from 1. instead: a replacement, or the reason it has no effect; "" if nothing is known."""
 
     kind: str
     name: str
@@ -338,19 +342,19 @@ class Finding:
 
 
 def lacking(findings: Sequence[Finding]) -> list[Finding]:
-    """Those that make a script fail."""
+    """Return the findings that make a script fail."""
     return [finding for finding in findings if finding.kind == LACKS]
 
 
 ALIKE = 0.8
-"""Names that are less alike are not offered: most names that mspc lacks are no slips."""
+"""Least similarity of a suggested name: most names that mspc lacks are not misspelled."""
 
 
 @cache
 def instead_of(base: PublicModule | Instance | None, name: str, full: str) -> str:
-    """A known replacement or reason, else if the name stands, else names that are like it; "" without any.
+    """Return a known replacement or reason, else another module with this name, else similar names, else "".
 
-    base: where the script looks for it. full: what the script calls it, in full.
+    base: the module or class in which the script looks for it. full: its full name in the script.
     """
     first, _, path = full.partition(".")
     known = said_of(path, f"{first}.")
@@ -374,13 +378,15 @@ def _ratio(one: str, other: str) -> float:
 
 
 OPEN = object()
-"""Stands for a value that the text does not tell."""
+"""Placeholder for a value that cannot be derived from the text."""
 
 
 @dataclass(frozen=True)
 class Misfit:
-    """An argument that is not taken, or changes nothing. kind: as of a Finding. what: the argument, "" for the call.
-    node: where it stands."""
+    """An argument that is not accepted or has no effect.
+
+    kind: as of a Finding. what: the argument, "" for the whole call. node: its position. why: the reason or a hint.
+    """
 
     kind: str
     what: str
@@ -389,7 +395,7 @@ class Misfit:
 
 
 def misfits(callee: Public, call: ast.Call, values: Mapping[ast.AST, Any]) -> Iterator[Misfit]:
-    """What is wrong with the arguments of a call, as far as its text says. values: of the expressions among them."""
+    """Yield the misfits among the arguments of a call that its text shows. values: values of argument expressions."""
     is_routine = inspect.isclass(callee.found) or inspect.isroutine(callee.found)
     why = why_without_effect(callee.found) if is_routine else ""
     if why:
@@ -412,7 +418,7 @@ def misfits(callee: Public, call: ast.Call, values: Mapping[ast.AST, Any]) -> It
 
 
 def _respelled(call: ast.Call, own: Callable[[str], str]) -> ast.Call:
-    """The call with the function's own names of arguments in place of others that it takes for them."""
+    """Return the call with the names of keyword arguments replaced by the function's own spelling."""
     words = [ast.copy_location(ast.keyword(own(w.arg), w.value), w) if w.arg else w for w in call.keywords]
     return ast.copy_location(ast.Call(call.func, call.args, words), call)
 
@@ -426,7 +432,7 @@ def _of_operator(cls: type[Primitive], call: ast.Call) -> Iterator[Misfit]:
 
 
 def _signature(callee: Public) -> list[inspect.Parameter] | None:
-    """The parameters that a call gives; None if they are not known."""
+    """Return the parameters that a call can pass, without a bound `self`; None if they are unknown."""
     if not (inspect.isclass(callee.found) or inspect.isroutine(callee.found)):
         return None
     found = _parameters(callee.found)
@@ -470,7 +476,7 @@ def _unknown(call: ast.Call, names: list[str] | tuple[str, ...], most: int) -> I
 
 
 def _by_name(callee: Public, call: ast.Call) -> Mapping[str, tuple[ast.AST, ast.AST]]:
-    """(where it stands, its value) of each argument by its name."""
+    """Return (node for its position, value node) of each argument by its name."""
     parameters = [each for each in _signature(callee) or () if each.kind is each.POSITIONAL_OR_KEYWORD]
     found: dict[str, tuple[ast.AST, ast.AST]] = {
         each.name: (node, node) for each, node in zip(parameters, call.args, strict=False)
@@ -517,12 +523,12 @@ def _why(reason: Reason, known: Any) -> str:
         return ""
     try:
         return reason(known)
-    except (TypeError, AttributeError, ValueError):  # a value that the setting refuses: the run says so
+    except (TypeError, AttributeError, ValueError):  # a value that the setting refuses: the run reports it
         return ""
 
 
 def constant(node: ast.AST, values: Mapping[ast.AST, Any]) -> Any:
-    """The value of an expression where the text tells it, else OPEN."""
+    """Return the value of an expression if the text shows it, else OPEN."""
     found = values.get(node)
     if isinstance(found, Public):
         return found.found if isinstance(found.found, str | int | float | bool) else OPEN

@@ -1,4 +1,4 @@
-"""A program is the files of a script: its own, and the modules that it imports from beside it and from its packages."""
+"""The files of a script: its own file and the modules that it imports from its folder and its packages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mspc.ir.files.regular import check_regular
 from mspc.ir.late_dataclass import dataclass
 
 PUBLIC = ("mindspore", "mspc")
-"""First names of the modules that scripts have from mspc."""
+"""Top-level names of the modules that mspc provides to scripts."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScriptFile:
-    """A Python file that was read. path: of the file. shown: its name in messages. tree: what it says."""
+    """A Python file that was read. path: its path. shown: its name in messages. tree: its syntax tree."""
 
     path: Path
     shown: str
@@ -27,13 +27,13 @@ class ScriptFile:
     lines: tuple[str, ...]
 
     def column(self, line: int, offset: int) -> int:
-        """Characters before an offset in bytes of UTF-8, counted from 1."""
+        """Return the column, counted in characters from 1, of an offset in bytes of UTF-8."""
         text = self.lines[line - 1] if line <= len(self.lines) else ""
         return len(text.encode()[:offset].decode(errors="ignore")) + 1
 
 
 def read_source(path: Path, shown: str | None = None) -> ScriptFile:
-    """A file as a tree.
+    """Read and parse a file. shown: its name in messages, None for its path.
 
     Raises:
         MspcError: it is missing, cannot be read, or is not Python.
@@ -64,10 +64,11 @@ def read_source(path: Path, shown: str | None = None) -> ScriptFile:
 
 
 class ScriptFiles:
-    """A script and the modules of its own: in the folders in which Python would look for them (the script's, the one
-    that holds its package, those of PYTHONPATH), installed libraries left out.
+    """A script and its own modules, without installed libraries.
 
-    most: how many files may be read, None for all. Of what is in the others nothing is known then.
+    Modules are searched in the folders in which Python would look for them: the script's folder, the folder that holds
+    its package, and those of PYTHONPATH. most: how many files may be read, None for all; the contents of the others are
+    unknown.
 
     Raises:
         MspcError: a file is missing, cannot be read, or is not Python.
@@ -76,7 +77,7 @@ class ScriptFiles:
     def __init__(self, script: Path, most: int | None = None) -> None:
         self.most = most
         self.is_complete = True
-        """Whether every file that was requested could be read within `most`."""
+        """False if a requested file was not read because of `most`."""
         self.script = read_source(script)
         self.roots = _roots(script)
         self._read: dict[Path, ScriptFile] = {_real(script): self.script}
@@ -84,7 +85,7 @@ class ScriptFiles:
 
     @cached_property
     def files(self) -> list[ScriptFile]:
-        """The script and the modules that are imported from it, in the order of their imports."""
+        """The script and the modules that it imports, directly or not, in the order of their imports."""
         found = {self.script: None}
         waiting = [self.script]
         while waiting:
@@ -94,8 +95,8 @@ class ScriptFiles:
         return list(found)
 
     def module(self, file: ScriptFile, name: str, level: int) -> ScriptFile | None:
-        """The file behind `import name` in a file, or behind `from ..name import` with as many dots as `level`; None
-        if it is none of the script's own."""
+        """Return the file that `import name`, or `from ..name import` with `level` dots, reads; None if it is not the
+        script's own."""
         if level:
             folder = file.path.parent
             for _ in range(level - 1):
@@ -111,7 +112,7 @@ class ScriptFiles:
                 yield from self.imports(file, node)
 
     def imports(self, file: ScriptFile, node: ast.Import | ast.ImportFrom) -> Iterator[ScriptFile]:
-        """The other files of the script's own that an import statement of a file runs."""
+        """Yield the script's other files that an import statement of a file runs."""
         names: list[tuple[str, int]] = []
         if isinstance(node, ast.Import):
             names = [(alias.name, 0) for alias in node.names]
@@ -165,7 +166,7 @@ def _roots(script: Path) -> list[Path]:
 
 
 _LEAVES = frozenset("arg asname attr conversion ctx id kind level lineno module name op ops tag type_comment".split())
-"""Fields that hold texts, numbers, or nodes without anything of interest inside."""
+"""AST fields that hold texts, numbers, or nodes without relevant children."""
 
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 
@@ -176,7 +177,7 @@ def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
 
 
 def children(node: ast.AST) -> tuple[ast.AST, ...]:
-    """The nodes right below one, apart from operators, contexts and constants; they are stored with it."""
+    """Return the direct children of a node except operators, contexts and constants; the result is cached in it."""
     found = node.__dict__.get("children_of_doctor")
     if found is None:
         made: list[ast.AST] = []
@@ -191,7 +192,7 @@ def children(node: ast.AST) -> tuple[ast.AST, ...]:
 
 
 def statements(*nodes: ast.AST) -> Iterator[ast.AST]:
-    """The statements, and all inside them, level by level: no expressions."""
+    """Yield the statements and all statements inside them, level by level, without expressions."""
     waiting: Iterable[ast.AST] = nodes
     while waiting:
         yield from waiting
@@ -200,7 +201,7 @@ def statements(*nodes: ast.AST) -> Iterator[ast.AST]:
 
 
 def walk(*nodes: ast.AST) -> Iterator[ast.AST]:
-    """The nodes and all below them, level by level."""
+    """Yield the nodes and all their descendants, level by level."""
     waiting: Iterable[ast.AST] = nodes
     while waiting:
         yield from waiting

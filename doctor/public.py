@@ -1,4 +1,4 @@
-"""This module asks mspc itself for the names that scripts can have: modules, members, attributes, arguments."""
+"""Names that mspc provides to scripts, read from mspc itself: modules, members, attributes, arguments, settings."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from mspc.mindspore_api.setting_kind import Setting, Table, table
 from mspc.ops.op import REGISTRY, Op, has_gpu_kernel
 
 MISSING = object()
-"""What stands for a name that is not there."""
+"""Placeholder for a name that does not exist in mspc."""
 OUTER = ("", "nn", "ops", "mint", "mint.nn", "mint.nn.functional", "train", "dataset", "dataset.vision",
          "dataset.transforms", "parallel", "communication", "amp", "common.initializer", "runtime")  # fmt: skip
-"""Modules whose names are offered where a script looks for them in another one."""
+"""Modules whose names are suggested if a script looks for them in another module."""
 
 
 _SET_BY_COMPILES = frozenset(("parameter_layout_dict",))
-"""Attributes that cells have from a compile."""
+"""Attributes of cells that a compile sets."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class PublicModule:
 
 @dataclass(frozen=True, eq=False)
 class Public:
-    """A class, a function or a constant. found: it. name: what the script calls it, in full. bound: whether calls hand
-    in the object that it belongs to."""
+    """A class, a function or a constant. found: the object itself. name: its full name in the script. bound: whether
+    calls pass the object to which it belongs."""
 
     found: Any
     name: str
@@ -58,31 +58,31 @@ class Public:
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """An object of a class that a script made. name: of the class, as the script calls it. or_below: it may be of a
-    class that derives from this one."""
+    """An object that a script created. name: of its class, as the script writes it. or_below: the object may be of a
+    subclass."""
 
     cls: type
     name: str
     or_below: bool = False
 
     def has(self, name: str) -> bool:
-        """Whether it may have an attribute of that name."""
+        """Return whether it may have an attribute of that name."""
         below = self.cls.__subclasses__() if self.or_below else ()
         return has_attribute(self.cls, name) or any(Instance(cls, "", True).has(name) for cls in below)
 
 
 def module_exists(path: str) -> bool:
-    """Whether there is a public module `mindspore.<path>`."""
+    """Return whether there is a public module `mindspore.<path>`."""
     return home_of(path) is not None
 
 
 def is_own(first: str, path: str) -> bool:
-    """Whether `mspc.<path>` is one of mspc's modules that are not for scripts: nothing is listed of these."""
+    """Return whether `mspc.<path>` is an internal module of mspc; nothing is listed from these."""
     return first == "mspc" and not module_exists(path) and alias.PublicFinder().leaves(path)
 
 
 def member(module: PublicModule, name: str) -> Any:
-    """A PublicModule, a Public, None if nothing more can be known of the name, or MISSING."""
+    """Return a PublicModule or a Public for a name of a module, None if it is unknown, or MISSING."""
     if name.startswith("__"):
         return None
     below = f"{module.path}.{name}".lstrip(".")
@@ -106,7 +106,7 @@ def _attribute(path: str, name: str) -> Any:
 
 
 def names_in(module: PublicModule) -> list[str]:
-    """The public names of a module."""
+    """Return the public names of a module."""
     if not module.path:
         return listed("mspc")
     home = importlib.import_module(home_of(module.path) or module.path)
@@ -115,7 +115,7 @@ def names_in(module: PublicModule) -> list[str]:
 
 
 def places_of(name: str, first: str) -> list[str]:
-    """Full names under which a name can be had elsewhere."""
+    """Return the full names under which OUTER modules provide a name. first: "mindspore" or "mspc"."""
     return [f"{module.name}.{name}" for path in OUTER if _has(module := PublicModule(first, path), name)]
 
 
@@ -124,7 +124,7 @@ def _has(module: PublicModule, name: str) -> bool:
 
 
 def has_attribute(cls: type, name: str) -> bool:
-    """Whether objects of a class may have an attribute, by its definition and what its methods assign."""
+    """Return whether objects of a class may have an attribute, by its definition and the assignments in its methods."""
     if name.startswith("__") or hasattr(cls, name):
         return True
     if issubclass(cls, Primitive):
@@ -137,7 +137,7 @@ def has_attribute(cls: type, name: str) -> bool:
 
 @functools.cache
 def _assigned(cls: type) -> frozenset[str] | None:
-    """Attributes that a class's own text assigns, declares or names; None if they cannot be told from it."""
+    """Return the attributes that a class's own text assigns, declares or names; None if the text does not show them."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     except (OSError, TypeError, SyntaxError):
@@ -157,7 +157,8 @@ def _assigned(cls: type) -> frozenset[str] | None:
 
 
 def result_of(callee: Public) -> Instance | None:
-    """What a call gives: an object of the class that is called, or what the function says by its annotation."""
+    """Return the result of a call: an object of the called class, or of the function's annotated return type; None if
+    it is unknown."""
     if inspect.isclass(callee.found):
         return Instance(callee.found, callee.name)
     function = inspect.unwrap(callee.found) if callable(callee.found) else None
@@ -167,7 +168,7 @@ def result_of(callee: Public) -> Instance | None:
 
 
 def _name_of(cls: Any, first: str) -> str:
-    """The full name of a class of mspc by the outermost module that scripts have it from."""
+    """Return the full name of a class of mspc in the outermost module that provides it to scripts."""
     parts = public_name(getattr(cls, "__module__", "")).split(".")
     modules = [PublicModule(first, ".".join(parts[:count])) for count in range(len(parts) + 1)]
     name = getattr(cls, "__name__", "")
@@ -179,8 +180,7 @@ def _name_of(cls: Any, first: str) -> str:
 
 
 def annotated(cls: Any, name: str) -> Instance | None:
-    """An object that is known to be of a class of mspc; None for a cell or an
-    operator, of which scripts have their own."""
+    """Return an object of a class of mspc or of a subclass; None for cells and operators, which scripts subclass."""
     is_known = inspect.isclass(cls) and cls.__module__.startswith("mspc.") and not issubclass(cls, Primitive | Cell)
     return Instance(cls, name, or_below=True) if is_known else None
 
@@ -198,7 +198,7 @@ _KEYWORDS: dict[str, Table] = {
     "parallel.set_algo_parameters": settings.ALGORITHM,
     "nn.Cell.recompute": settings.RECOMPUTE,
 }
-"""Functions that take the settings of a table and, beside their own arguments, nothing else."""
+"""Functions that accept their own arguments, the settings of a table, and nothing else."""
 _ARGUMENTS: dict[str, Table] = {
     "runtime.set_memory": settings.DEVICE_MEMORY,
     "parallel.AutoParallel.pipeline": settings.AUTO_PARALLEL,
@@ -217,7 +217,7 @@ _ARGUMENTS: dict[str, Table] = {
     "dataset.Dataset.map": _NO_CACHE,
     "dataset.Dataset.batch": _NO_CACHE,
 }
-"""Functions some of whose arguments are settings."""
+"""Functions for which some arguments are settings."""
 _OFF = {
     "disable_loss_repeated_mean": "loss_repeated_mean",
     "enable_fp32_communication": "force_fp32_communication",
@@ -237,25 +237,25 @@ _CALLS: dict[str, str] = {
 
 
 def settings_of(function: Any) -> tuple[Table, bool]:
-    """(the settings that a function, a method or a class takes as arguments, whether it takes no others)"""
+    """Return (the settings that a function, a method or a class accepts as arguments, whether it accepts no others)."""
     keywords = _entry(_KEYWORDS, function)
     return keywords or _entry(_ARGUMENTS, function) or {}, keywords is not None
 
 
 def why_without_effect(function: Any) -> str:
-    """Why the call of a function or a method changes nothing; "" if it does something."""
+    """Return the reason a call of a function or a method has no effect; "" if it has one."""
     return _entry(_CALLS, function) or ""
 
 
 def _entry(by_name: dict[str, Any], function: Any) -> Any:
-    """What stands for a function; only those of its own name are looked up, as that imports their modules."""
+    """Return the entry of a function, or None. Only entries with its own name are resolved: that imports modules."""
     same = [name for name in by_name if name.rpartition(".")[2] == getattr(function, "__name__", "")]
     return next((by_name[name] for name in same if function_named(name) is function), None)
 
 
 @functools.cache
 def function_named(name: str) -> Any:
-    """The function, method or class of that public name.
+    """Return the function, method or class of that public name.
 
     Raises:
         LookupError: there is none.
@@ -270,19 +270,19 @@ def function_named(name: str) -> Any:
 
 
 DEEPEST = 4
-"""Functions that call each other are followed so far."""
+"""Greatest depth to which calls between functions are followed."""
 
 
 def plain_operators(found: Any) -> list[str]:
-    """Names of operators without a kernel for GPUs that a public function, operator or cell may compute with, in order.
+    """Return the sorted names of operators without a kernel for GPUs that a public function, operator or cell may use.
 
-    What a branch would call that is not taken is among them.
+    Operators in branches that are not taken are included.
     """
     return sorted(name for name in _operators(found, DEEPEST) if not has_gpu_kernel(REGISTRY[name]))
 
 
 def _operators(found: Any, depth: int) -> set[str]:
-    """Names of operators that something public is, or that its code mentions."""
+    """Return the name of the operator that a public object is, or the names of those that its code mentions."""
     name = found.__name__ if isinstance(found, type) else type(found).__name__
     if _is_operator(name) and not inspect.isfunction(found):
         return {name}
@@ -294,7 +294,7 @@ def _operators(found: Any, depth: int) -> set[str]:
 
 
 def _codes(found: Any) -> Iterator[CodeType]:
-    """The code of a function, or of a cell's `construct`, with what is defined in it."""
+    """Yield the code of a function, or of a cell's `construct`, and of all functions defined in it."""
     if isinstance(found, type):
         found = vars(found).get("construct")
     code = getattr(inspect.unwrap(found), "__code__", None) if found is not None else None
@@ -306,8 +306,8 @@ def _codes(found: Any) -> Iterator[CodeType]:
 
 
 def _function(name: str) -> Any:
-    """The function, or the operator, of this name in `ops`; None if there is none."""
-    from mspc import ops  # late: only who asks for GPUs needs all of it
+    """Return the function or the operator of this name in `ops`; None if there is none."""
+    from mspc import ops  # late: needed only for an examination for GPUs
 
     found = None if name.startswith("_") else getattr(ops, name, None)
     return found if inspect.isfunction(found) or _is_operator(type(found).__name__) else None

@@ -1,4 +1,4 @@
-"""This module finds the scopes of a file and what binds the names in them, as far as the text shows it."""
+"""Scopes of a file and the bindings of their names, as far as the text shows them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _BINDING = (
 )
 """Nodes that may bind names."""
 _ORDERED = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
-"""Scopes whose statements run one after another."""
+"""Scopes in which statements run one after another."""
 _ALWAYS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef
 """Statements that bind their names whenever they are reached."""
 
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """One place that gives a name its value.
+    """One place at which a name gets a value.
 
     kind: "import" (`module` as it is bound), "from" (`name` of `module`, `level` dots before it), "value" (of
     `node`), "annotated" (an object of the class `node`), "class" (`node`), "self" (an object of the class `node`), or
@@ -42,8 +42,8 @@ class Binding:
 
 @dataclass(eq=False)
 class Scope:
-    """A module, a class, a function or a comprehension. bindings: of each name. stars: modules, with their dots, of
-    which all names are imported. places: the statement, or the part of one, that makes each binding."""
+    """A module, a class, a function or a comprehension. bindings: by name. stars: modules, with their count of dots,
+    from which all names are imported. places: the statement, or the part of one, that makes each binding."""
 
     node: ast.AST
     outer: Scope | None = None
@@ -57,8 +57,8 @@ class Scope:
         return self if self.outer is None else self.outer.top
 
     def owner(self, name: str) -> Scope | None:
-        """The scope whose name this is here; None if no scope of the file has it. Functions do not see the names of
-        the class around them."""
+        """Return the scope that defines a name read in this one; None if no scope of the file does. Functions do not
+        see the names of the class around them."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.bindings and (scope is self or not isinstance(scope.node, ast.ClassDef)):
@@ -72,9 +72,11 @@ class Scope:
             self.places[binding] = place
 
     def in_force(self, name: str, use: ast.AST) -> list[Binding]:
-        """The bindings of a name of this scope that may hold where the scope itself reads it: the last statement of its
-        own block that binds it further up, and those in loops and branches behind that one. All, where the text does
-        not tell their order."""
+        """Return the bindings of a name that may be in force at a use in this scope.
+
+        These are the last earlier statement of the scope's own block that always binds the name, and later ones in
+        loops and branches. All bindings are returned if the text does not show their order.
+        """
         found = self.bindings[name]
         block: list[ast.stmt] = getattr(self.node, "body", []) if isinstance(self.node, _ORDERED) else []
         here = _statement_of(block, use)
@@ -95,7 +97,7 @@ class Scope:
 
 
 def _statement_of(block: list[ast.stmt], node: ast.AST) -> int | None:
-    """The number of the statement of a block in which a node stands."""
+    """Return the index of the statement of a block that contains a node; None if no statement does."""
     place = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
     number = bisect.bisect_left(block, place, key=_end)
     return number if place != (0, 0) and number < len(block) and _start(block[number]) <= place else None
@@ -111,7 +113,7 @@ def _end(statement: ast.stmt) -> tuple[int, int]:
 
 
 def scopes_of(tree: ast.Module) -> Scope:
-    """The scope of a file, with those inside."""
+    """Return the scope of a file with all inner scopes."""
     return _filled(Scope(tree), tree.body)
 
 
@@ -134,7 +136,7 @@ def _filled(scope: Scope, nodes: list[ast.stmt] | list[ast.expr]) -> Scope:
 
 
 def _function(scope: Scope) -> Scope:
-    """Where `:=` binds: not in a comprehension."""
+    """Return the scope in which `:=` binds: the nearest one that is not a comprehension."""
     while isinstance(scope.node, Comprehension) and scope.outer is not None:
         scope = scope.outer
     return scope
@@ -166,7 +168,7 @@ def _inner(outer: Scope, node: Inner) -> Scope:
 
 
 def _own_nodes(nodes: list[ast.stmt] | list[ast.expr]) -> Iterator[ast.AST]:
-    """The nodes of one scope: inner scopes count, what is inside them does not."""
+    """Yield the nodes of one scope: the nodes of inner scopes themselves, but not their contents."""
     waiting: list[ast.AST] = [*reversed(nodes)]
     while waiting:
         node = waiting.pop()
@@ -185,7 +187,7 @@ def _own_nodes(nodes: list[ast.stmt] | list[ast.expr]) -> Iterator[ast.AST]:
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[str, Binding]]:
-    """(name, what it is) of everything that a node binds, without what is inside it."""
+    """Yield (name, binding) of every name that a node itself binds, without those bound by nodes inside it."""
     match node:
         case ast.Import():
             for alias in node.names:
@@ -231,7 +233,7 @@ def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, Binding]
 
 
 def _targets(target: ast.expr) -> Iterator[str]:
-    """Names that an assignment to this binds."""
+    """Yield the names that an assignment to this target binds."""
     for node in walk(target):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
             yield node.id

@@ -1,5 +1,4 @@
-"""The builder is the only maker of nodes: it infers the type, fills in scope and source spans, and appends or inserts.
-"""
+"""The builder of nodes: it infers the type, fills in scope and source spans, and appends the node to a list."""
 
 from __future__ import annotations
 
@@ -12,15 +11,15 @@ from mspc.ir.types import BOOL, DType, TensorType, Type, is_too_large
 
 
 class TypedOp(OpLike, Protocol):
-    """An operator that can tell the type of its result."""
+    """An operator that can infer the type of its result."""
 
     def infer(self, *types: TensorType) -> Type: ...
 
 
 class Builder:
-    """Emits nodes into `nodes`, a list in run order (a graph's own list, or one that a pass is building).
+    """Emitter of nodes into `nodes`, a list in run order (a graph's own list, or one that a pass is building).
 
-    `scope`, `frames`, `phase`, `forward` are given to every node emitted until they are changed.
+    Every emitted node gets the current `scope`, `frames`, `phase` and `forward`.
     """
 
     def __init__(self, graph: Graph, nodes: list[Node] | None = None) -> None:
@@ -31,13 +30,13 @@ class Builder:
         self.phase = "forward"
         self.forward: Node | None = None
         self.inner_gradients: dict[Value, Any] = {}
-        """Gradients that an OwnGradient differentiated earlier gives for another one (see `OwnGradient.inner`)."""
+        """Gradients that an OwnGradient differentiated earlier makes for another one (see `OwnGradient.inner`)."""
 
     def emit(self, op: TypedOp, *inputs: Value, name: str = "", instance: str = "") -> Node:
         """Append `op(*inputs)`.
 
         Raises:
-            MspcError: the operands' types do not fit, at the current source line.
+            MspcError: the operands' types do not fit; its place is the current source line.
         """
         try:
             refuse_bool(op, [value.type for value in inputs])
@@ -57,18 +56,18 @@ class Builder:
         return node
 
     def constant(self, value: Any, dtype: DType) -> Constant:
-        """A scalar (or small array) constant of an element type."""
+        """Return a scalar (or small array) constant of an element type."""
         return Constant(value, dtype)
 
     def like(self, node: Node) -> Builder:
-        """Take scope and source spans from `node` for what is emitted next."""
+        """Take scope and source spans from `node` for the next nodes. Return the builder."""
         self.scope = node.scope
         self.frames = node.frames
         return self
 
 
 def refuse_bool(op: TypedOp, types: Sequence[Type]) -> None:
-    """Raises MspcError where an operator that computes with numbers alone is given Bool."""
+    """Raise MspcError if an operator that takes only numbers gets a Bool operand."""
     if getattr(op, "takes_bool", True):
         return
     for index, type in enumerate(types):
@@ -78,14 +77,14 @@ def refuse_bool(op: TypedOp, types: Sequence[Type]) -> None:
 
 
 def refuse_large(name: str, type: Type) -> None:
-    """Raises MspcError where a value has a tensor that no text and no memory may hold."""
+    """Raise MspcError if a value has a tensor that is too large for any text or memory."""
     for element in element_types(type):
         if is_too_large(element.shape):
             raise MspcError(f"{name}: {element} has more elements than any memory holds")
 
 
 def refuse_complex(op: TypedOp, types: Sequence[Type]) -> None:
-    """Raises MspcError where an operator that knows real numbers alone is given complex ones."""
+    """Raise MspcError if an operator that takes only real numbers gets a complex operand."""
     if getattr(op, "takes_complex", False):
         return
     for index, type in enumerate(types):

@@ -1,4 +1,4 @@
-"""This module compares two graphs. Tests use it to prove that a text reads back to what was printed."""
+"""Comparison of graphs. Tests use it to prove that a printed text reads back to an equal graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PARAMETER_FIELDS = ("name", "kind", "type", "trainable", "layout", "global_type
 
 
 def difference(a: Graph, b: Graph) -> str:
-    """The first difference in words, "" for equal graphs. A `forward` outside the graph counts as none."""
+    """Return the first difference in words, "" for equal graphs. A `forward` outside the graph counts as none."""
     mine, other = a.graphs(), b.graphs()
     places: dict[Value, str] = {}
     for graph in (*mine, *other):
@@ -35,7 +35,7 @@ def difference(a: Graph, b: Graph) -> str:
 
 
 def module_difference(a: Module, b: Module) -> str:
-    """The first difference of two files in words, "" when they are equal."""
+    """Return the first difference of two files in words, "" if they are equal."""
     if (a.entry, a.dialect) != (b.entry, b.dialect):
         return f"the entries are @{a.entry} and @{b.entry}, the dialects {a.dialect!r} and {b.dialect!r}"
     if len(a.graphs) != len(b.graphs):
@@ -107,7 +107,7 @@ def _operands(where: str, left: Value, right: Value, places: dict[Value, str]) -
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Equality in which NaN equals itself, True is not 1 and 1 is not 1.0."""
+    """Compare two values; here NaN equals itself, True is not 1 and 1 is not 1.0."""
     if isinstance(left, Constant) and isinstance(right, Constant):
         return left.type == right.type and left.value.tobytes() == right.value.tobytes()
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Errors of users: one message with the source line, notes, and the remedy; and the texts that messages are made of.
+"""Errors of users: one message with the source line, notes, and the remedy; and helpers for the texts of messages.
 
 A location is a position in the user's program. Control characters in names from files are never printed.
 """
@@ -22,7 +22,7 @@ class Location:
     """One span of a source file.
 
     `line` counts from 1; `column` and `end_column` count characters from 1, the end exclusive (0: unknown).
-    `text` is the source line without its newline.
+    `text` is the source line without its newline character.
     """
 
     file: str
@@ -42,14 +42,14 @@ Frames = tuple[Location, ...]
 _SURROGATES = f"{chr(0xD800)}-{chr(0xDFFF)}"
 _TURNING = "\u200e\u200f\u202a-\u202e\u2066-\u2069"
 CONTROL = f"[\x00-\x1f\x7f-\x9f\u2028\u2029{_TURNING}{_SURROGATES}]"
-"""What is not shown as it is, as a class of a regular expression."""
+"""Characters that are shown as escapes, as a class of a regular expression."""
 _CONTROL = re.compile(CONTROL)
 _BUT_LINES = re.compile(f"(?![\\n\\t]){CONTROL}")
 
 
 def shown(text: str, lines: bool = False) -> str:
-    r"""The text with its control characters as escapes: `\x1b`, `\n`. They end lines, colour and move what stands on a
-    terminal, or turn the direction of writing. lines: tabs and ends of lines stay, as the text has several."""
+    r"""Return the text with its control characters as escapes: `\x1b`, `\n`. They end lines, colour or move text on a
+    terminal, or reverse the direction of writing. lines: leave tabs and newlines, for a text of several lines."""
     if text.isprintable():
         return text
     return (_BUT_LINES if lines else _CONTROL).sub(lambda found: ascii(found[0])[1:-1], text)
@@ -60,7 +60,7 @@ PRINTED_BITS = 256
 
 
 def value_repr(value: object) -> str:
-    """Return `repr(value)`, or a description if it is or holds a huge integer, or is nested too deep for `repr`."""
+    """Return `repr(value)`, or a description if the value is or holds a huge integer, or nests too deep for `repr`."""
     if isinstance(value, int):
         is_huge = value.bit_length() > PRINTED_BITS
         return f"an integer of more than {PRINTED_BITS} bits" if is_huge else repr(value)
@@ -78,26 +78,26 @@ def is_about_digits(error: Exception) -> bool:
 
 
 def cell_name(file: str) -> str:
-    """`In[3]` for the file that stands for a cell of IPython, "" for others."""
+    """Return `In[3]` for the file name of a cell of IPython, "" for other files."""
     shell = running_shell()
     described = shell.compile.format_code_name(file) if shell is not None else None
     return str(described[1]) if described else ""
 
 
 def running_shell() -> Any:
-    """The shell of IPython in which this process runs; None where it runs in none. Nothing is imported for it."""
+    """Return the IPython shell in which this process runs, or None. Nothing is imported to find out."""
     library = sys.modules.get("IPython")
     return library.get_ipython() if library is not None and hasattr(library, "get_ipython") else None
 
 
 def is_notebook() -> bool:
-    """Whether a notebook shows what is written: streams are no terminal there, yet lines may be written over."""
+    """Return whether a notebook shows the output: its streams are no terminal, yet lines may be overwritten."""
     return hasattr(running_shell(), "kernel")
 
 
 def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table in HTML."""
-    from html import escape  # only where a notebook asks
+    """Return a table in HTML."""
+    from html import escape  # only notebooks need it
 
     def row_of(kind: str, values: Iterable[Any]) -> str:
         return "<tr>" + "".join(f"<{kind}>{escape(str(value))}</{kind}>" for value in values) + "</tr>"
@@ -108,18 +108,19 @@ def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]
 
 
 LONGEST_LINE = 1000
-"""Cells of a source line that are shown where no terminal says how wide it is."""
+"""Cells of a source line that are shown if the width of the terminal is unknown."""
 INDENT = "    "
 LEAST = 30
-"""Cells of a source line that are shown at least."""
+"""Fewest cells of a source line that are shown."""
 NARROWEST = 40
-"""Texts are broken for a terminal of so many cells at least."""
+"""Fewest cells of a terminal for which texts are broken."""
 ELLIPSIS = "..."
-"""The indentation of a line that continues another."""
+"""Mark for the omitted parts of a source line."""
 
 
 def broken_text(text: str, width: int | None) -> list[str]:
-    """Lines of at most `width` characters, broken at spaces, those behind the first indented; no word is broken."""
+    """Return lines of at most `width` characters, broken at spaces only; lines after the first are indented. None for
+    `width` breaks no line."""
     text = shown(text, lines=True)
     if width is None or len(text) <= width:
         return [text]
@@ -135,10 +136,10 @@ def broken_text(text: str, width: int | None) -> list[str]:
 
 
 def excerpt(text: str, column: int, end: int, width: int | None = None) -> list[str]:
-    """A source line, of a long one what stands around the column, and carets below it.
+    """Return a source line, or the part of a long one around the column, and carets below it.
 
-    column, end: of the first character and behind the last one, counted from 1; 0 where nothing is known. width: cells
-    of a line; carets stand below characters of two cells, too.
+    column, end: of the first character and after the last one, counted from 1; 0 if unknown. width: cells of a line.
+    Carets fit characters that are two cells wide, too.
     """
     room = LONGEST_LINE if width is None else max(LEAST, width - len(INDENT) - 1)
     begin = max(0, min(column - 1, len(text)))
@@ -155,8 +156,8 @@ def excerpt(text: str, column: int, end: int, width: int | None = None) -> list[
 
 
 def _around(text: str, begin: int, stop: int, room: int) -> tuple[str, int, int]:
-    """What of a line fits `room` cells, with ELLIPSIS for more, and where begin and stop are in it: the text between
-    them from its beginning, then as much on either side as there is room for."""
+    """Return (text, begin, stop): the part of a line that fits `room` cells, with ELLIPSIS for omitted text, and the
+    positions of begin and stop in it. It has the text from begin towards stop, then as much on both sides as fits."""
     left = right = begin
     free = room - 2 * len(ELLIPSIS)
     while right < min(stop, len(text)) and _cells(text[right]) <= free:
@@ -178,8 +179,8 @@ def _around(text: str, begin: int, stop: int, room: int) -> tuple[str, int, int]
 
 
 def _cells(text: str) -> int:
-    """How many cells a terminal takes for a text: two for wide characters, none for what combines with the one before;
-    control characters are shown as escapes."""
+    """Return the cells that a text takes on a terminal: two for wide characters, none for combining characters; control
+    characters are shown as escapes."""
     if text.isascii() and text.isprintable():
         return len(text)
     return sum(_cells_of(c) for c in text)
@@ -194,11 +195,11 @@ def _cells_of(c: str) -> int:
 
 
 MOST = 3
-"""Names that are guessed at most."""
+"""Most names that are guessed."""
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that are most like `name`, the nearest first; those alone that differ in large letters only."""
+    """Return the known names most similar to `name`, nearest first; only those that differ in case alone, if any."""
     import difflib
 
     names = sorted(known)
@@ -213,7 +214,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> list[str]:
-    """A note for an error about a name that nobody knows; none where no known name is like it."""
+    """Return a note for an error about an unknown name, or an empty list if no known name is similar."""
     found = [repr(each) for each in nearest(name, known)]
     if not found:
         return []
@@ -221,38 +222,38 @@ def did_you_mean(name: str, known: Iterable[str]) -> list[str]:
 
 
 def all_of(name: str, known: Iterable[str]) -> str:
-    """All known names in one line, the nearest first, the others in order."""
+    """Return all known names in one line, the nearest first, the others in order."""
     first = nearest(name, known)
     return ", ".join([*first, *sorted(set(known) - set(first))])
 
 
 PIPE_CLOSED = 141
-"""Exit status where nobody reads stdout any more: as shells have it of a process that SIGPIPE ended."""
+"""Exit status if the reader of stdout is gone, as shells report it for a process that SIGPIPE ended."""
 OWN_FILES = "mspc/"
-"""How the names of mspc's own files begin in call stacks."""
+"""Prefix of the names of mspc's own files in call stacks."""
 
 
 KINDS: tuple[type[Exception], ...] = (
     TypeError, ValueError, IndexError, KeyError, AttributeError, NameError, AssertionError, ZeroDivisionError,
     NotImplementedError, RuntimeError,
 )  # fmt: skip
-"""Built-in exceptions that an error of the family may be as well. The rule: TypeError for an argument of the wrong type
-(Python's or an element type) and for too many or too few of them; ValueError for a wrong value or shape; the
-others where Python raises them; RuntimeError for everything else in a compiled function, strategies and what is not
-supported included."""
+"""Built-in exceptions that an MspcError may also be. The rule: TypeError for an argument of the wrong type
+(Python's or an element type) and for too many or too few arguments; ValueError for a wrong value or shape; the
+others if Python raises them; RuntimeError for everything else in a compiled function, including strategies and
+unsupported features."""
 
 
 class MspcError(Exception):
     """A mistake in the user's program, command or file.
 
     Args:
-        message: what is wrong: operator, instance name, input, dimension, value.
-        location: the user's source span, when there is one.
-        notes: what would be right, and further places; one line each.
+        message: the mistake: operator, instance name, input, dimension, value.
+        location: the user's source span, if there is one.
+        notes: remedies and further places; one line each.
         frames: the call stack, innermost first; `location` defaults to its first entry in a user's file.
         kind: the built-in exception that this one is as well, one of KINDS.
 
-    python: what Python itself raised, where the mistake came to light that way.
+    python: the exception of Python that revealed the mistake, if any.
     """
 
     exit_status = 2
@@ -260,7 +261,7 @@ class MspcError(Exception):
 
     def __new__(cls, *_: Any, kind: type[Exception] | None = None, **__: Any) -> MspcError:
         made: Any = cls if kind is None or issubclass(cls, kind) else _member(cls, kind)
-        return super(MspcError, made).__new__(made)  # that of its kind: an OSError makes itself
+        return super(MspcError, made).__new__(made)  # of its kind's class: an OSError has its own `__new__`
 
     def __init__(  # type: ignore[reportInconsistentConstructor]  # __new__ looks at the kind only
         self,
@@ -286,13 +287,13 @@ class MspcError(Exception):
         return self.render()
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback, whose frames are mspc's own."""
+        """Return the lines that IPython shows in place of a traceback, which would only have mspc's own frames."""
         return [f"{type(self).__name__}: {self}"]
 
     def render(self, width: int | None = None) -> str:
-        """The complete text: `file:line:col: error: message`, the source line, carets, notes.
+        """Return the complete text: `file:line:col: error: message`, the source line, carets, notes.
 
-        width: cells of a terminal's line, in which texts are broken at spaces and a source line is shown around its
+        width: cells of a terminal's line. Texts are broken at spaces, and a long source line is cut around its
         carets; None breaks no line.
         """
         where = self.location
@@ -314,17 +315,17 @@ def _member(cls: type[MspcError], kind: type[Exception]) -> type[MspcError]:
 
 
 def kind_of(error: BaseException | type[BaseException]) -> type[Exception] | None:
-    """The one of KINDS that an exception or its class is, if any: what is raised in its place stays of its kind."""
+    """Return the first of KINDS that an exception or its class is, or None, so that a replacement has the same kind."""
     own = error if isinstance(error, type) else type(error)
     return next((kind for kind in KINDS if issubclass(own, kind)), None)
 
 
 MOST_SHOWN = 20
-"""Errors that one message spells out."""
+"""Most errors that one message spells out."""
 
 
 class ErrorGroup(MspcError):
-    """Several independent mistakes of one compile, reported together; of the first one's kind."""
+    """Several independent mistakes of one compile, reported together; the kind is that of the first."""
 
     def __init__(  # type: ignore[reportInconsistentConstructor]  # __new__ looks at the kind only
         self, errors: Iterable[MspcError], kind: type[Exception] | None = None
@@ -349,7 +350,7 @@ class ExecutionError(MspcError, RuntimeError):
 
 @contextlib.contextmanager
 def told_at(place: Location | None) -> Generator[None]:
-    """Errors from inside that have no place of their own are told at this one, the call in which they arose."""
+    """Report errors from inside the block at `place`, the call that caused them, if they have no place of their own."""
     try:
         yield
     except MspcError as error:
@@ -358,7 +359,7 @@ def told_at(place: Location | None) -> Generator[None]:
 
 
 def raise_all(errors: list[MspcError]) -> None:
-    """Raise nothing, the one error, or all of them together, those of groups one by one."""
+    """Raise nothing, the one error, or an ErrorGroup of all; groups are flattened and equal errors joined."""
     every = [one for error in errors for one in (error.errors if isinstance(error, ErrorGroup) else (error,))]
     unique: dict[str, MspcError] = {error.render(): error for error in every}
     if len(unique) == 1:

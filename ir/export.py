@@ -1,7 +1,7 @@
-"""This module turns a graph into one of networkx and of Graphviz, for drawing and for questions about paths. The
-storage stays `Graph`.
+"""Conversion of a graph to networkx and Graphviz, for drawing and for questions about paths. The storage remains
+`Graph`.
 
-networkx is imported where it is needed, because it costs a tenth of a second at start-up.
+networkx is imported only in the functions that need it, because it costs a tenth of a second at start-up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Cost = Callable[[Node], float]
 WIDTH = 44
-"""Characters of a line of a label, so that reasons make vertices high, not wide."""
+"""Characters of a line of a label, so that long reasons make vertices high, not wide."""
 _TUPLE = re.compile(r"\([\d, -]*\)")
 _NODE_STYLE = {
     "forward": 'shape=ellipse, style=filled, fillcolor="#ffffff"',
@@ -35,7 +35,7 @@ _PARAMETER_STYLE = 'shape=box, style=filled, fillcolor="#f0f0f0"'
 
 
 def to_networkx(graph: Graph) -> networkx.DiGraph[Value]:
-    """One vertex per parameter and node, one edge from every value to every node that reads it.
+    """Return a graph with one vertex per parameter and node, and one edge from every value to every reader.
 
     Edges hold `operands`, the operand indices. Constants are left out. Vertices come in run order.
     """
@@ -52,7 +52,7 @@ def to_networkx(graph: Graph) -> networkx.DiGraph[Value]:
 
 
 def find_cycle(graph: Graph) -> list[Value]:
-    """Values that depend on each other in a ring, [] for a sound graph, whatever the order of its nodes."""
+    """Return values that depend on each other in a cycle, or [] if there is none. The order of nodes is irrelevant."""
     import networkx
 
     try:
@@ -63,7 +63,7 @@ def find_cycle(graph: Graph) -> list[Value]:
 
 
 def critical_path(graph: Graph, cost: Cost = lambda node: 1.0) -> tuple[float, list[Node]]:
-    """The costliest chain of dependent nodes, and its cost; a node costs 1 unless `cost` says otherwise."""
+    """Return the cost of the costliest chain of dependent nodes, and the chain. By default a node costs 1."""
     best: dict[Value, tuple[float, Node | None]] = {}
     for node in graph.nodes:
         before = [value for value in node.inputs if isinstance(value, Node)]
@@ -79,17 +79,17 @@ def critical_path(graph: Graph, cost: Cost = lambda node: 1.0) -> tuple[float, l
 
 
 def is_collective(node: Node) -> bool:
-    """Whether ranks talk to each other here: the operator has a list of ranks."""
+    """Return whether ranks communicate at this node: the operator has a list of ranks."""
     return hasattr(node.op, "rank_list") or "rank_list" in node.op.attributes()
 
 
 def to_dot(graph: Graph) -> str:
-    """The graph in Graphviz's language: parameters as boxes, collectives coloured, one edge per operand, a frame around
-    the operators of every cell.
+    """Return the graph in Graphviz's language: parameters as boxes, collectives coloured, one edge per operand, a frame
+    around the operators of every cell.
 
-    An operator shows its strategy where it has one, a collective its ranks and its reason, a fused one its members, and
-    all the user's line. Vertices are named as in the printed text: `para1`, `n0`. A graph that nodes run has a dashed
-    frame, to whose begin these point; its vertices have the graph's number before their names: `g1_n0`.
+    An operator shows its strategy if it has one, a collective its ranks and its reason, a fused one its members, and
+    all of them the user's line. Vertices have names as in the printed text: `para1`, `n0`. A region has a dashed
+    frame, and the nodes that run it point to its first point; the names of its vertices begin with its number: `g1_n0`.
     """
     lines = [f"digraph {_quoted(graph.name)} {{", "  rankdir=TB;", '  node [fontname="monospace"];']
     graphs = graph.graphs()
@@ -109,8 +109,8 @@ def to_dot(graph: Graph) -> str:
 
 
 def _vertices(graph: Graph, prefix: str, first: int, count: list[int], begins: Mapping[Graph, str]) -> list[str]:
-    """The lines of one graph. prefix: of its vertices' names. first: the number of its first parameter. count: of the
-    frames so far. begins: the vertices that stand for the graphs of nodes."""
+    """Return the lines of one graph. prefix: begins the names of its vertices. first: number of its first parameter.
+    count: the number of frames so far, in a list. begins: the vertices that represent regions."""
     names: dict[Value, str] = {p: f"{prefix}para{i}" for i, p in enumerate(graph.parameters, first)}
     names |= {node: f"{prefix}n{i}" for i, node in enumerate(graph.nodes)}
     lines: list[str] = []
@@ -132,21 +132,21 @@ def _vertices(graph: Graph, prefix: str, first: int, count: list[int], begins: M
 
 
 class _Cell:
-    """A cell of the network with its vertices and the cells inside."""
+    """A cell of the network with its vertices and its inner cells."""
 
     def __init__(self) -> None:
         self.vertices: list[str] = []
         self.inside: dict[str, _Cell] = {}
 
     def at(self, scope: str) -> list[str]:
-        """The vertices of the cell that `scope` leads to."""
+        """Return the vertices of the cell at `scope`, which is made if it is new."""
         cell = self
         for name in filter(None, scope.split("/")):
             cell = cell.inside.setdefault(name, _Cell())
         return cell.vertices
 
     def lines(self, indent: str, count: list[int]) -> list[str]:
-        """Its text, without a frame of its own; a frame that holds one frame alone is drawn as one."""
+        """Return its lines without its own frame. A frame that only holds one other frame is merged with it."""
         found = [indent + vertex for vertex in self.vertices]
         for name, cell in self.inside.items():
             while not cell.vertices and len(cell.inside) == 1:
@@ -164,7 +164,7 @@ def _style(node: Node) -> str:
 
 
 def _label(number: int, node: Node) -> str:
-    """What a vertex says of its operator, a fact a line."""
+    """Return the label of a node's vertex, one fact per line."""
     labels = [f"%{number} {node.op.name}" + (f" {node.instance}" if node.instance else ""), _shape(node)]
     labels += [_constant(v) for v in node.inputs if isinstance(v, Constant)]
     labels += [*_strategy(node), *_group(node)]
@@ -179,7 +179,7 @@ def _label(number: int, node: Node) -> str:
 
 
 def _strategy(node: Node) -> list[str]:
-    """The strategy that the user gave, or the one that was decided."""
+    """Return the strategy that the user gave, or else the decided one, as lines of a label."""
     if node.in_strategy is not None:
         return [strategy_text("in", node.in_strategy)]
     if node.strategy is not None:
@@ -190,7 +190,7 @@ def _strategy(node: Node) -> list[str]:
 
 
 def _group(node: Node) -> list[str]:
-    """The ranks of a collective; the axes of the mesh where the graph is still that of all ranks."""
+    """Return lines with the ranks of a collective, or with its mesh axes if the graph is still that of all ranks."""
     if not is_collective(node):
         return []
     found = {name: getattr(node.op, name, None) for name in ("rank_list", "axes", "mesh")} | dict(node.op.attributes())
@@ -200,7 +200,7 @@ def _group(node: Node) -> list[str]:
 
 
 def _wrapped(text: str) -> list[str]:
-    """The text in lines of a label; tuples of numbers stay in one piece."""
+    """Return the text in lines of a label; tuples of numbers are not broken."""
     joined = _TUPLE.sub(lambda found: found[0].replace(" ", "\0"), text)
     lines = [line for part in joined.split("\n") for line in textwrap.wrap(part, WIDTH, break_long_words=False)]
     return [line.replace("\0", " ") for line in lines]

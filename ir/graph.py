@@ -1,4 +1,4 @@
-"""Names that are not taken yet."""
+"""The graph: values, parameters, constants, nodes and their attributes, and copies of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mspc.ir.types import TensorType, TupleType, Type, dtype_of
 
 
 def free_name(wanted: str, taken: set[str]) -> str:
-    """The wanted name, or the first of NAME_1, NAME_2, ... that is not taken; from now on it is."""
+    """Return the wanted name, or the first of NAME_1, NAME_2, ... that is not taken, and add it to `taken`."""
     name, count = wanted, 0
     while name in taken:
         count += 1
@@ -25,25 +25,25 @@ def free_name(wanted: str, taken: set[str]) -> str:
 Layouts = Layout | tuple[Layout, ...] | None
 """The placement of a value: one layout for a tensor, one per element for a tuple, None before sharding."""
 _LONGEST = 400
-"""Characters of a label from which its other parts are only counted."""
+"""Most characters of the parts listed in a label; the remaining parts are only counted."""
 OFFLOAD = "offload"
-"""Attribute of a parameter that lives in the host's memory: how many updates ahead of its own it is fetched, 0 where
-that is left to the compiler. Of a forward node, where what gradients read of it is kept there: "CELL, PREFETCH" where
-its cell asks, else PREFETCH, or ", PREFETCH" where a cell that is not called itself asks for those inside: how many
-operators ahead of its reader it is fetched, "Auto" for left to the compiler."""
+"""Attribute of values in the host's memory. For a parameter: the number of updates by which it is fetched early, 0 to
+leave that to the compiler. For a forward node with results saved for gradients on the host: "CELL, PREFETCH" if its
+cell asks for it, ", PREFETCH" if a cell that is not called itself asks for its inner cells, else PREFETCH. PREFETCH is
+the number of operators before the reader at which the fetch begins, or "Auto" to leave it to the compiler."""
 OFFLOAD_INSIDE = "offload_inside"
-"""The flag of cells inside of one that asks."""
+"""Flag of cells inside a cell that asks for offloading."""
 TO_HOST, FROM_HOST = "to_host", "from_host"
-"""Values of the attribute `stream` of copies to the host's memory and from it: each way has a bus's full bandwidth."""
+"""Values of the attribute `stream` of copies to and from the host's memory: each direction has full bandwidth."""
 STAGE, STAGES = "stage", "pipeline_stages"
-"""Attributes: the stage of a pipeline that a node, or the graph, is of; in the header how many there are."""
+"""Attributes: the pipeline stage of a node or graph; in the header, the number of stages."""
 WORK, MICRO_BATCH = "work", "micro_batch"
-"""Attributes of the calls of a stage's program: the kind of their work, as schedules have it, and on which part of the
-batch it is."""
+"""Attributes of the calls in a stage's program: the kind of work, in the terms of schedules, and the index of its
+micro-batch."""
 
 
 class OpLike(Protocol):
-    """What the graph and the analyses of it need of an operator; `mspc.ops.op.Op` says what each means."""
+    """Operator interface that the graph and its analyses need; `mspc.ops.op.Op` documents the members."""
 
     @property
     def name(self) -> str: ...
@@ -62,7 +62,7 @@ class OpLike(Protocol):
 
 
 class Value:
-    """Something that a node can take as an input: a type, a placement and a debug name."""
+    """A possible input of a node: a type, a placement and a debug name."""
 
     __slots__ = ("layout", "name", "type")
 
@@ -120,9 +120,9 @@ class Parameter(Value):
 
 
 class Constant(Value):
-    """A small tensor known at compile time, printed where it is used. `value` is a read-only NumPy array.
+    """A small tensor known at compile time, printed as an operand. `value` is a read-only NumPy array.
 
-    given: the number that it was made of, which a narrower type may hold rounded alone; None where it was no such."""
+    given: the float it was made from, which a narrower type may only hold rounded; None if it was made otherwise."""
 
     __slots__ = ("given", "value")
 
@@ -142,23 +142,22 @@ class Node(Value):
 
     op: the operator with its attributes.
     inputs: operands in order; constants and parameters included.
-    instance: the user's name for the operator (the attribute that holds it), "" when it has none.
+    instance: the user's name for the operator (the attribute that holds it), "" if it has none.
     scope: the cells around it, as `Default/network-WithLossCell/_backbone-Net`.
     frames: source spans, innermost first.
     phase: "forward", "backward" (made by differentiation) or "update" (changes parameters).
-    in_strategy, out_strategy: what the user gave to `shard()`: per tensor a tuple of ints, or an object that
-        prints itself as a layout; None when nothing was asked.
-    strategy: the strategy that holds after propagation, one tuple of ints per tensor; only in the dump
-        `step_parallel_begin`, where people read it.
+    in_strategy, out_strategy: the strategies given to `shard()`: per tensor a tuple of ints, or an object that
+        prints itself as a layout; None if none was given.
+    strategy: the strategy after propagation, one tuple of ints per tensor; only in the dump
+        `step_parallel_begin`, for human readers.
     in_layouts: the placement that the operator needs of every input, once it is decided; the operands' own layouts
         may still differ until the redistributions are inserted.
     layout: the placement of the result.
-    regions: of an operator that runs graphs (`If`, `While`, ...) these, in the order that the operator says. What they
-        read from outside is handed in with the operands; several nodes may share a graph.
-    forward, forward_input: on a node made by differentiation the node it belongs to, and the index of the input whose
-        gradient this node is (-1 for nodes in between).
-    place: the name that the operator has in plans (`Default/network-Net/MatMul-op0`), while a plan is still to be
-        applied; "" otherwise.
+    regions: the graphs that the operator (`If`, `While`, ...) runs, in the order that it defines. Outside values
+        reach them only as operands; several nodes may share a graph.
+    forward, forward_input: for a node made by differentiation, the forward node it belongs to, and the index of the
+        input that this node is the gradient of (-1 for nodes in between).
+    place: the operator's name in plans (`Default/network-Net/MatMul-op0`) until the plan is applied; "" otherwise.
     attrs: further facts, printed as cnode_attrs (`reason`, `mirror_user_id`, ...).
     """
 
@@ -197,9 +196,9 @@ class Node(Value):
 
     @property
     def label(self) -> str:
-        """How messages name the node: `MatMul 'matmul1'`, `Sub` where the user gave no name, and for a node that
-        is several of the user's (its attribute `fused` says which) `FusedElementwise of Add, GeLU 'gelu'`, the first of
-        them where they are many."""
+        """Name of the node in messages: `MatMul 'matmul1'`, or `Sub` if the user gave no name. A node fused from
+        several of the user's (its attribute `fused`) is `FusedElementwise of Add, GeLU 'gelu'`; of many only the first
+        ones are listed."""
         if "fused" in self.attrs:
             return f"{self.op.name} of {_listed(self.attrs['fused'])}"
         return f"{self.op.name} '{self.instance}'" if self.instance else self.op.name
@@ -207,7 +206,7 @@ class Node(Value):
     def error(
         self, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None
     ) -> MspcError:
-        """An error at the user's line of this node."""
+        """Return an error at the user's line of this node."""
         return MspcError(message, notes=notes, frames=self.frames, kind=kind or RuntimeError)
 
     def __repr__(self) -> str:
@@ -217,10 +216,10 @@ class Node(Value):
 class Graph:
     """A function: parameters, nodes in run order, one result (None, a value, or a tuple of values).
 
-    It is a program, or a region that a node of another graph runs: a region reads its own parameters (of kind "input"),
-    its own nodes and constants, nothing else.
+    A graph is a program, or a region that a node of another graph runs. A region reads only its own parameters (of kind
+    "input"), its own nodes, and constants.
 
-    attrs: facts of the entire graph, which are in the header of its text (mode, ranks, rank, compile id, ...).
+    attrs: attributes of the entire graph, printed in the header of its text (mode, ranks, rank, compile id, ...).
     """
 
     __slots__ = ("attrs", "name", "nodes", "parameters", "results", "returns_tuple")
@@ -234,7 +233,7 @@ class Graph:
         self.returns_tuple = False
 
     def users(self) -> dict[Value, list[tuple[Node, int]]]:
-        """For every value the (node, operand index) pairs that read it, in run order."""
+        """Return, for every value that is read, the (node, operand index) pairs that read it, in run order."""
         found: dict[Value, list[tuple[Node, int]]] = {}
         for node in self.nodes:
             for index, value in enumerate(node.inputs):
@@ -242,7 +241,7 @@ class Graph:
         return found
 
     def replace(self, mapping: Mapping[Value, Value]) -> None:
-        """Every use of a key of `mapping` becomes a use of its value."""
+        """Replace every use of a key of `mapping` by its value, in operands and results."""
         for node in self.nodes:
             for index, value in enumerate(node.inputs):
                 if value in mapping:
@@ -254,7 +253,7 @@ class Graph:
         yield from self.nodes
 
     def graphs(self) -> list[Graph]:
-        """The graph itself and all that its nodes run, each once, a graph ahead of those inside of it."""
+        """Return the graph and all regions inside it, each once; a graph comes before its regions."""
         ended: dict[Graph, None] = {}
         self._end_after_its_regions(ended)
         return list(reversed(ended))
@@ -267,15 +266,15 @@ class Graph:
         ended[self] = None
 
     def parameter(self, name: str) -> Parameter:
-        """The parameter called `name`. Raises KeyError."""
+        """Return the parameter called `name`. Raise KeyError if there is none."""
         for parameter in self.parameters:
             if parameter.name == name:
                 return parameter
         raise KeyError(name)
 
     def verify(self) -> None:
-        """Check the structure, that of its regions too: every operand defined before its use and in the same graph,
-        results defined, names unique.
+        """Check the structure of the graph and its regions: every operand is defined before its use and in the same
+        graph, results are defined, names are unique.
 
         Raises:
             AssertionError: a pass broke the graph; this is never a user's mistake.
@@ -300,7 +299,7 @@ class Graph:
 
 
 def _listed(parts: Sequence[str]) -> str:
-    """Names with commas, as many as are read in one go."""
+    """Return names joined by commas, up to `_LONGEST` characters, and the number of further ones."""
     shown = 1
     while shown < len(parts) and sum(map(len, parts[: shown + 1])) <= _LONGEST:
         shown += 1
@@ -309,37 +308,37 @@ def _listed(parts: Sequence[str]) -> str:
 
 
 def element_types(type: Type) -> tuple[TensorType, ...]:
-    """The tensors of a value: one, or all of a tuple."""
+    """Return the tensor types of a value: one, or all of a tuple; () for an opaque type."""
     if isinstance(type, TupleType):
         return type.elements
     return (type,) if isinstance(type, TensorType) else ()
 
 
 def operand_types(node: Node) -> tuple[TensorType, ...]:
-    """The types of the tensors that a node reads, those in tuples one by one."""
+    """Return the types of the tensors that a node reads, with tuples flattened."""
     return tuple(type for value in node.inputs for type in element_types(value.type))
 
 
 def element_layouts(layout: Layouts) -> tuple[Layout, ...]:
-    """The layouts of a value: one, or all of a tuple."""
+    """Return the layouts of a value: one, or all of a tuple; () if it has none."""
     if layout is None:
         return ()
     return layout if isinstance(layout, tuple) else (layout,)
 
 
 def asks_for_host(program: Graph) -> bool:
-    """Whether parameters or values of a program are to live in the host's memory."""
+    """Return whether any parameters or values of a program are to be stored in the host's memory."""
     return any(OFFLOAD in value.attrs for graph in program.graphs() for value in (*graph.parameters, *graph.nodes))
 
 
 def stages_of(attrs: Mapping[str, Any]) -> tuple[int, ...]:
-    """The stages that the attributes of a node or parameter name, ascending; () where they name none."""
+    """Return the stages in the attributes of a node or parameter, ascending; () if there are none."""
     given = attrs.get(STAGE, ())
     return (given,) if isinstance(given, int) else tuple(given)
 
 
 def mark_stages(attrs: dict[str, Any], stages: Collection[int]) -> None:
-    """Name these stages, in place of what was named."""
+    """Set the stages in these attributes and replace earlier ones; no stages remove the attribute."""
     attrs.pop(STAGE, None)
     if stages:
         found = sorted(stages)
@@ -347,8 +346,8 @@ def mark_stages(attrs: dict[str, Any], stages: Collection[int]) -> None:
 
 
 def copied_node(node: Node, inputs: Iterable[Value], op: OpLike | None = None) -> Node:
-    """A node with all that `node` says, which reads other values and may have another operator. Its regions are the
-    same graphs, and it belongs to the same forward node."""
+    """Return a copy of `node` with other operands and perhaps another operator. It shares the regions and has the same
+    forward node."""
     own = Node(
         node.op if op is None else op, inputs, node.type, node.name, node.instance, node.scope, node.frames, node.phase
     )
@@ -361,8 +360,8 @@ def copied_node(node: Node, inputs: Iterable[Value], op: OpLike | None = None) -
 
 
 def interpose(node: Node, op: OpLike) -> Node:
-    """Move what a node computes to a new node, which is not in the graph yet, and return that one. The node itself
-    becomes `op` of it, for all that read it."""
+    """Move a node's computation to a new node, which is not in the graph yet, and return the new node. The old node
+    becomes `op` applied to it, so all readers see that result."""
     moved = copied_node(node, node.inputs)
     node.op, node.regions = op, ()
     node.inputs = [moved]
@@ -373,15 +372,15 @@ def interpose(node: Node, op: OpLike) -> Node:
 
 
 def copied_parameter(parameter: Parameter) -> Parameter:
-    """A parameter with all that `parameter` says."""
-    own = object.__new__(Parameter)  # there are thousands
+    """Return a copy of a parameter."""
+    own = object.__new__(Parameter)  # skips `__init__`: there are thousands
     own.name, own.type, own.kind, own.layout = parameter.name, parameter.type, parameter.kind, parameter.layout
     own.trainable, own.global_type, own.attrs = parameter.trainable, parameter.global_type, {**parameter.attrs}
     return own
 
 
 def copied_graph(graph: Graph, name: str | None = None) -> Graph:
-    """A copy of a graph, called `name` or as the graph is. Its nodes run the same regions."""
+    """Return a copy of a graph, with a new name if given. Its nodes run the same regions."""
     made = Graph(graph.name if name is None else name)
     made.attrs, made.returns_tuple = dict(graph.attrs), graph.returns_tuple
     of: dict[Value, Value] = {}
@@ -399,10 +398,10 @@ def copied_graph(graph: Graph, name: str | None = None) -> Graph:
 
 
 def copied_region(graph: Graph, name: Callable[[str], str] = str, known: dict[Graph, Graph] | None = None) -> Graph:
-    """A copy of a graph and of those that its nodes run, or the copy that `known` has of it.
+    """Return a copy of a graph and of its regions, or the copy in `known`.
 
-    name: what a copy of a graph of some name is called. known: copies that were made already, by what they are of;
-    those made here are added.
+    name: gives the name of a copy from the name of its graph. known: earlier copies by their originals; those made
+    here are added.
     """
     known = {} if known is None else known
     if graph in known:

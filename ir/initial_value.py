@@ -1,4 +1,4 @@
-"""The first values of a tensor follow a distribution: one number, ones at certain places, or random numbers."""
+"""First values of a tensor, which follow a distribution: one number, ones at certain places, or random numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, DType
 
 LEAST_SHARE = 1e-4
-"""The least part of a normal distribution that a truncated one may hold: what is outside is drawn again."""
+"""The least share of a normal distribution that a truncated one may cover: values outside are drawn again."""
 
 Array = Any
 
@@ -27,7 +27,7 @@ class Filled:
     random: ClassVar[bool] = False
 
     def check(self) -> None:
-        """Raises ValueError for what is no number: a description may come from a damaged file."""
+        """Raise ValueError if `value` is no number: a description may come from a damaged file."""
         if type(self.value) not in (bool, int, float):
             raise ValueError(f"value is {self.value!r}, not a number")
 
@@ -39,24 +39,24 @@ class Diagonal:
     random: ClassVar[bool] = False
 
     def check(self) -> None:
-        """There is nothing to check."""
+        """Do nothing: there are no parameters to check."""
 
 
 @dataclass(frozen=True)
 class DiagonalKernel:
-    """A convolution's weight [out, in, sizes...] that hands channels on: in each of `groups` parts of the first
-    dimension there are ones at the middle of the kernel where both channels have one number, zeros elsewhere."""
+    """A convolution's weight [out, in, sizes...] that passes channels on: in each of `groups` parts of the first
+    dimension, the middle of the kernel is one for equal channel numbers, and all else is zero."""
 
     groups: int
     random: ClassVar[bool] = False
 
     def check(self) -> None:
-        """Raises ValueError for what is no number of groups."""
+        """Raise ValueError if `groups` is no positive integer."""
         if type(self.groups) is not int or self.groups < 1:
             raise ValueError(f"groups is {self.groups!r}, not a positive integer")
 
     def part(self, shape: tuple[int, ...], bounds: list[tuple[int, int]], dtype: DType) -> Array:
-        """The elements within `bounds`."""
+        """Return the elements within `bounds`, a (begin, end) per dimension."""
         found = np.zeros([max(0, stop - start) for start, stop in bounds], dtype.numpy)
         outputs = shape[0] // self.groups
         middle = [size // 2 for size in shape[2:]]
@@ -71,12 +71,12 @@ class DiagonalKernel:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A distribution of Float32 numbers, each element drawn in the same way."""
+    """A distribution of random Float32 numbers."""
 
     random: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Raises ValueError for a parameter that is no finite number."""
+        """Raise ValueError if a parameter is no finite number."""
         for entry in fields(self):
             value = getattr(self, entry.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -88,7 +88,7 @@ class _Drawn:
 
 @dataclass(frozen=True)
 class NormalDistribution(_Drawn):
-    """Deviation `sigma` around `mean`."""
+    """Normal distribution with deviation `sigma` around `mean`."""
 
     sigma: float
     mean: float
@@ -99,7 +99,7 @@ class NormalDistribution(_Drawn):
 
 @dataclass(frozen=True)
 class UniformDistribution(_Drawn):
-    """Uniform in [-scale, scale)."""
+    """Uniform distribution in [-scale, scale)."""
 
     scale: float
 
@@ -109,7 +109,7 @@ class UniformDistribution(_Drawn):
 
 @dataclass(frozen=True)
 class TruncatedNormalDistribution(_Drawn):
-    """Deviation `sigma` around `mean`; values outside mean + [a, b] sigma are drawn again."""
+    """Normal distribution with deviation `sigma` around `mean`; values outside mean + [a, b] sigma are drawn again."""
 
     sigma: float
     mean: float
@@ -133,8 +133,8 @@ class TruncatedNormalDistribution(_Drawn):
 
 @dataclass(frozen=True)
 class OrthogonalMatrix(_Drawn):
-    """`gain` times a matrix [first dimension, product of the others] whose rows, or columns where there are fewer, are
-    orthonormal: the Q of a random matrix (Saxe et al. 2014). It can only be drawn for the global tensor at once."""
+    """`gain` times a matrix [first dimension, product of the others] with orthonormal rows, or columns if there are
+    fewer: the Q of a random matrix (Saxe et al. 2014). It can only be drawn for the global tensor at once."""
 
     gain: float
 
@@ -148,8 +148,8 @@ class OrthogonalMatrix(_Drawn):
 
 @dataclass(frozen=True)
 class SparseMatrix(_Drawn):
-    """A matrix of deviation `sigma` around 0, with zeros in a share `sparsity` of every column, rounded up. It can
-    only be drawn for the global tensor at once."""
+    """A normal random matrix with deviation `sigma` around 0, and with zeros in a share `sparsity` of every column,
+    rounded up. It can only be drawn for the global tensor at once."""
 
     sparsity: float
     sigma: float
@@ -179,17 +179,17 @@ Distribution = (
 
 
 STREAM = 0x496E6974
-"""The random stream of initial values differs by it from other streams of the same seed."""
+"""Number that separates the random stream of initial values from other streams of the same seed."""
 
 BLOCK = 1 << 19
-"""Elements that are drawn together. Every block of a tensor has random numbers of its own, so a slice needs only the
-blocks that it meets."""
+"""Most elements that are drawn together. Every block of a tensor has its own random numbers, so a slice needs only the
+blocks that intersect it."""
 
 LARGEST_SEED = 2**32 - 1
 
 Slices = tuple[slice, ...]
 Draw = Callable[[Any, tuple[int, ...]], Any]
-"""Takes a NumPy generator and a shape; gives an array of that shape, or one number for all elements."""
+"""Function of a NumPy generator and a shape that returns an array of the shape, or one number for all elements."""
 
 DISTRIBUTIONS: dict[str, type[Distribution]] = {
     "Constant": Filled,
@@ -201,15 +201,15 @@ DISTRIBUTIONS: dict[str, type[Distribution]] = {
     "Dirac": DiagonalKernel,
     "Sparse": SparseMatrix,
 }
-"""The names in `program.json`."""
+"""Distributions by their names in `program.json`."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """First values, not made yet.
+    """Description of first values that are not made yet.
 
     seed, counter: choose the random numbers; tensors of one seed and different counters are independent.
-    zero_row: this index of the first dimension holds zeros instead, as the padding of a table of embeddings.
+    zero_row: this index of the first dimension holds zeros instead, such as the padding row of an embedding table.
     """
 
     distribution: Distribution
@@ -220,7 +220,7 @@ class Description:
     zero_row: int | None = None
 
     def check(self) -> None:
-        """Raises MspcError where no values can be made like this."""
+        """Raise MspcError if no values can be made from the description."""
         try:
             self.distribution.check()
         except ValueError as error:
@@ -255,23 +255,23 @@ class Description:
 
     @property
     def is_zero(self) -> bool:
-        """Whether all bytes of the values are 0."""
+        """Whether all bytes of the values are known to be 0."""
         return isinstance(self.distribution, Filled) and not any(self._number(self.distribution).tobytes())
 
     def _number(self, distribution: Filled) -> Array:
         return np.full((), distribution.value, self.dtype.numpy)
 
     def fill(self, slices: Slices | None = None) -> Array:
-        """The values in `slices` of the global tensor (None: all of it), as an array of its own.
+        """Return the values in `slices` of the global tensor (None: all of it), as a new array.
 
         Raises:
-            MspcError: no values can be made like this.
+            MspcError: no values can be made from the description.
         """
         self.check()
         bounds = _bounds(self.shape, slices)
         sizes = tuple(max(0, stop - start) for start, stop in bounds)
         if isinstance(self.distribution, Filled):
-            # Zeros are memory that nothing has touched yet, which costs no time.
+            # Zeros are untouched memory, which costs no time.
             number = self._number(self.distribution)
             result = np.zeros(sizes, number.dtype) if self.is_zero else np.full(sizes, number)
         elif isinstance(self.distribution, Diagonal):
@@ -288,7 +288,7 @@ class Description:
         return result
 
     def entry(self) -> dict[str, Any]:
-        """What `program.json` says of it, beside shape and element type."""
+        """Return the entry of `program.json` for it, without shape and element type."""
         found: dict[str, Any] = {"initializer": _name_of(self.distribution)}
         for field in fields(self.distribution):
             value = getattr(self.distribution, field.name)
@@ -305,14 +305,15 @@ def _name_of(distribution: Distribution) -> str:
 
 
 def read_description(entry: Any, shape: tuple[int, ...], dtype: DType) -> Description:
-    """The description in such an entry.
+    """Return the description in an entry of `program.json`.
 
     Raises:
-        ValueError: a name is unknown or missing, or a value is of the wrong kind. MspcError: nothing can be made so.
+        ValueError: a name is unknown or missing, or a value is of the wrong kind. MspcError: no values can be made
+            from it.
     """
     if not isinstance(entry, dict):
         raise ValueError(f"it is {type(entry).__name__}, not an object")
-    rest: dict[Any, Any] = dict(entry)  # pyright: ignore[reportUnknownArgumentType]  # JSON, of which all is checked below
+    rest: dict[Any, Any] = dict(entry)  # pyright: ignore[reportUnknownArgumentType]  # JSON, fully checked below
     name = rest.pop("initializer", None)
     kind = DISTRIBUTIONS.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -340,7 +341,7 @@ def _check_natural(what: str, value: Any, most: int = 2**63 - 1) -> None:
 
 
 def _number(value: Any, endless: bool) -> Any:
-    """A number as the file has it, where infinities and NaN are words."""
+    """Return a number from a file, in which infinities and NaN are words."""
     return float(value) if endless and value in ("inf", "-inf", "nan") else value
 
 
@@ -352,7 +353,7 @@ class RandomStream:
     counter: int
 
     def generator(self, block: int = 0) -> Any:
-        """Random numbers of one block; those of different blocks are 2^128 draws apart."""
+        """Return the random generator of one block; generators of different blocks are 2^128 draws apart."""
         philox = np.random.Philox(np.random.SeedSequence([self.seed, STREAM, self.counter]))
         if block:
             state: Any = philox.state
@@ -361,9 +362,9 @@ class RandomStream:
 
 
 def draw_blocks(draw: Draw, stream: RandomStream, shape: tuple[int, ...], dtype: DType, slices: Slices | None) -> Array:
-    """The values in `slices`; besides them no more than a block is held at a time.
+    """Return the values in `slices`; only one further block is in memory at a time.
 
-    A block is a range of one dimension with all that lies below, at one place of the dimensions above.
+    A block is a range of one dimension with all of the later dimensions, at one index of the earlier dimensions.
     """
     if not shape:
         return np.asarray(draw(stream.generator(), ())).astype(dtype.numpy)
@@ -389,13 +390,13 @@ def draw_blocks(draw: Draw, stream: RandomStream, shape: tuple[int, ...], dtype:
 
 
 def part_of(values: Any, shape: tuple[int, ...], dtype: DType, slices: Slices | None) -> Array:
-    """The part in `slices` of `values`, which broadcast to `shape`, as an array of its own."""
+    """Return the part in `slices` of `values` broadcast to `shape`, as a new array."""
     broadcast = np.broadcast_to(np.asarray(values), shape)
     return np.array((broadcast if slices is None else broadcast[slices]).astype(dtype.numpy, copy=False), order="C")
 
 
 def clear_row(part: Array, row: int | None, shape: tuple[int, ...], slices: Slices | None) -> None:
-    """Set index `row` of the first dimension of a tensor to 0 where `part`, which is in `slices` of it, holds it."""
+    """Set row `row` of a tensor's first dimension to 0 in `part`, its elements in `slices`, if the row is in it."""
     if row is None:
         return
     place = row - _bounds(shape, slices)[0][0]
@@ -404,7 +405,7 @@ def clear_row(part: Array, row: int | None, shape: tuple[int, ...], slices: Slic
 
 
 def exact_in(description: Description, dtype: DType) -> bool:
-    """Whether values made in `dtype` are those described, cast to it: nothing is rounded twice."""
+    """Return whether values made in `dtype` equal the described values cast to it: nothing is rounded twice."""
     made = description.distribution
     if isinstance(made, Filled):
         first = np.full((), made.value, description.dtype.numpy).astype(dtype.numpy)

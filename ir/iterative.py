@@ -1,6 +1,6 @@
 """Recursion deeper than Python's stack: functions over graphs run in a loop, and deep calls get a larger stack.
 
-A sum of a thousand terms is a chain of as many nodes.
+A sum of a thousand terms is a chain of a thousand nodes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Result = TypeVar("Result")
 
 
 def iterative(function: Callable[Args, Generator[Any, Any, Result]]) -> Callable[Args, Result]:
-    """Make a function of a generator that yields the arguments of a call of itself, as a tuple, and gets its result.
+    """Return a function for a generator that yields the arguments of a recursive call as a tuple and gets its result.
 
     Instead of `total += depth(value)` the generator has `total += yield (value,)`. A method yields `(self, value)`.
-    Within one call from outside, each inner call with the same objects is made once: a graph in which values are read
-    twice again and again has few nodes and very many paths.
+    Within one outer call, each inner call with the same objects is made once: a graph with few nodes can have very
+    many paths if values are read more than once.
     """
 
     again: Callable[..., Generator[Any, Any, Result]] = function
@@ -40,7 +40,7 @@ def iterative(function: Callable[Args, Generator[Any, Any, Result]]) -> Callable
                 calls.pop()
                 if not calls:
                     return result
-                known[tuple(map(id, given))] = given, result  # with the arguments, as an id must not be used again
+                known[tuple(map(id, given))] = given, result  # holds the arguments, so that their ids are not reused
                 continue
             key = tuple(map(id, inner))
             if key in known:
@@ -53,17 +53,17 @@ def iterative(function: Callable[Args, Generator[Any, Any, Result]]) -> Callable
 
 
 DEPTH = 20_000
-"""Python's own recursion limit meanwhile: every call in what is read costs several of Python's."""
+"""Python's recursion limit inside `deep_calls`: every call in the read source costs several of Python's own."""
 STACK = 64 << 20
-"""Bytes of stack that so many calls fit into, where each goes through C, as those of a class's own `__getattr__` do. In
-the 8 MiB that a process usually has they end half way, and the process with them, without a word."""
+"""Bytes of stack that hold so many calls even if each goes through C, as calls of a class's own `__getattr__` do. The
+usual 8 MiB of a process overflow half way, which ends the process without a message."""
 DEPTH_IN_THREAD = 6_000
-"""The limit in other threads than the first, whose stack of 8 MiB does not grow."""
+"""The limit in threads other than the first: their stack of 8 MiB does not grow."""
 
 
 @contextmanager
 def deep_calls() -> Generator[None]:
-    """Let calls nest that deep; the first thread's stack grows as far as the process may let it."""
+    """Allow calls to nest this deep inside the block; the first thread's stack may grow up to the process's limit."""
     is_first = threading.current_thread() is threading.main_thread()
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, DEPTH if is_first else DEPTH_IN_THREAD))
@@ -77,10 +77,10 @@ def deep_calls() -> Generator[None]:
 
 
 def _enlarge_stack() -> Callable[[], None] | None:
-    """Let the stack grow to STACK, or as far as the system allows. Returns what takes that back, None where nothing was
-    changed."""
+    """Let the stack grow to STACK, or as far as the system allows. Return a function that undoes it, or None if nothing
+    was changed."""
     try:
-        import resource  # where a system has it
+        import resource  # not every system has it
     except ImportError:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)

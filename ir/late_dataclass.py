@@ -1,8 +1,8 @@
-"""`dataclass` here is the standard library's, but its methods are made when a class is first used.
+"""`dataclass` as in the standard library, but the methods are made when a class is first used.
 
-`dataclasses` writes and compiles six methods for every class, which costs a millisecond, and a compile loads some 170
-of them. Here only `__init__` is written, once an instance is made or somebody asks for the fields; the others look
-through the fields. Threads may be the first to use a class together, as simulated ranks are.
+`dataclasses` writes and compiles six methods for every class, which costs a millisecond, and a compile loads about 170
+classes. Here only `__init__` is written, at the first instance or the first access to the fields; the other methods
+loop over the fields. Several threads may use a class first at the same time, as simulated ranks do.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _INIT = "__init__"
 _STATE = "__setstate__"
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass as dataclass  # what importers are to have
+    from dataclasses import dataclass as dataclass  # the type that importers see
 else:
 
     def dataclass(
         cls: type[Any] | None = None, /, *, frozen: bool = False, eq: bool = True, slots: bool = False
     ) -> Any:
-        """`dataclasses.dataclass`, later."""
+        """Make a class a dataclass as `dataclasses.dataclass` does, but at its first use."""
         if cls is None:
             return functools.partial(dataclass, frozen=frozen, eq=eq, slots=slots)
         said = {name: cls.__dict__[name] for name in own_fields(cls) if name in cls.__dict__}
@@ -38,26 +38,26 @@ else:
 
 
 def own_fields(cls: type[Any]) -> dict[str, Any]:
-    """The fields that a class declares itself, and their types."""
+    """Return the fields that a class itself declares, and their types."""
     kinds = inspect.get_annotations(cls)
     return {name: kind for name, kind in kinds.items() if not str(kind).startswith("ClassVar")}
 
 
 def finish_later(cls: type[Any], said: dict[str, Any], *, frozen: bool, eq: bool = True) -> None:
-    """Make the class a dataclass when it is first used, and at once where that costs nothing.
+    """Make the class a dataclass at its first use, or at once if it has no fields.
 
-    said: what the class says of its own fields beside their types. frozen, eq: as `dataclasses.dataclass` takes them.
+    said: the defaults and `field(...)` entries of the class's own fields. frozen, eq: as in `dataclasses.dataclass`.
     """
     finish = _Finish(cls, said, frozen, eq)
     for name in (_INIT, _FIELDS, _STATE):
         if name not in cls.__dict__:
             setattr(cls, name, _Unfinished(name, finish))
     if not own_fields(cls):
-        finish()  # a copy from another process has no state, and nothing would do it
+        finish()  # a copy from another process has no state, so no access would finish it
 
 
 class _Unfinished:
-    """Stands in a class for what it has as a dataclass; it becomes one when that is needed."""
+    """Placeholder for an attribute that the class has as a dataclass; the first access finishes the class."""
 
     def __init__(self, name: str, finish: _Finish) -> None:
         self.name = name
@@ -70,7 +70,7 @@ class _Unfinished:
 
 
 class _Finish:
-    """Makes a dataclass of a class, once."""
+    """Function without arguments that makes a class a dataclass, once."""
 
     def __init__(self, cls: type[Any], said: dict[str, Any], frozen: bool, eq: bool) -> None:
         self.cls = cls
@@ -86,7 +86,7 @@ class _Finish:
                 return
             cls, found = self.cls, self._fields()
             for name, value in self.said.items():
-                if isinstance(value, dataclasses.Field) and vars(cls).get(name) is value:  # it lies in no slot
+                if isinstance(value, dataclasses.Field) and vars(cls).get(name) is value:  # not replaced by a slot
                     self._keep_default(found[name])
             by_place = tuple(name for name, field in found.items() if field.init and not field.kw_only)
             made = {"__dataclass_params__": _parameters(self.frozen, self.eq), "__match_args__": by_place}
@@ -97,14 +97,14 @@ class _Finish:
                 if name not in vars(cls) or (name == "__hash__" and vars(cls)[name] is None):
                     setattr(cls, name, value)
             written = _written_init(cls, found, self.frozen)
-            # Who makes an instance in another thread meanwhile comes to the lock, until `__init__` is there.
+            # Another thread that makes an instance in the meantime waits at the lock until `__init__` is set.
             for name, value in ((_STATE, _set_state), (_FIELDS, found), (_INIT, written)):
                 if isinstance(vars(cls)[name], _Unfinished):
                     setattr(cls, name, value)
             self.done = True
 
     def _fields(self) -> dict[str, dataclasses.Field[Any]]:
-        """The fields of the class, behind those that it inherits."""
+        """Return the fields of the class, after those that it inherits."""
         found: dict[str, dataclasses.Field[Any]] = {}
         for base in self.cls.__mro__[:0:-1]:
             found |= getattr(base, _FIELDS, {})
@@ -114,7 +114,7 @@ class _Finish:
         return found | vars(dataclasses.dataclass(init=False, repr=False, eq=False)(alone))[_FIELDS]
 
     def _keep_default(self, field: dataclasses.Field[Any]) -> None:
-        """Have the class say the default of a field in place of `field(...)`."""
+        """Replace `field(...)` in the class by the default of the field, or remove it if there is none."""
         if field.default is dataclasses.MISSING:
             delattr(self.cls, field.name)
         else:
@@ -122,7 +122,7 @@ class _Finish:
 
 
 def _with_slots(cls: type[Any]) -> type[Any]:
-    """The class once more, with slots for its own fields."""
+    """Return a copy of the class with slots for its own fields."""
     names = own_fields(cls)
     inherited = {name for base in cls.__mro__[1:] for name in vars(base).get("__slots__", ())}
     body = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__", *names)}
@@ -134,20 +134,20 @@ def _with_slots(cls: type[Any]) -> type[Any]:
 
 @functools.cache
 def _parameters(frozen: bool, eq: bool) -> Any:
-    """What `dataclasses` notes of the way in which a class was made."""
+    """Return the record of `dataclasses` of the arguments with which a class was made."""
     empty: Any = type("_", (), {"__doc__": "No fields."})
     return dataclasses.dataclass(frozen=frozen, eq=eq)(empty).__dataclass_params__
 
 
 def _set_state(self: Any, state: Any) -> None:
-    """Fill an instance that was made without `__init__`, as a copy from another process is."""
+    """Fill an instance made without `__init__`, such as a copy from another process."""
     by_name, by_slot = state if isinstance(state, tuple) else (state, None)
     for name, value in ((by_name or {}) | (by_slot or {})).items():
         object.__setattr__(self, name, value)
 
 
 def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gives an instance's values of these fields."""
+    """Return a function that returns a tuple of an instance's values of these fields."""
     if len(names) > 1:
         return operator.attrgetter(*names)
     if not names:
@@ -157,7 +157,7 @@ def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _comparison(found: dict[str, dataclasses.Field[Any]], frozen: bool) -> dict[str, Any]:
-    """`__eq__`, and `__hash__`, which what may change has not."""
+    """Return `__eq__`, and `__hash__`, which is None for classes that are not frozen."""
     compared = _values([name for name, field in found.items() if field.compare])
     hashed = _values([name for name, field in found.items() if (field.compare if field.hash is None else field.hash)])
 
@@ -170,7 +170,7 @@ def _comparison(found: dict[str, dataclasses.Field[Any]], frozen: bool) -> dict[
 
 
 def _shown(found: dict[str, dataclasses.Field[Any]]) -> Callable[[Any], str]:
-    """`__repr__`."""
+    """Return `__repr__`."""
     names = [name for name, field in found.items() if field.repr]
 
     @reprlib.recursive_repr()
@@ -181,7 +181,7 @@ def _shown(found: dict[str, dataclasses.Field[Any]]) -> Callable[[Any], str]:
 
 
 def _refusals(cls: Any, found: dict[str, dataclasses.Field[Any]]) -> dict[str, Any]:
-    """`__setattr__` and `__delattr__` of what cannot be changed."""
+    """Return `__setattr__` and `__delattr__` of a frozen class."""
 
     def set_attribute(self: Any, name: str, value: Any) -> None:
         if type(self) is cls or name in found:
@@ -197,14 +197,14 @@ def _refusals(cls: Any, found: dict[str, dataclasses.Field[Any]]) -> dict[str, A
 
 
 class _Absent:
-    """Stands for an argument that was not given, where a function makes the field's first value."""
+    """Default that marks a missing argument of a field with a default factory."""
 
     def __repr__(self) -> str:
         return "<factory>"
 
 
 def _written_init(cls: type[Any], found: dict[str, dataclasses.Field[Any]], frozen: bool) -> Any:
-    """`__init__`: it assigns what it is given, or what the class says, or what a function makes."""
+    """Return `__init__`: it assigns arguments, defaults, or results of default factories."""
     known: dict[str, Any] = {"_put": object.__setattr__, "_absent": _Absent()}
     by_place = ["self"]
     by_name: list[str] = []

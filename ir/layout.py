@@ -1,9 +1,9 @@
-"""A layout says which slice of a tensor every rank holds. All passes describe sharding by layouts.
+"""Layouts: the slice of a tensor that every rank holds. All passes describe sharding by layouts.
 
 Ranks are numbered row-major over a mesh (device matrix): the last axis is the fastest. A layout maps every
 tensor dimension to mesh axes, major to minor; axes that no dimension uses hold replicas, axes named in `partial`
 hold partial values that a reduction must combine. Layouts have their coarsest form (axes of size 1 dropped, neighbours
-that always go together merged), so two layouts that place the same slices on the same ranks are equal."""
+that are always used together merged), so two layouts that place the same slices on the same ranks are equal."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ REDUCTIONS = ("sum", "mean", "max", "min", "prod", "all", "any")
 class Layout:
     """The placement of one tensor on `ranks` ranks.
 
-    mesh: sizes of the mesh axes, row-major; their product is the number of ranks.
+    mesh: sizes of the mesh axes, row-major; they multiply to the number of ranks.
     dims: for every tensor dimension the mesh axes that shard it, the first one the most significant.
     partial: mesh axes over which the ranks hold partial values to be combined, ascending.
-    reduction: how the partial values combine, one of REDUCTIONS ("" when nothing is partial). "mean" is the sum
+    reduction: how the partial values combine, one of REDUCTIONS ("" if nothing is partial). "mean" is the sum
         divided by their number.
 
     Build with `Layout.of`, which brings any description to the coarsest form.
@@ -41,7 +41,7 @@ class Layout:
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:
-        # Layouts are the keys of all that is remembered about them, and few, so each is hashed once.
+        # Layouts are few and are the keys of many caches, so each is hashed once.
         if not self._hash:
             object.__setattr__(self, "_hash", hash((self.mesh, self.dims, self.partial, self.reduction)) or 1)
         return self._hash
@@ -57,12 +57,12 @@ class Layout:
 
     @staticmethod
     def replicated(ranks: int, rank_of_tensor: int) -> Layout:
-        """Every rank holds the global tensor."""
+        """Return the layout in which every rank holds the global tensor, which has `rank_of_tensor` dimensions."""
         return _coarsest((ranks,), ((),) * rank_of_tensor, (), "")
 
     @staticmethod
     def from_strategy(strategy: Sequence[int], ranks: int) -> Layout:
-        """The layout of a tensor whose dimension d is sharded into `strategy[d]` slices; left-over ranks hold
+        """Return the layout of a tensor with dimension d sharded into `strategy[d]` slices; left-over ranks hold
         replicas, and their axis is the fastest (MindSpore's repeated calculation)."""
         shards = math.prod(strategy)
         return Layout.of((*strategy, ranks // shards), [(d,) for d in range(len(strategy))])
@@ -77,7 +77,7 @@ class Layout:
 
     @property
     def is_replicated(self) -> bool:
-        """Every rank holds the global tensor, and nothing of it is partial."""
+        """Whether every rank holds the global tensor and nothing is partial."""
         return not self.partial and not any(self.dims)
 
     @property
@@ -95,7 +95,7 @@ class Layout:
         return math.prod(self.mesh[a] for a in axes)
 
     def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of one rank's slice of a tensor of the global `shape`."""
+        """Return the shape of one rank's slice of a tensor of the global `shape`."""
         return _local_shape(self.mesh, self.dims, tuple(shape))
 
     def divides(self, shape: Sequence[int]) -> bool:
@@ -105,7 +105,7 @@ class Layout:
         return coordinates(self.mesh, rank)
 
     def slice_index(self, rank: int) -> tuple[int, ...]:
-        """Which slice of every dimension the rank holds, counted from 0."""
+        """Return the index of the rank's slice in every dimension, from 0."""
         place = coordinates(self.mesh, rank)
         found: list[int] = []
         for axes in self.dims:
@@ -116,16 +116,16 @@ class Layout:
         return tuple(found)
 
     def slices_for(self, rank: int, shape: Sequence[int]) -> tuple[slice, ...]:
-        """The rank's slice of a global array of `shape`, as an index."""
+        """Return the rank's slice of a global array of `shape`, as an index."""
         local = self.local_shape(shape)
         return tuple(slice(i * n, (i + 1) * n) for i, n in zip(self.slice_index(rank), local, strict=True))
 
     def group(self, axes: Iterable[int], rank: int) -> tuple[int, ...]:
-        """The ranks that differ from `rank` along `axes` only, in row-major order of `axes` as listed."""
+        """Return the ranks that differ from `rank` along `axes` only, in row-major order of `axes` as listed."""
         return group_of(self.mesh, tuple(axes), rank)
 
     def without_partial(self) -> Layout:
-        """The same placement after the reduction, replicated over the axes that were partial."""
+        """Return the placement after the reduction, replicated over the axes that were partial."""
         return Layout.of(self.mesh, self.dims) if self.partial else self
 
     def __str__(self) -> str:
@@ -148,7 +148,7 @@ def _local_shape(mesh: tuple[int, ...], dims: tuple[Axes, ...], shape: tuple[int
 
 @lru_cache(maxsize=65536)
 def coordinates(mesh: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Mixed-radix digits of `rank`, the last axis the fastest."""
+    """Return the mixed-radix digits of `rank`; the last axis is the fastest."""
     place: list[int] = []
     for size in reversed(mesh):
         rank, digit = divmod(rank, size)
@@ -158,14 +158,14 @@ def coordinates(mesh: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=65536)
 def group_of(mesh: tuple[int, ...], axes: Axes, rank: int) -> tuple[int, ...]:
-    """Ranks equal to `rank` on every axis but `axes`; the first of `axes` varies slowest."""
+    """Return the ranks equal to `rank` on every axis except `axes`; the first of `axes` varies slowest."""
     place = coordinates(mesh, rank)
     return _group_from(mesh, axes, rank - sum(place[a] * math.prod(mesh[a + 1 :]) for a in axes))
 
 
 @lru_cache(maxsize=65536)
 def _group_from(mesh: tuple[int, ...], axes: Axes, first: int) -> tuple[int, ...]:
-    """The group of which `first` is at the beginning of every axis: made once for all of its ranks."""
+    """Return the group with `first` at the beginning of every axis; cached once for all of its ranks."""
     members = [first]
     for a in axes:
         stride = math.prod(mesh[a + 1 :])
@@ -208,7 +208,7 @@ def _go_together(left: tuple[str, int, int], right: tuple[str, int, int], i: int
 
 @lru_cache(maxsize=65536)
 def common_mesh(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The coarsest mesh that refines both, or None where their axes cross (for example (3, 4) and (4, 3))."""
+    """Return the coarsest mesh that refines both, or None if their axes cross (for example (3, 4) and (4, 3))."""
     cuts = sorted(_cuts(left) | _cuts(right))
     sizes: list[int] = []
     for small, large in itertools.pairwise(cuts):
@@ -229,7 +229,7 @@ def _cuts(mesh: tuple[int, ...]) -> set[int]:
 
 @lru_cache(maxsize=65536)
 def axis_map(mesh: tuple[int, ...], fine: tuple[int, ...]) -> tuple[Axes, ...]:
-    """For every axis of `mesh` the axes of its refinement `fine` that make it up, major to minor."""
+    """Return, for every axis of `mesh`, the axes of its refinement `fine` that make it up, major to minor."""
     found: list[Axes] = []
     i = 0
     for size in mesh:
@@ -245,18 +245,18 @@ def axis_map(mesh: tuple[int, ...], fine: tuple[int, ...]) -> tuple[Axes, ...]:
 
 @lru_cache(maxsize=65536)
 def on_mesh(layout: Layout, fine: tuple[int, ...]) -> tuple[tuple[Axes, ...], Axes]:
-    """(dims, partial) of the layout written on `fine`, a refinement of its mesh."""
+    """Return (dims, partial) of the layout on `fine`, a refinement of its mesh."""
     axes_of = axis_map(layout.mesh, fine)
     dims = tuple(tuple(f for a in axes for f in axes_of[a]) for axes in layout.dims)
     return dims, tuple(f for a in layout.partial for f in axes_of[a])
 
 
 INTERLEAVED = "interleaved_parallel"
-"""The name of an axis that is none of ranks: every rank computes its slice in so many parts, one after the other."""
+"""The name of an axis without ranks: every rank computes its slice in as many parts, one after the other."""
 
 
 SHOWN_RANKS = 64
-"""The most rows of a table in a notebook."""
+"""Most rows of a table in a notebook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +266,9 @@ class NamedLayout:
     device_matrix: sizes of the mesh axes, row-major. alias_name: their names.
     tensor_map: per tensor dimension an axis counted from the right (0 is the last), a tuple of them (the first the
         most significant), or -1 for a dimension that is not sharded.
-    interleaved: size of the axis `INTERLEAVED` that the user named beside these. It changes no slice; whether parts of
-        a slice run one after the other is for the scheduler to say.
-    interleaved_at: the dimension whose slices have these parts; -1 for none.
+    interleaved: size of the axis `INTERLEAVED` that the user named in addition. It changes no slice; the scheduler
+        decides whether parts of a slice run one after the other.
+    interleaved_at: the dimension with slices in these parts; -1 for none.
     """
 
     device_matrix: tuple[int, ...]
@@ -297,7 +297,7 @@ class NamedLayout:
         return Layout.of(self.device_matrix, self.axes)
 
     def _repr_html_(self) -> str:
-        """A table for notebooks: the axes of every dimension, and which slice every rank has."""
+        """Return a table for notebooks: the axes of every dimension, and the slice of every rank."""
         layout = self.to_layout()
         rows = [
             (rank, *(f"{at} of {count}" for at, count in zip(layout.slice_index(rank), self.strategy, strict=True)))
@@ -308,7 +308,7 @@ class NamedLayout:
         return html_table(f"slices over {mesh}", ["rank", *(f"dimension {i}: {n}" for i, n in enumerate(names))], rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """What it is made of, by MindSpore's names."""
+        """Return the fields by MindSpore's names."""
         return {
             "device_matrix": self.device_matrix, "tensor_map": self.tensor_map,
             "interleaved_parallel": self.interleaved > 1, "alias_name": self.alias_name,
@@ -322,11 +322,11 @@ class NamedLayout:
 
 
 Strategy = tuple[int, ...] | NamedLayout
-"""How the user shards one tensor."""
+"""The user's sharding of one tensor."""
 
 
 def spread(strategy: Sequence[Any]) -> list[Any]:
-    """One entry per tensor: the entry of a tuple of tensors, as Concat's, holds one for each."""
+    """Return one entry per tensor: the entry of a tuple of tensors, as Concat's, is replaced by its members."""
     found: list[Any] = []
     for entry in strategy:
         if isinstance(entry, tuple) and entry and isinstance(entry[0], (tuple, NamedLayout)):

@@ -1,7 +1,6 @@
-"""Opaque objects are what the text form can hold beyond mspc's own graphs: another compiler's operators, values and
-words.
+"""Opaque objects of the text form, beyond mspc's own graphs: another compiler's operators, values and words.
 
-They are carried along, printed and compared; nothing of them can be run.
+They are read, printed and compared, but cannot be run.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ UNKNOWN_TYPE = OpaqueType("<null>")
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A bare word of the text that means nothing to mspc, such as `U` or `[const vector]`."""
+    """A bare word of the text without a meaning in mspc, such as `U` or `[const vector]`."""
 
     text: str
 
@@ -29,7 +28,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueOp:
-    """An operator that no class describes: its name and its attributes as the text has them."""
+    """An operator without a class: its name and its attributes from the text."""
 
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -45,12 +44,12 @@ class OpaqueOp:
         return self.fields
 
     def aliased_operands(self, count: int) -> Sequence[int]:
-        """Nothing is known of it: any."""
+        """Return all operands, since nothing is known of the operator."""
         return range(count)
 
 
 class Literal(Value):
-    """An operand that is no tensor: a number, a string, a tuple of them, a `Symbol` or a `GraphReference`."""
+    """An operand that is no tensor: a number, a string, a tuple, a `Symbol` or a `GraphReference`."""
 
     __slots__ = ("value",)
 
@@ -66,7 +65,7 @@ class Literal(Value):
 class GraphReference:
     """The name of a graph (`@graph`), or of a value that belongs to another graph (`$(@graph:value)`).
 
-    at: the character of the file where it begins, for messages.
+    at: the character of the file at which it begins, for messages.
     """
 
     graph: str
@@ -79,9 +78,9 @@ class GraphReference:
 
 @dataclass(slots=True)
 class Module:
-    """One file: its graphs, the name of the one that runs first, and who wrote it.
+    """One file: its graphs, the name of the graph that runs first, and the writer's dialect.
 
-    dialect: "" for mspc's own text; "mindspore" when every operator is opaque.
+    dialect: "" for mspc's own text; "mindspore" if every operator is opaque.
     """
 
     entry: str
@@ -95,5 +94,5 @@ class Module:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """Facts of the header."""
+        """The attributes in the header."""
         return self.main.attrs

@@ -1,6 +1,4 @@
-"""These are the types of values: element types, tensors and tuples. They are frozen and printable, and every layer may
-import them.
-"""
+"""Types of values: element types, tensors and tuples. They are frozen and printable; every layer may import them."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ class DType:
 
     @property
     def has_gradient(self) -> bool:
-        """Whether it is of numbers that a loss can be differentiated by: floats and complex ones."""
+        """Whether a loss can be differentiated by such numbers: floats and complex numbers."""
         return self.kind in "fc"
 
     @property
@@ -46,7 +44,7 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype; of BFloat16 that of the package ml_dtypes."""
+        """The NumPy dtype; for BFloat16 the one of the package ml_dtypes."""
         if self.name == "BFloat16":
             import ml_dtypes  # late: only networks in bfloat16 need it
 
@@ -74,12 +72,12 @@ COMPLEX64 = DType("Complex64", 8, "c")
 COMPLEX128 = DType("Complex128", 16, "c")
 
 STRING = DType("String", 4, "U")
-"""The element type of tensors of strings, which data sets return. No operator takes it: `DTYPES` does not have it."""
+"""The element type of tensors of strings, which data sets return. No operator takes it, so it is not in `DTYPES`."""
 
 AS_STRINGS = "x.asnumpy() is an array of the strings"
 
 HALVES = (FLOAT16, BFLOAT16)
-"""Element types in which sums, and squares above all, soon overflow or lose digits."""
+"""Element types in which sums, and especially squares, soon overflow or lose digits."""
 
 DTYPES: dict[str, DType] = {
     dtype.name: dtype
@@ -92,7 +90,7 @@ _BY_LOWER = {name.lower(): dtype for name, dtype in DTYPES.items()}
 
 
 def dtype_of(value: Any) -> DType:
-    """The DType named by `value`: a DType, its name in any case, or anything NumPy takes as a dtype.
+    """Return the DType named by `value`: a DType, its name in any case, or anything NumPy takes as a dtype.
 
     Raises:
         MspcError: `value` names no element type that mspc knows.
@@ -112,27 +110,28 @@ def dtype_of(value: Any) -> DType:
 
 @functools.lru_cache(maxsize=256)
 def _of_numpy(dtype: np.dtype[Any]) -> DType | None:
-    """The DType of a NumPy dtype, whose name takes NumPy a while."""
+    """Return the DType of a NumPy dtype, or None. Cached because NumPy is slow to make the name."""
     return _BY_LOWER.get(dtype.name.lower())
 
 
 def real_of(dtype: DType) -> DType:
-    """The element type of the real part of a complex number; that of a float is its own."""
+    """Return the element type of the real part of a complex number; any other type is returned as it is."""
     return {COMPLEX64: FLOAT32, COMPLEX128: FLOAT64}.get(dtype, dtype)
 
 
 def complex_of(dtype: DType) -> DType:
-    """The complex element type whose parts hold a number of this one: Complex128 for Float64, else Complex64."""
+    """Return the complex element type with parts that hold this type: Complex128 for Float64, else Complex64. A complex
+    type is returned as it is."""
     return dtype if dtype.is_complex else COMPLEX128 if dtype == FLOAT64 else COMPLEX64
 
 
 def is_too_large(shape: Iterable[int]) -> bool:
-    """Whether a tensor of this shape has more elements than any memory holds, so that no text or array may have it."""
+    """Return whether a tensor of this shape has more elements than any memory holds, so that no text may have it."""
     return product_exceeds(filter(None, shape), LARGEST_SIZE)
 
 
 def product_exceeds(sizes: Iterable[int], most: int) -> bool:
-    """Tell if the product of positive sizes exceeds a bound, without computing one of thousands of digits."""
+    """Return whether the product of positive sizes exceeds a bound, without computing thousands of digits."""
     product = 1
     for size in sizes:
         product *= size
@@ -170,29 +169,29 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class StackType(TensorType):
-    """Tensors of one element type and shape, one for every turn of a loop, which nobody has counted yet.
+    """Tensors of one element type and shape, one for every iteration of a loop; their number is not known yet.
 
-    dtype, shape, size and nbytes are those of one of them. depth: of how many loops inside of each other; a stack of
-    depth 2 has a stack of depth 1 for every turn.
+    dtype, shape, size and nbytes are those of one tensor. depth: the number of nested loops; a stack of depth 2 has a
+    stack of depth 1 for every iteration.
     """
 
     depth: int = 1
 
     @property
     def entry(self) -> TensorType:
-        """The type of what one turn puts there."""
+        """The type of the entry of one iteration."""
         if self.depth > 1:
             return StackType(self.dtype, self.shape, self.depth - 1)
         return TensorType(self.dtype, self.shape)
 
     @staticmethod
     def of(entry: TensorType) -> StackType:
-        """The type of a stack of such entries."""
+        """Return the type of a stack of such entries."""
         return StackType(entry.dtype, entry.shape, entry.depth + 1 if isinstance(entry, StackType) else 1)
 
     @property
     def kind(self) -> str:
-        """`Stack[Float32]`, of depth 2 `Stack[Stack[Float32]]`."""
+        """`Stack[Float32]`; with depth 2 `Stack[Stack[Float32]]`."""
         return f"{'Stack[' * self.depth}{self.dtype}{']' * self.depth}"
 
     def with_shape(self, shape: tuple[int, ...]) -> StackType:
@@ -204,7 +203,7 @@ class StackType(TensorType):
 
 @dataclass(frozen=True, slots=True)
 class TupleType:
-    """A tuple of tensors, as operators with several outputs have."""
+    """A tuple of tensors, the result of operators with several outputs."""
 
     elements: tuple[TensorType, ...]
 
@@ -228,7 +227,7 @@ class TupleType:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueType:
-    """A type of another compiler's dump that mspc only carries along, as its text with the angle brackets."""
+    """A type of another compiler's dump, held only as its text with the angle brackets."""
 
     text: str
 

@@ -1,10 +1,10 @@
-"""Some values may differ between ranks whose graphs are otherwise equal; this module notes what passes ask of them.
+"""Stand-ins for values that differ between ranks with otherwise equal graphs; they record the questions of passes.
 
-A pass that handles such a value in the dark treats all these ranks alike. So passes get a stand-in, which answers as
-one rank's value would and writes down every question. For another rank the passes would do the same if its values
-answer these questions in the same way. A stand-in hides its class, so that `isinstance` sees the value's, and what is
-computed with it is one rank's value, in which ranks must agree then. It cannot be hashed: equal hashes would be an
-answer that nobody wrote down, and a table that outlives the questions must not hold it.
+A pass that never inspects such a value treats all these ranks alike. So passes get a stand-in, which answers like
+one rank's value and records every question. For another rank the passes would do the same if its values
+give the same answers. A stand-in hides its own class, so that `isinstance` sees the value's class. Computing with it
+uses one rank's value, in which all ranks must then agree. It cannot be hashed: equal hashes would be an
+unrecorded answer, and a table that outlives the questions must not hold a stand-in.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mspc.ir.late_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RankField:
-    """The place of a rank's value: field `field` of operator `number` of what place `place` of the graph is on
-    that rank; `ascending`: that value, sorted."""
+    """Key of a rank's value: field `field` of operator `number` at position `place` of that rank's graph. ascending:
+    the value is sorted."""
 
     place: int
     number: int
@@ -29,11 +29,11 @@ class RankField:
 
 
 Look = tuple[str, RankField, Any]
-"""A question: "value" or "length" of a slot (the third is None), whether it "equals" a value, or is "like" a slot."""
+"""A question: the "value" or "length" of a slot (third entry None), whether it "equals" a value, or is "like" one."""
 
 
 class Looks:
-    """The questions that were asked and one rank's answers, until they are closed; then none may be asked."""
+    """The questions so far and one rank's answers. After `close` no further question is allowed."""
 
     def __init__(self) -> None:
         self.answers: dict[Look, Any] = {}
@@ -42,13 +42,13 @@ class Looks:
         self._asked: list[tuple[str, int, Any, Any]] | None = None
 
     def note(self, kind: str, slot: RankField, other: Any, answer: Any) -> Any:
-        """Write down an answer and give it back."""
+        """Record an answer and return it."""
         assert self._asked is None, f"{slot} is looked at when ranks are told apart already"
         self.answers[kind, slot, other] = answer
         return answer
 
     def close(self) -> None:
-        """Number the slots, so that many ranks can be asked."""
+        """End the questions and number the slots, so that many ranks can be compared."""
         numbers: dict[RankField, int] = {}
         self._asked = []
         for (kind, slot, other), answer in self.answers.items():
@@ -58,7 +58,7 @@ class Looks:
         self._slots = list(numbers)
 
     def hold_for(self, value_at: Callable[[RankField], Any]) -> bool:
-        """Whether another rank's values answer every question in the same way."""
+        """Return whether another rank's values give the same answers. value_at: returns that rank's value of a slot."""
         assert self._asked is not None, "the questions are not closed yet"
         values = list(map(value_at, self._slots))
         for kind, number, other, answer in self._asked:
@@ -75,7 +75,7 @@ class Looks:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Whether nothing tells two values apart; equal numbers of two classes are told apart."""
+    """Return whether two values are indistinguishable; equal numbers of different classes are not."""
     if type(left) is not type(right):
         return False
     if isinstance(left, tuple):
@@ -85,12 +85,12 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _computed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator as a method of stand-ins: what it gives for one rank's value."""
+    """Return an operator as a method of stand-ins: it is applied to one rank's value."""
     return lambda self, *others: function(self.looked(), *map(_of_one_rank, others))
 
 
 def _computed_behind(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a stand-in on the right."""
+    """Return the same for a stand-in as the right operand."""
     return lambda self, left: function(left, self.looked())
 
 
@@ -99,9 +99,9 @@ def _of_one_rank(value: Any) -> Any:
 
 
 class Varying:
-    """Stands for a tuple, a number or a string that may differ between ranks.
+    """Stand-in for a tuple, a number or a string that may differ between ranks.
 
-    Its class is part of what the ranks have in common, and so it tells it freely.
+    All ranks' values have the same class, so `__class__` is answered without a record.
     """
 
     __slots__ = ("_looks", "_value", "slot")
@@ -116,11 +116,11 @@ class Varying:
         return cast("Any", type(self._value))
 
     def looked(self) -> Any:
-        """One rank's value; from now on ranks must agree in it."""
+        """Return one rank's value; from now on ranks must agree in it."""
         return self._looks.note("value", self.slot, None, self._value)
 
     def ascending(self) -> Varying:
-        """What stands for the sorted members."""
+        """Return the stand-in for the sorted members."""
         found = self._looks.sorted.get(self.slot)
         if found is None:
             slot = RankField(self.slot.place, self.slot.number, self.slot.field, ascending=True)
@@ -164,7 +164,7 @@ class Varying:
         return format(self.looked(), how)
 
     def __getattr__(self, name: str) -> Any:
-        # Methods, as `index` of a tuple and `split` of a string. Nobody has asked who looks for Python's own hooks.
+        # Methods, as `index` of a tuple and `split` of a string. A lookup of Python's own hooks is no question.
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.looked(), name)
@@ -184,14 +184,14 @@ class Varying:
 
 
 def ascending(ranks: Sequence[int]) -> Sequence[int]:
-    """The ranks sorted; equal for two lists of the same ranks. Of a stand-in a stand-in."""
+    """Return the ranks sorted, so that two lists of the same ranks are equal. For a stand-in, return a stand-in."""
     given = cast("Any", ranks)
     return cast("Sequence[int]", given.ascending()) if type(given) is Varying else tuple(sorted(ranks))
 
 
 class OpKey:
-    """An operator in the key of a table that no question outlives: found by its class and compared, since an operator
-    with a stand-in cannot be hashed."""
+    """An operator in the key of a table that lives no longer than the questions: hashed by its class and then compared,
+    since an operator with a stand-in cannot be hashed."""
 
     __slots__ = ("_op",)
 
@@ -206,7 +206,7 @@ class OpKey:
 
 
 class VaryingConstant(Constant):
-    """Stands for a constant that is sharded, so that every rank has its own slice; all slices have one type."""
+    """Stand-in for a sharded constant, of which every rank has its own slice; all slices have one type."""
 
     __slots__ = ("_looks", "_own", "slot")
 
@@ -218,12 +218,12 @@ class VaryingConstant(Constant):
 
     @property
     def value(self) -> Any:  # type: ignore[override]  # a question instead of a field
-        """One rank's array; from now on ranks must agree in it."""
+        """The array of one rank; from now on ranks must agree in it."""
         self._looks.note("value", self.slot, None, constant_bytes(self._own))
         return self._own.value
 
     def same_as(self, other: Constant) -> bool:
-        """Whether another constant of this type has the same bytes."""
+        """Return whether another constant of this type has the same bytes."""
         own = constant_bytes(self._own)
         if isinstance(other, VaryingConstant):
             if other.slot == self.slot:
@@ -236,5 +236,5 @@ class VaryingConstant(Constant):
 
 
 def constant_bytes(constant: Constant) -> bytes:
-    """The bytes by which constants of one type differ."""
+    """Return the bytes that identify a constant among constants of one type."""
     return constant.value.tobytes()

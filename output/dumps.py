@@ -36,8 +36,8 @@ from mspc.runtime.program import FORMAT, PROGRAM, WEIGHTS, Settings
 class FirstValue:
     """The first values of a parameter or constant.
 
-    description: how they are made; None where only the script has them. make: the global array, made when called and
-        not stored. part: the same of a part of it, where that is read without the rest.
+    description: how they are made; None if only the script has them. make: returns the global array, which is not
+        stored. part: returns the given slices of it, if they can be made without the rest.
     """
 
     name: str
@@ -54,7 +54,7 @@ def first_values(traced: Traced, graph: Graph) -> list[FirstValue]:
         traced: the network that the graph is compiled from.
 
     Raises:
-        MspcError: an initializer makes no tensor of the shape or element type that it is to make.
+        MspcError: an initializer cannot make a tensor of the wanted shape or element type.
     """
     return [
         _first_value(p.name, traced.constants[p.name] if p.name in traced.constants else traced.parameters[p.name])
@@ -64,7 +64,7 @@ def first_values(traced: Traced, graph: Graph) -> list[FirstValue]:
 
 
 def _first_value(name: str, source: Any) -> FirstValue:
-    """Of a Parameter of the script, a tensor that is not sampled yet, or an array."""
+    """Return the first value of a Parameter of the script, a tensor that is not sampled yet, or an array."""
     initial = source.initial if isinstance(source, Parameter) else source
     if isinstance(initial, InitialValue):
         part = initial.fill if initial.in_parts else None
@@ -82,13 +82,13 @@ def _first_value(name: str, source: Any) -> FirstValue:
 LAST = "execute"
 MAIN_STAGES = ("frontend", "step_parallel_begin", "slice_to_rank", LAST)
 NO_FILES = -1
-"""A level below all: nothing is stored of a stage."""
+"""A level below all others: no stage is stored."""
 
 File = tuple[str, bytes]
 
 
 class StageFiles:
-    """Collects the files of the stages that a level asks for; pass it as `on_stage`.
+    """Collector of the files of the stages that a level selects, for use as `on_stage`.
 
     level: 0 the last stage, 1 the main ones, 2 all, 3 all with drawings.
     """
@@ -96,11 +96,11 @@ class StageFiles:
     def __init__(self, level: int) -> None:
         self.level = level
         self.files: list[File] = []
-        """(name without counter, content)."""
+        """Pairs (name without counter, content)."""
 
     @property
     def wanted(self) -> tuple[str, ...] | None:
-        """The names of the passes whose stages are stored; None: all."""
+        """The names of the stages that are stored; None for all."""
         return {NO_FILES: (), 0: (LAST,), 1: MAIN_STAGES}.get(self.level)
 
     def __call__(self, stage: DumpPoint) -> None:
@@ -118,7 +118,7 @@ class StageFiles:
 
 
 def numbered(rank: int, files: Iterable[File]) -> Iterable[File]:
-    """The files under the rank's folder, with a counter that a stage's text and drawing share."""
+    """Yield the files with the rank's folder and a counter in their names; a stage's text and drawing share one."""
     counter = -1
     for name, content in files:
         stem, dot, ending = name.rpartition(".")
@@ -139,12 +139,12 @@ def program(
     network: str = "",
     kinds: Mapping[int, int] | None = None,
 ) -> str:
-    """The text of `program.json`.
+    """Return the text of `program.json`.
 
-    execute: the file of every rank that was written. digests: SHA-256 of these files. settings: of the script.
+    execute: the written file of every rank. digests: SHA-256 of these files. settings: of the script.
     values: the first values of the parameters and constants; those without a description are in the weights.
-    network: the text of the graph as it was read; "" where one device cannot be compared with the ranks. kinds: a
-    number for every rank, the same for those with equal programs.
+    network: the text of the graph as it was read; "" if one device cannot be compared with the ranks. kinds: a
+    number for every rank, the same for ranks with equal programs.
     """
     graph = compiled.graph
     set_by_script = settings.entry()
@@ -171,8 +171,8 @@ def program(
 
 
 def _parameters(graph: Graph, values: Iterable[FirstValue]) -> list[Written]:
-    """What is said of every parameter and constant, in the lines that it has below `parameters`. Of thousands nearly
-    all differ in their names and random numbers alone."""
+    """Return the entries of all parameters and constants below `parameters`. Equal parts of the text are shared: among
+    thousands, nearly all differ only in name and random numbers."""
     made = {value.name: value.description for value in values if value.description is not None}
     line = "\n" + " " * 3
     shared: dict[Any, str] = {}
@@ -191,7 +191,7 @@ def _parameters(graph: Graph, values: Iterable[FirstValue]) -> list[Written]:
 
 
 def _plan(plan: PlanFile) -> dict[str, Any]:
-    """What the compile decided on, as a plan has it: how the operands of every operator are sharded, and the rest."""
+    """Return the decisions of the compile in the form of a plan: operand layouts of every operator, and the rest."""
     if not plan.operators:
         return {}
     results = {name: [str(layout) for layout in layouts] for name, layouts in plan.results.items()}
@@ -223,15 +223,15 @@ SYMBOLIC = "symbolic_graph.txt"
 OWN = re.compile(rf"rank_\d+|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}|{re.escape(SYMBOLIC)}")
 OWN_IN_RANK = re.compile(r".*_\d{4,}\.(ir|dot)")
 DUMP = re.compile(rf".*_({'|'.join(DTYPES)})_\d+(-\d+)*_rank\d+\.npy", re.IGNORECASE)
-"""What the operator TensorDump of a compiled program leaves in its folder, in folders of any name."""
+"""File names that the operator TensorDump of a compiled program leaves in its folder, in subfolders of any name."""
 NOT_FREE = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EXDEV)
 
 
 class OutputFolder:
-    """Write files into a new folder; `commit` puts it in the place of `path`, else `path` stays as it was.
+    """A new folder for files; `commit` moves it to `path`, and without it `path` does not change.
 
-    An earlier output of mspc is replaced at once and an empty folder filled. Whenever the process is killed, the
-    earlier output is complete or the new one is, and the next to write here removes what is left of the other.
+    An earlier output of mspc is replaced at once, and an empty folder is filled. If the process is killed, either the
+    earlier output or the new one is complete, and the next writer removes the remains of the other.
 
     Raises:
         MspcError: `path` holds files that mspc did not write, or cannot be written.
@@ -248,7 +248,7 @@ class OutputFolder:
             self._place = Path(os.path.realpath(path))
             finish_refill(self._place, PROGRAM)
             _check_replaceable(path)
-        except (OSError, ValueError) as error:  # ValueError: characters that no folder's name holds
+        except (OSError, ValueError) as error:  # ValueError: characters not allowed in names
             raise _cannot_write(path, error) from None
 
     def __enter__(self) -> OutputFolder:
@@ -283,13 +283,13 @@ class OutputFolder:
             self._parents.insert(0, parent)
 
     def _must_stay(self) -> bool:
-        """Whether another folder cannot come into this one's place, so that its contents change instead."""
+        """Return whether the folder cannot be replaced by another, so that its contents must be changed instead."""
         if not self._place.is_dir():
             return False
         return is_mount_point(self._place) or not os.access(self._place.parent, os.W_OK)
 
     def _remove_unused(self) -> None:
-        """Folders that were made for an output that did not come."""
+        """Remove the parent folders made for an output that was not committed."""
         if not self._committed:
             with contextlib.suppress(OSError):
                 for parent in self._parents:
@@ -300,7 +300,7 @@ class OutputFolder:
         self.write_by(name, lambda file: file.write(content.encode() if isinstance(content, str) else content))
 
     def write_by(self, name: str, write: Callable[[BinaryIO], object]) -> None:
-        """Write one file as `write` writes it to what it is handed, part by part."""
+        """Write one file: `write` gets the open binary file and may write it in parts."""
         assert self._beside is not None
         target = self._beside.path / name
         folder = os.path.dirname(name)
@@ -311,7 +311,7 @@ class OutputFolder:
             write(file)
 
     def commit(self) -> None:
-        """Put the folder in its place."""
+        """Move the folder to its place."""
         assert self._beside is not None
         _check_replaceable(self.path)
         new = self._beside.path
@@ -325,7 +325,7 @@ class OutputFolder:
 
 
 def _move(new: Path, place: Path) -> bool:
-    """Give a folder the name `place` where that is free or an empty folder's; False where it is not."""
+    """Rename a folder to `place`. Return False if `place` is neither free nor an empty folder."""
     try:
         os.rename(new, place)
     except OSError as error:
@@ -336,7 +336,7 @@ def _move(new: Path, place: Path) -> bool:
 
 
 def _leave(number: int, _: object) -> None:
-    """A command that is terminated takes its unfinished folder away."""
+    """Handle SIGTERM: exit, so that the unfinished folder is removed."""
     raise SystemExit(128 + number)
 
 
@@ -370,7 +370,7 @@ def _foreign(path: Path) -> list[str]:
 
 
 def _holds_dumps(path: Path) -> bool:
-    """Whether nothing but dumps are at a path, be it one or a folder of them."""
+    """Return whether a path is a dump, or a folder that holds dumps only."""
     if path.is_symlink() or not path.is_dir():
         return path.is_file() and bool(DUMP.fullmatch(path.name))
     entries = list(path.iterdir())

@@ -1,4 +1,4 @@
-"""The graph of a network as a `.mindir` file: node by node with MindSpore's operators; nodes with graphs call them."""
+"""The graph of a network as a `.mindir` file: node by node with MindSpore's operators; regions become functions."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 
 REGIONS = ("If", "While", "For", "Call")
-"""Operators that are written so."""
+"""Operators that run graphs, written as calls of functions."""
 
 
 class GraphWriter(Protocol):
-    """What writes one graph of a file. functions_of: the names of graphs that are written as functions."""
+    """Writer of one graph of a file. functions_of: the names of graphs that are written as functions."""
 
     name: str
     inputs: Mapping[str, TensorType]
@@ -50,37 +50,37 @@ class GraphWriter(Protocol):
 
     @property
     def called(self) -> Collection[str]:
-        """The names of the graphs that are written, but for the first."""
+        """The names of the written graphs, except the first."""
         ...
 
     def inside(self, name: str, inputs: Mapping[str, TensorType]) -> Self:
-        """What writes a graph of this name that this one calls; `finish` adds it."""
+        """Return a writer for a graph of this name that this one calls; `finish` adds the graph."""
         ...
 
     def finish(self, output: str) -> None:
-        """Add the graph of this writer, which gives `output`, to those that are called."""
+        """Add the graph of this writer, with the result `output`, to the called graphs."""
 
     def add(self, nodes: Sequence[Node]) -> None:
         """Add these nodes."""
 
     def name_of(self, value: Value) -> str:
-        """How nodes name a value."""
+        """Return the name of a value in nodes."""
         ...
 
     def constant(self, value: Any) -> str:
-        """The name of a constant."""
+        """Add a constant and return its name."""
         ...
 
     def node(self, operator: str, inputs: Sequence[str], attributes: dict[str, Any], type: Type | None) -> str:
-        """Add a node; its name."""
+        """Add a node and return its name."""
         ...
 
 
 def write_regions(writer: GraphWriter, node: Node, operands: Sequence[str]) -> str:
-    """Add a node that runs graphs, and these; the name of its result, a tuple.
+    """Add a node that runs graphs, and those graphs. Return the name of its result, a tuple.
 
     Raises:
-        MspcError: it scans, or keeps what every turn computes.
+        MspcError: the loop scans, or stacks the results of every iteration.
     """
     op = node.op
     if isinstance(op, If):
@@ -94,7 +94,7 @@ def write_regions(writer: GraphWriter, node: Node, operands: Sequence[str]) -> s
 
 
 def _function(writer: GraphWriter, region: Graph) -> str:
-    """The name of a graph, which is written where it is not yet: it gives a tuple of the region's results."""
+    """Return the name of a region's function, which returns a tuple of its results. Write it first if it is new."""
     if region not in writer.functions_of:
         own = _begun(writer, region, region.name)
         writer.functions_of[region] = own.name
@@ -104,7 +104,7 @@ def _function(writer: GraphWriter, region: Graph) -> str:
 
 
 def _begun(writer: GraphWriter, region: Graph, name: str, more: dict[str, TensorType] | None = None) -> GraphWriter:
-    """A writer of a graph with the parameters of a region, and of `more` ahead of them."""
+    """Return a writer of a graph with the inputs `more`, then the parameters of a region."""
     names = {parameter: f"{name}:{parameter.name}" for parameter in region.parameters}
     own = writer.inside(name, {**(more or {}), **{names[each]: each.tensor_type for each in region.parameters}})
     own.names |= names
@@ -116,7 +116,8 @@ def _tuple(writer: GraphWriter, values: Sequence[Value]) -> str:
 
 
 def _write_loop(writer: GraphWriter, node: Node, op: Loop, operands: Sequence[str]) -> str:
-    """The call of a loop's head. Its inputs are those of the body, for a `For` behind the number of turns."""
+    """Add a call of a loop's head and return its name. Its inputs are those of the body, for a `For` after the number
+    of iterations."""
     body = node.regions[-1]
     counts = isinstance(op, For)
     head = f"{body.name}_head"
@@ -150,7 +151,7 @@ def _write_head(writer: GraphWriter, node: Node, op: Loop, name: str) -> None:
 
 
 def _write_body(writer: GraphWriter, node: Node, op: Loop, head: str) -> None:
-    """A turn, whose last step calls the head with what it carries on."""
+    """Write an iteration, whose last step calls the head with the carried values."""
     body = node.regions[-1]
     name = f"{body.name}_turn"
     limit = f"{name}:turns"
@@ -170,7 +171,7 @@ def _write_body(writer: GraphWriter, node: Node, op: Loop, head: str) -> None:
 
 
 def _write_end(writer: GraphWriter, body: Graph, op: Loop) -> None:
-    """What the head calls behind the last turn: it gives what the loop carries."""
+    """Write the function that the head calls after the last iteration: it returns the carried values."""
     name = f"{body.name}_end"
     carried = body.parameters[op.leading : op.leading + op.carried]
     own = writer.inside(name, {f"{name}:{each.name}": each.tensor_type for each in carried})
@@ -179,27 +180,27 @@ def _write_end(writer: GraphWriter, body: Graph, op: Loop) -> None:
 
 TUPLE, ITEM = "MakeTuple", "TupleGetItem"
 _SAID = {"data_format": "NCHW", "mode": 1}
-"""Fields that files say otherwise, or not at all, and what they then are."""
+"""Fields that files write differently or leave out, with their values in that case."""
 _LITERALS = {"=0": 0, "=False": False}
 _LEFT_OUT = frozenset({"Print", "StopGradient"})
-"""Operators in whose place stands their operand: what is written predicts, and MindSpore loads no StopGradient on a
+"""Operators replaced by their operand: the written network only predicts, and MindSpore loads no StopGradient on a
 CPU."""
 _MADE = frozenset({"Arange", "Eye", "Fill", "LinSpace", "Ones", "Range", "Zeros"})
-"""Operators without operands, which are written as what they give."""
+"""Operators without operands, written as constants with their results."""
 
 
 def write_network(target: Any, inputs: Sequence[Any], path: Path) -> None:
-    """Write what `target(*inputs)` computes, as one device does, to a file.
+    """Write the computation of `target(*inputs)` on one device to a file.
 
     Raises:
-        MspcError: the network cannot be compiled, changes parameters, or has operators that such a file cannot say.
+        MspcError: the network cannot be compiled, changes parameters, or has operators that such a file cannot hold.
     """
     traced = trace_call(target, describe_call(inputs, []), Config()).traced
     write_mindir(path, _Writer(traced).graph())
 
 
 class _Writer:
-    """Makes the nodes of a file out of those of a graph."""
+    """Converter from the nodes of a graph to those of a file."""
 
     def __init__(self, traced: Traced) -> None:
         self.traced = traced
@@ -237,14 +238,14 @@ class _Writer:
         )  # fmt: skip
 
     def inside(self, name: str, inputs: Mapping[str, TensorType]) -> _Writer:
-        """What writes a graph of this name that this one calls; `finish` adds it."""
+        """Return a writer for a graph of this name that this one calls; `finish` adds the graph."""
         own = _Writer(self.traced)
         own.name, own.functions, own.called, own.functions_of = name, self.functions, self.called, self.functions_of
         own.inputs = inputs
         return own
 
     def finish(self, output: str) -> None:
-        """Add the graph of this writer, which gives `output`, to those that are called."""
+        """Add the graph of this writer, with the result `output`, to the called graphs."""
         self.called[self.name] = WrittenGraph(
             self.name, self.inputs, (), self.constants, self.nodes, self.types, output, frozenset(self.functions)
         )
@@ -268,7 +269,7 @@ class _Writer:
             raise lacking[0].error(f"export: operators that are not written: {names}")
 
     def _read(self, parameter: Parameter, name: str) -> None:
-        """A node that reads a parameter."""
+        """Add a node that reads a parameter."""
         self.names[parameter] = self.node("Load", [name, EFFECTS], {}, parameter.type)
 
     def _add(self, node: Node) -> str:
@@ -301,7 +302,7 @@ class _Writer:
         return self.node(operator, inputs, attributes_of_fields(operator, fields), node.type)
 
     def _turned(self, node: Node, operands: Sequence[str]) -> str:
-        """An update along other dimensions than the first, which are all that MindSpore's has."""
+        """Add an update along dimensions other than the leading ones, which are all that MindSpore's operator has."""
         order = cast(TensorScatterUpdate, node.op).order(len(node.shape))
         turned = self.node("Transpose", [operands[0], self.constant(tuple(order))], {}, None)
         self.functions |= {"Transpose", node.op.name}
@@ -310,7 +311,7 @@ class _Writer:
         return self.node("Transpose", [written, self.constant(back)], {}, node.type)
 
     def _padded(self, node: Node, operand: str, fields: Mapping[str, Any]) -> str:
-        """A node that pads an image: MindSpore's pooling has no borders of its own."""
+        """Add a node that pads an image: MindSpore's pooling has no padding of its own."""
         (above, below), (left, right) = paddings(node.op.name, fields["pad"], 2)
         if node.op.name == "AvgPool" and not fields["count_include_pad"]:
             raise node.error(f"export: {node.label} with count_include_pad=False cannot be written")
@@ -319,7 +320,7 @@ class _Writer:
         return self.node("PadV3", inputs, {"mode": "constant", "paddings_contiguous": True}, None)
 
     def _check(self, node: Node, fields: dict[str, Any], written: set[str]) -> None:
-        """Raise MspcError where a field that is not written has not the value that it then has."""
+        """Raise MspcError if a field that is not written differs from the value a reader assumes for it."""
         for name, value in fields.items():
             value = value or _SAID.get(name)  # no data_format is NCHW
             default = _SAID.get(name, getattr(type(node.op), name, None))
@@ -351,7 +352,7 @@ class _Writer:
         return name
 
     def _result(self, structure: Any) -> str:
-        """The name of what has this structure."""
+        """Return the name of the result with this structure."""
         if isinstance(structure, Leaf):
             return self.name_of(self.traced.graph.results[structure.index])
         if isinstance(structure, tuple | list):

@@ -1,4 +1,4 @@
-"""Makes the program of every rank: one for all, unless the script builds another network on another rank."""
+"""The programs of all ranks: one for all, unless the script builds different networks on different ranks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mspc.output.dumps import NO_FILES, File, StageFiles
 from mspc.passes.base import OnPass
 
 PROBES = 8
-"""How many ranks are tried at most to see whether the network depends on the rank."""
+"""Most ranks that are tried to see whether the network depends on the rank."""
 
 
 @dataclass
 class ObservedSession(Session):
-    """A session that notes whether anybody asked which rank it is, but for a name: only then can ranks differ.
-    seen: the lines of the script that asked first, None where no line of it did."""
+    """A session that notes the first read of the rank, except for file names: only then can ranks differ.
+    seen: the line of the script that read it first, or [None] if code outside the script did."""
 
     seen: list[Location | None] = field(default_factory=list[Location | None])
 
@@ -44,13 +44,13 @@ class ObservedSession(Session):
 
 
 Rerun = Callable[[int], AbstractContextManager[CapturedCall]]
-"""Runs the script again as another rank; what `construct` asks for has to be asked before the context ends."""
+"""Function that runs the script again as another rank; `construct` has to be read before the context ends."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A launch, compiled. shared: the files of the stages that all ranks share. text: the graph as traced. network: the
-    same with what passes read from its header, "" where no files are stored."""
+    """A compiled launch. shared: the files of the stages that all ranks share. text: the graph as traced, "" if it is
+    not compared. network: the graph after the frontend with its header, "" if no files are stored."""
 
     compiled: Compiled
     shared: list[File]
@@ -62,9 +62,9 @@ def compile_for(
     captured: CapturedCall, ranks: int, level: int, compared: Callable[[], bool] = lambda: False,
     on_pass: OnPass | None = None,
 ) -> Built:
-    """Compile `launch` for `ranks` ranks, storing the files that `level` names, and its text where it will be
-    `compared` with what other ranks launch: that is called once `construct` was read, which may read the rank.
-    on_pass: told of every pass."""
+    """Compile `captured` for `ranks` ranks. Store the files that `level` selects, and the text of the graph if it will
+    be compared with launches of other ranks. compared: returns whether it will; called after `construct` was read,
+    which may read the rank. on_pass: called for every pass."""
     files = StageFiles(level)
     call = _traced(captured, ranks)
     text = call.text if compared() else ""
@@ -87,23 +87,23 @@ def _traced(captured: CapturedCall, ranks: int) -> TracedCall:
 
 
 def config_of(captured: CapturedCall, ranks: int) -> Config:
-    """The compiler's settings: those of the script's context."""
+    """Return the compiler's settings, taken from the script's context."""
     return Config.from_context(captured.context, ranks, os.path.dirname(os.path.abspath(captured.script)))
 
 
 class Programs:
-    """What each rank compiles.
+    """The programs of all ranks.
 
-    Where the script asked which rank it is, it is run again, unseen, as other ranks (all that are wanted, or
-    a spread of many); only if one of them launches another graph every rank gets a run of its own. All graphs
-    then carry the identity of rank 0's.
+    If the script reads its rank, it is run again, unseen, as other ranks (all wanted ranks, or a sample if there are
+    many). Only if one of them launches another graph does every rank get a run of its own. All graphs then carry the
+    compile id of rank 0.
 
-    runs: how often the script ran to know that.
+    runs: how often the script ran to find that out.
 
     Args:
-        first: the program of the first rank that is wanted. wanted: all of them, ascending.
-        asked: whether the script read its rank. rerun: the script's launch as another rank,
-            inside of which that rank's session is in place.
+        first: the program of the first wanted rank. wanted: all wanted ranks, ascending.
+        asked: whether the script read its rank. rerun: gives the script's launch as another rank; within its context
+            that rank's session is active.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Programs:
             first.compiled.graph.attrs["compile_id"] = self._identity
 
     def of_rank(self, rank: int) -> Built:
-        """The program from which the graph of `rank` is sliced."""
+        """Return the program from which the graph of `rank` is sliced."""
         if not self.differ or rank == self._first_rank:
             return self.first
         built = self._compiled(rank, self.first.compiled.config.all_ranks, self._level)
@@ -141,7 +141,7 @@ class Programs:
 
 
 def _spread(wanted: Sequence[int]) -> set[int]:
-    """All of a few ranks; of many the first ones, two in the middle and the last ones."""
+    """Return all of a few ranks; of many the first four, two in the middle and the last two."""
     if len(wanted) <= PROBES:
         return set(wanted)
     middle = len(wanted) // 2

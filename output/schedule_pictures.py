@@ -22,7 +22,7 @@ from mspc.passes.lib.timeline import ScheduleTimeline, Span, StepTail
 
 
 def heading(timeline: ScheduleTimeline) -> str:
-    """The first line of a picture: what is shown, and how long a step takes."""
+    """Return the first line of a picture: the schedule, its sizes, and the time of a step."""
     schedule = timeline.schedule
     counts = [_count(schedule.stages, "stage"), _count(schedule.micro_batches, "micro-batch", "es")]
     if schedule.chunks > schedule.stages:
@@ -45,34 +45,34 @@ def _mean_idle(timeline: ScheduleTimeline, *, postponed: bool) -> float:
 
 
 def stage_text(timeline: ScheduleTimeline, stage: int) -> str:
-    """How long a stage is idle, and how many micro-batches of its chunks it keeps at most."""
+    """Return the idle share of a stage, and the most micro-batches saved for backward at once, as text."""
     return f"idle {timeline.idle_share(stage):.1%}, keeps {timeline.kept(stage)}"
 
 
 def label(entry: Entry, schedule: Schedule) -> str:
-    """A short text for an entry: kind and micro-batch, behind the chunk where a stage has several."""
+    """Return a short text for an entry: kind and micro-batch, with the chunk if stages have several."""
     several = schedule.chunks > schedule.stages
     return "+".join(str(part) if several else f"{part.kind}{part.micro_batch}" for part in parts_of(entry))
 
 
 def span_text(span: Span) -> str:
-    """All about an entry, in one line."""
+    """Describe an entry and its times in one line."""
     what = " and ".join(map(_action_text, parts_of(span.entry)))
     return f"{what}: {time_text(span.start)} to {time_text(span.end)}"
 
 
 def tail_text(tail: StepTail) -> str:
-    """All about what a stage does behind its last action."""
+    """Describe the tail of a stage, after its last action, in one line."""
     return f"updates, and what else is of no micro-batch: {time_text(tail.start)} to {time_text(tail.end)}"
 
 
 def tail_wait_text(tail: StepTail, begin: float) -> str:
-    """What a stage waits for before that, from a time on."""
+    """Describe the wait of a stage before its tail, from `begin` on."""
     return f"waits {time_text(tail.start - begin)} for other stages to end"
 
 
 def wait_text(span: Span, begin: float) -> str:
-    """What a stage waits for before an entry, from a time on."""
+    """Describe the wait of a stage before an entry, from `begin` on."""
     text = f"waits {time_text(span.start - begin)}"
     if span.awaited is None:
         return text
@@ -85,7 +85,7 @@ def _action_text(action: Action) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """A time in the unit that fits: s, ms or us."""
+    """Return a time as text in the unit that fits: s, ms or us."""
     for unit, scale in (("s", 1), ("ms", 1e-3)):
         if seconds >= scale or (unit == "s" and seconds == 0):
             return f"{seconds / scale:.4g} {unit}"
@@ -94,13 +94,13 @@ def time_text(seconds: float) -> str:
 
 WAITS, UPDATES = ".", "U"
 MOST_COLUMNS = 2000
-"""Columns of the actions at most: a file may be wider than a terminal."""
+"""Most columns for the actions: a file may be wider than a terminal."""
 
 
 def schedule_text(timeline: ScheduleTimeline, columns: int = MOST_COLUMNS) -> str:
-    """The heading and a row for every stage; dots are times in which a stage waits between its actions.
+    """Return the heading and a row for every stage; dots are waits of a stage between its actions.
 
-    columns: for the actions, at most. Where labels do not fit in so many, they are shortened to kinds.
+    columns: the most columns for the actions. Labels that do not fit are shortened to kinds.
     """
     rows = [heading(timeline)]
     scale = _text_scale(timeline, columns)
@@ -112,7 +112,7 @@ def schedule_text(timeline: ScheduleTimeline, columns: int = MOST_COLUMNS) -> st
 
 
 def _text_scale(timeline: ScheduleTimeline, columns: int) -> float:
-    """Columns of a unit of time: every label has its place and a space behind it, if all have."""
+    """Return the columns per unit of time: enough for every label and a space after it, if `columns` allow that."""
     needed = [
         (len(label(span.entry, timeline.schedule)) + 1) / (span.end - span.start)
         for spans in timeline.spans
@@ -141,7 +141,7 @@ def _row(timeline: ScheduleTimeline, stage: int, scale: float) -> str:
 
 
 def _block(entry: Entry, schedule: Schedule, width: int) -> str:
-    """The label of an entry in so many columns, or its kinds where that does not fit."""
+    """Return the label of an entry padded to `width` columns, or its kinds if the label does not fit."""
     text = label(entry, schedule)
     if len(text) >= width:  # it would run into the next one
         text = "".join(part.kind for part in parts_of(entry))[:width]
@@ -154,21 +154,21 @@ COLOURS = {
     INPUT_GRADIENT: (145, 84, 165),
     WEIGHT_GRADIENT: (184, 84, 0),
 }
-"""Red, green and blue of each kind, from 0 to 255: dark enough for white numbers (a contrast of 4.5 and more, as WCAG 2
-asks of text), and light enough to be seen on dark pages (3 and more, as it asks of graphics)."""
+"""Red, green and blue of each kind, from 0 to 255. They are dark enough for white numbers (a contrast of at least 4.5,
+which WCAG 2 asks of text) and light enough for dark pages (at least 3, which it asks of graphics)."""
 WHITE = (255, 255, 255)
 READABLE = 4.5
-"""The contrast of numbers at least; black has it where white has not."""
+"""The least contrast of numbers; black has it if white has not."""
 LIGHTEST = 0.62
-"""How far the colours of the last of several chunks go towards white."""
+"""The share of white in the colours of a stage's last chunk, if it has several."""
 LEFT, RIGHT, TOP, ROW, GAP, BELOW = 76, 180, 64, 26, 6, 30
-"""Pixels: beside the rows, above them, of a row, between two of them, and below for the axis."""
+"""Pixels: left and right of the rows, above them, of a row, between two rows, and below for the axis."""
 NARROWEST, WIDEST = 900, 4800
-"""Pixels of the rows together."""
+"""Least and most pixels of a row's width."""
 DIGIT, NUMBER_SPACE = 7, 6
 """Pixels of a digit, and of the space around a number."""
 THINNEST = 0.5
-"""Pixels of a wait at least: less is rounding, or nothing that could be seen."""
+"""Least pixels of a wait: less is rounding, or too small to be seen."""
 TICKS = 10
 _STYLE = """
 text { font: 12px system-ui, "DejaVu Sans", sans-serif; fill: #1b1f24 }
@@ -185,12 +185,12 @@ text { font: 12px system-ui, "DejaVu Sans", sans-serif; fill: #1b1f24 }
 
 
 def schedule_svg(timeline: ScheduleTimeline) -> str:
-    """The picture, a file of its own that loads nothing."""
+    """Return the picture as one SVG file that loads no other file."""
     return "\n".join(_Picture(timeline).lines()) + "\n"
 
 
 class _Picture:
-    """A picture as it is drawn. scale: pixels of a unit of time."""
+    """A picture as it is drawn. scale: pixels per unit of time."""
 
     def __init__(self, timeline: ScheduleTimeline) -> None:
         self.timeline, self.schedule = timeline, timeline.schedule
@@ -202,7 +202,7 @@ class _Picture:
             for stage in range(self.schedule.stages)
             for place, chunk in enumerate(self.schedule.chunks_of(stage))
         }
-        """Where a chunk is among those of its stage, from 0 to 1."""
+        """Position of a chunk among those of its stage, from 0 to 1."""
 
     def lines(self) -> Iterator[str]:
         width = LEFT + self.width + RIGHT
@@ -265,7 +265,7 @@ class _Picture:
         return f'<rect {shape} fill="url(#wait)"><title>{escape(text)}</title></rect>'
 
     def _tail(self, y: float, begin: float, tail: StepTail) -> Iterator[str]:
-        """What follows the last action, which ends at `begin`."""
+        """Yield the shapes of the tail after the last action, which ends at `begin`."""
         x, end = self._x(tail.start), self._x(tail.end)
         if (tail.start - begin) * self.scale >= THINNEST:
             yield self._wait(y, begin, tail.start, tail_wait_text(tail, begin))
@@ -273,7 +273,7 @@ class _Picture:
         yield f'<rect class="tail" {shape} rx="2"><title>{escape(tail_text(tail))}</title></rect>'
 
     def _block(self, y: float, span: Span) -> Iterator[str]:
-        """The blocks of an entry, one above the other where it is two actions at once, and their numbers."""
+        """Yield the blocks of an entry and their numbers. Two actions at once are drawn one above the other."""
         x, end = self._x(span.start), self._x(span.end)
         parts = parts_of(span.entry)
         height = ROW / len(parts)
@@ -306,7 +306,7 @@ class _Picture:
 
 
 def _scale(timeline: ScheduleTimeline) -> float:
-    """Pixels of a unit of time: numbers fit into the shortest blocks, if the picture does not become too wide."""
+    """Return the pixels per unit of time: numbers fit into the shortest blocks unless the picture gets too wide."""
     longest = timeline.makespan
     if not longest:
         return 1
@@ -317,7 +317,7 @@ def _scale(timeline: ScheduleTimeline) -> float:
 
 
 def _step(longest: float) -> float:
-    """The time between two ticks of the axis: 1, 2 or 5 of a power of ten, for `TICKS` of them at most."""
+    """Return the time between two ticks of the axis: 1, 2 or 5 times a power of ten, for at most `TICKS` ticks."""
     if not longest:
         return 0
     power = 10 ** floor(log10(longest / TICKS))
@@ -329,12 +329,12 @@ def _hex(colour: tuple[int, int, int]) -> str:
 
 
 def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
-    """The contrast of two colours, 1 to 21 (WCAG 2, "contrast ratio")."""
+    """Return the contrast of two colours, 1 to 21 (WCAG 2, "contrast ratio")."""
     light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
 def _luminance(colour: tuple[int, int, int]) -> float:
-    """The relative luminance of a colour (WCAG 2)."""
+    """Return the relative luminance of a colour (WCAG 2)."""
     linear = [each / 255 / 12.92 if each <= 10 else ((each / 255 + 0.055) / 1.055) ** 2.4 for each in colour]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

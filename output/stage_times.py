@@ -1,4 +1,4 @@
-"""The timeline of a pipeline: when each stage runs which micro-batch, and the copies and stored values beside it."""
+"""The timeline of a pipeline: the times of each stage's work on micro-batches, with copies and saved values."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from mspc.passes.lib.timeline import Copied, ScheduleTimeline, Task, TaskCopies
 
 
 def kept_of_chunks(graph: Graph) -> dict[int, float]:
-    """For each chunk of a stage the bytes that gradients read of its forward work on the first micro-batch, and of what
-    came from another stage for that."""
+    """Return, for each chunk of a stage, the bytes saved for backward on the first micro-batch: results of the forward
+    work, and values received from another stage for it, that gradients read."""
     calls = {(kind, chunk): node for node in graph.nodes if WORK in node.attrs
              for kind, chunk, number in (work_of(node),) if number == 0}  # fmt: skip
     kept: dict[int, dict[Node, int]] = {}
@@ -55,23 +55,23 @@ def _is_of(value: Node, call: Node) -> bool:
 
 
 def call_of(value: Value) -> Node | None:
-    """The work on a micro-batch of which a value is a result; None of others."""
+    """Return the work on a micro-batch that a value is a result of, or None."""
     made = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, TupleGetItem) else None
     return made if isinstance(made, Node) and WORK in made.attrs else None
 
 
 class CopiedValues:
-    """The copies of a stage's program, which are told of in the order of its nodes. tasks: what each has of them."""
+    """The copies of a stage's program, reported in the order of its nodes. tasks: the copies of each task."""
 
     def __init__(self, graph: Graph) -> None:
         self.tasks: dict[Task, TaskCopies] = {}
         self._ahead = TaskCopies()
-        """Of the next work, up to the node that was told of last."""
+        """Copies of the next work, up to the last reported node."""
         self._copied: dict[Value, Copied] = {}
         self._back: dict[Value, Copied] = {}
 
     def copy(self, node: Node, seconds: float) -> bool:
-        """A copy, one way; whether it is of what work on a micro-batch has made."""
+        """Note a copy in either direction. Return whether the copied value is a result of work on a micro-batch."""
         if isinstance(node.op, ToHost):
             call = call_of(node.inputs[0])
             if call is None:
@@ -89,7 +89,7 @@ class CopiedValues:
         return True
 
     def ahead(self, node: Node) -> None:
-        """A node that is no copy: it waits for one, works, or does neither."""
+        """Note a node that is no copy: it waits for one, works on a micro-batch, or does neither."""
         if isinstance(node.op, AwaitHost):
             copied = self._copied.get(_left(node))
             self._ahead.ahead += [] if copied is None else [(copied, 0.0)]
@@ -101,7 +101,7 @@ class CopiedValues:
 
 
 def _left(node: Node) -> Value:
-    """The copy to the host that a node waits for or brings back."""
+    """Return the copy to the host that a node waits for or brings back."""
     value: Value = node
     while isinstance(value, Node) and isinstance(value.op, HostCopy) and not isinstance(value.op, ToHost):
         value = value.inputs[0]
@@ -109,7 +109,7 @@ def _left(node: Node) -> Value:
 
 
 def _read(node: Node) -> Iterator[Value]:
-    """What a node reads, out of tuples and behind views."""
+    """Yield the values that a node reads, including tuple elements and the bases of views."""
     values = [*node.inputs]
     while values:
         value = values.pop(0)
@@ -119,12 +119,12 @@ def _read(node: Node) -> Iterator[Value]:
 
 
 def is_copy(node: Node) -> bool:
-    """Whether a node copies to the host or back, beside others."""
+    """Return whether a node copies to the host or back on a stream of its own."""
     return node.attrs.get("stream") in (TO_HOST, FROM_HOST)
 
 
 class CopiesBeside:
-    """The clocks of the streams of copies. now: seconds of the program up to the last work on a micro-batch."""
+    """Clocks of the copy streams, in seconds. `_now`: time of the program at the end of the last micro-batch work."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -132,13 +132,13 @@ class CopiesBeside:
         self._over: dict[Value, float] = {}
 
     def copy(self, node: Node, seconds: float, behind: float) -> None:
-        """A copy that may begin so many seconds behind the last work."""
+        """Add a copy that may begin `behind` seconds after the last work."""
         stream = str(node.attrs["stream"])
         begin = max(self._streams.get(stream, 0.0), self._now + behind)
         self._over[node] = self._streams[stream] = begin + seconds
 
     def waited(self, node: Node, behind: float) -> float:
-        """Seconds that a node waits for copies which could begin so many behind the last work."""
+        """Return the seconds that a node, ready `behind` seconds after the last work, waits for the copies it reads."""
         ready = max((self._over.get(value, 0.0) for value in node.inputs), default=0.0)
         if node.op.is_view and ready:
             self._over[node] = ready
@@ -146,28 +146,28 @@ class CopiesBeside:
         return max(0.0, ready - self._now - behind)
 
     def worked(self, seconds: float) -> None:
-        """So long behind the last work another one is over."""
+        """Advance the clock: another work ends `seconds` after the last one."""
         self._now += seconds
 
     @property
     def behind(self) -> float:
-        """Seconds behind the last work until all copies are over."""
+        """Seconds from the end of the last work to the end of all copies."""
         return max(0.0, *(end - self._now for end in self._streams.values())) if self._streams else 0.0
 
 
 Seconds = Callable[[Node], float]
-"""The time of a node: of a message that is sent how long it is on its way."""
+"""The time of a node in seconds; for a message that is sent, its time in transit."""
 
 
 def stage_times(
     graphs: Sequence[Graph], machine: Machine = H200, own: Seconds | None = None, way: Seconds | None = None
 ) -> ScheduleTimeline:  # fmt: skip
-    """The timeline of a step.
+    """Return the timeline of a step.
 
     Args:
-        graphs: of one rank of every stage. machine: of which times are predicted. own: the times of nodes, which may be
-        measured, in the place of the machine's; of a message what its sender does. way: how long messages are on their
-        way.
+        graphs: one rank's graph for every stage. machine: the machine for which times are predicted. own: times of
+        nodes, measured ones for example, in place of the machine's; for a message, the time its sender is busy.
+        way: transit times of messages.
 
     Raises:
         MspcError: there are no micro-batches.
@@ -181,32 +181,34 @@ def stage_times(
 
 
 def predicted_work(graphs: Sequence[Graph], machine: Machine) -> tuple[Schedule, TimedWork]:
-    """The schedule of a program, and what its actions take on a machine. graphs: of one rank of every stage. Raises
-    MspcError as `stage_times` does."""
+    """Return the schedule of a program, and the times of its actions on a machine. graphs: one rank's graph for every
+    stage. Raises MspcError as `stage_times` does."""
     schedule, work = work_of_programs(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
     kept = {chunk: found for graph in graphs for chunk, found in kept_of_chunks(graph).items()}
     return schedule, replace(work, kept=kept)
 
 
 def predicted_times(graph: Graph, machine: Machine) -> StageTimes:
-    """What the program of a stage takes on a machine."""
+    """Return the times of a stage's program on a machine."""
     rates = _rates(machine.under(graph.attrs))
     return StageTimes.of(graph, rates, rates, sends=False)
 
 
 def _rates(machine: Machine) -> Seconds:
-    """The times of nodes by the rates of a machine, those of a graph that many nodes run found once."""
+    """Return a function for times of nodes at the rates of a machine. The time of a shared graph is computed once."""
     return partial(seconds, machine=machine, known={})
 
 
 def timeline_of(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> ScheduleTimeline:
-    """The timeline of a program with this header. programs: of every stage. Raises MspcError as `stage_times` does."""
+    """Return the timeline of a program with this header. programs: the times of every stage. Raises MspcError as
+    `stage_times` does."""
     schedule, work = work_of_programs(attrs, programs)
     return work.line(schedule)
 
 
 def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> tuple[Schedule, TimedWork]:
-    """The schedule of a program with this header, and what its actions take. programs, raises: as of `timeline_of`."""
+    """Return the schedule of a program with this header, and the times of its actions. Arguments and errors are those
+    of `timeline_of`."""
     micro_batches = 1 + max((number for each in programs for number in each.micro_batches), default=-1)
     if not micro_batches:
         raise MspcError(
@@ -237,11 +239,11 @@ def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -
 
 @dataclass
 class StageTimes:
-    """What a stage's program takes. times: of every run of a chunk's graph of a kind, with what is done for it.
-    messages: of all that a chunk sends for one micro-batch, by the chunk, its neighbour in the direction, and the stage
-    to which it is sent. behind: of what follows the last micro-batch; awaited: what it needs from other stages then, by
-    the stage and the message's tag; results: what it sends them for that, by the same, with the action ahead of it.
-    copies: to the host and back, of values that work on micro-batches makes."""
+    """Times of a stage's program, in seconds. times: every run of a chunk's graph of a kind, including its preparation.
+    messages: all messages that a chunk sends for one micro-batch, by the chunk, its neighbour in that direction, and
+    the receiving stage. behind: the nodes after the last micro-batch. awaited: messages that these need from other
+    stages, by stage and tag. results: messages that they send for this purpose, by the same keys, with the action
+    before each. copies: to the host and back, of values that work on micro-batches makes."""
 
     times: dict[tuple[int, str], list[float]] = field(default_factory=dict[tuple[int, str], "list[float]"])
     messages: dict[tuple[int, int, int], float] = field(default_factory=dict[tuple[int, int, int], float])
@@ -252,13 +254,13 @@ class StageTimes:
     copies: dict[Task, TaskCopies] = field(default_factory=dict[Task, TaskCopies])
 
     def mean(self, chunk: int, kind: str) -> float:
-        """The time of a kind of work on one micro-batch, 0 where there is none."""
+        """Return the mean time of a kind of work on one micro-batch, or 0 if there is none."""
         found = self.times.get((chunk, kind), ())
         return sum(found) / len(found) if found else 0.0
 
     @staticmethod
     def of(graph: Graph, own: Seconds, way: Seconds, sends: bool) -> StageTimes:
-        """sends: `own` tells what sending takes a stage, and copies to the host."""
+        """Return the times of a graph. sends: `own` includes the times of sending and of copies to the host."""
         made, beside, last = StageTimes(), CopiesBeside(), None
         values = None if sends else CopiedValues(graph)
         for node in graph.nodes:
@@ -280,7 +282,7 @@ class StageTimes:
                 made.behind += own(node)
             if values is not None:
                 values.ahead(node)
-            if WORK in node.attrs:  # what has been done since the last one is done for it
+            if WORK in node.attrs:  # nodes since the previous work count for this one
                 kind, chunk, number = work_of(node)
                 last = Action(kind, chunk, number)
                 made.times.setdefault((chunk, kind), []).append(made.behind)
@@ -299,8 +301,8 @@ class StageTimes:
             self.messages[key] = self.messages.get(key, 0.0) + time
 
     def like(self, chunks: Mapping[int, int], stage: int, other: int, placement: Sequence[int]) -> StageTimes:
-        """The times of stage `other`, which does to its chunks what `stage` does to its own. chunks: these, by those of
-        `stage`. placement: the stages of chunks."""
+        """Return the times of stage `other`, which runs the same work on its chunks as `stage` on its own. chunks: the
+        chunks of `other` by those of `stage`. placement: the stage of every chunk."""
         messages: dict[tuple[int, int, int], float] = {}
         for (chunk, reader, target), time in self.messages.items():
             towards = chunks[chunk] + reader - chunk

@@ -1,4 +1,4 @@
-"""Writes integers of several texts as expressions of the sizes for which the texts were made."""
+"""Merge of several texts into one, in which integers become expressions of the sizes the texts were made for."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from mspc.output.dumps import NO_FILES
 from mspc.output.programs import compile_for
 
 Point = tuple[int, ...]
-"""For every symbol which of its three sizes it has."""
+"""For every symbol, the index of its size among its three sizes."""
 Polynomial = dict[tuple[int, ...], Fraction]
-"""Coefficients by the symbols, ascending, of which each term is the product."""
+"""Coefficients of the terms; a key holds the symbols that a term multiplies, ascending."""
 _NUMBER = re.compile(r"((?<![\w.%])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]))")
 
 
 def points_of(symbols: int) -> list[Point]:
-    """Which sizes a polynomial of so many symbols, each in no term twice, needs to be known, and to be checked at."""
+    """Return the points at which a polynomial of so many symbols is fitted and checked. It is linear in each symbol."""
     corners = list(product((0, 1), repeat=symbols))
     beyond = [tuple(2 * (other == symbol) for other in range(symbols)) for symbol in range(symbols)]
     return list(dict.fromkeys([*corners, *beyond, (2,) * symbols]))
 
 
 def polynomial(values: Mapping[Point, int], sizes: Sequence[Sequence[int]]) -> Polynomial | None:
-    """What is `values` at every point, by the three sizes of every symbol; None where no polynomial is that has each
-    symbol in no term twice."""
+    """Return the polynomial with these values at every point, or None if none exists that is linear in each symbol.
+    sizes: the three sizes of every symbol."""
     found = _through_corners(values, sizes, ())
     for point, value in values.items():
         at = [sizes[symbol][choice] for symbol, choice in enumerate(point)]
@@ -61,7 +61,7 @@ def _through_corners(values: Mapping[Point, int], sizes: Sequence[Sequence[int]]
 
 
 def shown(found: Polynomial, names: Sequence[str]) -> str:
-    """A polynomial as text: `2*s1*s2 + s1/4 + 3`."""
+    """Return a polynomial as text: `2*s1*s2 + s1/4 + 3`."""
     text = ""
     for symbols, factor in sorted(found.items(), key=lambda entry: (-len(entry[0]), entry[0])):
         size = abs(factor)
@@ -77,9 +77,9 @@ def merged(
     texts: Mapping[Point, str], sizes: Sequence[Sequence[int]], names: Sequence[str],
     differs: Callable[[str, Point, str], str],
 ) -> tuple[str, str]:
-    """(one text for all, ""), with expressions where their integers differ; ("", why not) where there is none.
+    """Return (one text for all, ""), with an expression for each integer that differs, or ("", reason) if none fits.
 
-    differs: says it of a line of the first point and that of another point.
+    differs: makes the reason from a line of the first point, another point, and its line.
     """  # fmt: skip
     lines = {point: text.splitlines() for point, text in texts.items()}
     first = next(iter(lines))
@@ -102,7 +102,7 @@ def merged(
 def _merged_parts(
     parts: Mapping[Point, list[str]], sizes: Sequence[Sequence[int]], names: Sequence[str]
 ) -> str | Point:
-    """The tokens of one line, words and numbers in turns, as one; else a point that does not fit."""
+    """Return the merged text of one line, or a point that does not fit. parts: words and numbers, alternating."""
     words = next(iter(parts.values()))
     for point, own in parts.items():
         if own[::2] != words[::2]:
@@ -122,7 +122,7 @@ def _merged_parts(
 
 
 def _expression(values: Mapping[Point, str], sizes: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    """What numbers are, or what floats are one part of; "" where nothing is found."""
+    """Return the expression of integers, or 1/(expression) for floats; "" if neither is found."""
     if all(value.isdecimal() for value in values.values()):
         found = polynomial({point: int(value) for point, value in values.items()}, sizes)
         return shown(found, names) if found is not None else ""
@@ -137,16 +137,16 @@ def _expression(values: Mapping[Point, str], sizes: Sequence[Sequence[int]], nam
 
 
 MOST_SYMBOLS = 3
-"""Each further symbol takes twice as many compiles."""
+"""Most open sizes: each further symbol doubles the number of compiles."""
 ATTEMPTS = 6
-"""How many sizes of a symbol are tried for which the network may not compile."""
+"""Most sizes of a symbol that are tried, as the network may not compile for some."""
 _SAME = ("group", "rank_list", "mesh", "axes")
-"""Fields of collectives that no size may change."""
+"""Fields of collectives that must not depend on a size."""
 
 
 @dataclass(frozen=True)
 class _Symbol:
-    """Dimensions of one size. sizes: three of them, that of the call first."""
+    """Dimensions that share one size. sizes: three of them, that of the call first."""
 
     name: str
     dimensions: tuple[Dimension, ...]
@@ -159,13 +159,14 @@ class _Symbol:
 
 
 class _None(Exception):
-    """There is no one graph; the message says why."""
+    """Error: no single graph covers all sizes; the message says why."""
 
 
 def symbolic_graph(captured: CapturedCall, compiled: Compiled, rank: int) -> str:
-    """The text of the one graph of a launch, or why there is none; "" where no size is left open.
+    """Return the text of the single graph of a launch for all sizes, or the reason why none exists; "" if no size is
+    open.
 
-    compiled: the launch as it was called. rank: whose graph is shown.
+    compiled: the launch as it was called. rank: the rank that the graph is of.
     """
     symbols = _symbols(captured)
     if not symbols:
@@ -178,8 +179,8 @@ def symbolic_graph(captured: CapturedCall, compiled: Compiled, rank: int) -> str
 
 
 def _symbols(captured: CapturedCall) -> list[_Symbol]:
-    """The open sizes of a call. Dimensions of one Symbol are one, and so are those without where the call has one size
-    for them."""
+    """Return the open sizes of a call. Dimensions of one Symbol are one size. Dimensions without a Symbol are one size
+    if they are equal in the call."""
     found: dict[Any, list[Dimension]] = {}
     for dimension in open_dimensions(captured.target, captured.args):
         found.setdefault((id(dimension.rule), dimension.size), []).append(dimension)
@@ -222,7 +223,7 @@ def _written(captured: CapturedCall, compiled: Compiled, rank: int, symbols: Seq
 
 
 class _Compiles:
-    """Compiles of a launch with other sizes."""
+    """Compiles of a launch with other sizes, each made once."""
 
     def __init__(self, captured: CapturedCall, compiled: Compiled, rank: int, symbols: Sequence[_Symbol]) -> None:
         self._launch = captured
@@ -232,7 +233,7 @@ class _Compiles:
         self._known: dict[tuple[int, ...], Compiled | MspcError] = {self._call: compiled}
 
     def of(self, sizes: tuple[int, ...]) -> Compiled | MspcError:
-        """The compile with these sizes of the symbols, or why there is none."""
+        """Return the compile with these sizes of the symbols, or its error."""
         if sizes not in self._known:
             args = list(self._launch.args)
             for symbol, size in zip(self._symbols, sizes, strict=True):
@@ -246,7 +247,8 @@ class _Compiles:
         return self._known[sizes]
 
     def sizes_of(self, place: int) -> tuple[int, ...]:
-        """Three sizes of a symbol for which the network compiles, the others as in the call."""
+        """Return three sizes of a symbol for which the network compiles, the others as in the call. Raise `_None` if
+        there are fewer."""
         symbol, size = self._symbols[place], self._call[place]
         allowed = [n for n in _others(size, symbol) if all(d.allows(n) for d in symbol.dimensions)]
         found, reason = [size], ""
@@ -262,14 +264,14 @@ class _Compiles:
 
 
 def _others(size: int, symbol: _Symbol) -> list[int]:
-    """Sizes that a symbol may have beside that of the call: multiples of it first, which are sharded as it is."""
+    """Return further candidate sizes of a symbol. Multiples of the call's size come first: they shard the same way."""
     step = max((d.rule.divisor for d in symbol.dimensions if d.rule is not None), default=1)
     found = [2 * size, 3 * size, 4 * size, size // 2, size // 4, size + step, size + 2 * step, size - step]
     return [n for n in dict.fromkeys(found) if n > 1 and n != size]  # a size of 1 is broadcast
 
 
 def _with_size(args: Sequence[Any], place: tuple[int, ...], dimension: int, size: int) -> list[Any]:
-    """The arguments with another size of a tensor, which is then there as its type."""
+    """Return the arguments with a dimension of one tensor resized; the tensor is replaced by its type."""
     found = list(args)
     index, *inner = place
     if inner:
@@ -282,7 +284,7 @@ def _with_size(args: Sequence[Any], place: tuple[int, ...], dimension: int, size
 
 
 def _other_cuts(one: Graph, other: Graph) -> str:
-    """What two graphs do otherwise but for the sizes of their tensors; "" where it is nothing."""
+    """Return the first difference of two graphs other than tensor sizes, as text; "" if there is none."""
     if [node.op.name for node in one.nodes] != [node.op.name for node in other.nodes]:
         return "other operators run"
     for value, same in zip(one.values(), other.values(), strict=True):
@@ -296,7 +298,7 @@ def _other_cuts(one: Graph, other: Graph) -> str:
 
 
 def _text(compiled: Compiled, rank: int) -> str:
-    """A rank's graph, without what names the one compile."""
+    """Return a rank's graph as text without its compile id."""
     graph = compiled.rank_graph(rank)
     lines = print_graph(graph).splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("compile_id"))

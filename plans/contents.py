@@ -1,5 +1,5 @@
-"""Makes the contents of strategy and group files from a graph whose layouts are decided on, and gives a graph that was
-read what a plan file says of `shard()`; the rest of a plan is for the pass `shard_by_plan`."""
+"""Contents of strategy and group files, taken from a graph with final layouts; and the strategies of a plan file, given
+to a graph that was read. The pass `shard_by_plan` applies the rest of a plan."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from mspc.plans.operator_names import StrategyNames
 
 
 def sharded_parameters(graph: Graph, trainable_only: bool) -> dict[str, ParameterCut]:
-    """How the parameters of a graph lie on ranks, by name."""
+    """Return the sharding of a graph's parameters, by name."""
     chosen = [p for p in graph.parameters if p.trainable or not trainable_only]
     return {p.name: sharding_of(layout) for p, layout in _laid_out(chosen)}
 
 
 def ranks_alike(graph: Graph, ranks: int, rank: int) -> list[int]:
-    """The ranks whose slices of all parameters, states of the optimizer among them, are those of one rank: where its
-    checkpoint is lost, theirs take its place. ranks: of one stage; those of others hold other parameters."""
+    """Return the ranks that hold the same slices of all parameters, optimizer states included, as `rank`. If its
+    checkpoint is lost, theirs replace it. ranks: the number of ranks of one stage; other stages hold other
+    parameters."""
     layouts = {layout for _, layout in _laid_out(graph.parameters)}
     first = rank - rank % ranks
     found = range(first, first + ranks)
@@ -31,7 +32,7 @@ def ranks_alike(graph: Graph, ranks: int, rank: int) -> list[int]:
 
 
 def groups_of(rank_graph: Graph, rank: int) -> dict[str, tuple[int, ...]]:
-    """The groups that a rank communicates in, by name."""
+    """Return the groups that a rank communicates in, by name."""
     ops = [node.op for node in rank_graph.nodes if isinstance(node.op, Collective)]
     return {op.group: op.ranks for op in ops if getattr(op, "group", "") and rank in op.ranks}
 
@@ -41,16 +42,16 @@ def _laid_out(parameters: Sequence[Parameter]) -> list[tuple[Parameter, Layout]]
 
 
 def check_ranks(plan: PlanFile, ranks: int, file: str) -> None:
-    """Raise MspcError where a plan is for another number of ranks."""
+    """Raise MspcError if a plan is for another number of ranks."""
     if plan.ranks != ranks:
         raise MspcError(f"the plan {file} is for {plan.ranks} ranks, and the network is compiled for {ranks}")
 
 
 def give_strategies(names: StrategyNames, graph: Graph, plan: PlanFile, file: str) -> None:
-    """Give the operators of a graph that was read what a plan has of `shard()`, in place of what the script says.
+    """Give the operators of a graph that was read the strategies of a plan, in place of those of `shard()`.
 
     Raises:
-        MspcError: an operator is not there.
+        MspcError: the graph lacks an operator that the plan names.
     """
     if plan.strategies is None:
         return

@@ -1,4 +1,4 @@
-"""Names the operators of a graph as strategy files and plans do, and gives a graph its strategies from such a file."""
+"""Names of a graph's operators as in strategy files and plans, and the strategies of such a file for a graph."""
 
 from __future__ import annotations
 
@@ -25,31 +25,30 @@ if TYPE_CHECKING:
     from mspc.plans.files.strategy_file import Cuts
 
 STATES = ""
-"""In place of a cell: the states of optimizers."""
+"""Key, in place of a cell, for the states of optimizers."""
 STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
-"""The stages that the strategies and the layouts are read from."""
+"""The compile stages at which strategies and layouts are read."""
 CONFIGURED = "check_strategies"
-"""The stage at which the script's strategies are on the operators."""
+"""The compile stage after which the script's strategies are on the operators."""
 _GIVING = (CONFIGURED, "shard_by_plan", "recompute_cells")
-"""The stages behind which all that is given may be on the operators: the last two are there where the settings say
-so."""
+"""The compile stages after which all given strategies may be on the operators. The last two run only if the settings
+ask for them."""
 
 
 def all_is_given(stage: str, graph: Graph) -> bool:
-    """Whether a stage is the one behind which nothing but the search decides on the operators."""
+    """Return whether, after this compile stage, only the search still decides on the operators."""
     return stage in _GIVING and PLAN_FILE not in graph.attrs and RECOMPUTE_CELLS not in graph.attrs
 
 
 @dataclass
 class StrategyNames:
-    """The strategies of operators: of those that read a trainable parameter as `MatMul_w`, and of all as
-    `Default/network-Net/MatMul-op0`, by their cells and their place among those of their kind; layouts: the same with
-    the ranks that hold the slices. results: of operators whose results' layouts do not follow from their operands'.
-    places: the names of the nodes. strategies: what operators were given before all passes. stored:
-    parameters as they are stored, where that does not follow from the operators; parameters: of them those that are
-    trained and stored otherwise than their first reader needs them. gathered: those that gradients gather again.
-    loops: what loops over equal layers carry and keep. recomputed: cells that a plan has computed again. offloaded:
-    cells of which a plan keeps values on the host; states_offloaded: it keeps states of optimizers there."""
+    """Strategies of operators. by_parameter: of readers of a trainable parameter, as `MatMul_w`. by_place: of all,
+    as `Default/network-Net/MatMul-op0`, from cell, kind and count in the kind. layouts: operand layouts, by the
+    same names. results: result layouts that do not follow from operands. places: the names of nodes. strategies: those
+    given before all passes. stored: layouts of parameters that do not follow from operators. parameters: layouts of
+    trained ones if they differ from the need of the first reader. gathered: parameters that gradients gather again.
+    loops: layouts of carried and saved values of loops over equal layers. recomputed: cells that a plan recomputes.
+    offloaded: cells with values that a plan stores on the host. states_offloaded: optimizer states are there, too."""
 
     by_parameter: dict[str, Cuts] = field(default_factory=dict)
     by_place: dict[str, Cuts] = field(default_factory=dict)
@@ -69,7 +68,7 @@ class StrategyNames:
     _with_layers: bool = False
 
     def look(self, stage: str, graph: Graph) -> None:
-        """Read what a graph says behind the pass `stage`, where that is one that says something."""
+        """Read strategies, names or layouts from the graph after the pass `stage`, if they are read at that pass."""
         looks = {STRATEGIES: self.note, CONFIGURED: self.name_made, LAYOUTS: self.note_layouts}
         if stage in looks:
             looks[stage](graph)
@@ -83,16 +82,16 @@ class StrategyNames:
                 self.by_parameter.update(dict.fromkeys(names, strategy))
 
     def name(self, graph: Graph, with_layers: bool = False) -> None:
-        """Note what the operators of a graph are called before passes leave some out and add others. with_layers: those
-        of equal layers that are one graph, too, which know their names themselves: passes make copies of them."""
+        """Note the names of a graph's operators before passes remove some and add others. with_layers: also write the
+        names on the nodes of equal layers that share one graph, because passes copy those nodes."""
         self.places = {node: place for node, _, place in named(graph)}
         self._with_layers = with_layers
         for node in _named_inside(graph) if with_layers else ():
             node.place = self.places.get(node, "")
 
     def keep_strategies(self, graph: Graph) -> None:
-        """Note the strategies that the operators of a graph were given before any pass, and which gather operands
-        again."""
+        """Note the strategies given to the operators of a graph before any pass, the operators that gather operands
+        again, and the cells with values on the host."""
         self.strategies = {
             self.places[node]: Given(node.in_strategy, node.out_strategy)
             for each in graph.graphs()
@@ -103,15 +102,15 @@ class StrategyNames:
         self._on_host = frozenset(_on_host(graph))
 
     def name_made(self, graph: Graph) -> None:
-        """Name the forward operators that passes have put in the place of others: they go on counting."""
+        """Name the forward operators that passes put in place of others: the counts continue."""
         layers = list(layer_nodes(graph)) if self._with_layers else []
-        knowing = (*_named_inside(graph), *graph.nodes) if self._with_layers else ()  # some were taken out of loops
+        knowing = (*_named_inside(graph), *graph.nodes) if self._with_layers else ()  # passes moved some out of loops
         self.places |= {node: node.place for node in knowing if node.place}
-        kinds = kinds_of(dict.fromkeys(self.places.values()))  # a copy has the name of what it is of
+        kinds = kinds_of(dict.fromkeys(self.places.values()))  # a copy has the name of its original
         self.places |= dict(made_places([*layers, *graph.nodes], self.places, kinds))
 
     def note_layouts(self, graph: Graph) -> None:
-        """Note the layouts of the operators that have names, as they are once they are decided on."""
+        """Note the final layouts of the named operators and of parameters."""
         ranks = int(graph.attrs.get("ranks", 1))
         for node, place in self.places.items():
             if (runs_layers(node) or runs_micro_batches(node)) and (layouts := _carried(node)):
@@ -157,7 +156,7 @@ class StrategyNames:
                 self.gathered.append(name)
 
     def plan(self, ranks: int) -> PlanFile:
-        """What a plan file says of it."""
+        """Return the contents of a plan file."""
         return PlanFile(
             ranks, self.layouts, self.stored, tuple(self.recomputed), tuple(self.gathered), self.results,
             self.strategies, loops=self.loops, offload=tuple(self.offloaded), offload_states=self.states_offloaded,
@@ -165,7 +164,7 @@ class StrategyNames:
 
 
 def _on_host(graph: Graph) -> Iterator[str]:
-    """The cells of which values are kept on the host, and `STATES` where those of optimizers are."""
+    """Yield the cells with values on the host, and `STATES` if optimizer states are there."""
     marked = [each for each in graph.graphs() if any(OFFLOAD in node.attrs for node in each.nodes)]
     if marked:
         from mspc.passes.lib.host_memory import marked_cells  # late: few networks have any
@@ -177,8 +176,8 @@ def _on_host(graph: Graph) -> Iterator[str]:
 
 
 def _storing(reads: Sequence[tuple[Node, int, Parameter]]) -> dict[Parameter, Layout]:
-    """How parameters are stored where every operator has its layouts from a plan: as the first one that changes them
-    takes them, or else the first one."""
+    """Return the layouts in which parameters are stored if all operators get their layouts from a plan: that of the
+    first operator that changes the parameter, else of the first reader."""
     given = [
         read for read in reads
         if read[0].in_layouts is not None
@@ -193,8 +192,8 @@ def _storing(reads: Sequence[tuple[Node, int, Parameter]]) -> dict[Parameter, La
 
 
 def parameter_reads(graph: Graph) -> Iterator[tuple[Node, int, Parameter]]:
-    """(operator, number of the operand, parameter) of all that reads a parameter, in the graphs of equal layers, too,
-    where a turn reads one of a stack: it is the first that stands for them."""
+    """Yield (operator, operand index, parameter) for every read of a parameter, also in the graphs of equal layers. An
+    iteration there reads one parameter of a stack: the first of the stack represents it."""
     yield from _reads(graph, {parameter: parameter for parameter in graph.parameters})
 
 
@@ -214,7 +213,7 @@ def _reads(graph: Graph, known: Mapping[Value, Parameter]) -> Iterator[tuple[Nod
 
 
 def _each(place: str) -> Iterable[str]:
-    """The names of an operator in every one of equal layers."""
+    """Return the names of an operator in each of the equal layers."""
     if "[" not in place:
         return (place,)
     from mspc.ir.text.families import each_of_cells  # late: few networks have layers that are one graph
@@ -223,8 +222,8 @@ def _each(place: str) -> Iterable[str]:
 
 
 def _names_together(graph: Graph) -> Iterator[tuple[Parameter, str]]:
-    """(parameter, name) of those that stand on stacks of equal layers: the first has the name of all, others have
-    none."""
+    """Yield (parameter, name) for parameters in stacks of equal layers: the first has the joined name, the others have
+    "" as name."""
     for node in graph.nodes:
         members = [value for value in node.inputs if isinstance(value, Parameter)]
         if isinstance(node.op, MakeStack) and len(members) == len(node.inputs):
@@ -237,7 +236,7 @@ def _names_together(graph: Graph) -> Iterator[tuple[Parameter, str]]:
 
 
 def layer_nodes(graph: Graph) -> Iterator[Node]:
-    """The nodes of the graphs of equal layers, and of micro-batches."""
+    """Yield the nodes inside the graphs of equal layers and of micro-batches."""
     for node in graph.nodes:
         for region in node.regions if runs_layers(node) or runs_micro_batches(node) else ():
             yield from layer_nodes(region)
@@ -245,13 +244,13 @@ def layer_nodes(graph: Graph) -> Iterator[Node]:
 
 
 def _named_inside(graph: Graph) -> Iterator[Node]:
-    """The nodes that know their names themselves, since passes make copies of them, or put others in their place."""
+    """Yield the nodes that carry their names, because passes copy or replace them."""
     yield from layer_nodes(graph)
     yield from (node for node in graph.nodes if runs_micro_batches(node))
 
 
 def _carried(node: Node) -> tuple[Layout, ...]:
-    """The layouts of what a loop carries, and of what it keeps of every turn; () where they are not known."""
+    """Return the layouts of a loop's carried values and of its stacked results; () if not all are known."""
     op, body = cast(Loop, node.op), node.regions[-1]
     carried = [body.parameters[op.leading + number].layout for number in range(op.carried)]
     kept = element_layouts(node.layout)[op.carried :] if op.stacked else ()
@@ -260,10 +259,10 @@ def _carried(node: Node) -> tuple[Layout, ...]:
 
 
 def shard_as_in_file(graph: Graph, file: str) -> None:
-    """Give the operators that a strategy file names the strategies that it has for them; they go before the script's.
+    """Give the operators named in a strategy file their strategies from it, which take precedence over the script's.
 
     Raises:
-        MspcError: there is no such file, or it names no operator of the graph, or shards one of other dimensions.
+        MspcError: the file does not exist, names no operator of the graph, or shards one of other dimensions.
     """
     from mspc.plans.files.strategy_file import read_strategies  # late, as only such a file needs it
 
@@ -295,8 +294,8 @@ def shard_as_in_file(graph: Graph, file: str) -> None:
 
 
 def named(graph: Graph) -> Iterator[tuple[Node, list[str], str]]:
-    """(node, its names by trainable parameters, its name by its place) of every forward operator, of those in equal
-    layers that are one graph, too."""
+    """Yield (node, its names by trainable parameters, its name by place) for every forward operator, including those
+    in equal layers that share one graph."""
     count: Counter[str] = Counter()
     for node in (*layer_nodes(graph), *graph.nodes):
         if node.phase != "forward":

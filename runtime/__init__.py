@@ -7,7 +7,8 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """MindSpore has a module of this name too: what scripts know of `mspc.runtime` is in mindspore_api/runtime.py."""
+    """Find a public name of `mspc.runtime`. MindSpore has a module of this name too, and its names are in
+    mindspore_api/runtime.py."""
     return importlib.import_module("mspc.mindspore_api.alias").find_public("runtime", name)
 
 

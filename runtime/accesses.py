@@ -1,6 +1,5 @@
-"""When memory of a step is read and written: where streams wait for each other, and what is read too late.
-
-memory_plan.py says what streams there are.
+"""Reads and writes of a step's memory: waits between streams, and late reads of updated parameters. memory_plan.py
+describes the streams.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from mspc.runtime.memory_classes import Part, Parts
 def find_waits(
     nodes: Sequence[Node], runs: Callable[[Node], bool], parts: Parts, copy_of: Mapping[Value, Node], early: bool
 ) -> tuple[dict[Node, tuple[Node, ...]], dict[int, int]]:  # fmt: skip
-    """(for a node those of other streams that must be over before it starts, for the index of a node of a side stream
-    that from which on the main stream knows it to be over).
+    """Return (for a node those of other streams that must be over before it starts, for the index of a node of a side
+    stream the index from which the main stream knows that it is over).
 
     Args:
-        runs: whether a node is launched. parts: the memory of every value. copy_of: what keeps copies of parameters.
-        early: see `plan_memory`.
+        runs: whether a node is launched. parts: the memory of every value. copy_of: the node that stores a copy of a
+        parameter. early: see `plan_memory`.
     """
     found: dict[Node, tuple[Node, ...]] = {}
     over: dict[int, int] = {}
@@ -44,7 +43,7 @@ def find_waits(
             for name in running:
                 latest[name] = max(latest.get(name, -1), *(read.get((name, part), -1) for part in written))
         sending = running.get(MESSAGES, ())
-        if is_received(node) and len(sending) > early:  # between GPUs the last one may go on
+        if is_received(node) and len(sending) > early:  # between GPUs the last one may still run
             latest[MESSAGES] = max(latest.get(MESSAGES, -1), sending[-1 - early])
         waits: list[Node] = []
         for name, last in latest.items():
@@ -64,8 +63,8 @@ def find_waits(
 
 
 def late_readers(graph: Graph, shown: Parts) -> dict[Node, None]:
-    """Nodes whose result shows a parameter and is read after, or by, a later update of that parameter. shown: the
-    memory of every value, where nothing is copied."""
+    """Return the nodes whose result aliases a parameter and is read after, or by, a later update of that parameter.
+    shown: the memory of every value if nothing is copied."""
     updates: dict[Part, list[int]] = {}
     for index, node in enumerate(graph.nodes):
         for part in _written(node, shown):
@@ -82,7 +81,7 @@ def late_readers(graph: Graph, shown: Parts) -> dict[Node, None]:
             if isinstance(part, Parameter) and any(index < k <= until for k in updates.get(part, ())):
                 found.append(node)
                 break
-        # What is copied is read here; what only shows is read as long as its own readers last.
+        # The operand of a copy is read here; that of a view is read until the view's last reader.
         shows = node.op.is_view and not (found and found[-1] is node)
         mutates = set(node.op.mutates)
         for operand, value in enumerate(node.inputs):
@@ -92,5 +91,5 @@ def late_readers(graph: Graph, shown: Parts) -> dict[Node, None]:
 
 
 def _written(node: Node, shown: Mapping[Value, tuple[Part, ...]]) -> list[Part]:
-    """The memory that a node overwrites."""
+    """Return the memory that a node overwrites."""
     return [shown[node.inputs[operand]][0] for operand in node.op.mutates]

@@ -1,6 +1,6 @@
-"""This module gives blocks that are alive at overlapping times their offsets in one arena: large blocks first, each in
-the tightest gap that all blocks alive with it leave. Where that is not good, in other orders, and in each of them once
-more with what found no room ahead of the rest.
+"""Offsets in one arena for blocks that are alive at overlapping times: large blocks first, each in the tightest gap
+between all blocks alive with it. If the size is not good, other orders are tried, each once more with the blocks that
+exceeded the bound moved to the front.
 
 Input:  sizes and lifetimes of blocks; some of them tied together at fixed distances.
 Output: an offset for every block and the size of the arena.
@@ -19,27 +19,28 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 
 GOOD = 1.01
-"""An arena of this many times the lower bound is taken at once; else other orders are tried too."""
+"""Ratio to the lower bound up to which an arena is accepted at once; else other orders are tried too."""
 FEW = 400
-"""Blocks up to which every order is tried to its end. Of more the gaps that alignment leaves between blocks count to
-the bound, and an order that can be no better ends early: what is moved ahead then has not been seen in full."""
+"""Number of blocks up to which every order is tried to its end. For more blocks the alignment gaps count towards the
+bound, and an order stops as soon as it cannot improve the best one. The blocks moved to the front are then only those
+seen so far."""
 
 REPAIRS = 2
-"""Times that blocks which lie beyond the bound are placed anew, ahead of the others of an order."""
+"""Number of retries of an order with the blocks beyond the bound moved to the front."""
 MOST_REPAIRED = 2000
-"""Blocks; the time of placing them grows with their square."""
+"""Number of blocks up to which orders are repaired; the time of placement grows with its square."""
 
 Array = Any
 
 
 @dataclass
 class MemoryBlock:
-    """Memory in which one value after the other may lie.
+    """Memory that several values use one after the other.
 
-    nbytes: its size, of `reserved` bytes that nothing else may touch while it is alive.
+    nbytes: its size. reserved: bytes that nothing else may touch while it is alive.
     start: index of the node that writes it first. on_side: whether that node runs on the second stream.
-    free: from which index on a node of the main stream may write to the memory. free_on_side: one of the second stream.
-    on_host: in the host's memory. tied: (group, distance from the group's begin) for blocks that lie side by side.
+    free: index from which a node of the main stream may write to the memory. free_on_side: the same for the second
+    stream. on_host: in the host's memory. tied: (group, distance from the group's begin) for adjacent blocks.
     """
 
     nbytes: int
@@ -55,15 +56,15 @@ class MemoryBlock:
 
     @property
     def life(self) -> tuple[int, ...]:
-        """The same for blocks that are alive at the same times."""
+        """Key of the lifetime, equal for blocks that are alive at the same times."""
         return self.start, self.on_side, self.last, self.free, self.free_on_side
 
 
 @dataclass
 class ResultMemory:
-    """The memory of one result of one node, which others may show. accesses: indices of nodes that read or write it,
-    ascending; len(nodes) for the end of the step. pitch: see `Allocation`. parameter: in whose memory it lies, if it
-    does. on_host: it lies in the host's memory."""
+    """Memory of one result of one node, which others may alias. accesses: ascending indices of nodes that read or write
+    it; len(nodes) for the end of the step. pitch: see `Allocation`. parameter: the parameter whose memory it uses, or
+    None. on_host: it is in the host's memory."""
 
     type: TensorType
     accesses: list[int]
@@ -79,8 +80,8 @@ class ResultMemory:
 
 
 def _alive_together(several: Iterable[Iterable[ResultMemory]]) -> Iterator[list[MemoryBlock]]:
-    """The blocks of each of several lists of results that are alive at the same times, where there are two or more of
-    them. A block is of the first list alone, and of no row where it is tied."""
+    """Yield, for each list of results, groups of two or more blocks that are alive at the same times. A block belongs
+    to the first list that has it; tied blocks are left out."""
     known: set[int] = set()
     for results in several:
         alike: dict[tuple[int, ...], list[MemoryBlock]] = {}
@@ -94,8 +95,8 @@ def _alive_together(several: Iterable[Iterable[ResultMemory]]) -> Iterator[list[
 def assign_together(
     blocks: Sequence[MemoryBlock], several: Iterable[Iterable[ResultMemory]], alignment: int
 ) -> int:  # fmt: skip
-    """As `assign`. several: lists of results; those of a list that are alive at the same times lie side by side: they
-    are placed as one, in less time."""
+    """Set the offsets like `assign`. several: lists of results; results of one list that are alive at the same times
+    become adjacent: they are placed as one block, in less time."""
     rows = [(replace(members[0]), members) for members in _alive_together(several)]
     for row, members in rows:
         row.nbytes = sum(_aligned(block.nbytes, alignment) for block in members)
@@ -109,10 +110,10 @@ def assign_together(
 
 
 def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
-    """Set the offsets of all blocks; returns the size of the arena.
+    """Set the offsets of all blocks and return the size of the arena.
 
-    Two blocks may share memory where the one is free, for the stream of the other's first writer, once that
-    writer runs. Offsets of blocks that are not tied, and of groups, are multiples of `alignment`.
+    Two blocks may share memory if one is free, for the stream of the other's first writer, once that writer runs.
+    Offsets of blocks that are not tied, and of groups, are multiples of `alignment`.
     """
     alone = [b for b in blocks if b.tied is None and b.nbytes]
     groups: dict[int, list[MemoryBlock]] = {}
@@ -122,8 +123,8 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
     bound = most_alive(blocks)
     good = GOOD * (bound if len(alone) <= FEW else most_alive(blocks, alignment))
     best: tuple[int, list[int]] | None = None
-    # The members of a group are made one after the other: the early ones of a group are clear of an earlier group
-    # when that one is shifted upwards, and so is placed after it.
+    # The members of a group are made one after the other: the early ones of a group do not overlap an earlier group if
+    # that one is shifted upwards, so it is placed after it.
     late_first = sorted(groups.values(), key=lambda members: -min(m.start for m in members))
     tries = 1 + REPAIRS * (len(alone) <= MOST_REPAIRED)
     for order in (_by_size, _by_area, _by_life, _by_long_life):
@@ -138,7 +139,7 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
                 if block.offset + block.nbytes > bound:
                     beyond.add(id(block))
                 if best is not None and placed.size >= best[0] and len(alone) > FEW:
-                    break  # it will be no better
+                    break  # it cannot improve
             if best is None or placed.size < best[0]:
                 best = placed.size, [block.offset for block in blocks]
             if best[0] <= good:
@@ -153,7 +154,8 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
 
 
 def most_alive(blocks: Sequence[MemoryBlock], alignment: int = 1) -> int:
-    """Most bytes alive while one node runs: no arena can be smaller. alignment: of which all sizes are multiples."""
+    """Return the most bytes alive while one node runs: no arena can be smaller. alignment: all sizes are rounded up to
+    it."""
     change: dict[int, int] = {}
     for block in blocks:
         size = block.reserved or _aligned(block.nbytes, alignment)
@@ -184,7 +186,7 @@ def _by_long_life(block: MemoryBlock) -> tuple[float, ...]:
 
 @dataclass
 class _Placed:
-    """The blocks that have their offsets, in columns, in the order of their offsets."""
+    """Blocks with offsets, as columns in the order of their offsets."""
 
     alignment: int
     size: int = 0
@@ -192,13 +194,13 @@ class _Placed:
     count: int = 0
 
     def add(self, block: MemoryBlock) -> None:
-        """Place a block in the tightest gap, else behind all that are alive with it."""
+        """Place a block in the tightest gap, or after all blocks alive with it."""
         begins, ends = self._alive_with(block)
         size = _aligned(block.nbytes, self.alignment)
         if not len(begins):
             block.offset = 0
         else:
-            # Behind every block in turn, how much is free up to the next one.
+            # The free bytes after every block, up to the next one.
             tops = np.maximum.accumulate(ends)
             free = begins[1:] - tops[:-1]
             if begins[0] >= size:
@@ -214,21 +216,22 @@ class _Placed:
         self._insert(block)
 
     def add_group(self, members: Sequence[MemoryBlock]) -> None:
-        """Place blocks at their distances from one begin, the lowest where all of them are free."""
+        """Place blocks at their distances from one begin, the lowest at which all of them are free."""
         base = self._lowest_for(members)
         for m in members:
             m.offset = base + (m.tied[1] if m.tied else 0)
             self._insert(m)
 
     def _lowest_for(self, members: Sequence[MemoryBlock]) -> int:
-        """The lowest begin of a group: 0, or the end of a block, such that no member meets a block alive with it."""
+        """Return the lowest begin of a group: 0, or the end of a block, such that no member overlaps a block alive with
+        it."""
         lows, highs = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for m in members:
             distance = m.tied[1] if m.tied else 0
             begins, ends = self._alive_with(m)
             lows.append(begins - distance - (m.reserved or m.nbytes))
             highs.append(ends - distance)
-        # A begin between the low and the high of a block, both excluded, makes a member meet that block.
+        # A begin between the low and the high of a block, both excluded, makes a member overlap that block.
         low, high = np.concatenate(lows), np.concatenate(highs)
         order = np.argsort(low)
         reach = np.maximum.accumulate(high[order])
@@ -238,7 +241,7 @@ class _Placed:
         return int(candidates[np.argmin(meets)])
 
     def _alive_with(self, block: MemoryBlock) -> tuple[Array, Array]:
-        """(begins, ends) of the placed blocks that must not share memory with `block`, ascending begins."""
+        """Return (begins, ends) of the placed blocks that must not share memory with `block`, by ascending begin."""
         begins, ends, starts, free, free_on_side, on_side = self.columns[:, : self.count]
         alive = (free_on_side if block.on_side else free) > block.start
         if block.free == block.free_on_side:
@@ -266,7 +269,6 @@ class _Placed:
 
 
 def _aligned(size: Any, alignment: int) -> Any:
-    """A number of bytes, or an array of them, rounded up."""
     return -(-size // alignment) * alignment
 
 
@@ -274,9 +276,9 @@ def most_of_classes(
     cells: Sequence[ResultMemory], classes: Mapping[int, str], names: Sequence[str],
     others: Mapping[str, Sequence[MemoryBlock]],
 ) -> dict[str, int]:  # fmt: skip
-    """Most bytes alive at once of every class. A block is of the class of the latest result that lies in it.
+    """Return the most bytes alive at once of every class. A block is of the class of the latest result in it.
 
-    classes: of results, by their numbers. others: blocks in which no result lies, by class.
+    classes: of results, by their numbers. others: blocks without results, by class.
     """
     alive: dict[str, list[MemoryBlock]] = {name: [*others.get(name, ())] for name in names}
     latest: dict[int, tuple[str, MemoryBlock]] = {}

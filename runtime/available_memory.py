@@ -1,6 +1,4 @@
-"""This module checks whether this machine has room for what a rank's graph is fed and stores: a file may ask for any
-shape.
-"""
+"""Check of this machine's memory against the inputs and parameters of a rank's graph: a file may ask for any shape."""
 
 from __future__ import annotations
 
@@ -35,16 +33,17 @@ def check_room(graph: Graph, file: str) -> None:
 
 
 CONTROL_GROUP = Path("/sys/fs/cgroup")
-"""Where Linux says what the processes of a container may have."""
+"""Directory in which Linux shows the limits of a container's processes."""
 
 
 def available_bytes() -> int:
-    """The memory that this process can have: what the machine has free, or less where its container has a limit."""
+    """Return the memory available to this process: the free memory of the machine, or less if its container has a
+    limit."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
         found.append(1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")))
-    with suppress(OSError, ValueError):  # "max" where there is no limit
+    with suppress(OSError, ValueError):  # "max" if there is no limit
         limit = int((CONTROL_GROUP / "memory.max").read_text())
         found.append(limit - int((CONTROL_GROUP / "memory.current").read_text()))
     return max(0, min(found))
@@ -55,7 +54,7 @@ REMEDY = "use more ranks, a smaller batch, or shard larger tensors over the rank
 
 @contextmanager
 def room_for(what: str) -> Generator[None]:
-    """Around what makes arrays: where memory does not suffice, an MspcError says so."""
+    """Convert a MemoryError in the block, which makes arrays, to an MspcError."""
     try:
         yield
     except MemoryError as error:
@@ -63,7 +62,7 @@ def room_for(what: str) -> Generator[None]:
 
 
 def shown_bytes(count: int) -> str:
-    """ "3.2 GiB (3,435,973,836 bytes)"; below 1 KiB the bytes alone."""
+    """Return for example "3.2 GiB (3,435,973,836 bytes)"; below 1 KiB only the bytes."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:
             return f"{count / size:.1f} {unit} ({count:,} bytes)"

@@ -12,12 +12,15 @@ from mspc.runtime.comm.interface import Communicator
 
 @dataclass(slots=True)
 class NumPyBackend:
-    """Kernels on the CPU: `xp` is NumPy, `comm` connects this rank with the others, `step` counts the runs and `turns`
-    those of the loops around the node that runs, the outermost first, `calls` the numbers of nodes around it that share
-    their graphs (random masks depend on all three), `halves` says
-    whether kernels may meet Float16 or BFloat16, `planned_from` from how many bytes on a result's memory is planned;
-    small arrays come from the allocator's own lists. `loop_limit`: seconds that a loop may take whose turns nobody has
-    counted ahead; 0: any time. `taken`: gets the graphs of branches that run, if it is a set."""
+    """Array module and state of kernels on the CPU.
+
+    xp: NumPy. comm: connects this rank with the others. step: number of runs. turns: numbers of the iterations of the
+    loops around the running node, the outermost first. calls: numbers of the nodes around it that share their graphs.
+    Random masks depend on `step`, `turns` and `calls`. halves: whether kernels may meet Float16 or BFloat16.
+    planned_from: bytes from which a result's memory is planned; small arrays come from the allocator's own lists.
+    loop_limit: seconds that a loop may take if its number of iterations is not known before it runs; 0: any time.
+    taken: if it is a set, receives the graphs of branches that run.
+    """
 
     comm: Communicator
     xp: Any = numpy

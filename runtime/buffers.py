@@ -1,5 +1,5 @@
-"""Memory for the results of kernels is planned once: each large result gets a place that nothing alive shares, so that
-a step asks the system for no new pages.
+"""Plan of the memory for results of kernels, made once: each large result gets a place that no live value shares, so
+that a step requests no new pages from the system.
 
 Input:  %0 = MatMul(%a, %b) [64, 64]; %1 = Tanh(%0) [64, 64]; %2 = MatMul(%1, %b) [64, 64]; returned is ReduceSum(%2).
 Output: %0 and %1 share one buffer, as Tanh works in place; %2 has another.
@@ -26,20 +26,20 @@ from mspc.runtime.backend import NumPyBackend
 
 _ALIGNMENT = 64
 HANDED = -1
-"""In the place of a buffer's number, for a result whose place is handed over."""
+"""Used instead of a buffer's number for a result whose place the caller supplies."""
 NEW = -2
-"""The same, for a result of the graph: every step makes an array for it, as the caller may hold the last one."""
+"""Used for a result of the graph: every step makes a new array for it, as the caller may still use the last one."""
 _NONE: Mapping[Any, Any] = {}
 
 Array = Any
 Tensor = tuple[int, int]
-"""What a node makes: its index, and the place in its tuple, 0 where it is no tuple."""
+"""Result of a node: the node's index, and the element of its tuple, 0 if it is no tuple."""
 
 
 class RegionResultBuffer:
-    """The place of a result of a region, which whoever runs the region hands over.
+    """Place of a result of a region, supplied by the caller of the region.
 
-    used: whether the node writes there; else it makes an array of its own. out: set ahead of every run.
+    used: whether the node writes there; else it makes its own array. out: set before every run.
     """
 
     def __init__(self) -> None:
@@ -49,11 +49,12 @@ class RegionResultBuffer:
 
 @dataclass(frozen=True)
 class BufferPlan:
-    """Where results lie.
+    """Places of results.
 
-    places: of nodes that write to buffers, and of what takes a tensor of theirs, for each tensor the number of its
-    buffer, `HANDED` where the place is handed over. sizes: of the buffers, in bytes. offsets: of the buffers in the
-    arena, in which those share memory that are never alive together. nbytes: of the arena.
+    places: for nodes that write to buffers, and for nodes that take an element of their tuples: the number of the
+    buffer of each tensor, `HANDED` if the caller supplies the place, `NEW` for a new array. sizes: of the buffers, in
+    bytes. offsets: of the buffers in the arena, in which buffers that are never alive together share memory. nbytes: of
+    the arena.
     """
 
     places: Mapping[Value, Sequence[int]]
@@ -67,10 +68,9 @@ def buffered_kernels(
     loops: Mapping[int, Callable[..., Array]] | None = None,
     handed: Mapping[tuple[Node, int], RegionResultBuffer] = _NONE,
 ) -> dict[int, Callable[..., Array]]:  # fmt: skip
-    """Kernels that write to planned buffers, by the index of their node; the other nodes, those in `others` among them,
-    make arrays of their own. `loops` are kernels with an `out` in the place of the operators' own, `handed` are places
-    of results of the graph, by their nodes and their places in what these make.
-    """
+    """Return the kernels that write to planned buffers, by the index of their node. The other nodes, those in `others`
+    among them, make their own arrays. `loops` are kernels with an `out` that replace the operators' own. `handed` are
+    places of results of the graph, by their node and their number among its results."""
     if backend.xp is not np:
         return {}
     into = kernels_into(graph.nodes, backend, others, loops or {})
@@ -86,7 +86,7 @@ def buffered_kernels(
 def kernels_into(
     nodes: Sequence[Node], backend: NumPyBackend, others: Container[int], loops: Mapping[int, Callable[..., Array]]
 ) -> dict[int, Callable[..., Array]]:
-    """The kernels that can write to a buffer; arguments are those of `buffered_kernels`."""
+    """Return the kernels that can write to a buffer; arguments are those of `buffered_kernels`."""
     own = {i: loops.get(i) or _kernel_into(node, backend) for i, node in enumerate(nodes) if i not in others}
     return {i: kernel for i, kernel in own.items() if kernel is not None}
 
@@ -94,10 +94,10 @@ def kernels_into(
 def plan_buffers(
     graph: Graph, into: Container[int], last_use: Mapping[Value, int], handed: Container[tuple[Node, int]] = ()
 ) -> BufferPlan:
-    """Give the nodes at the indices `into` their buffers.
+    """Return a plan of buffers for the nodes at the indices `into`.
 
-    A buffer is free once the last value that may look into it is dead: operators declare of which operands their
-    results may be views. What a view of a result of the graph may show is not planned.
+    A buffer is free once the last value that may alias it is dead: operators declare the operands of which their
+    results may be views. Memory that a view of a result of the graph may alias is not planned.
     """
     nodes = graph.nodes
     into, ends, shown = _placed(nodes, into, last_use, handed)
@@ -131,7 +131,7 @@ def _writing(
     kernel: Callable[..., Array], node: Node, places: Sequence[int], memory: Sequence[Array],
     handed: Mapping[tuple[Node, int], RegionResultBuffer],
 ) -> Callable[..., Array]:  # fmt: skip
-    """The kernel, writing to its places."""
+    """Return the kernel bound to its places."""
     types = element_types(node.type)
     views = [None if b < 0 else _view(memory[b], t) for b, t in zip(places, types, strict=True)]
     several = isinstance(node.type, TupleType)
@@ -155,7 +155,8 @@ def _writing(
 
 
 def _memory(plan: BufferPlan) -> list[Array]:
-    """The buffers, in one arena. Raises ExecutionError, which names the largest result, if there is no room."""
+    """Return the buffers, in one arena. Raise ExecutionError, which names the largest result, if memory is
+    insufficient."""
     try:
         arena = _aligned(plan.nbytes)
     except MemoryError:
@@ -171,8 +172,8 @@ def _memory(plan: BufferPlan) -> list[Array]:
 
 
 def _kernel_into(node: Node, backend: NumPyBackend) -> Callable[..., Array] | None:
-    """The node's kernel with an `out`, where results and operands are all of one floating-point type of NumPy's, or
-    the operator takes any."""
+    """Return the node's kernel with an `out` if results and operands are all of one floating-point type of NumPy's, or
+    if the operator takes any types; None for other nodes and for small results."""
     if not isinstance(node.op, Op) or type(node.op).kernel_into is Op.kernel_into:
         return None
     types = element_types(node.type)
@@ -190,9 +191,9 @@ def _kernel_into(node: Node, backend: NumPyBackend) -> Callable[..., Array] | No
 def _placed(
     nodes: Sequence[Node], into: Container[int], last_use: Mapping[Value, int], handed: Container[tuple[Node, int]]
 ) -> tuple[set[int], dict[Tensor, int], dict[Value, set[Tensor]]]:
-    """(the nodes of `into` that get buffers, and of these what `_ends` gives). A node gets none if all its results are
-    results of the graph that are not handed over: it runs its own kernel, which may hand out views of its operands, so
-    that these have to stay, too. If only some are, these are made anew by every step."""
+    """Return (the nodes of `into` that get buffers, and the results of `_ends` for them). A node gets none if all its
+    results are results of the graph without a supplied place: it runs its own kernel, which may return views of its
+    operands, so that these have to stay alive as well. If only some are, every step makes new arrays for them."""
     placed = {index for index in range(len(nodes)) if index in into}
     while True:
         ends, shown = _ends(nodes, placed, last_use)
@@ -208,8 +209,8 @@ def _placed(
 def _ends(
     nodes: Sequence[Node], into: Container[int], last_use: Mapping[Value, int]
 ) -> tuple[dict[Tensor, int], dict[Value, set[Tensor]]]:
-    """(for every result of a node of `into` the index of the last node that reads it or what may be a view of it, by
-    value of which of them it may be a view)."""
+    """Return (for every result of a node of `into` the index of the last node that reads it or a possible view of it,
+    by value the results of which it may be a view)."""
     ends: dict[Tensor, int] = {}
     shown: dict[Value, set[Tensor]] = {}
     made: dict[Value, int] = {}
@@ -217,7 +218,7 @@ def _ends(
     for index, node in enumerate(nodes):
         operands = aliased_operands(node) if index not in into or node.regions else ()
         makers = {maker for i in operands for maker in shown.get(node.inputs[i], ())}
-        if index in into:  # what runs graphs may have no place all the same, and hand out its operands
+        if index in into:  # a node that runs graphs may get no place, and return its operands
             makers |= {(index, element) for element in range(len(element_types(node.type)))}
             made[node] = index
         elif node.inputs and node.inputs[0] in made and (elements := taken_elements(node.op)) is not None:
@@ -254,8 +255,8 @@ def _taken(nodes: Sequence[Node], last_use: Mapping[Value, int]) -> dict[Value, 
 def _overwritten(
     node: Node, type: TensorType, places: Mapping[Value, list[int]], dead: list[int], shown: Mapping[Value, set[Tensor]]
 ) -> int | None:
-    """The buffer of an operand in which a result of this type may lie, as nobody looks into it any more, nor does
-    another operand show it; it is taken from `dead`."""
+    """Return the buffer of an operand that a result of this type may overwrite, because nothing reads it any more and
+    no other operand aliases it; None if there is none. It is removed from `dead`."""
     if not (isinstance(node.op, Op) and node.op.in_place):
         return None
     allowed = node.op.in_place_of or range(len(node.inputs))

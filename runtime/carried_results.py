@@ -1,4 +1,6 @@
-"""Results of a loop's body that lie where what they replace lay, so that a turn copies nothing."""
+"""Placement of results of a loop's body in the memory of the values that they replace, so that an iteration copies
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,12 @@ from mspc.runtime.memory_classes import Part
 
 
 class CarriedResults:
-    """Args: carried: of a body's parameters the results that are their values in the next turn. parts: of every value
-    the memory that it shows."""
+    """Places of carried results.
+
+    Args:
+        carried: for a body's parameters the results that are their values in the next iteration. parts: for every value
+        the memory that it aliases.
+    """
 
     def __init__(
         self, graph: Graph, carried: Mapping[Parameter, Value], parts: Mapping[Value, tuple[Part, ...]]
@@ -21,7 +27,7 @@ class CarriedResults:
         self._parts = parts
         self._wanted = {parameter: parts[value] for parameter, value in carried.items()}
         self._last = dict.fromkeys(carried, -1)
-        """The last place at which a parameter's memory is read, the end where a result shows it."""
+        """Last position at which a parameter's memory is read; the end if a result aliases it."""
         for index, values in enumerate([*(node.inputs for node in graph.nodes), graph.results]):
             shown = {part for value in values for part in parts[value] if isinstance(part, Parameter)}
             self._last.update(dict.fromkeys(shown & self._last.keys(), index))
@@ -29,8 +35,8 @@ class CarriedResults:
     def place(
         self, index: int, node: Node, operands: Sequence[Value], own: Part, made: TensorType
     ) -> Parameter | None:  # fmt: skip
-        """The parameter, one of the operands, in whose memory the result `own` of the node at `index` may lie, as
-        nothing reads the old value any more; None for no such."""
+        """Return the parameter, one of the operands, that the result `own` of the node at `index` may overwrite because
+        nothing reads the old value any more; None if there is none."""
         for part in (part for value in operands for part in self._parts[value]):
             if not isinstance(part, Parameter) or self._wanted.get(part) != (own,) or self._last[part] > index:
                 continue
@@ -40,7 +46,7 @@ class CarriedResults:
 
 
 def may_replace(node: Node, part: Parameter, parts: Mapping[Value, tuple[Part, ...]], made: TensorType) -> bool:
-    """Whether a node may leave its result in the memory of a parameter that it is the last to read."""
+    """Return whether a node may overwrite the memory of a parameter of which it is the last reader."""
     if not (isinstance(node.op, Op) and node.op.in_place):
         return False
     if any(part in parts[value] for value in read_elsewhere(node)):

@@ -1,4 +1,4 @@
-"""Nodes of a graph run as compiled loops where there is a C++ compiler and the graph is large enough to pay for it."""
+"""Nodes of a graph run as compiled loops if there is a C++ compiler and the graph is large enough to pay for it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 
 WORTH = 1 << 23
-"""Elements of a step's values from which the seconds that a compiler takes pay."""
+"""Elements of a step's values from which compilation, which takes seconds, pays."""
 LEAST = 1 << 12
-"""Elements of a node from which it is worth a function."""
+"""Elements of a node from which a compiled function pays."""
 
 Kernel = Callable[..., Any]
 
 
 def pays(program: Graph, backend: NumPyBackend) -> bool:
-    """Whether the graphs of a program are to be compiled: all of them together decide, each as often as a step runs
-    it."""
+    """Return whether the graphs of a program are to be compiled. The sum over all graphs decides, each counted as often
+    as a step runs it."""
     return backend.xp is np and step_elements(program) >= WORTH
 
 
 def begin_library(traced: Graph, device: str, ranks: int) -> Thread | None:
-    """Compile what all programs share beside the passes, in a thread: where the graph that they begin with is as large
-    for each rank, what they make of it will be, too."""
+    """Start a thread that compiles the library shared by all programs while the passes run, or return None. The library
+    is needed if the traced graph is large enough for each rank, since then its compiled form is too."""
     if device != "CPU" or sum(map(elements, traced.nodes)) < WORTH * ranks:
         return None
     from mspc.ops.cpu.thread_pool import put_on_disk  # late: a small graph needs none of it
@@ -41,7 +41,7 @@ def begin_library(traced: Graph, device: str, ranks: int) -> Thread | None:
 
 
 def compiled_kernels(graph: Graph, backend: NumPyBackend) -> tuple[dict[int, Kernel], dict[int, Kernel]]:
-    """(kernels `function(*operands, out=None)`, kernels of updates) by the index of their node."""
+    """Return (kernels `function(*operands, out=None)`, kernels of updates) by the index of their node."""
     from mspc.ops.cpu.loops import program  # late: a small graph needs none of it
 
     found = program.kernels(backend, large_calls(graph))
@@ -49,8 +49,8 @@ def compiled_kernels(graph: Graph, backend: NumPyBackend) -> tuple[dict[int, Ker
 
 
 def large_calls(graph: Graph) -> dict[int, tuple[Op, list[TensorType], Sequence[TensorType]]]:
-    """The operators that are large enough for a function, with the types of operands and results, by the index of their
-    node."""
+    """Return the operators that are large enough for a function, with the types of operands and results, by the index
+    of their node."""
     return {
         index: (node.op, [value.tensor_type for value in node.inputs], element_types(node.type))
         for index, node in enumerate(graph.nodes)

@@ -1,4 +1,4 @@
-"""The inputs of `mspc run DIR` are global arrays of an npz file, or made up ones, of which a rank gets its slices."""
+"""The inputs of `mspc run DIR` are global arrays of an npz file, or synthetic ones, of which a rank gets its slices."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Array = Any
 
 
 def local_slice(array: Array, layout: Layouts, rank: int) -> Array:
-    """A rank's slice of a full array, as a writable contiguous array of its own."""
+    """Return a rank's slice of a full array, as a writable contiguous array of its own."""
     return np.array(_part(array, layout, rank), order="C")
 
 
 def _part(array: Array, layout: Layouts, rank: int) -> Array:
-    """A rank's slice of a full array, in its memory."""
+    """Return a rank's slice of a full array, as a view."""
     if not isinstance(layout, Layout) or layout.is_replicated:
         return array
     return array[layout.slices_for(rank, array.shape)]
 
 
 def full_type(parameter: Parameter) -> TensorType:
-    """The type of a parameter before slicing.
+    """Return the type of a parameter before slicing.
 
     Raises:
         MspcError: it is no tensor, or the parameter is no slice of it, as in a file that was changed.
@@ -49,7 +49,7 @@ def full_type(parameter: Parameter) -> TensorType:
 
 
 def slices_of(parameter: Parameter, rank: int) -> tuple[slice, ...] | None:
-    """The place in the global tensor of the slice that `rank` holds of `parameter`; None for all of it."""
+    """Return the place in the global tensor of the slice of `parameter` on `rank`, or None for all of it."""
     layout = parameter.layout
     if not isinstance(layout, Layout) or layout.is_replicated:
         return None
@@ -57,8 +57,8 @@ def slices_of(parameter: Parameter, rank: int) -> tuple[slice, ...] | None:
 
 
 def slice_parameter(parameter: Parameter, array: Array, rank: int, what: str, copied: bool = True) -> Array:
-    """The slice of the full `array` that `rank` holds of `parameter`. copied: as a contiguous array of its own, not one
-    that may lie in the memory of the full one.
+    """Return the slice of the full `array` that `rank` has of `parameter`. copied: as a contiguous array of its own,
+    not one that may be a view of the full one.
 
     Raises:
         MspcError: the array has another shape, or another kind of number, than the parameter.
@@ -72,7 +72,7 @@ def slice_parameter(parameter: Parameter, array: Array, rank: int, what: str, co
 
 
 def typed_as(parameter: Parameter, part: Array, what: str) -> Array:
-    """A slice of `parameter` in its element type. Raises MspcError for another kind of number."""
+    """Return a slice of `parameter` in its element type. Raise MspcError for another kind of number."""
     _check_kind(parameter, part, what)
     return part.astype(full_type(parameter).dtype.numpy, copy=False)
 
@@ -84,7 +84,7 @@ def _check_kind(parameter: Parameter, array: Array, what: str) -> None:
 
 
 def gather(local: Array, layout: Layouts, shape: tuple[int, ...], comm: Communicator) -> Array:
-    """The global array of which every rank holds the slice that `layout` says; all ranks call this together.
+    """Return the global array from the slices of all ranks, by the layout; all ranks call this together.
 
     Only the ranks that differ along axes that shard the tensor exchange slices, so no slice travels twice.
     """
@@ -100,21 +100,20 @@ def gather(local: Array, layout: Layouts, shape: tuple[int, ...], comm: Communic
 
 
 def result_layout(layout: Layouts) -> Layout | None:
-    """The layout of a result that is one tensor."""
+    """Return the layout of a result that is one tensor, else None."""
     return layout if isinstance(layout, Layout) else None
 
 
 ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06")
-"""How an npz file begins, one that holds arrays and an empty one."""
+"""First bytes of an npz file, of one that contains arrays and of an empty one."""
 
 
 class Batches:
-    """The arrays that a rank feeds at every step.
+    """Arrays that a rank feeds at every step.
 
     Args:
-        inputs: the graph's fed parameters, with their layouts and global types. arrays: global, by name;
-        the first
-            axis is one step's batch, or steps times that; steps beyond the data begin again with the first.
+        inputs: the graph's fed parameters, with their layouts and global types. arrays: global, by name; the first axis
+        is one step's batch, or steps times that; steps beyond the data begin again with the first.
 
     Raises:
         MspcError: an array is missing, unknown, or has another shape or kind of number.
@@ -143,7 +142,7 @@ class Batches:
         return max((len(steps) for steps in self._steps), default=1)
 
     def step(self, number: int) -> list[Array]:
-        """This rank's slices for step `number`, counted from 0."""
+        """Return this rank's slices for step `number`, counted from 0."""
         return [self._slice(i, number % len(steps)) for i, steps in enumerate(self._steps)]
 
     def _slice(self, index: int, batch: int) -> Array:
@@ -156,7 +155,7 @@ class Batches:
 
 
 def load_batches(path: Path, inputs: Sequence[Parameter], rank: int) -> Batches:
-    """Batches of an npz file.
+    """Return the batches of an npz file.
 
     Raises:
         MspcError: the file is missing, damaged, or does not fit.
@@ -165,7 +164,7 @@ def load_batches(path: Path, inputs: Sequence[Parameter], rank: int) -> Batches:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an npz file by name.
+    """Return the arrays of an npz file by name.
 
     Raises:
         MspcError: the file is missing or damaged, or another one.
@@ -189,20 +188,20 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 
 def storable(array: Array) -> Array:
-    """An array as an npz file takes it, which knows no BFloat16: Float32 holds its values unchanged."""
+    """Return an array in a type that npz files support. They lack BFloat16, whose values Float32 represents exactly."""
     return array.astype(np.float32) if array.dtype.name == BFLOAT16.name.lower() else array
 
 
 def _array(entry: Any, name: str) -> Array:
-    """An entry of an npz file, which NumPy gives as bytes where it is no array."""
+    """Return an entry of an npz file. NumPy returns bytes if it is no array; raise ValueError then."""
     if not isinstance(entry, np.ndarray):
         raise ValueError(f"its entry {name!r} is no array")
     return entry
 
 
 def synthetic_batches(inputs: Sequence[Parameter], rank: int) -> Batches:
-    """Floats uniform in [0, 1), integers and booleans 0, from seed 0; the same global arrays on every
-    rank."""
+    """Return batches of floats uniform in [0, 1), and of integers and booleans 0, from seed 0; the same global arrays
+    on every rank."""
     rng = np.random.default_rng(0)
     arrays: dict[str, Array] = {}
     for parameter in inputs:
@@ -215,7 +214,8 @@ def synthetic_batches(inputs: Sequence[Parameter], rank: int) -> Batches:
 
 
 def _restored(parameter: Parameter, array: Array) -> Array:
-    """The array of a BFloat16 input as NumPy reads back what it has written: two bytes an element that mean nothing."""
+    """Return the array of a BFloat16 input with its type restored: NumPy reads it back as untyped elements of two
+    bytes."""
     dtype = full_type(parameter).dtype
     return array.view(dtype.numpy) if dtype == BFLOAT16 and array.dtype == np.dtype("V2") else array
 

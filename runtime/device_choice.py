@@ -1,7 +1,7 @@
-"""This module chooses the device that runs a rank's graphs, as the command line or the script says or as it finds one,
-and makes its executors.
+"""Choice of the device that runs a rank's graphs, by the command line, the script or the available hardware, and
+construction of its executors.
 
-Nothing of CUDA is loaded before a GPU is to be used: the driver alone is asked how many there are.
+Nothing of CUDA is loaded before a GPU is to be used: only the driver is queried for the number of GPUs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _ON_CPU = "or run it on the CPU with mspc run --device cpu"
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """The options of the command line about devices.
+    """Options of the command line about devices.
 
     device: auto, cpu or gpu. deterministic: the same bits at every run. timeout: seconds for which a rank may be
-    stopped, or none may move before one that is waited for counts as missing; 0 for the default.
+    stopped, or without any movement before an awaited rank counts as missing; 0 for the default.
     """
 
     device: str = AUTO
@@ -38,7 +38,7 @@ class Wishes:
     timeout: float = 0.0
 
     def arguments(self) -> list[str]:
-        """As arguments for the ranks that mpirun starts."""
+        """Return the options as arguments for the ranks that mpirun starts."""
         found = [] if self.device == AUTO else ["--device", self.device]
         found += ["--deterministic"] if self.deterministic else []
         return [*found, "--timeout", f"{self.timeout:g}"] if self.timeout else found
@@ -46,10 +46,10 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """The settings of a script about devices.
+    """Settings of a script about devices.
 
-    device: cpu, gpu, or "" where it says nothing. how: its own words. index: of the GPU, None for the local rank's.
-    place, index_place: the lines that say so.
+    device: cpu, gpu, or "" if the script has no setting. how: the script's own words. index: of the GPU, None for the
+    local rank's. place, index_place: the lines of these settings.
     """
 
     device: str = ""
@@ -61,10 +61,10 @@ class DeviceRequest:
 
 
 class Probe:
-    """The devices and libraries that this machine has."""
+    """Devices and libraries of this machine."""
 
     def gpus(self) -> tuple[int, str]:
-        """The number of GPUs that this process sees; where it is 0, why."""
+        """Return the number of GPUs that this process sees, and the reason if it is 0."""
         import ctypes  # on a machine that may have a GPU, once
 
         try:
@@ -81,8 +81,8 @@ class Probe:
         return count.value, "" if count.value else "no GPU is visible here"
 
     def begin(self, index: int) -> None:
-        """Have the driver make its context of a GPU, which the device then finds. It takes some tenths of a second
-        without Python's lock; what fails here is told where the device is opened."""
+        """Let the driver make its context of a GPU, which the device then finds. It takes some tenths of a second
+        without Python's lock. A failure here is reported when the device is opened."""
         import ctypes
 
         with contextlib.suppress(OSError):
@@ -91,11 +91,11 @@ class Probe:
                 cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
     def cupy(self) -> bool:
-        """Whether CuPy is installed."""
+        """Return whether CuPy is installed."""
         return importlib.util.find_spec("cupy") is not None
 
     def nccl(self) -> bool:
-        """Whether CuPy finds NCCL; this loads CuPy."""
+        """Return whether CuPy finds NCCL; this loads CuPy."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -106,7 +106,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """The device of a rank. device: cpu or gpu. index: of the GPU. warning: what the user should know, or ""."""
+    """Device of a rank. device: cpu or gpu. index: of the GPU. warning: text for the user, or ""."""
 
     device: str
     index: int = 0
@@ -117,14 +117,14 @@ def choose_device(
     wanted: str, local_rank: int, local_size: int, asked: DeviceRequest | None = None, probe: Probe | None = None,
     size: int = 0,
 ) -> DeviceChoice:
-    """The device of this process.
+    """Return the device of this process.
 
     Args:
-        wanted: auto, cpu or gpu, from the command line, which beats the script's `asked`. local_rank, local_size: of
-        the ranks on this host. size: number of all ranks.
+        wanted: auto, cpu or gpu, from the command line, which overrides the script's `asked`. local_rank, local_size:
+        of the ranks on this host. size: number of all ranks.
 
     Raises:
-        MspcError: a GPU is wanted and cannot be had; the message says what is missing.
+        MspcError: a GPU is wanted and not available; the message names the missing part.
     """
     asked = asked or DeviceRequest()
     probe = probe or Probe()
@@ -166,10 +166,10 @@ def _gpus(count: int) -> str:
 
 
 class Cuda:
-    """Makes devices and executors on GPUs; loaded when the first is wanted."""
+    """Factory of devices and executors on GPUs; loads their modules when the first is needed."""
 
     def open(self, index: int, deterministic: bool, host: Any, watch: Any) -> Any:
-        """The GPU with its communicator and progress."""
+        """Return the GPU with its communicator and progress."""
         from mspc.runtime.gpu.device import open_device
         from mspc.runtime.gpu.nccl import NcclComm
         from mspc.runtime.gpu.progress import GpuProgress
@@ -190,7 +190,7 @@ class Cuda:
 
 
 class Hardware:
-    """The device of one rank: chosen at its first graph, for good.
+    """Device of one rank: chosen at its first graph, for good.
 
     Args:
         simulated: all ranks are in this process, on the CPU. warn: takes a line for the user.
@@ -212,10 +212,10 @@ class Hardware:
         self._cuda = cuda or Cuda()
 
     def choose(self, asked: DeviceRequest, size: int) -> None:
-        """Settle for a device, unless that is done; `agree` must follow on all ranks.
+        """Choose a device, unless that is done; `agree` must follow on all ranks.
 
         Raises:
-            MspcError: it cannot be had, or a script changes its mind.
+            MspcError: it is not available, or a script asks for another one later.
         """
         wanted = self.wishes.device
         if self._simulated:
@@ -239,7 +239,7 @@ class Hardware:
             )
 
     def agree(self, host: Any) -> None:
-        """Make sure that all ranks have settled for one kind of device; all call this together.
+        """Make sure that all ranks have chosen one kind of device; all call this together.
 
         Raises:
             MspcError: they have not.
@@ -269,11 +269,11 @@ class Hardware:
         self, graph: Any, host: Any, values: Mapping[str, Array], cursor: Any = None, number: int = 0,
         tf32: bool = False,
     ) -> Any:  # fmt: skip
-        """The executor of a rank's graph.
+        """Return the executor of a rank's graph.
 
         Args:
-            host: the communicator of arrays on the host. values: of parameters, as `memory.place` gave them, and
-            of constants. number: of the graph in this job.
+            host: the communicator of arrays on the host. values: of parameters, as returned by `memory.place`, and of
+            constants. number: of the graph in this job.
 
         Raises:
             MspcError: the graph cannot run here.
@@ -294,12 +294,12 @@ class Hardware:
         assert isinstance(self.memory, GpuMemory)
         self.memory.executors.append(executor)
         if together and host.size > 1:
-            # A rank that still compiles kernels is not to be taken for one that is missing from the first step.
+            # A rank that still compiles kernels must not count as missing from the first step.
             host.barrier(tuple(range(host.size)))
         return executor
 
     def release(self, executor: Any) -> None:
-        """Wait for the steps of an executor that is used no more, and forget it."""
+        """Wait for the steps of an executor that is no longer used, and forget it."""
         self.memory.finish()
         if isinstance(self.memory, GpuMemory):
             self.memory.executors.remove(executor)

@@ -1,4 +1,4 @@
-"""The executor runs one rank's graph: it walks in order over prepared steps and frees every value at its last use."""
+"""The executor runs one rank's graph: it runs prepared steps in order and frees every value at its last use."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Executor:
     Args:
         graph: the rank's graph with local types.
         backend: array module and communicator of this rank.
-        values: arrays of the parameters of kind "parameter" and "constant" by name, of the rank's own
-            shapes. They are used, not copied, and operators that update parameters write to them.
-        cursor: a writable int64 sequence (memory that others can read); element 0 is the index of the
-        node that runs, and further ones say in which turns of its loops it is, see `faults.record`.
+        values: arrays of the parameters of kind "parameter" and "constant" by name, of the rank's own shapes. They are
+        used, not copied, and operators that update parameters write to them.
+        cursor: a writable int64 sequence (memory that others can read); element 0 is the index of the running node, and
+        further ones are the iterations of the loops around it, see `faults.record`.
 
     Raises:
         MspcError: a value is missing or has another shape or element type, or an operator has no kernel.
@@ -66,12 +66,12 @@ class Executor:
         return bool(self.plan.mutated)
 
     def go_on(self, steps: int) -> None:
-        """Draw random numbers as if so many steps had been run before."""
+        """Draw random numbers as if `steps` steps had been run before."""
         self.earlier_steps = steps
 
     @property
     def comm(self) -> Any:
-        """The communicator of this rank."""
+        """Communicator of this rank."""
         return self.backend.comm
 
     @property
@@ -80,16 +80,17 @@ class Executor:
         return self.plan.boundary
 
     def search(self) -> Origin:
-        """Where the running step first made a value that is not finite."""
+        """Return the place at which the running step first made a value that is not finite."""
         return search(self, lambda: self.backend.turns)
 
     @property
     def regions(self) -> Iterable[Any]:
-        """The regions that nodes run, prepared."""
+        """Regions that nodes run, prepared."""
         return self._regions.prepared if self._regions is not None else ()
 
     def parameter(self, name: str) -> Array:
-        """The array of a parameter, as the next step will read it. Raises KeyError."""
+        """Return the array of a parameter, as the next step will read it. Raise KeyError if there is none of this
+        name."""
         return self.slots[self.plan.slot_of[self.graph.parameter(name)]]
 
     def replace(self, name: str, array: Array) -> None:
@@ -98,8 +99,8 @@ class Executor:
         self.slots[self.plan.slot_of[parameter]] = _value_of(parameter, {name: array})
 
     def run(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> list[Array]:
-        """One step: the inputs in the order of `self.inputs`, the results in the order of the graph's. `origins` matter
-        on a GPU alone.
+        """Run one step: the inputs in the order of `self.inputs`, the results in the order of the graph's. `origins`
+        matter only on a GPU.
 
         Raises:
             MspcError: an input has another shape or element type than the graph's.
@@ -134,7 +135,8 @@ class Executor:
         return results
 
     def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Array], list[NodeTiming]]:
-        """A step as `run` makes it, and when each of its nodes ran; nothing of the first step, which still prepares."""
+        """Run a step like `run`, and return the timing of each of its nodes as well; nothing for the first step, which
+        still prepares."""
         if not self._checked:
             return self.run(inputs), []
         timer, ordinary = NodeTimer(self.graph), self.plan
@@ -172,8 +174,8 @@ class Executor:
             raise self._failure(error, index) from error
 
     def _run_first_updates(self) -> None:
-        """The updates of the first step, which also finds values that share memory with a parameter that
-        is updated before their last use: those are copied from now on, because updates happen in place."""
+        """Run the updates of the first step, and find values that share memory with a parameter that is updated before
+        their last use: those are copied from now on, because updates happen in place."""
         slots = self.slots
         done = self.plan.boundary
         start = done
@@ -205,7 +207,7 @@ class Executor:
         )
 
     def slot_value(self, value: Value) -> Array:
-        """What `value` holds now; only parameters and values that are still alive."""
+        """Return the present array of `value`; only for parameters and values that are still alive."""
         return value.value if isinstance(value, Constant) else self.slots[self.plan.slot_of[value]]
 
 
@@ -218,7 +220,7 @@ def _regions_of(graph: Graph, backend: NumPyBackend, cursor: Any) -> Any:
 
 
 def owner(array: Array) -> Array:
-    """The array whose memory `array` shows: itself, unless it is a view."""
+    """Return the array whose memory `array` is: itself, unless it is a view."""
     while isinstance(base := getattr(array, "base", None), np.ndarray):
         array = base
     return array
@@ -231,7 +233,7 @@ def _value_of(parameter: Parameter, values: Mapping[str, Array]) -> Array:
 
 
 def checked(parameter: Parameter, array: Array) -> Array:
-    """`array`, which must have the parameter's shape and element type. Raises MspcError."""
+    """Return `array`, which must have the parameter's shape and element type. Raise MspcError if it does not."""
     type = parameter.type
     assert isinstance(type, TensorType), f"{parameter} is not a tensor"
     if array.shape != type.shape or array.dtype != type.dtype.numpy:

@@ -1,4 +1,4 @@
-"""The plan of a step's memory says where every value lives, and who waits for whom. memory_plan.py makes it."""
+"""Memory plan of a step: the place of every value, and the nodes that wait for others. memory_plan.py makes it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.slicing import StridedSlice
 
 COMMUNICATION = "communication"
-"""The attribute `stream` of nodes on the side stream of collectives."""
+"""Attribute `stream` of nodes on the side stream of collectives."""
 REDUCTION = "reduction"
-"""The same for the side stream of sums of gradients."""
+"""Attribute `stream` of nodes on the side stream of gradient sums."""
 MESSAGES = "messages"
-"""The side stream of what stages of a pipeline send each other."""
+"""Side stream of messages between stages of a pipeline."""
 SIDE_STREAMS = (COMMUNICATION, REDUCTION, TO_HOST, FROM_HOST)
 """Values of the attribute `stream`."""
 
@@ -35,9 +35,9 @@ SIDE_STREAMS = (COMMUNICATION, REDUCTION, TO_HOST, FROM_HOST)
 class Allocation:
     """Memory of one tensor, row-major.
 
-    kind: "arena", from `offset` on, or "kept": the memory of `value`, a Parameter or a Constant, from its begin on; or
-        "host", from `offset` on in memory of the host.
-    pitch: elements from the begin of a row, the last dimension, to that of the next; 0 where they are contiguous.
+    kind: "arena", from `offset` on; "kept", the memory of `value`, a Parameter or a Constant, from its begin on; or
+    "host", from `offset` on in memory of the host.
+    pitch: elements from the begin of a row, the last dimension, to that of the next; 0 if rows are contiguous.
     """
 
     kind: str
@@ -48,26 +48,26 @@ class Allocation:
 
 
 class GradientPart(NamedTuple):
-    """Of the matrix or vector that a node makes the part from one place to behind another along each dimension."""
+    """Part of the matrix or vector made by `source`: a range (begin, end), end excluded, along each dimension."""
 
     source: Node
     ranges: tuple[tuple[int, int], ...]
 
     def of(self, whole: Any) -> Any:
-        """The part of an array."""
+        """Return the part of an array."""
         return whole[tuple(slice(*each) for each in self.ranges)]
 
 
 @dataclass(frozen=True)
 class GradientSlices:
-    """parts: by the values that stand for them, where these are. splits: the operators of several results that are all
-    among these."""
+    """Gradients that are slices of larger results. parts: by the values they replace. splits: operators of several
+    results, all of which are in `parts`."""
 
     parts: Mapping[Value, GradientPart] = field(default_factory=dict[Value, GradientPart])
     splits: frozenset[Node] = frozenset()
 
     def source(self, node: Node) -> Node | None:
-        """The whole of which a node would make a part, or several; None where it has to run."""
+        """Return the whole result of which a node would make one part or several, or None if the node has to run."""
         if node in self.splits:
             return node.inputs[0] if isinstance(node.inputs[0], Node) else None
         found = self.parts.get(node)
@@ -76,38 +76,39 @@ class GradientSlices:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The plan of a step's memory, and what a launch may assume of it.
+    """Memory plan of a step, and the assumptions that a launch may make.
 
-    A node whose operator `is_view`, and which is not in `copied`, is not launched: its result is there already. Any
-    other node finds its operands in their places and leaves its results in theirs, where
+    A node whose operator `is_view`, and which is not in `copied`, is not launched: its result already exists. Any other
+    node reads its operands from their places and writes its results to theirs:
     - no result shares memory with an operand, unless the place is equal: then the operator works `in_place`, or is an
       AllReduce, or overwrites a parameter (`mutates`), whose new value is the result;
-    - nothing else of the arena may be written, and what a place held before is garbage (it may be NaN);
-    - places are aligned as asked, those of a bucket's members and of what is computed in their place to
+    - nothing else of the arena may be written, and the previous contents of a place are garbage (possibly NaN);
+    - places are aligned as requested, those of a bucket's members and of results computed in their place to
       BUCKET_ALIGNMENT.
-    Results of the graph are held until the end of the step; one of kind "kept" shows a parameter after the step.
+    Results of the graph stay allocated until the end of the step; one of kind "kept" aliases a parameter after the
+    step.
 
-    places: one Place for every tensor of every value.
+    places: one Allocation for every tensor of every value.
     arena: bytes of the arena. lower_bound: most bytes of it that are alive at once; no plan is smaller.
-    host_arena: bytes of the host's memory for values of a step; kept_on_host: of parameters that live there, which
-        are in none of `weights`, `states` and `peak`.
-    buckets: for an AllReduce of several operands that lie side by side the block of them all, in which member k
-        begins at the place of operand k: one reduction over the block, in place, is the node. Its size is a multiple of
-        the elements'. An AllReduce of several operands that is not here has operands elsewhere, or needed afterwards.
+    host_arena: bytes of the host's memory for values of a step. kept_on_host: bytes of parameters stored there, which
+    are not counted in `weights`, `states` and `peak`.
+    buckets: for an AllReduce of several adjacent operands the block of them all, in which member k begins at the place
+    of operand k: the node is one reduction over the block, in place. Its size is a multiple of the size of an element.
+    An AllReduce of several operands without an entry has operands elsewhere, or operands that are needed afterwards.
     waits: for a node the collectives of other streams that must be over before it starts.
-    copied: nodes whose result shows a parameter that is updated while the result is still needed, with the places that
-        it shows. One that only shows is replaced by a copy from there to its place; an updating operator runs as ever,
-        and its new values are copied to its place after it.
-    inside: for a node that runs graphs the place of what lives while it does. outside: where a node runs this graph and
-        has places for its results, what stands for these, see `OutsideResults`.
-    shadow_weights: copies of parameters, whose places are the same from step to step, and what only they
-        read: these nodes need not run while updates alone change the parameters.
-    slices: gradients that lie in larger matrices, where a GPU's updates read them; what would make them does not run.
-    weights, states, inputs: bytes of parameters: those of the network, statistics among them, those that only updates
-        change (moments, counters), and what is fed. constants: bytes of the constants in the text.
-    gradients, activations, temporary: most bytes of the arena alive at once of either class, each at its own time.
-    classes: of every result of a node that makes results which of these it is, see memory_classes.py; "" where it
-        lies in a parameter.
+    copied: nodes whose result aliases a parameter that is updated while the result is still needed, with the places
+    that it aliases. A view is replaced by a copy from there to its place. An updating operator runs as usual, and its
+    new values are copied to its place after it.
+    inside: for a node that runs graphs the place of values that are alive while it does. outside: if a node runs this
+    graph and has places for its results, the stand-ins for these places, see `OutsideResults`.
+    shadow_weights: copies of parameters, whose places are the same from step to step, and the casts that only they
+    read. These nodes need not run as long as only updates change the parameters.
+    slices: gradients that a GPU's updates read inside larger matrices. The nodes that would make them do not run.
+    weights, states, inputs: bytes of parameters: those of the network including statistics, those that only updates
+    change (moments, counters), and fed inputs. constants: bytes of the constants in the text.
+    gradients, activations, temporary: most bytes of the arena alive at once of each class, each at its own time.
+    classes: class of every result of a node that makes results, see memory_classes.py; "" if it is a parameter's
+    memory.
     """
 
     places: Mapping[Value, tuple[Allocation, ...]]
@@ -132,12 +133,12 @@ class MemoryPlan:
     kept_on_host: int = 0
 
     def shows(self, node: Node) -> bool:
-        """Whether a node is not launched, as its result is there already."""
+        """Return whether a node is not launched because its result already exists."""
         return node not in self.copied and (node.op.is_view or self.slices.source(node) is not None)
 
     @property
     def on_host(self) -> int:
-        """Bytes of the host's memory: parameters that live there, and values of a step."""
+        """Bytes of the host's memory: parameters stored there, and values of a step."""
         return self.kept_on_host + self.host_arena
 
     @property
@@ -147,8 +148,8 @@ class MemoryPlan:
 
 
 def side_stream(node: Node) -> str:
-    """The side stream on which the node runs, "" for the main one. A message of another stage is waited for where it is
-    read, and sent beside the work."""
+    """Return the side stream on which the node runs, or "" for the main one. A message from another stage is awaited on
+    the main stream, at its reader. A message to another stage is sent beside the work."""
     if is_received(node):
         return ""
     if is_sent(node):
@@ -158,27 +159,30 @@ def side_stream(node: Node) -> str:
 
 
 def is_sent(node: Node) -> bool:
-    """Whether it sends a message to another stage; asked by name, as few programs have such operators."""
+    """Return whether the node sends a message to another stage. The name is compared because few programs have such
+    operators."""
     return node.op.name == "SendToStage"
 
 
 def is_received(node: Node) -> bool:
-    """Whether it receives a message of another stage."""
+    """Return whether the node receives a message from another stage."""
     return node.op.name == "ReceiveFromStage"
 
 
 def is_awaited(node: Node) -> bool:
-    """Whether it only waits until its operand has been copied to the host; asked by name, as those above."""
+    """Return whether the node only waits until its operand is copied to the host. The name is compared, as in
+    `is_sent`."""
     return node.op.name == "AwaitHost"
 
 
 def lies_on_host(node: Node) -> bool:
-    """Whether its result lies in memory of the host."""
+    """Return whether the node's result is in memory of the host."""
     return node.op.name == "ToHost"
 
 
 def row_pitches(node: Node) -> Sequence[int]:
-    """Elements from row to row of every result, 0 where there is no gap. Raises MspcError for what cannot be."""
+    """Return the elements from row to row of every result, 0 if there is no gap. Raise MspcError if the attribute does
+    not fit the result types."""
     types, found = element_types(node.type), node.attrs.get("row_pitch")
     if found is None:
         return [0] * len(types)
@@ -188,8 +192,8 @@ def row_pitches(node: Node) -> Sequence[int]:
 
 
 def equal_results(node: Node, known: dict[Graph, dict[int, int]]) -> dict[int, int]:
-    """Results of a graph that a node runs once which are others of its results, by their numbers. known: of graphs that
-    were looked at before, as several nodes run one."""
+    """Return duplicate results of a graph that a node runs once, by number, with the number of the first equal result.
+    known: a cache by graph, as several nodes may run one."""
     if len(node.regions) != 1 or isinstance(node.op, Loop) or node.attrs.get("row_pitch") is not None:
         return {}
     (graph,) = node.regions
@@ -209,7 +213,7 @@ def _equal(graph: Graph) -> dict[int, int]:
 
 
 def _made(value: Value) -> object:
-    """What memory a value shows that a node has made, all of it: the node, and of which result."""
+    """Return the node and the number of its result whose whole memory a value is; None if there is none."""
     if not isinstance(value.type, TensorType):
         return None
     shown, item = value, 0
@@ -230,8 +234,8 @@ def _is_pitch(pitch: Any, type: TensorType) -> bool:
 
 
 def updated_operands(node: Node) -> tuple[int, ...]:
-    """For an operator that overwrites parameters, the operand whose new value each result is; () for others,
-    among them those that run graphs."""
+    """Return for an operator that overwrites parameters the operand whose new value each result is; () for other
+    operators, and for those that run graphs."""
     mutates = node.op.mutates
     if not mutates or node.op.updates_aside or node.regions:
         return ()
@@ -243,13 +247,13 @@ def updated_operands(node: Node) -> tuple[int, ...]:
 
 
 def sources_of(node: Node, results: int) -> list[Sequence[Value]]:
-    """For each of so many results the operands in whose place it may lie: those that it is made of.
+    """Return for each of `results` results the operands that it may overwrite: those from which it is computed.
 
-    A result over an operand that it does not need would be stored while that is still being loaded: an H200 took four
-    times as long.
+    A result in place of an operand that it does not need would be stored while that operand is still being loaded: an
+    H200 took four times as long.
     """
     if isinstance(node.op, AllReduce) and results == len(node.inputs):
-        return [(value,) for value in node.inputs]  # reduced apart, one by one
+        return [(value,) for value in node.inputs]  # reduced separately, one by one
     if getattr(node.op, "in_place_of", ()):
         return [[node.inputs[i] for i in node.op.in_place_of]] * results  # type: ignore[attr-defined]  # asked above: few operators have it
     if isinstance(node.op, FusedElementwise):
@@ -258,9 +262,9 @@ def sources_of(node: Node, results: int) -> list[Sequence[Value]]:
 
 
 def read_elsewhere(node: Node) -> list[Value]:
-    """The operands of which other elements are read than the one in whose place a result's is stored, or which another
-    rank reads meanwhile. An operator that works in place of some operands reads the others as it likes: x of
-    x @ y + x is not to be overwritten, though it is what is added."""
+    """Return the operands that are read at other elements than the one at which a result is stored, or that another
+    rank reads meanwhile. An operator that works in place of some operands reads the others in any order: x of x @ y + x
+    must not be overwritten, although it is the addend."""
     if allowed := getattr(node.op, "in_place_of", ()):
         return [value for i, value in enumerate(node.inputs) if i not in allowed]
     if not isinstance(node.op, FusedElementwise):
@@ -269,8 +273,8 @@ def read_elsewhere(node: Node) -> list[Value]:
 
 
 def works_on(node: Node, size: int) -> bool:
-    """Whether so many are the elements of the largest tensor that the operator goes through, or it says itself in
-    whose place its result may lie."""
+    """Return whether `size` is the number of elements of the largest tensor that the operator processes, or whether the
+    operator itself declares the operands that its result may overwrite."""
     if getattr(node.op, "in_place_of", ()):
         return True
     types = [t for value in (node, *node.inputs) for t in element_types(value.type)]
@@ -279,9 +283,9 @@ def works_on(node: Node, size: int) -> bool:
     return size == max(t.size for t in types)
 
 
-# Gradients that are rows or columns of a larger matrix, as products with one operand are one product, or a part of a
-# vector, and that an update alone reads: a GPU's kernel reads them where they are, and need not have them side by side,
-# or wider, first.
+# Gradients that are rows or columns of a larger matrix, as matmuls with a common operand are fused into one, or a part
+# of a vector, and that only an update reads: a GPU's kernel reads them in place. They need not be made contiguous, or
+# widened, first.
 #
 #     %8 = MatMul(%6, %7)  of BFloat16, [1024, 3072]
 #     %9 = StridedSlice(%8) {begin: (0, 1024), end: (1024, 2048)}, %10 = Cast(%9) {dst_type: Float32}, in one kernel
@@ -289,13 +293,13 @@ def works_on(node: Node, size: int) -> bool:
 
 
 _PACK = 8
-"""Elements that a kernel loads at once at most: parts of rows begin and end at a multiple."""
+"""Most elements that a kernel loads at once: parts of rows begin and end at a multiple."""
 _MOST = (1 << 32) - 1
-"""Elements that a kernel counts rows by."""
+"""Most elements of a tensor, which a kernel counts in 32 bits."""
 
 
 def gradient_slices(graph: Graph) -> GradientSlices:
-    """Of all updates of a graph those gradients."""
+    """Return the gradients of all updates of a graph that can be read inside larger results."""
     found = {value: part for node in graph.nodes for value, part in _parts(node)}
     if not found:
         return GradientSlices()
@@ -311,7 +315,7 @@ def gradient_slices(graph: Graph) -> GradientSlices:
 
 
 def _parts(node: Node) -> Iterator[tuple[Node, GradientPart]]:
-    """The gradients of an update on the GPU that are parts, which its kernel can read as they are."""
+    """Yield the gradients of an update on the GPU that are parts and that its kernel can read in place."""
     op = member_of(node.op)
     index = gradient_index(op) if op is not None else None
     if op is None or index is None or index in (*op.mutates, *op.scalars):
@@ -333,7 +337,7 @@ def _parts(node: Node) -> Iterator[tuple[Node, GradientPart]]:
 
 
 def _part_of(value: Node) -> GradientPart | None:
-    """The part that a node makes of what another makes, and does no more than to widen it."""
+    """Return the part of another node's result that a node takes, if it does nothing else but widen it; else None."""
     op: Op | object = value.op
     if isinstance(op, TupleGetItem):
         split = value.inputs[0]

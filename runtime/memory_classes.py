@@ -1,17 +1,17 @@
-"""The bytes of a step are put into classes here: which parameters are states of an optimizer, and which results are
-gradients, activations or neither.
+"""Classes of the bytes of a step: parameters are states of an optimizer or not, and results are gradients, activations
+or temporary buffers.
 
-Operators say which operands they overwrite, nodes of which phase they are; the rest follows from who reads what:
-
-- A state is a parameter that the updates of a training step write and that is not trained, or not read outside of
-  them: moments, counters, sums of gradients; and what is not trained and only they read, as a learning rate.
-  Statistics that a forward operator moves aside, and caches of a network that is not trained, are none.
-- A gradient is what a new value of a parameter is computed from, element by element and from gradients alone (scaled,
-  clipped, unscaled), back to the backward operator that made it; from there on its terms and parts of its sum over
-  ranks, as long as nobody else reads them. Where nothing is differentiated it is what an update calls so.
-- An activation is any other result of the forward pass, or of what is computed again for gradients, that is not made of
-  parameters alone, and that gradients or what the graph returns are computed from.
-- What is left are temporary buffers: gathered or converted parameters, gradients of activations, steps of updates.
+Operators declare the operands that they overwrite, nodes their phase. The rest follows from the readers of a value:
+- A state is a parameter that updates of a training step write and that is not trained, or not read outside of updates:
+  moments, counters, sums of gradients. Untrained parameters that only updates read, such as a learning rate, are states
+  too. Statistics that a forward operator updates, and caches of a network that is not trained, are not.
+- A gradient is a value from which a new value of a parameter is computed, element by element and from gradients alone
+  (scaled, clipped, unscaled), back to the backward operator that made it. Before that operator its terms, and parts of
+  its sum over ranks, are gradients too, as long as they have no other reader. If nothing is differentiated, it is the
+  operand that an update calls gradient.
+- An activation is any other result of the forward pass, or of recomputation for gradients, that does not depend on
+  parameters alone, and from which gradients or results of the graph are computed.
+- All other results are temporary buffers: gathered or converted parameters, gradients of activations, steps of updates.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from mspc.ops.fused.updates import gradient_index, member_of
 from mspc.ops.op import Op
 
 ACTIVATIONS, GRADIENTS, TEMPORARY = CLASSES = ("activations", "gradients", "temporary")
-"""What a piece of the arena is for."""
+"""Classes of the results in the arena."""
 
 Part = Value | int
-"""The memory of a tensor: of a parameter or constant, or the number of a result."""
+"""Memory of a tensor: a parameter or constant, or the number of a result."""
 Parts = Mapping[Value, tuple[Part, ...]]
 Sources = Callable[[Node, int], Sequence[Sequence[Value]]]
-"""For every result of a node, of which there are so many, the operands that it is made of."""
+"""For a node and its number of results, the operands from which every result is computed."""
 
 
 def optimizer_states(graph: Graph, parts: Parts) -> set[Parameter]:
-    """The parameters that only updates of a training step read and write."""
-    after: set[Part] = set()  # what depends on gradients
+    """Return the parameters that only updates of a training step read and write."""
+    after: set[Part] = set()  # memory that depends on gradients
     for node in graph.nodes:
         if node.phase == "backward" or not all([after.isdisjoint(parts[value]) for value in node.inputs]):
             after.update((*parts[node], *_written(node, parts)))
@@ -60,7 +60,7 @@ def optimizer_states(graph: Graph, parts: Parts) -> set[Parameter]:
 
 
 def _passed(graph: Graph, parts: Parts) -> set[Part]:
-    """What the results of the graph and the gradients are computed from, outside of updates."""
+    """Return the memory from which the results of the graph and the gradients are computed, outside of updates."""
     found = {part for value in graph.results for part in parts[value]}
     for node in reversed(graph.nodes):
         wanted = node.phase == "backward" or not found.isdisjoint(parts[node])
@@ -74,14 +74,14 @@ def _updates(node: Node) -> bool:
 
 
 def _written(node: Node, parts: Parts) -> list[Part]:
-    """The memory that an update overwrites."""
+    """Return the memory that an update overwrites."""
     if node.op.updates_aside:
         return []
     return [parts[node.inputs[i]][0] for i in node.op.mutates]
 
 
 def constant_bytes(graph: Graph) -> int:
-    """Bytes of the constants that nodes read and that are returned, in the graph and in those that its nodes run."""
+    """Return the bytes of the constants that are read or returned, in the graph and in those that its nodes run."""
     graphs = graph.graphs()
     found = {v for each in graphs for node in each.nodes for v in node.inputs if isinstance(v, Constant)}
     found.update(v for each in graphs for v in each.results if isinstance(v, Constant))
@@ -89,8 +89,8 @@ def constant_bytes(graph: Graph) -> int:
 
 
 class StepClasses:
-    """The uses of the results of a step, by their numbers. parts: the memory of every value, of a view that which it
-    shows. runs: whether a node makes results. sources: see `Sources`."""
+    """Classes of the results of a step, by their numbers. parts: the memory of every value; for a view that of its
+    operand. runs: whether a node makes results. sources: see `Sources`."""
 
     def __init__(self, graph: Graph, parts: Parts, runs: Callable[[Node], bool], sources: Sources) -> None:
         self.parts, self._sources = parts, sources
@@ -110,7 +110,7 @@ class StepClasses:
         self.passed = _passed(graph, parts)
 
     def of_all(self) -> dict[int, str]:
-        """The class of every result."""
+        """Return the class of every result."""
         found: dict[int, str] = {}
         of_parameters: set[Part] = set()
         for node in self.nodes:
@@ -145,7 +145,7 @@ class StepClasses:
         return found
 
     def _leading(self) -> set[int]:
-        """What new values of parameters are computed from, element by element, in the update."""
+        """Return the results from which updates compute new values of parameters, element by element."""
         leading: set[int] = set()
         for node in reversed(self.nodes):
             if node.op.mutates and not node.op.updates_aside:
@@ -160,7 +160,7 @@ class StepClasses:
         return leading
 
     def _changing(self, node: Node) -> list[Value]:
-        """The operands by which an update changes the elements of its parameters, one by one."""
+        """Return the operands by which an update changes the elements of its parameters, one by one."""
         if not self._differentiated:
             member = member_of(node.op)
             index = gradient_index(member) if member is not None else None
@@ -171,7 +171,7 @@ class StepClasses:
         return [value for value in others if any_size or _size(value) > 1]
 
     def _of_gradients(self, node: Node, place: int, found: set[int]) -> bool:
-        """Whether a result of an update is made of gradients alone, and of single numbers."""
+        """Return whether a result of an update is made only of gradients and scalars."""
         size = _size(node, place)
         wide = [v for v in self._sources(node, len(self.parts[node]))[place] if _size(v) > 1 or size == 1]
         parts = [part for v in wide if not isinstance(v, Constant) for part in self.parts[v]]
@@ -181,7 +181,8 @@ class StepClasses:
         return not self._differentiated and all(_updates(reader) for reader in self.readers.get(part, ()))
 
     def _is_carried(self, part: int, found: set[int]) -> bool:
-        """Whether all that backward operators make of a result are gradients that it is a term or a form of."""
+        """Return whether every reader of a result outside of updates is a backward operator that makes a gradient of
+        it, of which the result is a term or another form."""
         readers = [reader for reader in self.readers.get(part, ()) if not _updates(reader)]
         return bool(readers) and all(self._carries(reader, part, found) for reader in readers)
 
@@ -189,7 +190,7 @@ class StepClasses:
         if reader.phase != "backward" or not isinstance(reader.op, Op):
             return False
         if reader.regions and len(reader.inputs) > 1:
-            return False  # all results are made of all operands
+            return False  # all results depend on all operands
         made_of = self._sources(reader, len(self.parts[reader]))
         for place, result in enumerate(self.parts[reader]):
             operands = [v for v in made_of[place] if not isinstance(v, Constant)]
@@ -206,7 +207,7 @@ class StepClasses:
 
 
 def _moves(node: Node) -> bool:
-    """Whether a node hands on what it reads: slices of it, or its sum over ranks."""
+    """Return whether a node passes its operands on: as slices, or as their sum over ranks."""
     return isinstance(node.op, Collective) or (isinstance(node.op, Op) and node.op.may_alias)
 
 
@@ -219,5 +220,4 @@ def _is_real(value: Value) -> bool:
 
 
 def _size(value: Value, place: int = 0) -> int:
-    """Elements of one of the tensors of a value."""
     return element_types(value.type)[place].size

@@ -1,23 +1,23 @@
-"""This module decides where every value of a rank's step lives: parameters have memory of their own, all else shares
-one arena by lifetimes.
+"""Planner of the places of all values of a rank's step: parameters have memory of their own, all other values share one
+arena by lifetimes.
 
 Input:  %0 = MatMul(%x, %w); %1 = Tanh(%0); %2 = Reshape(%1); %3 = MatMul(%2, %w); returned is ReduceSum(%3).
-Output: %0, %1 and %2 have one place, as Tanh works in place and Reshape only shows; %3 has another.
+Output: %0, %1 and %2 have one place, as Tanh works in place and Reshape is a view; %3 has another.
 
 Streams. Nodes run in their order on the main stream, or on the side stream that their attribute `stream` names:
-"communication", or "reduction" for the sums of gradients. A node of a side stream starts once all nodes of the main
-stream that come before it are over (an event recorded at its place). Any node starts once the collectives of other
-streams that `MemoryPlan.waits` names for it, and with each every earlier one of its stream, are over: the first that
-reads a collective's result, and one that updates a parameter that a collective reads. At the end of a step the main
-stream waits for the others. Therefore memory that a node of a side stream reads or writes is not written by a node of
-another stream before the main stream has waited for it (or before the end of the step where it does not), and the
-result of a collective lies in memory that all nodes before it are done with, or that only earlier collectives of
-the stream "communication" used, if it runs there too. What stages send each other leaves on a stream of its own,
-"messages", for which the main one waits where a later message is received. Copies to the host and from it have the
-streams "to_host" and "from_host"; AwaitHost is where the main stream waits for a copy, so that the memory is free.
+"communication", or "reduction" for the sums of gradients. A node of a side stream starts once all earlier nodes of the
+main stream are over (an event recorded at its position). Any node starts once the collectives of other streams that
+`MemoryPlan.waits` names for it, and with each every earlier one of its stream, are over. The first reader of a
+collective's result waits in this way, and so does a node that updates a parameter that a collective reads. At the end
+of a step the main stream waits for the others. Therefore memory that a node of a side stream reads or writes is not
+written by a node of another stream before the main stream has waited for it, or before the end of the step if it never
+waits. The result of a collective uses memory that all nodes before it have released, or that only earlier collectives
+of the stream "communication" used, if it runs there too. Messages between stages have a stream of their own,
+"messages", for which the main one waits when a later message is received. Copies to the host and from it have the
+streams "to_host" and "from_host"; at AwaitHost the main stream waits for a copy, so that the memory is free.
 
-Copies of parameters, the `shadow_weights`, have memory of the arena for themselves from step to step: updates write
-them for the next one. Where others wrote to the parameters, their nodes run in their order ahead of a step.
+Copies of parameters, the `shadow_weights`, have their own memory of the arena from step to step: updates write them for
+the next one. If anything else wrote to the parameters, their nodes run in their order before a step.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ if TYPE_CHECKING:
     from mspc.runtime.outside_results import OutsideResults
 
 BUCKET_ALIGNMENT = 32
-"""Bytes to which the members of a bucket are aligned. What lies in the gaps is reduced with them; nobody reads it."""
+"""Bytes to which the members of a bucket are aligned. The gaps are reduced with them; nobody reads them."""
 
 
 BytesInside = Callable[[Node, Mapping[Graph, int]], int]
-"""Bytes that a node takes while it runs its graphs, of which the arenas are given."""
+"""Function for the bytes that a node takes while it runs its graphs, given the arena sizes of the graphs."""
 
 
 def plan_memory(
@@ -72,19 +72,19 @@ def plan_memory(
     carried: Mapping[Parameter, Value] | None = None, early: bool = False, outside: bool = False,
     slices: GradientSlices | None = None,
 ) -> MemoryPlan:  # fmt: skip
-    """The places of all values of a rank's execute graph (its types are the rank's own).
+    """Return the memory plan of a rank's execute graph (its types are the rank's own).
 
     Args:
-        inside: of a node that runs graphs; as on a CPU where it is not given.
-        carried: of a loop's body the parameters in whose memory these results are wanted: they lie there where an
-        operator can put them in the place of what it reads. early: what other stages send may come at any time of a
-        step before it is read, as between GPUs, and has its place from the begin. outside: results have places outside.
-        slices: gradients that are read in larger matrices.
+        inside: bytes inside a node that runs graphs; as on a CPU if not given.
+        carried: for a loop's body, the results wanted in the memory of parameters: they are put there if an operator
+        can overwrite its operand. early: messages of other stages may come at any time of a step before they are read,
+        as between GPUs, and have their places from the begin. outside: results have places outside. slices: gradients
+        that are read in larger matrices.
     """
     planner = _Planner(graph, inside=inside, slices=slices)
     planner.early = early
     if carried:
-        from mspc.runtime.carried_results import CarriedResults  # late: GPUs alone place what loops carry
+        from mspc.runtime.carried_results import CarriedResults  # late: only GPUs place the carried values of loops
 
         planner.carried = CarriedResults(graph, carried, planner.parts)
     if outside:
@@ -93,14 +93,15 @@ def plan_memory(
 
 
 def peak_of(graph: Graph, alignment: int = 256) -> int:
-    """The bytes at the peak of `plan_memory`, without a look at what they are for."""
+    """Return the bytes at the peak of `plan_memory`, without the division into classes."""
     planner = _Planner(graph)
     stored = sum(p.type.nbytes for p in graph.parameters if OFFLOAD not in p.attrs)
     return planner.place_all(alignment) + constant_bytes(graph) + stored
 
 
 class _Planner:
-    """Finds aliases, lifetimes and waits, then shares blocks between cells and places the blocks."""
+    """Planner of a graph's memory: finds aliases, lifetimes and waits, then shares blocks between cells and places the
+    blocks."""
 
     def __init__(self, graph: Graph, arenas: dict[Graph, int] | None = None,
                  inside: BytesInside | None = None, slices: GradientSlices | None = None) -> None:  # fmt: skip
@@ -111,7 +112,7 @@ class _Planner:
         self.arenas: dict[Graph, int] = {} if arenas is None else arenas
         """Bytes of the arenas of graphs that nodes run, once they are known."""
         self.replaced: dict[Graph, dict[int, int]] = {}
-        """For results of such graphs the numbers of operands in whose places they may lie."""
+        """For results of such graphs the numbers of operands that they may overwrite."""
         self.nodes = graph.nodes
         self.side = [side_stream(node) for node in graph.nodes]
         self.shadow_weights = marked_shadow_weights(graph)
@@ -122,14 +123,14 @@ class _Planner:
         self.copied = late_readers(graph, self.shown)
         self.parts = self._find_parts(self.copied) if self.copied else self.shown
         self.over: Mapping[int, int] = {}
-        """For a node of a side stream the index from which on the main stream knows it to be over."""
+        """For a node of a side stream, the index from which the main stream knows that it is over."""
         self.waits: Mapping[Node, tuple[Node, ...]] = {}
         self.blocks: list[MemoryBlock] = []
         self.buckets: dict[Node, list[MemoryBlock]] = {}
         self.inside: dict[Node, MemoryBlock] = {}
 
     def place_all(self, alignment: int) -> int:
-        """Share blocks between cells and place them. The bytes of the arena."""
+        """Share blocks between cells and place them. Return the bytes of the arena."""
         self._find_accesses()
         self.waits, self.over = find_waits(self.nodes, self._runs, self.parts, self.copy_of, self.early)
         for index, node in enumerate(self.nodes):
@@ -198,7 +199,7 @@ class _Planner:
         return node in self.copied or not (node.op.is_view or self.slices.source(node))
 
     def _find_parts(self, copied: Mapping[Node, None]) -> dict[Value, tuple[Part, ...]]:
-        """The memory of every value; that of the nodes in `copied` is their own."""
+        """Return the memory of every value; nodes in `copied` have their own."""
         self.cells = []
         known: dict[Graph, dict[int, int]] = {}
         parts: dict[Value, tuple[Part, ...]] = {p: (p,) for p in self.graph.parameters}
@@ -224,7 +225,7 @@ class _Planner:
         return parts
 
     def _shown(self, node: Node, parts: Mapping[Value, tuple[Part, ...]]) -> tuple[Part, ...] | None:
-        """The memory that the node's result shows, None where it has its own."""
+        """Return the memory that the node's result aliases, or None if it has its own."""
         op = node.op
         if (taken := taken_elements(op)) is not None:
             return tuple(parts[node.inputs[0]][i] for i in taken)
@@ -257,7 +258,8 @@ class _Planner:
     # Blocks
 
     def _give_blocks(self, index: int, node: Node) -> None:
-        """Blocks for the node's own cells: an operand's that dies here, where the operator allows it, else new ones."""
+        """Set blocks for the node's own cells: that of an operand whose last use is here, if the operator allows it,
+        else new ones."""
         parts = dict.fromkeys(p for p in self.parts[node] if isinstance(p, int) and self.cells[p].accesses[0] == index)
         own = [p for p in parts if self.cells[p].block is None]
         if not own:
@@ -280,7 +282,7 @@ class _Planner:
             taken.append(cell.block)
 
     def results_outside(self) -> OutsideResults:
-        """Let results lie outside."""
+        """Let results be placed outside."""
         from mspc.runtime.outside_results import OutsideResults  # late: most programs have no regions
 
         def size_of(part: int) -> int:
@@ -290,7 +292,7 @@ class _Planner:
         return found
 
     def _plan_inside(self, node: Node, alignment: int) -> None:
-        """Plan the graphs that a node runs. On a GPU results of those that run once lie outside."""
+        """Plan the graphs that a node runs. On a GPU, results of graphs that run once are placed outside."""
         for region in node.regions:
             if region in self.arenas:
                 continue
@@ -308,7 +310,7 @@ class _Planner:
     def _overwritten(
         self, index: int, node: Node, operands: Sequence[Value], made: ResultMemory, taken: Sequence[MemoryBlock]
     ) -> MemoryBlock | None:
-        """The block of one of `operands` in whose place a result may lie."""
+        """Return the block of one of `operands` that a result may overwrite, or None."""
         if node in self.copied or node in self.shadow_weights.copies:
             return None
         if node.regions:
@@ -321,13 +323,13 @@ class _Planner:
             if isinstance(part, int) and part not in barred and self._dies(part, index, made.type.dtype, made.nbytes):
                 block = self.cells[part].block
                 if block is not None and not any(block is other for other in taken):
-                    # A smaller operand is read for several elements, and a smaller result written while others
-                    # are still computed.
+                    # A smaller operand is read for several elements, and a smaller result is written while others are
+                    # still computed.
                     return block if isinstance(node.op, AllReduce) or works_on(node, made.type.size) else None
         return None
 
     def _replaced(self, index: int, node: Node) -> dict[Part, MemoryBlock]:
-        """For results of the graph that a node runs the blocks of operands that it may overwrite by them."""
+        """Return, for results of the graph that a node runs, the blocks of operands that they may overwrite."""
         pairs = self.replaced.get(node.regions[0], {}) if node.regions and node not in self.copied else {}
         every = [part for value in node.inputs for part in self.parts[value]] if pairs else []
         if not pairs or len(every) != len(node.regions[0].parameters):  # one for each parameter of the graph
@@ -342,7 +344,8 @@ class _Planner:
         return found
 
     def _dies(self, part: int, index: int, dtype: DType, nbytes: int) -> bool:
-        """Whether the node at `index` is the last to touch the cell, and may overwrite it by a result of this size."""
+        """Return whether the node at `index` is the last to access the cell, and may overwrite it by a result of this
+        size."""
         cell = self.cells[part]
         if cell.accesses[-1] != index or cell.type.dtype != dtype or cell.nbytes != nbytes:
             return False
@@ -350,7 +353,7 @@ class _Planner:
         return all(self.over.get(i, len(self.nodes)) <= index for i in others)
 
     def _bucket(self, index: int, node: Node) -> None:
-        """Tie the operands' blocks together, where all of them die here, and let the results lie in them."""
+        """Tie the operands' blocks together and put the results there, if the last use of every operand is here."""
         members: list[MemoryBlock] = []
         for value in node.inputs:
             part = self.parts[value][0]
@@ -372,7 +375,7 @@ class _Planner:
         self.buckets[node] = members
 
     def _extend(self, block: MemoryBlock, accesses: Sequence[int]) -> None:
-        """Hold the block while these nodes run."""
+        """Reserve the block while these nodes run."""
         if accesses[0] < block.start:
             block.start = accesses[0]
             block.on_side = self.side[accesses[0]] == COMMUNICATION
@@ -388,7 +391,7 @@ class _Planner:
         block.free_on_side = max(block.free_on_side, behind)
         block.free = max(block.free, free)
 
-    # What comes out
+    # Places
 
     def _place(self, part: Part) -> Allocation:
         if isinstance(part, Value):

@@ -1,4 +1,4 @@
-"""Times the nodes of a step on the CPU, and those of the graphs that they run."""
+"""Timer of the nodes of a step on the CPU, and of those of the graphs that they run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Kernel = Callable[..., Any]
 
 
 class NodeTimer:
-    """The times of one step.
+    """Times of one step.
 
-    A node inside of a region has one entry for all its turns in a node of the program, as long as they took together;
-    these entries lie one behind another in the time of that node.
+    A node inside of a region has one entry for all its iterations in a node of the program, with their total time.
+    These entries follow each other within the time of that node.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -24,11 +24,11 @@ class NodeTimer:
         self._begin = time.perf_counter()
         self._times: list[NodeTiming] = []
         self._taken: list[float] = []
-        """Seconds of what ran inside of the nodes that run now, the outermost first."""
+        """Seconds spent inside of the nodes that are running, the outermost first."""
         self._inner: dict[tuple[Graph, int], tuple[float, int]] = {}
 
     def kernel(self, index: int, kernel: Kernel) -> Kernel:
-        """The kernel of a node of the program, timed."""
+        """Return the kernel of a node of the program, timed."""
         stream = stream_of(self._graph.nodes[index])
 
         def run(*operands: Any) -> Any:
@@ -44,7 +44,7 @@ class NodeTimer:
         return run
 
     def call(self, graph: Graph, index: int, kernel: Kernel, operands: Sequence[Any]) -> Any:
-        """The result of a node inside of a region, timed."""
+        """Return the result of a node inside of a region, and record its time."""
         start = time.perf_counter()
         self._taken.append(0.0)
         result = kernel(*operands)
@@ -69,5 +69,5 @@ class NodeTimer:
         self._inner.clear()
 
     def times(self) -> list[NodeTiming]:
-        """Those of the step."""
+        """Return the times of the step."""
         return self._times

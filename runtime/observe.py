@@ -1,7 +1,7 @@
-"""This module runs a rank's graph and stores what it computes, to compare runs operator by operator.
+"""Run of a rank's graph that stores its values, to compare runs operator by operator.
 
-It walks through the graphs of micro-batches too, node by node: of a loop over micro-batches on one device, and of the
-calls of a stage's program. Their random numbers are those of the calls.
+The graphs of micro-batches are run node by node too: those of a loop over micro-batches on one device, and of the calls
+of a stage's program. Their random numbers are those of the calls.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ def observe(
     operands: Callable[[Node, list[Array]], list[Array]] | None = None,
     kernel_of: Callable[[Node, NumPyBackend], Callable[..., Array] | None] | None = None,
 ) -> dict[Any, Array]:  # fmt: skip
-    """One step: values of the nodes that carry the attribute `mark` under its value, results under ("result", i),
-    parameters after the step under their names. A result that shows a parameter's memory is stored as it was before
-    later updates, as the executor hands it out. A node that works on a micro-batch is stored under (value of `mark`,
-    number of the micro-batch).
+    """Return the values of one step: those of nodes that carry the attribute `mark` under its value, results under
+    ("result", i), parameters after the step under their names. A result that aliases a parameter is stored as it was
+    before later updates, as the executor returns it. A node that works on a micro-batch is stored under (value of
+    `mark`, number of the micro-batch).
 
-    On a fused node the attribute has a value for every member (None where one has none), which is computed here.
-    combined: what updates read in the place of a parameter's gradient, from its node and value. operands: what a node
-    reads in the place of its operands. kernel_of: a kernel in the place of a node's own, None for its own.
+    On a fused node the attribute has a value for every member (None for a member without one), whose results are
+    computed here. combined: the value that updates read in place of a parameter's gradient, from its node and value.
+    operands: the values that a node reads in place of its operands. kernel_of: a kernel in place of a node's own, None
+    for its own.
 
     Raises:
         NodeFailure: a kernel failed.
@@ -62,7 +63,7 @@ def observe(
 
 
 class _Walk:
-    """A step, node by node. observed: what has been stored so far."""
+    """Run of a step, node by node. observed: the values stored so far."""
 
     def __init__(
         self, graph: Graph, backend: NumPyBackend, mark: str, combined: Callable[[Node, Array], Array] | None,
@@ -76,8 +77,8 @@ class _Walk:
         self._over: dict[Graph, list[list[Node]]] = {}
 
     def run(self, graph: Graph, values: dict[Any, Array], micro_batch: int | None = None) -> list[Array]:
-        """The results of a graph; `values` has those of its parameters, and gets those of its nodes for as long as
-        they are read."""
+        """Return the results of a graph. `values` has those of its parameters, and receives those of its nodes for as
+        long as they are read."""
         if graph not in self._over:
             self._over[graph] = results_over(graph)
         totals: dict[Any, Array] = {}
@@ -113,7 +114,7 @@ class _Walk:
             self.observed[name if micro_batch is None else (name, micro_batch)] = np.array(result)
 
     def _kernel(self, node: Node) -> Callable[..., Any] | None:
-        """A kernel in the place of the node's own."""
+        """Return a kernel in place of the node's own, or None for its own."""
         if isinstance(node.op, Scan) and node.op.micro_batches:
             return partial(self._turns, node, node.op)
         if WORK in node.attrs:
@@ -123,7 +124,7 @@ class _Walk:
         return None if self.kernel_of is None else self.kernel_of(node, self.backend)
 
     def _turns(self, node: Node, op: Scan, *operands: Array) -> tuple[Array, ...]:
-        """A loop over micro-batches."""
+        """Run a loop over micro-batches."""
         behind, body = op.carried + op.scanned, body_of(node)
         carried, scanned = [own(a) for a in operands[: op.carried]], [own(a) for a in operands[op.carried : behind]]
         kept: list[list[Array]] = []
@@ -136,11 +137,11 @@ class _Walk:
         return (*carried, *stacks)
 
     def _work(self, node: Node, number: int, *operands: Any) -> tuple[Array, ...]:
-        """The call of a stage's program that works on a micro-batch."""
+        """Run the call of a stage's program that works on a micro-batch."""
         return self._one_micro_batch(node.regions[0], number, *spread(node, operands))
 
     def _one_micro_batch(self, graph: Graph, number: int, *operands: Array) -> tuple[Array, ...]:
-        """Run a graph on a micro-batch, with the random numbers of its turn."""
+        """Run a graph on a micro-batch, with the random numbers of its iteration."""
         around = self.backend.turns
         self.backend.turns = (*around, number)
         try:
@@ -152,12 +153,12 @@ class _Walk:
 def _computed(
     node: Node, kernel: Callable[..., Array] | None, inputs: list[Array], backend: NumPyBackend, index: int, at: str
 ) -> Any:
-    """The node's result, by its own kernel unless there is another. Raises NodeFailure with the rank, where it is
+    """Return the node's result, by `kernel` if given, else by its own. Raise NodeFailure with the rank, the place
     (`at`) and the operands' shapes."""
     try:
         run = kernel or node.op.kernel(backend)  # type: ignore[attr-defined]  # operators have kernels
         return run(*inputs)
-    except NodeFailure:  # of a node within
+    except NodeFailure:  # from a node inside
         raise
     except Exception as found:
         inside = found if isinstance(found, RegionFailure) else None
@@ -177,7 +178,7 @@ def _computed(
 def _members(
     node: Node, op: FusedElementwise | GroupedUpdate, inputs: list[Array], result: Any, backend: NumPyBackend, mark: str
 ) -> tuple[list[Any], list[Array]]:
-    """(names, values) of the members of a fused node."""
+    """Return (names, values) of the members of a fused node."""
     names = list(node.attrs.get(mark, ()))
     if isinstance(op, FusedElementwise):
         if not names:
@@ -196,12 +197,13 @@ def _members(
 
 
 def join(ranks: Sequence[Mapping[Any, Array]], key: Any, layout: Layout) -> Array:
-    """The global value from every rank's slice: partial values combined, of replicas the lowest rank's that has it.
+    """Return the global value joined from every rank's slice. Partial values are combined; of replicas the value of the
+    lowest rank that has it is used.
 
-    (A rank does not compute what nobody needs of it.)
+    (A rank does not compute a value that nobody needs.)
 
     Raises:
-        KeyError: some slice is on no rank. ValueError: a rank's slice has another shape than the layout says.
+        KeyError: some slice is on no rank. ValueError: a rank's slice has another shape than that of the first rank.
     """
     holders = [values for values in ranks if key in values]
     if not holders:

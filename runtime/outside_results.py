@@ -1,7 +1,8 @@
-"""Results of a graph that a node runs lie where the node's own do, so that nothing is copied behind it.
+"""Placement of results of a graph in the memory of the results of the node that runs it, so that no copy is needed
+afterwards.
 
 Input:  a call of a graph whose result `%9 = AddN(%total, %5)` replaces the operand `%total`
-Output: %9 is made in the memory of the call's result, which may be that of the operand where nobody else reads it.
+Output: %9 is made in the memory of the call's result, which may be that of the operand if it has no other reader.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from mspc.runtime.memory_classes import Part
 
 
 class OutsideResults:
-    """Args: parts: of every value the memory that it shows. size_of: of such a part, in bytes; 0 for one that must not
-    lie outside.
+    """Places of results outside of the graph's arena.
 
-    places: for every result what stands for its memory outside, None where it has none of its own. replaces: for a
-    result the number of the graph's parameter in whose memory it may lie, too.
+    Args:
+        parts: for every value the memory that it aliases. size_of: bytes of such a part; 0 if it must not be outside.
+
+    places: for every result the stand-in for its memory outside, None if it has no memory of its own. replaces: for a
+    result the number of the graph's parameter that it may overwrite as well.
     """
 
     def __init__(
@@ -49,7 +52,8 @@ class OutsideResults:
     def place(
         self, index: int, node: Node, operands: Sequence[Value], own: Part, made: TensorType
     ) -> Parameter | None:  # fmt: skip
-        """What stands for the memory outside of the result `own` of the node at `index`; None for what is no result."""
+        """Return the stand-in for the outside memory of the result `own` of the node at `index`, or None if `own` is no
+        result placed outside, or has another element type."""
         number = self._wanted.get(own)
         if number is None:
             return None

@@ -11,7 +11,7 @@ Array = Any
 
 
 class Pending:
-    """An array by shape and element type; its values are waited for when somebody looks at them.
+    """Array of known shape and element type; its values are awaited at their first use.
 
     Args:
         arrive: waits for the values and returns them, in memory of their own.
@@ -32,7 +32,7 @@ class Pending:
         return int(np.prod(self.shape, dtype=np.int64))
 
     def fetch(self) -> Array:
-        """The values, as a NumPy array."""
+        """Return the values as a NumPy array."""
         if self._arrive is not None:
             self._array = self._arrive()
             self._arrive = None

@@ -11,27 +11,29 @@ Array = Any
 
 
 class SharedMemory:
-    """The memory of arrays that a rank's graphs share; here it is the host's."""
+    """Memory of arrays that a rank's graphs share; here it is the host's."""
 
     copies = False
-    """Whether `place` makes a copy; where not, the array must be nobody else's."""
+    """Whether `place` makes a copy; if not, nothing else may use the array."""
 
     def place(self, array: Array, on_host: bool = False) -> Array:
-        """The array as executors take it; they hold on to it and write to it. on_host: in the host's memory."""
+        """Return the array in the form that executors take; they retain it and write to it. on_host: in the host's
+        memory."""
         return array
 
     def like(self, placed: Array) -> Array:
-        """Another array of the same values, in the same memory, where `place` makes copies; else the array itself."""
+        """Return another array of the same values, in the same memory, if `place` makes copies; else the array
+        itself."""
         return placed
 
     def zeros(self, shape: tuple[int, ...], dtype: Any, on_host: bool = False) -> Array:
-        """An array of zeros as executors take it."""
+        """Return an array of zeros in the form that executors take."""
         import numpy as np
 
         return np.zeros(shape, dtype)
 
     def fetch(self, placed: Array) -> Array:
-        """The values, as a NumPy array, which may be the placed one."""
+        """Return the values as a NumPy array, which may be the placed one."""
         return placed
 
     def store(self, placed: Array, array: Array) -> None:
@@ -39,15 +41,15 @@ class SharedMemory:
         placed[...] = array
 
     def finish(self) -> None:
-        """Wait for all steps under way; raises what they raise."""
+        """Wait for all steps under way; raise their errors."""
 
     def most(self) -> int:
-        """Bytes of device memory that were taken at most."""
+        """Return the most bytes of device memory that were taken."""
         return 0
 
 
 class GpuMemory(SharedMemory):
-    """Arrays on the GPU. `executors`: whose steps may be under way."""
+    """Arrays on the GPU. executors: those whose steps may be under way."""
 
     copies = True
 
@@ -115,7 +117,7 @@ class GpuMemory(SharedMemory):
             executor.finish()
 
     def most(self) -> int:
-        return int(self.device.pool.total_bytes())  # a pool gives nothing back
+        return int(self.device.pool.total_bytes())  # a pool returns nothing
 
     def _send(self, array: Array, placed: Array) -> None:
         import numpy as np

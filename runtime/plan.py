@@ -1,4 +1,4 @@
-"""This module prepares a graph for the executor: one slot for every live value, one step for every node, and values
+"""Preparation of a graph for the executor: one slot for every live value, one instruction for every node, and values
 freed at their last use.
 """
 
@@ -31,13 +31,12 @@ Instructions = list[Instruction]
 
 @dataclass
 class ExecutionPlan:
-    """A graph as the executor walks it.
+    """Graph as the executor runs it.
 
     slots: number of slots; parameters and constants have their own, nodes share the others over time.
     boundary: index of the first node that updates a parameter; `before_update` are the steps before it.
-    losses: scalar results that are known at the boundary, so that a bad step can be refused before it
-    does harm.
-    late_losses: scalar results that are not.
+    losses: scalar results known at the boundary, so that a bad step can be refused before it changes parameters.
+    late_losses: scalar results that are not known there.
     """
 
     graph: Graph
@@ -55,13 +54,13 @@ class ExecutionPlan:
     late_losses: list[Value] = field(default_factory=list)
 
     def hazards(self) -> Iterator[tuple[int, list[int], list[tuple[int, int]]]]:
-        """For every updating node: its index, its parameters' slots, and (slot, producer) of all values
-        that are read after it. Only a value that shares memory with the parameter is a true hazard."""
+        """Yield for every updating node its index, its parameters' slots, and (slot, producer) of all values that are
+        read after it. Only a value that shares memory with the parameter is a true hazard."""
         nodes = self.graph.nodes
         live: dict[Node, int] = {}
         for index, node in enumerate(nodes):
             if index in self.mutated:
-                # What runs graphs may read an operand after it has updated another.
+                # A node that runs graphs may read an operand after it has updated another.
                 read = index - 1 if node.regions else index
                 written = {node.inputs[place] for place in node.op.mutates}  # a stack of parameters is their memory
                 live = {v: made for v, made in live.items() if self.last_use[v] > read and v not in written}
@@ -71,8 +70,8 @@ class ExecutionPlan:
                 live[node] = index
 
     def copy_varying(self) -> None:
-        """Copy what is read behind the update of a parameter that it shows in some steps alone: what runs graphs hands
-        an operand out, or not, as its turns and its conditions have it."""
+        """Copy values that are read after the update of a parameter, and alias it only in some steps: whether a node
+        that runs graphs returns one of its operands depends on its iterations and conditions."""
         varying: set[Value] = set()
         for node in self.graph.nodes if self.mutated else ():
             if node.regions or not varying.isdisjoint(node.inputs[i] for i in aliased_operands(node)):
@@ -90,7 +89,7 @@ class ExecutionPlan:
                     self.copy_result(producer)
 
     def copy_result(self, index: int) -> None:
-        """From now on node `index` hands out a copy of what its kernel returns."""
+        """Let node `index` return a copy of its kernel's result from now on."""
         for steps in (self.before_update, self.after_update):
             for place, step in enumerate(steps):
                 if step[0] == index:
@@ -98,7 +97,7 @@ class ExecutionPlan:
 
 
 def prepare(graph: Graph, backend: NumPyBackend) -> None:
-    """What goes ahead of a plan, for a program with all that it runs.
+    """Prepare a program, with all graphs that it runs, before a plan is made.
 
     Raises:
         MspcError: an operator has no kernel; all such operators together.
@@ -112,8 +111,8 @@ def prepare(graph: Graph, backend: NumPyBackend) -> None:
 
 @dataclass
 class RegionKernels:
-    """Kernels of the nodes of a graph that run graphs, by their places: those that make their results, and those of
-    them that also can write to `out`."""
+    """Kernels of the nodes of a graph that run graphs, by their indices. plain: kernels that make their results. into:
+    those that can also write to `out`."""
 
     plain: Mapping[int, Callable[..., Any]] = field(default_factory=dict[int, Callable[..., Any]])
     into: Mapping[int, Callable[..., Any]] = field(default_factory=dict[int, Callable[..., Any]])
@@ -123,8 +122,8 @@ def plan(
     graph: Graph, backend: NumPyBackend, regions: RegionKernels,
     handed: Mapping[tuple[Node, int], RegionResultBuffer] | None = None, compiles: bool = False,
 ) -> ExecutionPlan:  # fmt: skip
-    """Assign slots and bind kernels. handed: see `buffered_kernels`. compiles: nodes run as compiled loops where they
-    can."""
+    """Return the plan of a graph, with slots assigned and kernels bound. handed: see `buffered_kernels`. compiles:
+    nodes run as compiled loops if they can."""
     # Here, since a compile reads plans and runs none.
     from mspc.runtime.comm.agreement import arrival_kernels
     from mspc.runtime.compiled_loops import compiled_kernels
@@ -160,8 +159,8 @@ def plan(
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """last_use: by value the place of the last node that reads it, of results the number of nodes. updates: by the
-    places of nodes the parameters that they update. The rest as in `ExecutionPlan`."""
+    """Lifetimes of the values of a graph. last_use: by value the index of the last node that reads it; for results the
+    number of nodes. updates: the parameters that nodes update, by index. The rest as in `ExecutionPlan`."""
 
     last_use: dict[Value, int]
     boundary: int
@@ -171,7 +170,7 @@ class Lifetimes:
 
 
 def lifetimes(graph: Graph) -> Lifetimes:
-    """How long the values of a graph are read, and which losses are looked at ahead of its updates."""
+    """Return the lifetimes of a graph's values, and the losses that are checked before its updates."""
     nodes = graph.nodes
     updates = updated_parameters(graph)
     boundary = min(updates, default=len(nodes))
@@ -186,7 +185,7 @@ def lifetimes(graph: Graph) -> Lifetimes:
 
 
 def _constant_slots(graph: Graph, slot_of: dict[Value, int]) -> list[tuple[Constant, int]]:
-    """The constants of a graph, each with a slot of its own, which is added to `slot_of`."""
+    """Return the constants of a graph, each with a slot of its own, which is added to `slot_of`."""
     found: list[tuple[Constant, int]] = []
     for value in [*(v for node in graph.nodes for v in node.inputs), *graph.results]:
         if isinstance(value, Constant) and value not in slot_of:
@@ -196,9 +195,9 @@ def _constant_slots(graph: Graph, slot_of: dict[Value, int]) -> list[tuple[Const
 
 
 class _Slots:
-    """Slots of the results of nodes, which take over those of operands that die.
+    """Slots of the results of nodes, which reuse those of operands that die.
 
-    count: slots that there are so far.
+    count: number of slots so far.
     """
 
     def __init__(self, slot_of: dict[Value, int], last_use: dict[Value, int]) -> None:
@@ -208,7 +207,7 @@ class _Slots:
         self._free: list[int] = []
 
     def take(self, index: int, node: Node) -> tuple[int, tuple[int, ...] | None]:
-        """(the slot of a node's result, the slots that are free after it)."""
+        """Return (the slot of a node's result, the slots that are free after it)."""
         dying = [
             self.slot_of[value]
             for value in dict.fromkeys(node.inputs)
@@ -242,8 +241,8 @@ def _instruction(
 
 
 def loss_values(graph: Graph) -> list[Value]:
-    """The floating point results of one element, seen through `Depend`; none where the graph itself looks for
-    infinities and leaves a step with one out."""
+    """Return the floating point results of one element, seen through `Depend`. Return none if the graph itself checks
+    for infinities and skips steps that have one."""
     if any(isinstance(node.op, AllFinite) for node in graph.nodes):
         return []
     found: list[Value] = []
@@ -265,14 +264,14 @@ def _copying(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def own(value: Any) -> Any:
-    """A copy of an array, or of every array of a tuple or a stack."""
+    """Return a copy of an array, or of every array of a tuple or a stack."""
     if isinstance(value, tuple | list):
         return type(value)(map(own, cast("list[Any]", value)))
     return np.array(value)
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """The arrays of a value: itself, or those of a tuple or a stack."""
+    """Yield the arrays of a value: itself, or those of a tuple or a stack."""
     if isinstance(value, tuple | list):
         for part in cast("Sequence[Any]", value):
             yield from parts_of(part)
@@ -282,11 +281,12 @@ def parts_of(value: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class PlanEntries:
-    """The decisions of a compile.
+    """Decisions of a compile.
 
-    operators: layouts of their operands, by names as plans have them; results: of their results, where those do not
-    follow. parameters: layouts of those that are stored otherwise than operators read them. gather_again: those of them
-    that are gathered once more for gradients. recompute: cells that are recomputed. offload: what is kept on the host.
+    operators: layouts of their operands, by their names in plans. results: layouts of their results, if those do not
+    follow from the operands. parameters: layouts of those that are stored in another layout than operators read.
+    gather_again: those of them that are gathered once more for gradients. recompute: cells that are recomputed.
+    offload: entries stored on the host.
     """
 
     operators: Mapping[str, tuple[str, ...]]
@@ -298,7 +298,7 @@ class PlanEntries:
 
 
 def read_plan_entries(content: Mapping[str, Any]) -> PlanEntries | None:
-    """The decisions of the compile; None where there are none. Raises TypeError where entries are of wrong types."""
+    """Return the decisions of the compile, or None if there are none. Raise TypeError if entries are of wrong types."""
     if "operators" not in content:
         return None
     operators, results = (_lists(content, key) for key in ("operators", "results"))

@@ -1,5 +1,4 @@
-"""A profile shows where the time of a step goes: when each node ran on each rank, as a trace for Perfetto and as a
-table.
+"""Profile of the time of a step: the run of each node on each rank, as a trace for Perfetto and as a table.
 
 The trace is in Chrome's format ("Trace Event Format", chrome://tracing and ui.perfetto.dev read it): one process per
 rank, one thread per stream, times in microseconds from the begin of the rank's step.
@@ -17,16 +16,16 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import Type
 
 HOST_STREAMS = ("to_host", "from_host")
-"""Streams that a trace shows where something runs on them."""
+"""Streams that a trace shows only if something runs on them."""
 STREAMS = ("compute", "communication", "reduction", "messages", *HOST_STREAMS)
 
 
 @dataclass(frozen=True)
 class NodeTiming:
-    """When a node ran. index: in the graph, or, behind all of its nodes, in the graphs that these run, see `nodes_of`.
-    begin: milliseconds from the begin of the step. duration: milliseconds. plain: it ran on a GPU without a kernel of
-    its own. inside: milliseconds of the duration that have entries of their own, of nodes inside of it. runs: how often
-    it ran, one behind another."""
+    """Run of a node. index: its position in the graph, or, after all nodes of the graph, in the graphs that these run,
+    see `nodes_of`. begin: milliseconds from the begin of the step. duration: milliseconds. plain: it ran on a GPU
+    without a kernel of its own. inside: milliseconds of the duration that have entries of their own, for nodes inside
+    of it. runs: number of runs, one after the other."""
 
     index: int
     stream: str
@@ -38,13 +37,13 @@ class NodeTiming:
 
     @property
     def own(self) -> float:
-        """Milliseconds of the node's own."""
+        """Milliseconds of the node itself."""
         return self.duration - self.inside
 
 
 @dataclass(frozen=True)
 class NodeCost:
-    """The time of one node. seconds: median of the steps, without the nodes that ran inside of it. share: of all nodes'
+    """Time of one node. seconds: median of the steps, without the nodes that ran inside of it. share: of all nodes'
     time. line: "file:line: source", or "". runs: in a step. scope: of the node."""
 
     label: str
@@ -58,15 +57,15 @@ class NodeCost:
 
 
 def stream_of(node: Node) -> str:
-    """The kind of a node's work; by default also the stream on which a trace shows it."""
+    """Return the kind of a node's work; by default also the stream on which a trace shows it."""
     if node.attrs.get("stream") in HOST_STREAMS:
         return str(node.attrs["stream"])
     return "communication" if node.op.is_collective and not node.regions else "compute"
 
 
 def nodes_of(graph: Graph) -> list[tuple[Node, str]]:
-    """The nodes of a graph and those of the graphs that they run, as `Timed.index` counts them; beside each the name of
-    its region, "" in the graph itself."""
+    """Return the nodes of a graph and those of the graphs that they run, in the order of `NodeTiming.index`, each with
+    the name of its region, "" in the graph itself."""
     return [(node, "" if each is graph else each.name) for each in graph.graphs() for node in each.nodes]
 
 
@@ -75,11 +74,11 @@ def trace(
     graphs: Mapping[int, Graph],
     first: Mapping[int, int] | None = None,
 ) -> dict[str, Any]:
-    """Chrome's trace of several steps of every rank. Clocks of ranks are not compared: a step begins at one place on
-    all of them, where the longest of the step before has ended.
+    """Return Chrome's trace of several steps of every rank. Clocks of ranks are not compared: a step begins at the same
+    time on all ranks, at which the longest previous step has ended.
 
     Args:
-        graphs: of every rank. first: the number of every rank's first step; 0 where none is given.
+        graphs: of every rank. first: the number of every rank's first step; 0 if not given.
     """
     first = first or {}
     events: list[dict[str, Any]] = []
@@ -140,8 +139,8 @@ def costs(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> list[NodeCost]
 
 
 def sums(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> tuple[float, float, float]:
-    """Seconds of a rank's steps, medians of each: all that computes, all that communicates, and from the first node's
-    begin to the last one's end. The first two overlap where there are two streams."""
+    """Return three medians over a rank's steps, in seconds: all compute, all communication, and the time from the first
+    node's begin to the last one's end. The first two overlap if there are two streams."""
     found: dict[str, list[float]] = {name: [0.0] * len(steps) for name in STREAMS}
     nodes = [node for node, _ in nodes_of(graph)]
     for number, times in enumerate(steps):
@@ -155,12 +154,12 @@ def sums(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> tuple[float, fl
 
 
 def length(times: Sequence[NodeTiming]) -> float:
-    """Milliseconds from the begin of a step to the end of its last node."""
+    """Return the milliseconds from the begin of a step to the end of its last node."""
     return max((timed.begin + timed.duration for timed in times), default=0.0)
 
 
 def _line(node: Node) -> str:
-    """The innermost line of the user's own files where there is one."""
+    """Return the innermost line of the user's own files, or else the innermost line; "" if there is none."""
     if not node.frames:
         return ""
     place = next((frame for frame in node.frames if not frame.file.startswith("mspc/")), node.frames[0])
@@ -168,5 +167,6 @@ def _line(node: Node) -> str:
 
 
 def _said(node: Node) -> dict[str, str]:
-    """What the node's attributes tell a reader: the operators that it was made of, why it communicates."""
+    """Return the node's attributes for the reader of a trace: the operators fused into it, the reason of its
+    communication."""
     return {name: str(node.attrs[name]) for name in ("fused", "reason", "mirror_user_id") if name in node.attrs}

@@ -1,5 +1,5 @@
-"""A program is a compiled directory as a rank reads it: its own `execute` file and its slices of the weights, nothing
-else.
+"""A program is a compiled directory as a rank reads it: its own `execute` file and its slices of the weights, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ _SWITCH = {"ON": True, "OFF": False}
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the script for runs on a GPU, under the names and with the values of `set_context`.
+    """Settings of the script for runs on a GPU, with the names and values of `set_context`.
 
-    matmul_allow_tf32: products of Float32 may round their operands to TF32. deterministic: the same bits at every run.
+    matmul_allow_tf32: matmuls of Float32 may round their operands to TF32. deterministic: the same bits at every run.
     """
 
     matmul_allow_tf32: bool = False
     deterministic: bool = False
 
     def entry(self) -> dict[str, Any]:
-        """The entry `settings` of `program.json`: what is not as by default; empty where nothing is to be written."""
+        """Return the entry `settings` of `program.json`: the values that differ from the defaults; empty if none
+        differ."""
         tf32 = {"matmul_allow_tf32": True} if self.matmul_allow_tf32 else {}
         return tf32 | ({"deterministic": "ON"} if self.deterministic else {})
 
     @staticmethod
     def read(entry: Any) -> Settings:
-        """The settings of such an entry. Raises ValueError for an unknown name or value."""
+        """Return the settings of such an entry. Raise ValueError for an unknown name or value."""
         if not isinstance(entry, dict):
             raise ValueError(f"settings is {json.dumps(entry)}, not an object")
         for key in entry:
@@ -71,14 +72,13 @@ class Settings:
 
 @dataclass
 class Program:
-    """The contents of `program.json`.
+    """Contents of `program.json`.
 
     ranks, mode, compile_id: of the compile. training: whether a step changes parameters.
     execute: rank to its file, relative to `folder`. digests: SHA-256 of these files when they were written.
-    settings: of the script; a program that says nothing of them has the defaults. network: the text of the graph that
-    was read from the script, "" where there is none that all ranks share. kinds: ranks with the same number have equal
-    programs but for ranks, groups and offsets. plan: what the compile decided on, as a plan has it; None where that is
-    not told.
+    settings: of the script; defaults if the file has none. network: the text of the graph that was read from the
+    script, "" if the ranks share none. kinds: ranks with the same number have equal programs except for ranks, groups
+    and offsets. plan: the decisions of the compile, in the form of a plan; None if the file does not contain them.
     """
 
     folder: Path
@@ -97,7 +97,7 @@ class Program:
     plan: PlanEntries | None = None
 
     def text(self, rank: int) -> str:
-        """The text of a rank's graph.
+        """Return the text of a rank's graph.
 
         Raises:
             MspcError: the rank was not compiled, or its file is missing or not text.
@@ -105,7 +105,7 @@ class Program:
         return self._read(rank, read_text)
 
     def header(self, rank: int) -> str:
-        """What the text of a rank's graph begins with, its attributes among it. Raises MspcError as `text` does."""
+        """Return the begin of the text of a rank's graph, including its attributes. Raise MspcError as `text` does."""
         return self._read(rank, read_begin)
 
     def _read(self, rank: int, read: Callable[[Path], str]) -> str:
@@ -125,12 +125,12 @@ class Program:
             raise MspcError(f"cannot read {path}: {error.strerror}") from None
 
     def edited(self, rank: int, text: str) -> bool:
-        """Whether the rank's file has changed since it was compiled."""
+        """Return whether the rank's file has changed since it was compiled."""
         wanted = self.digests.get(self.execute[rank])
         return wanted is not None and hashlib.sha256(text.encode()).hexdigest() != wanted
 
     def graph(self, rank: int, text: str, frames: bool = False) -> Graph:
-        """The graph in `text`, checked against this program.
+        """Return the graph in `text`, checked against this program.
 
         Raises:
             MspcError: the text is no graph of this rank of this program.
@@ -154,7 +154,7 @@ class Program:
         return graph
 
     def _confine(self, graph: Graph, path: Path) -> None:
-        """Let operators write files of this folder only."""
+        """Restrict operators to write files of this folder only."""
         from mspc.ops.op import Op
 
         for node in (node for each in graph.graphs() for node in each.nodes):
@@ -165,7 +165,7 @@ class Program:
                     raise MspcError(f"{path}: {error.message}", notes=error.notes) from None
 
     def output_layouts(self) -> list[Layout | None]:
-        """How the ranks hold each output; None where the files do not say.
+        """Return the layout of each output over the ranks, or None if the file has none.
 
         Raises:
             MspcError: a layout cannot be read.
@@ -177,7 +177,7 @@ class Program:
             raise MspcError(f"{self.folder / PROGRAM} is damaged: a layout of its outputs: {error}") from None
 
     def missing(self, most: int) -> list[int]:
-        """The first ranks that have no graph here, at most so many."""
+        """Return the first ranks that have no graph here, at most `most`."""
         return list(itertools.islice((rank for rank in range(self.ranks) if rank not in self.execute), most))
 
 
@@ -189,7 +189,7 @@ def load_program(folder: Path) -> Program:
     """
     path = folder / PROGRAM
     if not os.path.exists(path):
-        with contextlib.suppress(OSError):  # a folder that may be read only
+        with contextlib.suppress(OSError):  # the folder may be read-only
             finish_refill(folder, PROGRAM)
     inside(folder, PROGRAM, "the folder")
     try:
@@ -229,7 +229,7 @@ def load_program(folder: Path) -> Program:
 
 
 def _execute(path: Path, entry: dict[str, Any]) -> dict[int, str]:
-    """The file of every rank."""
+    """Return the file of every rank."""
     found = {int(rank): str(file) for rank, file in entry.items()}
     for name in found.values():
         check_name(name, str(path))
@@ -237,8 +237,8 @@ def _execute(path: Path, entry: dict[str, Any]) -> dict[int, str]:
 
 
 def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
-    """This rank's slices of the parameters and constants, by the layouts in its own file: read where the weights hold
-    them, else made as the program says.
+    """Return this rank's slices of the parameters and constants, by the layouts in its own file. A slice is read if the
+    weights contain it, else made from its description in the program.
 
     Raises:
         MspcError: the weights or the descriptions are missing or damaged, or do not fit the graph.
@@ -247,8 +247,8 @@ def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
 
 
 def slices_to_load(program: Program, graph: Graph, rank: int) -> dict[str, Callable[[], Any]]:
-    """What loads each of the slices of `load_slices`, for those who want some. Raises MspcError as that does: where
-    something is missing here, where it is damaged once it is loaded."""
+    """Return a loader for each of the slices of `load_slices`, for callers that need only some. Raise MspcError like
+    `load_slices`: at once if something is missing, at the load if it is damaged."""
     stored = [parameter for parameter in graph.parameters if parameter.kind != "input"]
     described = {str(entry.get("name")): entry for entry in program.parameters if "initial" in entry}
     path = program.folder / WEIGHTS
@@ -273,7 +273,7 @@ def slices_to_load(program: Program, graph: Graph, rank: int) -> dict[str, Calla
 
 
 def opened_weights(path: Path) -> TensorFile:
-    """The file of weights."""
+    """Open the file of weights. Raise MspcError if it is damaged or unreadable."""
     try:
         return TensorFile(path)
     except IsADirectoryError as error:
@@ -283,7 +283,7 @@ def opened_weights(path: Path) -> TensorFile:
 
 
 def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> Any:
-    """A parameter's slice; of one that is sharded no more than that is read."""
+    """Return a parameter's slice. If it is sharded, only the slice is read."""
     where = slices_of(parameter, rank)
     try:
         if where is None or file.type(parameter.name).shape != full_type(parameter).shape:
@@ -294,7 +294,7 @@ def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> 
 
 
 def _make_slice(program: Program, entry: dict[str, Any], parameter: Parameter, rank: int) -> Any:
-    """A parameter's slice, made as its entry in `program.json` says."""
+    """Return a parameter's slice, made from its entry in `program.json`."""
     place = f"{program.folder / PROGRAM}: parameter {parameter.name!r}"
     try:
         shape = tuple(_typed(entry, "shape", list, int))
@@ -309,7 +309,8 @@ def _make_slice(program: Program, entry: dict[str, Any], parameter: Parameter, r
 
 
 def _typed(content: dict[str, Any], key: str, kind: type, of: type = dict) -> Any:
-    """The entry `key`. of: what the elements of a list must be."""
+    """Return the entry `key`. of: type of the elements of a list. Raise KeyError if it is missing, TypeError if it is
+    wrong."""
     if key not in content:
         raise KeyError(f"{key} is missing")
     if not isinstance(content[key], kind):

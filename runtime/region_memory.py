@@ -1,4 +1,4 @@
-"""Memory that a node takes while it runs its graphs, beside that of its operands and results."""
+"""Memory that a node takes while it runs its graphs, in addition to that of its operands and results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ DEVICE_ALIGNMENT = 256
 
 
 def bytes_inside(node: Node, arenas: Mapping[Graph, int]) -> int:
-    """Bytes for values of the node's graphs: of the largest, as one runs at a time, and of a loop what a turn was
-    given by the one before it. Results of a graph are those of the node, and counted there.
+    """Return the bytes for values of the node's graphs: of the largest graph, as one runs at a time, and for a loop the
+    values carried from the previous iteration. Results of a graph are those of the node, and counted there.
 
-    arenas: of the graphs, which hold their results.
+    arenas: sizes of the graphs' arenas, which include their results.
     """
     op = node.op
     if not isinstance(op, Loop):
@@ -30,19 +30,19 @@ def bytes_inside(node: Node, arenas: Mapping[Graph, int]) -> int:
 
 
 def _bytes_of_results(graph: Graph, count: int | None = None) -> int:
-    """Bytes of the first so many results that nodes make, each once."""
+    """Return the bytes of the first `count` results that nodes make, each once."""
     made: set[Value] = {value for value in graph.results[:count] if isinstance(value, Node)}
     return sum(value.type.nbytes for value in made)
 
 
 def device_bytes_inside(node: Node, arenas: Mapping[Graph, int]) -> int:
-    """The same on a GPU, where all results of a graph have places in its arena, what is carried lies in the places of
-    the node's results, and the entries of a turn have places of their own, which come first."""
+    """Return the same on a GPU: all results of a graph have places in its arena, carried values use the places of the
+    node's results, and the entries of an iteration have places of their own, which come first."""
     return device_bytes_of_entries(node) + max(arenas[region] for region in node.regions)
 
 
 def device_bytes_of_entries(node: Node) -> int:
-    """Bytes on a GPU for the entries that a turn of a loop reads."""
+    """Return the bytes on a GPU for the entries that an iteration of a loop reads."""
     op = node.op
     if not isinstance(op, Loop):
         return 0

@@ -1,5 +1,5 @@
-"""Kernels take memory of a GPU beside a step's values: what products share, and scratch memory of convolutions and
-attention. It is reserved before the first step, so that a plan's estimate and the device agree.
+"""Memory of a GPU that kernels take beside a step's values: a workspace shared by matmuls, and scratch memory of
+convolutions and attention. It is reserved before the first step, so that a plan's estimate and the device agree.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreShiftG
 from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
 
 PRODUCTS = 32 << 20
-"""Bytes for split sums of products of matrices; the size that NVIDIA's libraries use on Hopper."""
+"""Bytes for partial sums of split matmuls; the size that NVIDIA's libraries use on Hopper."""
 CONVOLUTION = 64 << 20
-"""Bytes that a kernel for a convolution may take. An H100 is a hundredth quicker with four times as many."""
+"""Bytes that a kernel for a convolution may take. An H100 is one percent faster with four times as many."""
 PACK = 16
-"""Bytes that kernels load at once: where a place's channels are none of these, an image is filled up in a copy."""
+"""Bytes that kernels load at once. If the channels of a place are no multiple of it, a padded copy of the image is
+made."""
 
 
 def workspace_bytes(graph: Graph) -> int:
-    """Bytes that a rank's graph takes on a GPU beside its memory plan."""
+    """Return the bytes that a rank's graph takes on a GPU in addition to its memory plan."""
     nodes = [node for each in graph.graphs() for node in each.nodes]
     multiplies, in_lanes = any(map(work_of, nodes)), any(node.op.host_reads for node in nodes)
     return PRODUCTS * (multiplies + in_lanes) + scratch_bytes(graph)
 
 
 def reserve_scratch(graph: Graph, device: Any) -> None:
-    """Take what launches of a graph's main stream will share, at once and not by and by in growing pieces."""
+    """Reserve the scratch memory shared by launches of a graph's main stream at once, instead of in growing pieces."""
     nbytes = scratch_bytes(graph)
     if nbytes:
         with device.stream("compute"):
@@ -42,7 +43,7 @@ def reserve_scratch(graph: Graph, device: Any) -> None:
 
 
 def scratch_bytes(graph: Graph) -> int:
-    """Bytes that the launches of a graph share, which run one after the other; small ones are not counted."""
+    """Return the bytes shared by the launches of a graph, which run one after the other; small ones are not counted."""
     found = 0
     for node in (node for each in graph.graphs() for node in each.nodes):
         if isinstance(node.op, Convolution):
@@ -55,7 +56,7 @@ def scratch_bytes(graph: Graph) -> int:
 
 
 def _of_convolution(op: Convolution, node: Node) -> int:
-    """What a kernel may take, and a copy of the image where cuDNN is given one."""
+    """Return the bytes of a kernel's scratch memory, and of a copy of the image if cuDNN needs one."""
     (result,) = element_types(node.type)
     operands = [*operand_types(node), result]
     image = max(op.in_order(operands), key=lambda type: math.prod(type.shape[2:]))
@@ -69,7 +70,7 @@ def _of_convolution(op: Convolution, node: Node) -> int:
 
 
 def _of_attention(op: Any, types: list[TensorType]) -> int:
-    """Scores, and operands by head, where products of matrices stand for a fused kernel."""
+    """Return the bytes of scores, and of operands by head, if matmuls replace a fused kernel."""
     dtype = types[0].dtype
     types = op.separated(types) if op.packed else types
     shape = op.sizes(types)

@@ -1,7 +1,6 @@
-"""The border of a slice is what a rank needs of its neighbours' slices of an image that is sharded along height or
-width.
+"""Borders of slices: the elements a rank needs of its neighbours' slices of an image sharded along height or width.
 
-Tensors are [batch, channels, ...]; the dimensions behind are those of the image. Pure arithmetic, as in `pieces`.
+Tensors are [batch, channels, ...]; the remaining dimensions are those of the image. Pure arithmetic, as in `pieces`.
 """
 
 from __future__ import annotations
@@ -14,30 +13,30 @@ from mspc.ir.types import TensorType
 from mspc.sharding.pieces import Box, RankExchange, common_part
 
 Span = tuple[int, int]
-"""First place and the one behind the last."""
+"""First position and the one after the last."""
 Needed = Callable[[int, int], Span]
-"""(dimension, slice) -> the places that the holder of the slice needs; the first dimension of the image is 0."""
+"""(dimension, slice) -> the positions that the holder of the slice needs; the first dimension of the image is 0."""
 
 
 def is_sharded(layout: Layout) -> bool:
-    """Whether a tensor [batch, channels, ...] is sharded along a dimension of the image."""
+    """Return whether a tensor [batch, channels, ...] is sharded along a dimension of the image."""
     return any(shards > 1 for shards in layout.strategy[2:])
 
 
 def place_of(layout: Layout, rank: int) -> tuple[int, ...]:
-    """Which slice of every dimension of the image a rank holds."""
+    """Return the index of the slice that a rank holds, for every dimension of the image."""
     return layout.slice_index(rank)[2:]
 
 
 def own_span(length: int, parts: int, part: int) -> Span:
-    """The places of a slice."""
+    """Return the span of slice `part`, if `length` is divided into `parts` slices."""
     each = length // parts
     return part * each, (part + 1) * each
 
 
 def border_exchange(layout: Layout, shape: Sequence[int], rank: int, needed: Needed) -> RankExchange:
-    """What a rank holds, sends and receives. Boxes are in places of the global image and of the rank's own batch and
-    channels."""
+    """Return the boxes that a rank holds, sends and receives. Their coordinates are global in the image, and local in
+    the batch and the channels."""
     shard_counts = layout.strategy[2:]
     lead = layout.local_shape(shape)[:2]
     here = place_of(layout, rank)
@@ -65,13 +64,13 @@ def border_exchange(layout: Layout, shape: Sequence[int], rank: int, needed: Nee
 
 
 def request(layout: Layout, shape: Sequence[int], needed: Needed) -> tuple[object, ...]:
-    """What all ranks together need: equal where each of them needs the same."""
+    """Return a key of the needs of all ranks: equal keys mean that each rank needs the same."""
     spans = tuple(tuple(needed(d, part) for part in range(shards)) for d, shards in enumerate(layout.strategy[2:]))
     return layout, tuple(shape), spans
 
 
 def border_bytes(type: TensorType, layout: Layout, needed: Needed) -> float:
-    """Bytes that a rank receives from others, in the mean over the ranks."""
+    """Return the mean bytes that a rank receives from others."""
     shard_counts, local = layout.strategy[2:], layout.local_shape(type.shape)
     wanted = held = float(local[0] * local[1])
     for d, (length, shards) in enumerate(zip(type.shape[2:], shard_counts, strict=True)):
@@ -82,7 +81,7 @@ def border_bytes(type: TensorType, layout: Layout, needed: Needed) -> float:
 
 
 def _partners(length: int, parts: int, part: int, dimension: int, needed: Needed) -> list[int]:
-    """The slices along a dimension, its own included, of which a slice needs something or that need something of it."""
+    """Return the slices along a dimension that exchange elements with slice `part`, itself included."""
     own, new = own_span(length, parts, part), needed(dimension, part)
     found: list[int] = []
     for other in range(parts):
@@ -101,7 +100,7 @@ def _box(lead: Sequence[int], spans: Sequence[Span]) -> Box:
 
 
 def _rank_at(layout: Layout, rank: int, place: Sequence[int]) -> int:
-    """The rank that holds the slice at `place` of the image and is like `rank` in everything else."""
+    """Return the rank that holds the slice at `place` of the image and equals `rank` in all other coordinates."""
     found = list(layout.coordinates(rank))
     for axes, index in zip(layout.dims[2:], place, strict=True):
         for a in reversed(axes):

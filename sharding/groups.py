@@ -1,4 +1,4 @@
-"""Groups of ranks have names here as MindSpore's dumps print them: `"<size>-<hash of the ranks>"`."""
+"""Names of rank groups as MindSpore's dumps print them: `"<size>-<hash of the ranks>"`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SEED = 0xC70F6907
 
 
 def string_hash(text: str) -> int:
-    """The 64-bit Murmur hash that libstdc++'s `std::hash<std::string>` computes of `text` (UTF-8)."""
+    """Return the 64-bit Murmur hash that libstdc++'s `std::hash<std::string>` computes of `text` (UTF-8)."""
     data = text.encode()
     aligned = len(data) & ~7
     value = _SEED ^ (len(data) * _MULTIPLIER & _MASK)
@@ -29,5 +29,5 @@ def string_hash(text: str) -> int:
 
 @lru_cache(maxsize=65536)
 def group_name(ranks: tuple[int, ...]) -> str:
-    """The name of a group: its size and the hash of its ranks in ascending order, joined by "-"."""
+    """Return the name of a group: its size and the hash of its ranks in ascending order, joined by "-"."""
     return f"{len(ranks)}-{string_hash('-'.join(map(str, sorted(ranks))))}"

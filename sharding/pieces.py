@@ -1,14 +1,13 @@
-"""This module finds which boxes of a tensor every rank sends to whom when the tensor goes from one layout to another,
-on any two meshes.
+"""Exchanges between two layouts on any two meshes: the boxes of a tensor that each rank sends to each other rank.
 
 A source layout divides the tensor into a grid of blocks; every rank holds one block, and a block that several
-ranks hold has replicas. What a rank misses of its new slice is one box of each other block that the slice
-meets, so a rank gets at most one box from any other. Partial layouts take part as they are: the partial values
+ranks hold has replicas. The missing part of a rank's new slice is one box of each other block that intersects it,
+so a rank receives at most one box from any other. Partial layouts need no special case: the partial values
 count as one more dimension, sharded by the partial axes.
 
-All functions here work on numbers alone, by mixed-radix arithmetic over the two meshes. One rank's exchange
-costs time in proportion to the slices that its own block and its new slice meet, not to the square of the
-ranks.
+All functions here use integers only, with mixed-radix arithmetic over the two meshes. The time for one rank's
+exchange is proportional to the number of slices that intersect its block and its new slice, not to the square
+of the number of ranks.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from mspc.ir.layout import Axes, Layout, coordinates
 
 Index = tuple[int, ...]
 _EXACT = 512
-"""Up to so many readers of a block the replica that serves each of them is chosen with the others in view."""
+"""Up to this many readers of a block, the serving replicas are assigned jointly, by distance and load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box of the tensor: per dimension its first element and the one behind its last."""
+    """A box of the tensor: per dimension its first element and the one after its last."""
 
     begin: Index
     end: Index
@@ -42,7 +41,7 @@ class Box:
         return math.prod(e - b for b, e in zip(self.begin, self.end, strict=True))
 
     def within(self, other: Box) -> Box:
-        """The same box in coordinates that start where `other` does."""
+        """Return the box in coordinates relative to the beginning of `other`."""
         shift = other.begin
         return Box(tuple(map(operator.sub, self.begin, shift)), tuple(map(operator.sub, self.end, shift)))
 
@@ -51,7 +50,7 @@ class Box:
 class RankExchange:
     """One rank's share of an exchange; boxes are in coordinates of the global tensor.
 
-    old, new: what the rank holds before and after. stays: the part of `old` that stays, or None.
+    old, new: the boxes of the rank before and after. stays: the part of `old` that is in `new`, or None.
     sends, receives: (other rank, box), by rank in ascending order.
     """
 
@@ -84,7 +83,7 @@ class _Grid:
         return _Grid(mesh, dims, shape, block, strides, unused, math.prod(mesh[a] for a in unused))
 
     def index(self, rank: int) -> Index:
-        """The block that `rank` holds."""
+        """Return the index of the block that `rank` holds."""
         place = coordinates(self.mesh, rank)
         found: list[int] = []
         for axes in self.dims:
@@ -99,19 +98,19 @@ class _Grid:
         return Box(begin, tuple(map(operator.add, begin, self.block)))
 
     def meeting(self, box: Box) -> list[range]:
-        """Per dimension the indices of the blocks that `box` meets."""
+        """Return, per dimension, the indices of the blocks that intersect `box`."""
         bounds = zip(box.begin, box.end, self.block, strict=True)
         return [range(b // n, (e - 1) // n + 1) for b, e, n in bounds]
 
     def holders(self, index: Index) -> tuple[int, ...]:
-        """Ranks that hold block `index`, ascending."""
+        """Return the ranks that hold block `index`, ascending."""
         ranks = [self._first_holder(index)]
         for a in self.unused:
             ranks = [r + i * self.strides[a] for r in ranks for i in range(self.mesh[a])]
         return tuple(ranks)
 
     def holder(self, index: Index, replica: int) -> int:
-        """The rank that stands at place `replica` among the holders of block `index`."""
+        """Return the rank at position `replica` among the holders of block `index`."""
         rank = self._first_holder(index)
         for a in reversed(self.unused):
             replica, digit = divmod(replica, self.mesh[a])
@@ -119,7 +118,7 @@ class _Grid:
         return rank
 
     def replica(self, rank: int) -> int:
-        """The place of `rank` among the holders of its block."""
+        """Return the position of `rank` among the holders of its block."""
         found = 0
         for a in self.unused:
             found = found * self.mesh[a] + rank // self.strides[a] % self.mesh[a]
@@ -136,7 +135,7 @@ class _Grid:
 
 @lru_cache(maxsize=4096)
 def _grids(source: Layout, target: Layout, shape: tuple[int, ...]) -> tuple[_Grid, _Grid]:
-    """Both layouts as grids of one shape; partial values become a last dimension."""
+    """Return both layouts as grids of one shape; partial values become a last dimension."""
     parts = source.size_of(source.partial)
     assert parts == target.size_of(target.partial), f"{source} and {target} are partial in unlike ways"
     if parts == 1:
@@ -149,12 +148,12 @@ def _grids(source: Layout, target: Layout, shape: tuple[int, ...]) -> tuple[_Gri
 
 
 def rank_exchange(source: Layout, target: Layout, shape: tuple[int, ...], rank: int) -> RankExchange:
-    """What `rank` holds on to, sends and receives when a tensor of the global `shape` goes from `source` to
-    `target`.
+    """Return the boxes that `rank` retains, sends and receives when a tensor of the global `shape` changes its layout
+    from `source` to `target`.
 
-    Every missing element is received once, from one holder of it. Readers of a block are spread over its
-    replicas; among those that still have room the nearest serves. Both layouts
-    must have the same number of ranks and, where they are partial, of partial values.
+    Every missing element is received once, from one of its holders. Readers of a block are spread over its
+    replicas; the nearest replica with free capacity serves a reader. Both layouts must have the same number of
+    ranks and, if they are partial, of partial values.
     """
     before, after = _grids(source, target, shape)
     mine, new_index = before.index(rank), after.index(rank)
@@ -176,7 +175,7 @@ def rank_exchange(source: Layout, target: Layout, shape: tuple[int, ...], rank: 
 
 
 def common_part(left: Box, right: Box) -> Box:
-    """Where two boxes overlap: a box of size 0 where they do not."""
+    """Return the intersection of two boxes: a box of size 0 if they do not overlap."""
     begin = tuple(map(max, left.begin, right.begin))
     return Box(begin, tuple(map(max, begin, map(min, left.end, right.end))))
 
@@ -186,7 +185,7 @@ def _first(box: Box, dims: int) -> Box:
 
 
 def _readers(before: _Grid, after: _Grid, block: Index) -> Iterator[int]:
-    """All ranks whose new slice meets a block, its holders among them, by new slice and then by rank."""
+    """Yield all ranks with a new slice that intersects a block, holders included, by new slice and then by rank."""
     for index in itertools.product(*after.meeting(before.box(block))):
         yield from after.holders(index)
 
@@ -196,7 +195,7 @@ def _readers_count(before: _Grid, after: _Grid, block: Index) -> int:
 
 
 def _sender(before: _Grid, after: _Grid, block: Index, reader: int) -> int:
-    """The holder of `block` that sends `reader` its box."""
+    """Return the holder of `block` that sends `reader` its box."""
     if before.replicas == 1:
         return before.holder(block, 0)
     if _readers_count(before, after, block) <= _EXACT:
@@ -208,9 +207,9 @@ def _sender(before: _Grid, after: _Grid, block: Index, reader: int) -> int:
 
 
 def _served_by(before: _Grid, after: _Grid, block: Index, sender: int) -> Iterator[int]:
-    """The readers that get their box of `block` from its holder `sender`; see `_sender`.
+    """Yield the readers that get their box of `block` from its holder `sender`; see `_sender`.
 
-    Where there are far too many readers to look at each, they are dealt to the holders in turn.
+    If there are more than `_EXACT` readers, they are assigned to the holders round-robin.
     """
     replicas = before.replicas
     if replicas > 1 and _readers_count(before, after, block) <= _EXACT:
@@ -224,9 +223,9 @@ def _served_by(before: _Grid, after: _Grid, block: Index, sender: int) -> Iterat
 
 @lru_cache(maxsize=16384)
 def _senders(before: _Grid, after: _Grid, block: Index) -> dict[int, int]:
-    """For every reader that lacks `block` the holder that sends it: near ones first, none above its share.
+    """Map every reader that lacks `block` to the holder that sends it: the nearest that has not reached its share.
 
-    Near are ranks whose numbers differ in low bits only: they share a host of 2, 4, 8, ... ranks.
+    Ranks are near if their numbers differ in low bits only: they share a host of 2, 4, 8, ... ranks.
     """
     holders = before.holders(block)
     readers = sorted(rank for rank in _readers(before, after, block) if before.index(rank) != block)
@@ -242,11 +241,11 @@ def _senders(before: _Grid, after: _Grid, block: Index) -> dict[int, int]:
 
 
 def missing_elements(source: Layout, target: Layout, shape: tuple[int, ...]) -> tuple[int, int]:
-    """(elements missing, messages) of a change of layout.
+    """Return (missing elements, messages) of a change of layout.
 
-    Elements of their new slices that the ranks do not hold yet, summed over all ranks: the least that any
-    sequence of collectives can move, and what an exchange moves. Messages: the most blocks of which any rank
-    lacks a box.
+    Missing elements: elements of their new slices that the ranks do not hold yet, summed over all ranks. Any
+    sequence of collectives moves at least this many; an exchange moves exactly this many. Messages: the largest
+    number of blocks from which one rank needs a box.
     """
     if 0 in shape:
         return 0, 0
@@ -275,7 +274,7 @@ def _total(values: Any, ranks: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _indices(mesh: tuple[int, ...], axes: Axes) -> Any:
-    """For every rank its place along a dimension that `axes` shard, as an array."""
+    """Return an array with every rank's index along a dimension that `axes` shard."""
     ranks = np.arange(math.prod(mesh))
     found = np.zeros_like(ranks)
     for a in axes:
@@ -284,7 +283,7 @@ def _indices(mesh: tuple[int, ...], axes: Axes) -> Any:
 
 
 def spans_one_dimension(boxes: Sequence[Box], global_box: Box) -> int | None:
-    """The dimension along which the boxes `boxes` of `global_box` lie side by side; None where there is none."""
+    """Return the only dimension along which `boxes` differ from `global_box`, or None if there is not exactly one."""
     dims = range(len(global_box.begin))
     unlike = [d for d in dims if any((b.begin[d], b.end[d]) != (global_box.begin[d], global_box.end[d]) for b in boxes)]
     return unlike[0] if len(unlike) == 1 else None

@@ -1,4 +1,4 @@
-"""Factor rules, one string each: how the dimensions of an operator's tensors belong together; some from shapes."""
+"""Factor rules, one string each: the factors that the dimensions of an operator's tensors share; some from shapes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TOKEN = re.compile(r"\(|\)|1|[A-Za-z_]\w*(?:=\d+)?!?")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """A parsed rule with the sizes of its factors. Equal rules are one object (parsing is cached), so that rules are
+    """A parsed rule with the sizes of its factors. Equal rules are one object because parsing is cached, so rules are
     cheap keys.
 
     inputs, outputs: per tensor, per dimension, the factors that make it up.
     names, sizes: of every factor.
     frozen: factors that must not be sharded.
     reduction: how partial results over a reduced factor combine ("sum", "mean", "max", ...).
-    summed: indices of results that are sums over every factor that they lack.
+    summed: indices of results that are sums over all factors that they do not have.
     """
 
     inputs: tuple[tuple[Dim, ...], ...]
@@ -39,7 +39,7 @@ class Rule:
 
     @property
     def reduced(self) -> frozenset[int]:
-        """Factors of an input that no output has."""
+        """Factors of the inputs that no output has."""
         remaining = {f for dims in self.outputs for dim in dims for f in dim}
         return frozenset(f for dims in self.inputs for dim in dims for f in dim if f not in remaining)
 
@@ -49,10 +49,10 @@ class Rule:
     def layouts(
         self, mesh: tuple[int, ...], axes: Sequence[Axes], passed: Axes = (), passed_reduction: str = "sum"
     ) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-        """(layouts that the inputs need, layouts of the outputs) when factor f is sharded by `axes[f]` of `mesh`.
+        """Return (layouts that the inputs need, layouts of the outputs) if factor f is sharded by `axes[f]` of `mesh`.
 
-        `passed` are axes over which the caller lets an input stay partial (linear operators); they come out as
-        partial, and are not in the inputs' layouts returned here.
+        `passed` are axes over which the caller lets an input remain partial (linear operators). They are partial in
+        the outputs, and absent from the returned layouts of the inputs.
         """
         partial = tuple(a for f in sorted(self.reduced) for a in axes[f])
         ins = tuple(Layout.of(mesh, [_axes_of(dim, axes) for dim in dims]) for dims in self.inputs)
@@ -86,7 +86,8 @@ _Names = list[list[list[str]]]
 
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> tuple[_Names, _Names, list[str], dict[str, int], frozenset[str], frozenset[int]]:
-    """Names per tensor and dimension, the names in order of appearance, given sizes, frozen names, summed results."""
+    """Return names per tensor and dimension of inputs and outputs, names in order of appearance, given sizes, frozen
+    names, and summed results."""
     order: list[str] = []
     sizes: dict[str, int] = {}
     frozen: set[str] = set()
@@ -130,7 +131,7 @@ def parse_rule(
     reduction: str = "sum",
     sizes: Mapping[str, int] | None = None,
 ) -> Rule:
-    """The rule of `text` for inputs of these shapes; cached, since networks repeat the same operators.
+    """Return the rule of `text` for inputs of these shapes; cached, since networks repeat the same operators.
 
     Raises:
         MspcError: the shapes do not fit the rule; the message names operator, input, dimension and value.
@@ -188,13 +189,13 @@ Shape = tuple[int, ...]
 
 
 def factor_names(count: int, first: int = 0) -> list[str]:
-    """`count` names of factors: a, b, ..., z, a1, b1, ..."""
+    """Return `count` names of factors: a, b, ..., z, a1, b1, ..."""
     return [chr(97 + i % 26) + (str(i // 26) if i >= 26 else "") for i in range(first, first + count)]
 
 
 @lru_cache(maxsize=4096)
 def broadcast_rule(shapes: tuple[Shape, ...], outputs: int = 1) -> str:
-    """The rule of an elementwise operator: shapes aligned at the right, dimensions of size 1 broadcast.
+    """Return the rule of an elementwise operator: shapes aligned at the right, dimensions of size 1 broadcast.
 
     (8, 16), (16,) -> "a b, b -> a b". Sizes that do not fit are left to the rule's parser, which names them.
     """
@@ -210,13 +211,13 @@ def broadcast_rule(shapes: tuple[Shape, ...], outputs: int = 1) -> str:
 
 
 def same_rule(shape: Sequence[int], inputs: int, outputs: int = 1) -> str:
-    """`inputs` tensors of one shape in, `outputs` of the same shape out."""
+    """Return the rule of an operator with `inputs` inputs and `outputs` outputs, all of one shape."""
     return broadcast_rule((tuple(shape),) * inputs, outputs)
 
 
 def sized(name: str, size: int) -> str:
-    """A factor that only outputs have, with its size; "1" where there is nothing to shard. Raises MspcError for a
-    negative size."""
+    """Return a factor that only outputs have, with its size, or "1" if the size is 1. Raise MspcError for a negative
+    size."""
     if size < 0:
         raise MspcError(f"the result would have the negative size {size} along a dimension")
     return "1" if size == 1 else f"{name}={size}"
@@ -224,12 +225,12 @@ def sized(name: str, size: int) -> str:
 
 @lru_cache(maxsize=4096)
 def reshape_rule(source: Shape, target: Shape) -> str:
-    """The rule of a reshape, from the common refinement of both shapes' cumulative products.
+    """Return the rule of a reshape, from the common refinement of both shapes' cumulative products.
 
-    (8, 16, 32) -> (128, 32) is "a b c -> (a b) c" and (64, 32) -> (32, 64) is "(a b) c -> a (b c)". Where the
-    cumulative products cross, the part between two common ones is frozen but for its greatest leading factor:
+    (8, 16, 32) -> (128, 32) is "a b c -> (a b) c" and (64, 32) -> (32, 64) is "(a b) c -> a (b c)". If the
+    cumulative products cross, the part between two common ones is frozen except for its greatest leading factor:
     (6, 4) -> (4, 6) is "(a=2 x=3!) y=4! -> (a=2 z=2!) w=6!". Every factor carries its size. A tensor without elements
-    has no such products: what stands behind the leading dimensions that both shapes share is frozen.
+    has no such products: all dimensions after the leading ones that both shapes share are frozen.
     """
     if 0 in source:
         return _empty_reshape_rule(source, target)
@@ -287,7 +288,7 @@ def _freeze(
     outs: list[list[str]],
     names: Iterator[str],
 ) -> tuple[int, int]:
-    """Freeze dimensions on both sides up to the next common cumulative product; return where it ends."""
+    """Freeze dimensions on both sides up to the next common cumulative product. Return the indices after them."""
     ins[left[i][0]].append(f"{next(names)}={product_left}!")
     outs[right[j][0]].append(f"{next(names)}={product_right}!")
     while product_left != product_right:

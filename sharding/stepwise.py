@@ -1,7 +1,7 @@
-"""A change of layout is listed here as MindSpore lists it: the steps of one rank, by their names and integers.
+"""Changes of layout as MindSpore lists them: the steps of one rank, by their names and integers.
 
 mspc itself redistributes tensors by `passes.communication.redistribution_plan`, which sends fewer bytes. These lists
-are what `mindspore.parallel._tensor` answers; its rules are those of MindSpore's tensor redistribution: bring both
+are the results of `mindspore.parallel._tensor`, by the rules of MindSpore's tensor redistribution: bring both
 layouts to one mesh and to one shape, then slice, exchange and gather dimension by dimension, in ascending order.
 """
 
@@ -22,9 +22,9 @@ NONE = -1
 
 @dataclass(frozen=True)
 class PlacedTensor:
-    """A tensor and the mesh on which it lies, as MindSpore's lists of steps have them.
+    """A tensor and its mesh in the terms of MindSpore's lists of steps.
 
-    mesh: sizes of the mesh axes, row-major. axes: the mesh axis that shards each dimension, `NONE` where none does.
+    mesh: sizes of the mesh axes, row-major. axes: the mesh axis that shards each dimension, or `NONE`.
     shape: of the global tensor.
     """
 
@@ -34,10 +34,10 @@ class PlacedTensor:
 
     @staticmethod
     def of(mesh: Sequence[int], tensor_map: Sequence[int], shape: Sequence[int]) -> PlacedTensor:
-        """From MindSpore's numbers, which count mesh axes from the last one.
+        """Return the placement for MindSpore's numbers, which count mesh axes from the last one.
 
         Raises:
-            MspcError: they do not fit together.
+            MspcError: mesh, tensor map and shape do not fit together.
         """
         sizes, dims = tuple(map(int, mesh)), tuple(map(int, shape))
         if len(tensor_map) != len(dims):
@@ -55,17 +55,17 @@ class PlacedTensor:
 
     @property
     def local(self) -> tuple[int, ...]:
-        """One rank's shape."""
+        """Shape of one rank's slice."""
         return tuple(n if a == NONE else n // self.mesh[a] for n, a in zip(self.shape, self.axes, strict=True))
 
     def without_ones(self) -> PlacedTensor:
-        """Without dimensions of size 1."""
+        """Return the placement without dimensions of size 1."""
         remaining = [i for i, size in enumerate(self.shape) if size != 1]
         return PlacedTensor(self.mesh, tuple(self.axes[i] for i in remaining), tuple(self.shape[i] for i in remaining))
 
 
 def steps_between(source: PlacedTensor, target: PlacedTensor, ranks: Sequence[int], rank: int) -> list[Step]:
-    """The steps that bring `rank`'s slice of `source` to its slice of `target`; `ranks` are those of the mesh.
+    """Return the steps that turn `rank`'s slice of `source` into its slice of `target`; `ranks` are those of the mesh.
 
     Raises:
         MspcError: the tensors have different numbers of elements or of ranks, or a step cannot be taken.
@@ -93,7 +93,7 @@ def _reshape(before: Sequence[int], after: Sequence[int]) -> list[Step]:
 
 
 def _by_gathering_all(source: PlacedTensor, target: PlacedTensor, ranks: Sequence[int], rank: int) -> list[Step]:
-    """Gather all of it, then take the slice: where no mesh and no shape fits both layouts."""
+    """Return the steps that gather the whole tensor and then slice it, for layouts without a common mesh and shape."""
     gather = _RankWalk(source, ranks, rank)
     gather.run((NONE,) * len(source.shape))
     slicing = _RankWalk(PlacedTensor(target.mesh, (NONE,) * len(target.shape), target.shape), ranks, rank)
@@ -102,7 +102,7 @@ def _by_gathering_all(source: PlacedTensor, target: PlacedTensor, ranks: Sequenc
 
 
 class _RankWalk:
-    """The steps of one rank on one mesh, and where they have led."""
+    """Steps of one rank on one mesh, and the placement after them."""
 
     def __init__(self, start: PlacedTensor, ranks: Sequence[int], rank: int) -> None:
         self.mesh, self.ranks = start.mesh, ranks
@@ -120,7 +120,7 @@ class _RankWalk:
             for d in [d for d in left if self.axes[d] != NONE and self.axes[d] not in wanted]:
                 self._gather(d, left, wanted)
             if len(self.steps) == before:
-                self._gather(left[0], left, wanted)  # dimensions wait for each other in a circle
+                self._gather(left[0], left, wanted)  # dimensions wait for each other in a cycle
 
     def _slice(self, left: list[int], wanted: Sequence[int]) -> bool:
         held = {self.axes[d] for d in left}
@@ -131,7 +131,7 @@ class _RankWalk:
         return bool(ready)
 
     def _exchange(self, left: list[int], wanted: Sequence[int]) -> bool:
-        """Gather the dimensions that hold an axis and shard those that want it."""
+        """Gather dimensions that hold an axis and shard those that need it. Return whether any was done."""
         before = len(left)
         for d in tuple(left):
             holder = next((other for other in left if self.axes[other] == wanted[d]), None)
@@ -162,7 +162,7 @@ class _RankWalk:
 
 
 def _on_one_mesh(left: PlacedTensor, right: PlacedTensor) -> tuple[PlacedTensor, PlacedTensor] | None:
-    """Both on the coarsest mesh and in the coarsest shape that refine theirs; None: there are none."""
+    """Return both on the coarsest mesh and in the coarsest shape that refine theirs, or None if there are none."""
     while True:
         mesh = _refinement(left.mesh, right.mesh)
         if mesh is None:
@@ -189,7 +189,8 @@ def _on_one_mesh(left: PlacedTensor, right: PlacedTensor) -> tuple[PlacedTensor,
 
 
 def _refinement(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Sizes of which those of both are products of neighbours; None: a border falls into a factor."""
+    """Return the coarsest sizes such that products of neighbours give both inputs, or None if a boundary splits a
+    factor."""
     borders = sorted({1, *itertools.accumulate(left, int.__mul__), *itertools.accumulate(right, int.__mul__)})
     if any(after % before for before, after in itertools.pairwise(borders)):
         return None
@@ -197,7 +198,7 @@ def _refinement(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...
 
 
 def _parts(sizes: Sequence[int], fine: Sequence[int]) -> list[list[int]]:
-    """For each of `sizes` the places in `fine` of its factors."""
+    """Return, for each of `sizes`, the indices in `fine` of its factors."""
     found: list[list[int]] = []
     place = 0
     for size in sizes:
@@ -210,7 +211,8 @@ def _parts(sizes: Sequence[int], fine: Sequence[int]) -> list[list[int]]:
 
 
 def _with_mesh(placed: PlacedTensor, mesh: tuple[int, ...]) -> PlacedTensor | None:
-    """On a finer mesh: a dimension that is sharded along an axis of several factors becomes several dimensions."""
+    """Return the placement on a finer mesh, or None if a size does not divide. A dimension sharded along an axis of
+    several factors becomes several dimensions."""
     parts = _parts(placed.mesh, mesh)
     axes: list[int] = []
     shape: list[int] = []
@@ -225,7 +227,7 @@ def _with_mesh(placed: PlacedTensor, mesh: tuple[int, ...]) -> PlacedTensor | No
 
 
 def _mesh_for(placed: PlacedTensor, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The mesh on which the axis of a dimension fits the dimension's first factor in `shape`."""
+    """Return the mesh on which the axis of each dimension fits the dimension's first factor in `shape`, or None."""
     mesh: list[tuple[int, ...]] = [(size,) for size in placed.mesh]
     for own, axis in zip(_parts(placed.shape, shape), placed.axes, strict=True):
         if axis == NONE or not own:
@@ -238,7 +240,7 @@ def _mesh_for(placed: PlacedTensor, shape: tuple[int, ...]) -> tuple[int, ...] |
 
 
 def _with_shape(placed: PlacedTensor, shape: tuple[int, ...]) -> PlacedTensor:
-    """In a finer shape, each dimension's axis on its first factor."""
+    """Return the placement in a finer shape, with each dimension's axis on its first factor."""
     axes = [NONE] * len(shape)
     for own, axis in zip(_parts(placed.shape, shape), placed.axes, strict=True):
         if own:

@@ -1,7 +1,7 @@
-"""A machine is described here by its rates: how fast it computes, reads and writes, and sends between ranks.
+"""A machine is described by its rates: how fast it computes, reads and writes, and sends between ranks.
 
-One description serves all that asks what is cheaper: the order of a step's nodes, what runs beside a collective, the
-report, the search. Nothing is measured when it is asked, so that the answer is the same on every rank.
+One description serves every comparison of costs: the order of a step's nodes, work beside a collective, the report, the
+search. Nothing is measured at the time of a query, so that the answer is the same on every rank.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from mspc.ir.types import DType
 
 PRODUCTS = "products"
 DEEP, FLAT = "deep_products", "flat_products"
-"""Products that sum up many more terms than their result has rows and columns, and those whose result has a few rows or
-columns, as steps of recurrent networks have them."""
+"""Matmuls that sum many more terms than their result has rows and columns, and matmuls whose result has a few rows or
+columns, as in steps of recurrent networks."""
 UNEVEN = {8: "products_of_8_bytes", 4: "products_of_4_bytes", 2: "products_of_2_bytes"}
-"""Products of whose matrices one has rows that are no multiple of the 16 bytes that a kernel loads at once, by the
-bytes of which all rows are multiples."""
+"""Matmuls in which some row is no multiple of the 16 bytes that a kernel loads at once. The key is the number of bytes
+of which all rows are multiples."""
 POINTWISE, GROUPED, SHALLOW = "pointwise_", "grouped_", "shallow_"
-"""Before a kind of convolutions: those whose window is one place, those in groups of channels, and those of images of a
-few channels."""
+"""Prefixes of kinds of convolutions: with a window of one place, in groups of channels, and of images with a few
+channels."""
 CAUSAL, MASKED, BIASED, DROPPED = "causal_", "masked_", "biased_", "dropped_"
-"""Before a kind of attention: where places alone say which keys a query sees, where a mask or what is added to scores
-is the same for all queries, where it is not, and where weights are dropped. The last may come behind either of the two
-before it."""
+"""Prefixes of kinds of attention: positions alone decide which keys a query sees; a mask or an addend of the scores is
+the same for all queries; it differs between queries; weights are dropped. The last may follow MASKED or BIASED."""
 ELEMENTWISE, DRAWS = "elementwise", "draws"
-"""Arithmetic on elements one by one, and random numbers drawn for them, in kernels that pass over memory beside it."""
+"""Arithmetic on single elements, and random numbers drawn for them, in kernels that also pass over memory."""
 CONVOLUTIONS = {"convolutions": PRODUCTS, "convolution_inputs": "convolutions", "convolution_filters": "convolutions"}
 ATTENTION = {"attention": PRODUCTS, "attention_gradients": "attention",
              "attention_addend_gradients": "attention_gradients"}  # fmt: skip
@@ -43,50 +42,50 @@ LIKE: Mapping[str, str] = MappingProxyType({
     **{MASKED + DROPPED + kind: DROPPED + kind for kind in ATTENTION},
     **{BIASED + DROPPED + kind: MASKED + DROPPED + kind for kind in ATTENTION},
 })  # fmt: skip
-"""Kinds of work that may have rates of their own, gradients in images and in filters too, each with the kind whose
-rates it has where there are none."""
+"""Kinds of work that may have rates of their own, gradients of images and of filters among them. The value is the kind
+whose rates are used if a kind has none."""
 ALONE = (ELEMENTWISE, DRAWS)
-"""Kinds of work that take no time beside memory where they have no rates."""
+"""Kinds of work that are hidden by memory traffic if they have no rates."""
 ALIKE = {"Float16": "BFloat16", "BFloat16": "Float16"}
-"""Element types that the same units compute with at one rate: where one of them has none it is the other's."""
+"""Element types that the same units compute at one rate. If one has no rate, the rate of the other is used."""
 WIDENED = "Float32"
-"""What CPUs compute Float16 and BFloat16 in: the rate of either where neither has one there."""
+"""Element type in which CPUs compute Float16 and BFloat16. Its rate is used there if neither has one."""
 TF32, UNROUNDED = "TF32", "Float32"
-"""Names of rates, those of element types otherwise: of Float32 whose products a program lets GPUs round to TF32, and of
-Float32 as it is."""
+"""Names of rates that are not names of element types: Float32 with matmuls that a program lets GPUs round to TF32, and
+plain Float32."""
 ROUNDS = "matmul_allow_tf32"
-"""The header's attribute of programs that let GPUs round."""
+"""Header attribute of programs that let GPUs round to TF32."""
 COLUMN_SUMS, UPDATES, ROW_SUMS, HOST_COPIES = "column_sums", "updates", "row_sums", "host_copies"
-"""Kinds of traffic: sums over leading dimensions, which several blocks add up; updates of parameters; sums of rows that
-one index names; and copies between a device's memory and its host's, whose bytes count once."""
+"""Kinds of traffic: sums over leading dimensions, which several blocks add up; updates of parameters; sums of rows with
+the same index; and copies between a device's memory and its host's, whose bytes count once."""
 TRAFFIC = (COLUMN_SUMS, UPDATES, ROW_SUMS, HOST_COPIES)
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AlltoAllV", "Broadcast", "Reduce",
                "CollectiveScatter", "CollectiveGather", "NeighborExchange", "NeighborExchangeV2", "Send", "Receive",
                "Barrier")  # fmt: skip
-"""Operators that a link may have rates of its own for."""
+"""Operators for which a link may have rates of its own."""
 PAIRWISE = frozenset({"AlltoAll", "AlltoAllV", "CollectiveScatter", "CollectiveGather", "NeighborExchange",
                       "NeighborExchangeV2", "Send", "Receive"})  # fmt: skip
-"""Collectives in which every two ranks have something for each other, which no third one passes on."""
+"""Collectives in which every two ranks exchange data that no third rank forwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate per second that depends on an amount: bytes or operations.
+    """Rate per second that depends on an amount: bytes or operations.
 
-    points: (amount, per second), by rising amount; one point where the rate is the same for all. Between two of them
-    the logarithm of the rate is straight over that of the amount, as where small amounts take the same time; outside
-    the rate is that of the nearest.
+    points: (amount, per second), by ascending amount; one point if the rate is the same for all amounts. Between two
+    points the logarithm of the rate is linear in that of the amount, which fits a fixed time for small amounts. Outside
+    the points the rate is that of the nearest.
     """
 
     points: tuple[tuple[float, float], ...]
 
     @classmethod
     def of(cls, per_second: float) -> Rate:
-        """The same rate for every amount."""
+        """Return a rate that is the same for every amount."""
         return cls(((1.0, per_second),))
 
     def at(self, amount: float) -> float:
-        """What is done per second where there is so much of it."""
+        """Return the rate per second at an amount."""
         low, first = self.points[0]
         for high, second in self.points[1:]:
             if amount < high:
@@ -96,25 +95,25 @@ class Rate:
         return first
 
     def seconds(self, amount: float) -> float:
-        """Time for so much."""
+        """Return the time for an amount."""
         return amount / self.at(amount)
 
     def best(self, low: float, high: float) -> float:
-        """The highest rate of any amount from `low` to `high`."""
+        """Return the highest rate of any amount from `low` to `high`."""
         between = (amount for amount, _ in self.points if low < amount < high)
         return max(self.at(amount) for amount in (low, *between, high))
 
 
 PCI_EXPRESS = Rate.of(27e9)
-"""Bytes per second between a GPU's memory and its host's, each way, where a machine says nothing of them: seven eighths
-of what 16 lanes of PCI Express 4.0 have (PCI-SIG's specification: 16 GT/s a lane, 31.5 GB/s)."""
+"""Bytes per second between a GPU's memory and its host's, in each direction, if a machine states none: seven eighths of
+the rate of 16 lanes of PCI Express 4.0 (PCI-SIG's specification: 16 GT/s a lane, 31.5 GB/s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The network between ranks. latency: seconds of a collective of no bytes between two ranks. bandwidth: bytes per
-    second that a rank sends, by how many a collective sends. hop: seconds that every further rank of a group adds. own:
-    links of collectives that are measured apart, by operator."""
+    """Network between ranks. latency: seconds of a collective of no bytes between two ranks. bandwidth: bytes per
+    second that a rank sends, by the bytes that a collective sends. hop: seconds that every further rank of a group
+    adds. own: links of collectives that are measured separately, by operator."""
 
     latency: float
     bandwidth: Rate
@@ -122,10 +121,10 @@ class Link:
     own: Mapping[str, Link] = field(default_factory=dict[str, "Link"])
 
     def seconds(self, operator: str, nbytes: float, ranks: int, cards: int = 1) -> float:
-        """Time of a collective of so many ranks in which each sends so many bytes.
+        """Return the time of a collective of `ranks` ranks in which each sends `nbytes` bytes.
 
         Args:
-            cards: how many times `bandwidth` a rank has, as several rings run at once.
+            cards: factor of `bandwidth` for a rank, as several rings run at once.
         """
         link = self.own.get(operator, self)
         return link.latency + link.hop * max(0, ranks - 2) + nbytes / (link.bandwidth.at(nbytes) * cards)
@@ -135,13 +134,13 @@ class Link:
 class Machine:
     """Rates and latencies of one kind of machine.
 
-    name: for people. device: "CPU" or "GPU", what programs are made for. work: floating-point operations per second, by
-    kind of work and element type (or `TF32`); what a kind lacks is that of the kind in `LIKE`.
-    other_products: for what is in none. memory: bytes per second that an operator reads and writes. traffic: the same
-    of the kinds in `TRAFFIC`, where they differ. kernel: seconds between the begins of two kernels that do nothing.
-    link: joins ranks of one host. ranks_per_host: 0 where all are of one host. network: joins hosts, by what one rank's
-    card sends. source: where the figures come from. doubts: why what was measured is not to be believed, () where
-    nothing speaks against it. rounds: products of Float32 are rounded to TF32, as a program lets them be.
+    name: for people. device: "CPU" or "GPU", the target of programs. work: floating-point operations per second, by
+    kind of work and element type (or `TF32`); a kind without an entry uses that of the kind in `LIKE`. other_products:
+    the rate if no kind has one. memory: bytes per second that an operator reads and writes. traffic: the same for kinds
+    in `TRAFFIC` that differ. kernel: seconds between the starts of two kernels that do nothing. link: joins ranks of
+    one host. ranks_per_host: 0 if all ranks are on one host. network: joins hosts, by the bytes that one rank's card
+    sends. source: origin of the figures. doubts: reasons not to trust the measurements, () if there are none. rounds:
+    matmuls of Float32 are rounded to TF32, as a program allows.
     """
 
     name: str
@@ -159,31 +158,32 @@ class Machine:
     rounds: bool = False
 
     def under(self, header: Mapping[str, Any]) -> Machine:
-        """The machine as programs with this header use it. Whatever brings a graph and a machine together asks for it;
-        CPUs never round."""
+        """Return the machine as programs with this header use it. Every caller that combines a graph with a machine
+        calls this; CPUs never round."""
         rounds = self.device == "GPU" and bool(header.get(ROUNDS))
         return self if rounds == self.rounds else replace(self, rounds=rounds)
 
     def work_seconds(self, kind: str, dtype: DType, operations: float) -> float:
-        """Time of floating-point operations of one kind of work on an element type."""
+        """Return the time of floating-point operations of one kind of work on an element type."""
         return self.work_rate(kind, dtype).seconds(operations)
 
     def work_rate(self, kind: str, dtype: DType) -> Rate:
-        """Floating-point operations per second of one kind of work on an element type."""
+        """Return the floating-point operations per second of one kind of work on an element type."""
         return self.known_rate(kind, dtype) or self._rate(kind, (dtype.name,)) or self.other_products
 
     def known_rate(self, kind: str, dtype: DType) -> Rate | None:
-        """The same; None where there is no rate of that name for any kind that this one is like."""
+        """Return the operations per second, or None if no kind like this one has a rate for the element type."""
         name = self.name_of(kind, dtype)
         alike = ALIKE.get(name, "")
         return self._rate(kind, (name, alike, WIDENED) if alike and self.device == "CPU" else (name, alike))
 
     def name_of(self, kind: str, dtype: DType) -> str:
-        """What rates of a kind of work on an element type are called in the tables of `work`."""
+        """Return the name of the rates of a kind of work on an element type in the tables of `work`."""
         return TF32 if self.rounds and dtype.name == UNROUNDED and kind not in ALONE else dtype.name
 
     def _rate(self, kind: str, names: Sequence[str]) -> Rate | None:
-        """The first of these rates of the kind, or of the next one that it is like and that has any."""
+        """Return the first of the named rates of the kind, or of the next similar kind that has one; None if there is
+        none."""
         while True:
             rates = self.work.get(kind, {})
             rate = next((rates[name] for name in names if name in rates), None)
@@ -192,16 +192,17 @@ class Machine:
             kind = LIKE[kind]
 
     def moving_seconds(self, nbytes: float, kind: str = "") -> float:
-        """Time in which so many bytes are read and written, by one kind of `TRAFFIC` or as most operators do."""
+        """Return the time in which `nbytes` bytes are read and written, by one kind of `TRAFFIC` or as most operators
+        do."""
         other = PCI_EXPRESS if kind == HOST_COPIES and self.device == "GPU" else self.memory
         return self.traffic.get(kind, other).seconds(nbytes)
 
     def collective_seconds(self, operator: str, nbytes: float, ranks: Sequence[int]) -> float:
-        """Time of a collective of these ranks in which each sends so many bytes.
+        """Return the time of a collective of these ranks in which each sends `nbytes` bytes.
 
-        Between hosts rings run through the cards of all ranks that the group has on a host, so that each carries its
-        share (Jeaugey, "Massively Scale Your Deep Learning Training with NCCL 2.4", 2019); what two ranks have for each
-        other goes through the sender's card.
+        Between hosts rings run through the cards of all ranks of the group on a host, so that each carries its share
+        (Jeaugey, "Massively Scale Your Deep Learning Training with NCCL 2.4", 2019). Data between two ranks only goes
+        through the sender's card.
         """
         hosts = Counter(rank // self.ranks_per_host for rank in ranks) if self.ranks_per_host else Counter[int]()
         if len(hosts) < 2 or self.network is None:
@@ -224,8 +225,8 @@ HOST = 8
 def _work(
     half: float, rounded: float, single: float, double: float, convolved: float
 ) -> Mapping[str, Mapping[str, Rate]]:  # fmt: skip
-    """Operations per second of matrix products: of halves, of Float32 rounded to TF32 and as it is, and of Float64.
-    convolved: of convolutions of Float32 as it is."""
+    """Return operations per second of matmuls: of halves, of Float32 rounded to TF32 and not rounded, and of Float64.
+    convolved: of convolutions of plain Float32."""
     rates = {"Float16": half, "BFloat16": half, TF32: rounded, UNROUNDED: single, "Float64": double}
     products = MappingProxyType({name: Rate.of(rate) for name, rate in rates.items()})
     return MappingProxyType({PRODUCTS: products, "convolutions": MappingProxyType({UNROUNDED: Rate.of(convolved)})})
@@ -252,7 +253,7 @@ ranks, 12 us beside other work; large ones at 339 to 358 GB/s. Between hosts: a 
 tenths of it (data sheet of NVIDIA's DGX H200, not measured). To the host's memory and from it: 16 lanes of PCI Express
 5.0 (data sheet of the H200: 128 GB/s both ways together), seven eighths of it, not measured.""",
 )
-"""What is reckoned with where nobody names a machine."""
+"""Machine assumed if the user names none."""
 H100 = replace(
     H200,
     name="NVIDIA H100 SXM, NVLink 4",
@@ -278,4 +279,4 @@ NVIDIA's data sheet of the A100 80 GB SXM (312 TFLOP/s in Float16, 156 in TF32, 
 of memory, 300 GB/s each way) by the shares that an H200 was measured to reach; a card of 200 Gbit/s for each GPU.""",
 )
 KNOWN_MACHINES: Mapping[str, Machine] = MappingProxyType({"a100": A100, "h100": H100, "h200": H200})
-"""By the name that `--machine` takes."""
+"""Machines by the name that `--machine` takes."""

@@ -1,7 +1,7 @@
-"""The cost of a node on a rank is the bytes that it sends and the seconds that it takes by the rates of a machine; the
-least time of a step under any plan follows from its products and updates, shared out over all ranks.
+"""Cost of a node on a rank: the bytes that it sends, and the seconds that it takes by the rates of a machine. The least
+time of a step under any plan follows from its matmuls and updates, divided evenly over the ranks.
 
-The figures are rough: enough to decide what should run beside a collective, and to compare layouts.
+The figures are rough: enough to decide which work should run beside a collective, and to compare layouts.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ if TYPE_CHECKING:
     from mspc.ops.nn.attention_base import AttentionOp
 
 
-# The cost of a node depends on what kind of work it is: which kernels take it, and how fast they are, follows from its
-# attributes and the shapes of its operands. A machine has rates of every kind.
+# The cost of a node depends on its kind of work. The kernels that run it, and their speed, follow from its attributes
+# and the shapes of its operands. A machine has a rate for every kind.
 
 
 DEPTH = 4
-"""How many times the mean side of its result a product sums up, from which on it is deep: there are too few blocks of
-the result for all multiprocessors, so that several share one."""
+"""Ratio of the summed dimension to the mean side of the result from which a matmul counts as deep: the result has too
+few blocks for all multiprocessors, so that several share one."""
 LOADED = 16
 """Bytes that kernels load at once."""
 BLOCK, STEP = 64, 32
-"""Rows and columns of a result, and terms of its sums, that kernels compute at least."""
+"""Smallest block that kernels compute: rows and columns of a result, and terms of its sums."""
 
 
 @dataclass(frozen=True)
 class MatmulSizes:
-    """The sizes of a product of matrices: of so many [rows, summed] by [summed, columns]. pieces: how many a GPU makes
-    of it, as libraries repeat an operand for all of a batch or for none."""
+    """Sizes of a batch of matmuls, each [rows, summed] by [summed, columns]. pieces: number of calls that a GPU makes
+    of it, as libraries repeat an operand for the whole batch or not at all."""
 
     batch: int
     rows: int
@@ -76,7 +76,7 @@ class MatmulSizes:
 
     @property
     def is_deep(self) -> bool:
-        """Whether it sums up many more terms than its result has rows and columns."""
+        """Whether it sums many more terms than its result has rows and columns."""
         return self.summed >= DEPTH * math.sqrt(self.rows * self.columns)
 
     @property
@@ -86,14 +86,14 @@ class MatmulSizes:
 
     @property
     def filled_up(self) -> float:
-        """Operations of kernels that compute blocks of the result."""
+        """Operations of kernels that compute complete blocks of the result."""
         rows, columns = (-(-n // BLOCK) * BLOCK for n in (self.rows, self.columns))
         return 2.0 * self.batch * rows * columns * -(-self.summed // STEP) * STEP
 
 
 def product_of(node: Node) -> MatmulSizes | None:
-    """The sizes of a node that multiplies matrices; None of any other. One matrix for all of a batch on the right makes
-    one product."""
+    """Return the sizes of a node that multiplies matrices, or None for any other node. A batch with a single matrix on
+    the right, and a left operand that is not transposed, is one matmul."""
     if not isinstance(node.op, MatMul | BatchMatMul | FusedMatMul):
         return None
     made = element_types(node.type)[0].shape
@@ -107,7 +107,7 @@ def product_of(node: Node) -> MatmulSizes | None:
 
 
 def _kind_pieces(leading: Sequence[int], *operands: Sequence[int]) -> int:
-    """How many batches with one stride there are, along whichever of two dimensions there are fewer."""
+    """Return the number of batches with a single stride, along the dimension that gives fewer of them."""
     batch = math.prod(leading)
     if len(leading) < 2 or all(math.prod(own) in (1, batch) for own in operands):
         return 1
@@ -115,7 +115,7 @@ def _kind_pieces(leading: Sequence[int], *operands: Sequence[int]) -> int:
 
 
 def kind_of_work(node: Node) -> str:
-    """The kind of a node's products, as machines have rates of."""
+    """Return the kind of a node's matmuls, as used in the rates of a machine."""
     op = node.op
     assert isinstance(op, Op)
     if op.work == PRODUCTS:
@@ -135,8 +135,8 @@ def _kind_of_product(node: Node, sizes: MatmulSizes | None) -> str:
 
 
 def kinds_of_slices(node: Node) -> tuple[str, ...]:
-    """The kinds of work that a node's slices may be: sharding changes which of them products are, makes one group of
-    channels of several, and gives some queries no key that they do not see."""
+    """Return the kinds of work that slices of a node may have. Sharding changes the shape of matmuls, may leave one
+    group of several groups of channels, and may give some queries no hidden key."""
     assert isinstance(node.op, Op)
     if node.op.work == PRODUCTS:
         return PRODUCTS, DEEP, FLAT, *UNEVEN.values()
@@ -147,10 +147,10 @@ def kinds_of_slices(node: Node) -> tuple[str, ...]:
 
 
 def share_of_scores(node: Node, block: int = 1) -> float:
-    """How many scores are computed for every pair of a query and a key; 1 for what is no attention.
+    """Return the share of all pairs of a query and a key for which scores are computed; 1 if the node is no attention.
 
     Args:
-        block: queries and keys that kernels take together, all of which are computed where one pair is seen.
+        block: queries and keys that kernels take together. A block is computed if one of its pairs is seen.
     """
     from mspc.ops.nn.attention_base import AttentionOp  # late: few networks have any
 
@@ -174,7 +174,7 @@ def _share(queries: int, keys: int, low: int | None, high: int | None, block: in
 
 
 def _even_bytes(node: Node) -> int:
-    """Bytes of which the rows of all matrices, as they lie in memory, are multiples; `LOADED` at most."""
+    """Return the number of bytes of which the rows of all matrices in memory are multiples; at most `LOADED`."""
     return math.gcd(LOADED, *map(_row_bytes, (*node.inputs[:2], node)))
 
 
@@ -189,8 +189,8 @@ def _row_bytes(value: Value) -> int:
 
 
 def _form_of(op: Op, types: tuple[TensorType, ...]) -> str:
-    """What goes before the kind of work of convolutions and attention. It reads few fields of an operator, of which
-    others may differ between ranks (`ir.varying`): so it remembers none."""
+    """Return the prefix of the kind of work of convolutions and attention. The result is not cached: it depends on few
+    fields of an operator, and the others may differ between ranks (`ir.varying`)."""
     from mspc.ops.convolution.base import Convolution  # late: few networks have any
     from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp  # late: few networks have any
 
@@ -214,33 +214,33 @@ def _form_of(op: Op, types: tuple[TensorType, ...]) -> str:
     return ""
 
 
-# The cost of a fused operator beside one pass over its operands: what its lines compute for every element, and how
-# often rows are read that are too long for a block of threads.
+# The cost of a fused operator beyond one pass over its operands: instructions per element, and repeated reads of rows
+# that are too long for a block of threads.
 
 
 LONGEST_ROW = 24 * 1024
 """Elements of a row that the largest block of threads holds in registers."""
 WAITING = 225 << 10
-"""Bytes of longer rows that wait in shared memory; still longer ones are read again."""
+"""Bytes of longer rows that fit in shared memory; still longer rows are read again."""
 FUNCTIONS = {
     "rsqrt": 4, "sqrt": 8, "exp": 8, "sigmoid": 8, "gelu": 12, "gelu_slope": 24, "log": 16, "log1p": 24, "sin": 24,
     "cos": 24, "tanh": 20, "erf": 24, "erfc": 32, "power": 32, "pow": 32,
 }  # fmt: skip
-"""About how many instructions functions of C++ are that kernels call for an element."""
+"""Approximate number of instructions per element of the C++ functions that kernels call."""
 DRAWN = "DropoutMask"
 """The operator whose elements are random numbers."""
 OTHER = 8
-"""The same of a function that is not among them, and of a division."""
+"""Instructions of a function that is not in `FUNCTIONS`, and of a division."""
 _CALL = re.compile(r"([A-Za-z_]\w*)(?:<\w+>)?(?:::\w+)?\(")
 _PLAIN = frozenset({"T", "V", "real", "A"})
-"""Conversions, which look like calls."""
+"""Conversions, which look like calls in the text."""
 
 
 @dataclass(frozen=True)
 class LineCost:
-    """What lines take beside one pass over memory. operations: instructions on elements. draws: random numbers.
-    again: bytes that are read once more along rows. asides: bytes that every further pass reads, one for each choice of
-    axes that are not along rows. sums_columns: whether the pass that stores results has such a reduction, too."""
+    """Cost of lines beyond one pass over memory. operations: instructions on elements. draws: random numbers. again:
+    bytes that are read once more along rows. asides: bytes that every further pass reads, one entry for each choice of
+    axes that are not along rows. sums_columns: whether the pass that stores results also has such a reduction."""
 
     operations: float = 0.0
     draws: float = 0.0
@@ -253,21 +253,21 @@ NOTHING = LineCost()
 
 
 def cost_of_lines(node: Node) -> LineCost:
-    """What the lines of a node take; `NOTHING` of one that has none."""
+    """Return the cost of the lines of a node, or `NOTHING` if it has none."""
     return cost_of_fused(node.op, operand_types(node)) if isinstance(node.op, FusedElementwise) else NOTHING
 
 
 def cost_of_fused(op: FusedElementwise, given: tuple[TensorType, ...]) -> LineCost:
-    """What the lines of a fused operator take on operands of these types."""
+    """Return the cost of the lines of a fused operator on operands of these types."""
     try:
         return _of_lines(op, given)
     except MspcError:
-        return NOTHING  # In data parallel mode a rank's parameters are slices where its nodes have global types.
+        return NOTHING  # In data parallel mode parameters of a rank are slices although its nodes have global types.
 
 
 def loaded_of_operands(node: Node) -> list[int] | None:
-    """Bytes that a kernel loads of each of its operands where it reads some at other places, as a slice of one; None of
-    what reads all of them."""
+    """Return the bytes that a kernel loads of each of its operands if it reads some at other places, as a slice does.
+    Return None if it reads all of them in full."""
     if not isinstance(node.op, FusedElementwise) or not has_moves(node.op):
         return None
     given = tuple(operand_types(node))
@@ -278,7 +278,7 @@ def loaded_of_operands(node: Node) -> list[int] | None:
 
 
 def instructions(op: Op) -> float:
-    """About how many instructions an operator's expression is for an element."""
+    """Return the approximate number of instructions of an operator's expression per element."""
     text = str(getattr(op, "cuda", ""))
     calls = [name for name in _CALL.findall(text) if name not in _PLAIN]
     called = sum(FUNCTIONS.get(name, OTHER) for name in calls)
@@ -287,14 +287,14 @@ def instructions(op: Op) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _of_lines(op: FusedElementwise, given: tuple[TensorType, ...]) -> LineCost:
-    """The same, once for all layers that are alike."""
+    """Return the cost of the lines, computed once for all layers that are alike."""
     lines = _Lines(op, given)
     along: dict[tuple[int, ...], list[int]] = {}
     for i in lines.columns:
         of = lines.read(i)[0]
         axes = axes_of(lines.space.dims, of.shape, lines.axes(i))
         along.setdefault(axes, []).append(i)
-    # Of a loop over all elements the last choice of axes is reduced where results are stored.
+    # In a loop over all elements the last choice of axes is reduced in the pass that stores the results.
     in_rows = bool(lines.space.columns)
     passes = list(along.values()) if in_rows else list(along.values())[:-1]
     operations, draws = lines.computed(range(len(lines.steps)))
@@ -307,7 +307,7 @@ def _of_lines(op: FusedElementwise, given: tuple[TensorType, ...]) -> LineCost:
 
 
 class _Lines:
-    """The lines of a fused operator as kernels have them. columns: reductions that are not along rows."""
+    """Lines of a fused operator as they appear in kernels. columns: reductions that are not along rows."""
 
     def __init__(self, op: FusedElementwise, given: tuple[TensorType, ...]) -> None:
         self.steps, self.returns, self.types, self.space, moved = expanded_steps(op, given)
@@ -317,17 +317,17 @@ class _Lines:
         self.columns = [i for i in beside_rows if sums_columns(self.steps[i].op, self.read(i)[0])]
 
     def read(self, line: int) -> list[TensorType]:
-        """The types of what a line reads."""
+        """Return the types of the operands of a line."""
         return [(self.given if kind == "x" else self.types)[i] for kind, i in self.steps[line].operands]
 
     def axes(self, line: int) -> tuple[int, ...]:
-        """The axes of a reduction."""
+        """Return the axes of a reduction."""
         op = self.steps[line].op
         assert isinstance(op, ReductionOp)
         return op.axes(self.read(line)[0].rank)
 
     def reached(self, roots: Iterable[int]) -> set[int]:
-        """The lines that one pass computes for these: all that lead to them, and end at reductions of rows."""
+        """Return the lines that one pass computes for `roots`: all that lead to them, back to reductions of rows."""
         found: set[int] = set()
         left = list(roots)
         while left:
@@ -339,16 +339,16 @@ class _Lines:
         return found
 
     def bytes_read(self, lines: Iterable[int]) -> int:
-        """Bytes of the operands of lines that have a value for every element."""
+        """Return the bytes of those operands of lines that have a value for every element."""
         read = {i for line in lines for kind, i in self.steps[line].operands if kind == "x"}
         return sum(self.given[i].nbytes for i in read if self.given[i].size >= self.elements)
 
     def row_bytes(self) -> int:
-        """Bytes of a row of all operands that have a value for every element."""
+        """Return the bytes of a row of all operands that have a value for every element."""
         return self.space.row * sum(each.dtype.itemsize for each in self.given if each.size >= self.elements)
 
     def computed(self, lines: Iterable[int]) -> tuple[float, float]:
-        """(instructions on elements, random numbers) of lines."""
+        """Return (instructions on elements, random numbers) of lines."""
         operations = draws = 0.0
         for i in lines:
             step = self.steps[i]
@@ -361,8 +361,8 @@ class _Lines:
         return operations, draws
 
     def read_again(self) -> int:
-        """Bytes that passes over rows read once more, where rows are too long to stay in registers. A pass ends with
-        the reductions that the next one waits for, and computes anew what leads to its own."""
+        """Return the bytes that passes over rows read once more if rows are too long to stay in registers. A pass ends
+        with the reductions that the next one waits for, and recomputes the lines that lead to its own."""
         stage = [0] * len(self.steps)
         roots: dict[int, list[int]] = {}
         for i, step in enumerate(self.steps):
@@ -380,23 +380,24 @@ class _Lines:
 
 
 def sums_columns(op: Op, operand: TensorType) -> bool:
-    """Whether an operator is a reduction of what does not lie side by side, or of everything: blocks of threads add up
-    a part each, and these parts are added up."""
+    """Return whether an operator is a reduction of elements that are not contiguous, or of all elements: blocks of
+    threads add up a part each, and these parts are added up."""
     if not isinstance(op, ReductionOp):
         return False
     return not row_of(operand.shape, op.axes(operand.rank) or tuple(range(operand.rank)))
 
 
 UNKNOWN_GROUP = 2
-"""Ranks of a group that is known by name only."""
+"""Ranks assumed for a group of which only the name is known."""
 LIKE_OTHERS: Mapping[str, str] = MappingProxyType({
     "SendToStage": "Send", "ReceiveFromStage": "Receive", "FetchRows": "AlltoAllV", "SendRows": "AlltoAllV",
 })  # fmt: skip
-"""Collectives that have the rates of others."""
+"""Collectives that use the rates of others."""
 
 
 def sent_bytes(node: Node) -> float:
-    """Bytes that a rank sends for one node, in the mean of its group and by ring algorithms; 0 where it computes."""
+    """Return the bytes that a rank sends for one node, averaged over its group and by ring algorithms; 0 if the node
+    computes."""
     if not isinstance(node.op, Collective):
         return 0.0
     operand = node.op.travelling([value.type.nbytes for value in node.inputs], node.type.nbytes)
@@ -406,26 +407,29 @@ def sent_bytes(node: Node) -> float:
 def seconds(
     node: Node, machine: Machine = H200, known: dict[Graph, tuple[float, float]] | None = None
 ) -> float:  # fmt: skip
-    """Time of one node that runs, by itself; of one that runs graphs, of all in them. known: as of `seconds_inside`."""
+    """Return the time of one node that runs, by itself. For a node that runs graphs it is the time of all nodes in
+    them. known: as for `seconds_inside`."""
     if node.regions:
         return sum(seconds_inside(node, machine, {} if known is None else known))
     if isinstance(node.op, Collective):
-        # Only their number is read: which ranks they are would be asked of every rank anew (`ir.varying`).
+        # Only the number of members is read: a request for the ranks themselves would be repeated for every rank
+        # (`ir.varying`).
         ranks = node.op.members if len(node.op.members) else range(UNKNOWN_GROUP)
         name = LIKE_OTHERS.get(node.op.name, node.op.name)
         return machine.collective_seconds(name, sent_bytes(node), ranks)
     more = len(cost_of_lines(node).asides) + _pieces(node) - 1
     begins = machine.kernel * (1 + more * (machine.device == "GPU"))
     alone = begins + math.hypot(moving_seconds(node, machine), computing_seconds(node, machine))
-    # A kernel that adds up what ranks hold works while their parts come.
+    # A kernel that sums the parts of several ranks works while these parts arrive.
     return max(0.0, alone - sum(seconds(value, machine) for value in node.inputs if is_summed_by_reader(value)))
 
 
 def seconds_inside(
     node: Node, machine: Machine, known: dict[Graph, tuple[float, float]]
 ) -> tuple[float, float]:
-    """(seconds that compute, seconds that communicate) of the graphs that a node runs: of all turns together, of one
-    where nobody has counted them ahead, and of the longer one of two branches. known: of one run of graphs."""
+    """Return (seconds of compute, seconds of communication) of the graphs that a node runs: of all iterations of a
+    loop, of one if the number is not known before the run, and of the longer of two branches. known: seconds of one
+    run, by graph."""
     from mspc.ops.control.regions import (
         ONCE,
         If,  # late: most programs have no regions
@@ -450,7 +454,7 @@ def seconds_inside(
 
 
 def moving_seconds(node: Node, machine: Machine) -> float:
-    """Time in which a node reads and writes memory, were there nothing to compute."""
+    """Return the time in which a node reads and writes memory if it has nothing to compute."""
     moved, kind = moved_bytes(node), kind_of_traffic(node)
     if machine.device != "GPU":
         return machine.moving_seconds(moved, kind)
@@ -460,7 +464,7 @@ def moving_seconds(node: Node, machine: Machine) -> float:
 
 
 def computing_seconds(node: Node, machine: Machine) -> float:
-    """Time in which a node computes, were its operands at hand."""
+    """Return the time in which a node computes if its operands are already loaded."""
     if not isinstance(node.op, Op):
         return 0.0
     lines = cost_of_lines(node)
@@ -479,8 +483,8 @@ def _pieces(node: Node) -> int:
 
 
 def computed(node: Node, machine: Machine) -> float:
-    """Floating-point operations of products as a machine's kernels do them: on GPUs complete blocks of a product's
-    result, and no scores that nobody sees."""
+    """Return the floating-point operations of matmuls and attention as a machine's kernels do them. GPUs compute
+    complete blocks of a result, and skip blocks of scores in which no pair is seen."""
     operations = work_of(node)
     if not operations or machine.device != "GPU":
         return operations
@@ -489,12 +493,13 @@ def computed(node: Node, machine: Machine) -> float:
 
 
 def _alone(machine: Machine, kind: str, amount: float) -> float:
-    """Seconds of a kind of work that hides behind memory where a machine has no rate of it."""
+    """Return the seconds of a kind of work. A kind without a rate on the machine is hidden by memory traffic and takes
+    0."""
     return machine.work_seconds(kind, FLOAT32, amount) if amount and kind in machine.work else 0.0
 
 
 def kind_of_traffic(node: Node) -> str:
-    """The kind of a node's traffic, as machines may have rates of; "" for most."""
+    """Return the kind of a node's traffic for which machines may have a rate; "" for most nodes."""
     op = node.op
     if isinstance(op, Op) and op.traffic:
         return op.traffic
@@ -504,8 +509,8 @@ def kind_of_traffic(node: Node) -> str:
 
 
 def moved_bytes(node: Node) -> int:
-    """Bytes that a node reads and writes: its operands, its result, and what it overwrites beside that. Of what a slice
-    or a lookup takes a part of it reads that part; so does a kernel that reads at other places."""
+    """Return the bytes that a node reads and writes: its operands, its result, and operands that it overwrites. A slice
+    or a lookup counts only the part that it takes, and so does a kernel that reads at other places."""
     op, made = node.op, node.type.nbytes
     read = loaded_of_operands(node) or [value.type.nbytes for value in node.inputs]
     if not isinstance(op, Op):
@@ -519,22 +524,22 @@ def moved_bytes(node: Node) -> int:
 
 
 def work_of(node: Node) -> float:
-    """Floating-point operations of a node's products of matrices; 0 for what memory bounds."""
+    """Return the floating-point operations of a node's matmuls, convolutions or attention; 0 if memory bounds the
+    node."""
     return node.op.operations(operand_types(node)) if isinstance(node.op, Op) else 0.0
 
 
 BOTH_WAYS = 2
-"""An update reads what it writes."""
+"""Factor for an update, which reads and writes the same bytes."""
 TOGETHER = 3
-"""Products that become one at most: those in front of an attention."""
+"""Largest number of matmuls that are fused into one: those before an attention."""
 
 
 def least_seconds(nodes: Iterable[Node], ranks: int, machine: Machine) -> float:
-    """Seconds of a step by `Timeline` at least, whatever the plan.
+    """Return a lower bound, in seconds, of the step time by `StreamTimeline`, whatever the plan.
 
     Args:
-        nodes: of the graph that all ranks share, with the types of global tensors; what is recomputed does not
-        count.
+        nodes: those of the graph that all ranks share, with the types of global tensors. Recomputed nodes do not count.
     """
     updated = 0
     products: dict[tuple[tuple[str, ...], DType], list[float]] = {}
@@ -560,24 +565,24 @@ def least_seconds(nodes: Iterable[Node], ranks: int, machine: Machine) -> float:
 
 
 class Operations(NamedTuple):
-    """model: what the network and its gradients ask for. hardware: with what is recomputed."""
+    """Floating-point operations. model: those of the network and its gradients. hardware: with recomputation."""
 
     model: float = 0.0
     hardware: float = 0.0
 
     def __add__(self, other: object) -> Operations:  # type: ignore[override]  # never a plain tuple
-        """Of two things together."""
+        """Return the operations of both together."""
         assert isinstance(other, Operations)
         return Operations(self.model + other.model, self.hardware + other.hardware)
 
     def times(self, count: int) -> Operations:
-        """Of so many runs."""
+        """Return the operations of `count` runs."""
         return Operations(self.model * count, self.hardware * count)
 
 
 def operations_of(graph: Graph, seen: bool = False) -> Operations:
-    """The operations of a step of a graph: of loops those of all turns, of one turn where nobody has counted them
-    ahead, and of branches those of the longest. seen: attention counts with the pairs that are not hidden alone."""
+    """Return the operations of a step of a graph: of all iterations of a loop, of one if the number is not known before
+    the run, and of the longest branch. seen: count only the pairs of attention that are not hidden."""
     return _inside(graph, {}, seen)
 
 

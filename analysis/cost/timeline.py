@@ -1,4 +1,4 @@
-"""Lays a step out on its streams: compute, communication, and the share of it that is hidden by compute."""
+"""Timeline of a step on its streams: compute, communication, and the share of communication hidden by compute."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 
 RECEIVED = "ReceiveFromStage"
-"""The operator of a message that another stage sends while this one works, up to where it is read. By its name: few
-programs have any, and load it."""
+"""Operator of a message that another stage sends while this one works, until it is read. The name is enough: few
+programs have such operators, and only they import its class."""
 
 
 class StreamTimeline:
-    """A step of a graph in the order of its nodes, on one stream and on several.
+    """Timeline of a step of a graph in the order of its nodes, on one stream and on several.
 
     compute, communication, copies: seconds of the nodes of a kind by themselves; copies are those between the memory of
-    the device and of the host. total: seconds of the step with what has
-    an attribute `stream` beside the rest, each such stream for itself. spans: (begin, seconds) of every node that runs.
+    the device and of the host. total: seconds of the step if nodes with an attribute `stream` run beside the rest, each
+    such stream for itself. spans: (begin, seconds) of every node that runs.
     """
 
     def __init__(self, graph: Graph, machine: Machine = H200) -> None:
@@ -70,7 +70,7 @@ class StreamTimeline:
 
     @property
     def alone(self) -> float:
-        """Seconds of the step with everything one after the other."""
+        """Seconds of the step if all nodes run one after the other."""
         return self.compute + self.communication + self.copies
 
     @property
@@ -80,24 +80,25 @@ class StreamTimeline:
         return (self.alone - self.total) / beside if beside else 1.0
 
 
-# Finds what a network computes of which a machine has no rate, so that the rate of another element type stands in.
+# Finds work of a network for which a machine has no rate, so that the rate of another element type is used instead.
 #
-# Kinds of work take the rates of those that they are like, which are near; the products of another element type may be
-# ten times as fast.
+# Kinds of work take the rates of similar kinds, which are near. The matmuls of another element type may be ten times as
+# fast.
 
 
 @dataclass(frozen=True)
 class MissingRate:
-    """A kind of work, of all that are told apart by their forms, on an element type: `products` of `Float32`, or of
-    `TF32`, as rates are called."""
+    """Kind of work, without its form, on an element type for which a rate is missing: for example `products` of
+    `Float32`, or of `TF32`, as in the names of rates."""
 
     kind: str
     dtype: str
 
 
 def missing_rates(graphs: Iterable[Graph], machine: Machine) -> tuple[MissingRate, ...]:
-    """What nodes of graphs, and of those that they run, compute at `other_products`, in the order of the nodes; nothing
-    of machines that come along, whose `other_products` are meant for what they do not list."""
+    """Return the kinds of work, in the order of the nodes of these graphs and of those that they run, that are costed
+    at `other_products`. Return () for the built-in machines, whose `other_products` are meant for all unlisted
+    types."""
     if machine.under({}) in KNOWN_MACHINES.values():
         return ()
     found: dict[MissingRate, None] = {}
@@ -111,8 +112,8 @@ def missing_rates(graphs: Iterable[Graph], machine: Machine) -> tuple[MissingRat
 
 
 def stand_in(machine: Machine, missing: MissingRate) -> str:
-    """The name of rates of products that stand in: of `TF32` those of Float32 as it is, else those that are
-    `other_products`; "" where that is none of them."""
+    """Return the name of the matmul rate used instead: plain Float32 for `TF32`, else the one equal to
+    `other_products`; "" if no rate is equal."""
     rates = machine.work.get(PRODUCTS, {})
     if missing.dtype == TF32 and UNROUNDED in rates:
         return UNROUNDED
@@ -120,7 +121,7 @@ def stand_in(machine: Machine, missing: MissingRate) -> str:
 
 
 def together(missing: Iterable[Sequence[MissingRate]]) -> tuple[MissingRate, ...]:
-    """What several programs miss, each once."""
+    """Return the missing rates of several programs, each once."""
     return tuple(dict.fromkeys(each for those in missing for each in those))
 
 

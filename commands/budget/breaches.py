@@ -1,4 +1,4 @@
-"""This module finds where a compile breaks its budget, and the collectives that do."""
+"""Breaches of a compile's budget, and the collectives that cause them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mspc.ir.late_dataclass import dataclass
 
 MOST_NAMED = 5
 PARTS = ("weights", "states", "inputs", "constants", "step")
-"""Parts of a rank's memory, which together are all of it."""
+"""Parts of a rank's memory; their sum is the total."""
 
 
 @dataclass(frozen=True)
 class Breach:
-    """A limit that does not hold. key: of the limit. message: what is, and what may be. ranks: that break it by as
-    much. times: how many times the limit that is; if nothing may be, how much there is. collectives: that do, those
-    that send most first. memory: bytes of the parts, where the limit is on them."""
+    """A limit that is exceeded. key: of the limit. message: the actual and the permitted amount. ranks: that exceed it
+    by this amount. times: the ratio of the amount to the limit; for a limit of zero, the amount. collectives: that
+    cause it, those that send most first. memory: bytes of the parts, if the limit is on memory."""
 
     key: str
     message: str
@@ -37,10 +37,10 @@ class Breach:
 
 
 def breaches(facts: CompileFacts, budget: Budget) -> list[Breach]:
-    """The limits that a compile breaks, each on the ranks that break it most; what is furthest over its limit first.
+    """Return the limits that a compile exceeds, each on the ranks that exceed it most; the largest ratio comes first.
 
     Raises:
-        MspcError: the text says too little for a limit, or has no cell in which something is forbidden.
+        MspcError: a fact for a limit is unknown, or there is no cell in which a collective is forbidden.
     """
     if not facts.kinds:
         raise MspcError(f"{facts.name} is a plan, which sends nothing", notes=["check the folder of its compile"])
@@ -157,7 +157,7 @@ def _largest_first(kind: RankFacts, wanted: Callable[[CollectiveFact], bool]) ->
 
 
 def _check_cell(facts: CompileFacts, forbidden: Forbidden) -> None:
-    """Raise MspcError if nothing is in the cell: a name that was mistaken would forbid nothing for ever."""
+    """Raise MspcError if the cell does not exist: a misspelled name would never forbid anything."""
     known: dict[str, None] = {}
     scopes = [name.rpartition("/")[0] for name in facts.layouts or ()]
     for scope in (*scopes, *(scope for kind in facts.kinds for scope in kind.scopes)):
@@ -172,12 +172,12 @@ VERSION = 1
 MARK = "mspc_baseline"
 KEYS = (MARK, "bytes", "memory", "step", "collectives")
 LARGEST = 1 << 20
-"""Bytes of a file."""
+"""Most bytes of a file."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Figures of a compile, see above. memory, step: None if they are not told."""
+    """Figures of a compile, see above. memory, step: None if unknown."""
 
     bytes: int
     memory: int | None
@@ -185,8 +185,8 @@ class Baseline:
     collectives: dict[str, int]
 
     def budget(self, tolerance: float, facts: CompileFacts) -> Budget:
-        """The limits for a later compile: every figure may be larger by the share `tolerance`. Operators of collectives
-        that were not there may not be."""
+        """Return the limits for a later compile: every figure may grow by the fraction `tolerance`. Collective
+        operators that the baseline does not contain are forbidden."""
         def grown(figure: float) -> int:
             return math.floor(figure * (1 + tolerance))
 
@@ -201,7 +201,7 @@ class Baseline:
 
 
 def baseline_of(facts: CompileFacts) -> Baseline:
-    """The figures of a compile. Raises MspcError for a plan, which has none."""
+    """Return the figures of a compile. Raise MspcError for a plan, which has none."""
     if not facts.kinds:
         raise MspcError(f"{facts.name} is a plan, which sends nothing", notes=["take the folder of its compile"])
     counts: Counter[str] = Counter()
@@ -220,16 +220,16 @@ def baseline_of(facts: CompileFacts) -> Baseline:
 
 
 def write_baseline(path: Path, facts: CompileFacts) -> None:
-    """Write the figures of a compile. Raises MspcError if the file cannot be written."""
+    """Write the figures of a compile. Raise MspcError for a plan, or if the file cannot be written."""
     found = baseline_of(facts)
     write_json({MARK: VERSION, **{key: getattr(found, key) for key in KEYS[1:]}}, path)
 
 
 def read_baseline(path: Path) -> Baseline:
-    """The figures in a file.
+    """Return the figures in a file.
 
     Raises:
-        MspcError: there is none, or it is not what `write_baseline` writes.
+        MspcError: there is no such file, or it does not have the format of `write_baseline`.
     """
     shown = shown_path(path)
     try:
@@ -248,7 +248,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def _wrong(found: Any) -> str:
-    """What is wrong with the content of a file; "" if nothing is."""
+    """Return the error in the content of a baseline file; "" if it is valid."""
     if not isinstance(found, dict):
         return "it is not a JSON object"
     table = cast("dict[str, Any]", found)

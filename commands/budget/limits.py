@@ -1,5 +1,4 @@
-"""This module says what a budget may limit, and how each limit is written on a command line, in a file and in a
-test."""
+"""Limits of a budget, and their notation on a command line, in a file and in a test."""
 
 from __future__ import annotations
 
@@ -20,15 +19,15 @@ BYTES, MEMORY, COLLECTIVES, STEP, FORBID = "max-bytes", "max-memory", "max-colle
 IDLE = "max-idle"
 KEYS = (BYTES, MEMORY, COLLECTIVES, STEP, IDLE, FORBID)
 ANY = "*"
-"""In the place of an operator: every collective."""
+"""Name for every collective, instead of an operator."""
 _COUNT = re.compile(r"(?:([\w*]+)\s*=\s*)?(\d{1,9})", re.ASCII)
 _FORBIDDEN = re.compile(r"(\S+)(?:\s+in\s+(\S+))?")
 
 
 @dataclass(frozen=True)
 class Forbidden:
-    """A collective that may not be. operator: its name, or ANY. cell: in which it may not be, with those inside of it
-    and their gradients; "" for everywhere."""
+    """A forbidden collective. operator: its name, or ANY. cell: in which it is forbidden, including inner cells and
+    gradients; "" for everywhere."""
 
     operator: str
     cell: str = ""
@@ -39,9 +38,9 @@ class Forbidden:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits for every rank and one step. nbytes: sent. memory: bytes of all that a planned step takes. collectives:
-    how many, by operator, ANY for all together. step: predicted seconds. idle: the part of a step in which a stage of a
-    pipeline may not work. None and nothing: no limit."""
+    """Limits for every rank and one step. nbytes: sent. memory: total bytes of a planned step. collectives: their
+    number by operator, ANY for all together. step: predicted seconds. idle: the share of a step in which a stage of a
+    pipeline may be idle. None or empty: no limit."""
 
     nbytes: int | None = None
     memory: int | None = None
@@ -55,7 +54,8 @@ class Budget:
         return any(figure is not None for figure in figures) or bool(self.collectives or self.forbidden)
 
     def under(self, other: Budget) -> Budget:
-        """With the limits of another in the place of its own; what is forbidden in either stays forbidden."""
+        """Return this budget with its limits overridden by those of another; collectives forbidden in either stay
+        forbidden."""
         return Budget(
             self.nbytes if other.nbytes is None else other.nbytes,
             self.memory if other.memory is None else other.memory,
@@ -67,13 +67,13 @@ class Budget:
 
 
 def budget_of(limits: Mapping[str, Any], where: str = "") -> Budget:
-    """The budget that values by their keys make.
+    """Return the budget for values by their keys.
 
     Args:
-        limits: of KEYS; None if there is no limit. where: begins messages.
+        limits: values of KEYS; None if there is no limit. where: prefix of messages.
 
     Raises:
-        MspcError: a value is none that the key takes.
+        MspcError: a value is invalid for its key.
     """
     counts = limits.get(COLLECTIVES)
     forbidden = limits.get(FORBID)
@@ -92,7 +92,7 @@ def budget_of(limits: Mapping[str, Any], where: str = "") -> Budget:
 
 
 def counts_of(texts: Iterable[str], name: str) -> dict[str, int]:
-    """The limits in `AllGather=4` and `7`. Raises MspcError."""
+    """Return the limits in `AllGather=4` and `7`, by operator. Raise MspcError for any other text."""
     found: dict[str, int] = {}
     for text in texts:
         for part in text.split(","):
@@ -141,7 +141,7 @@ def _forbidden(value: Any, name: str) -> Forbidden:
 
 
 def _known(operator: str, name: str) -> str:
-    """The name of a collective. Raises MspcError for another."""
+    """Return the name of a collective or ANY. Raise MspcError for any other name."""
     if operator == ANY:
         return operator
     known = [each for each, kind in REGISTRY.items() if issubclass(kind, Collective)]
@@ -152,18 +152,18 @@ def _known(operator: str, name: str) -> str:
 
 
 LARGEST = 1 << 20
-"""Bytes of a file."""
+"""Most bytes of a file."""
 ONE, SEVERAL = "budget", "budgets"
 
 
 def read_budget(path: Path, name: str = "") -> Budget:
-    """The budget in a file.
+    """Return the budget in a file.
 
     Args:
-        path: of it. name: of the budget, in a file with several; "" for the one of `[mspc.budget]`.
+        path: of the file. name: of the budget, in a file with several; "" for the one of `[mspc.budget]`.
 
     Raises:
-        MspcError: there is no such file or budget, a key is unknown, or a value is none that its key takes.
+        MspcError: there is no such file or budget, a key is unknown, or a value is invalid for its key.
     """
     shown = shown_path(path)
     found = _table(read_toml(path, "budget file", LARGEST), "mspc", shown, "mspc.budget")

@@ -1,8 +1,8 @@
-"""This module finds what two compiles, dumps or plans differ in, as data: each difference, and all of them together.
+"""Differences between two compiles, dumps or plans, as data.
 
-Operators and collectives of the two are matched by phase, cells, instance name, source line and place among those of
-their kind; what is equal in all of it finds each other first, so that only what a change brings about is left.
-Gradients are matched by their parameters, whatever buckets they travel in.
+Operators and collectives of the two are matched by phase, cells, instance name, source line and position among those
+of their kind. Entries that are equal in all of these are matched first, so that only the effects of a change remain.
+Gradients are matched by their parameters, independent of the buckets in which they are sent.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from mspc.ir.late_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same in both. name: of it. cell: around it. first, second: what it is in each; None
-    if it is in the other alone. why: the reasons that the texts give, the second's last."""
+    """An item that differs. name: of the item. cell: the cell that contains it. first, second: its text in each; None
+    if only the other has it. why: the reasons that the texts give, the second's last."""
 
     name: str
     cell: str
@@ -41,24 +41,24 @@ class Difference:
 
 @dataclass(frozen=True)
 class SentDifference(Difference):
-    """What collectives do otherwise for one tensor. operators: in each, "" if it is in the other alone. bytes: that
-    a rank sends of it in each."""
+    """A difference in the collectives of one tensor. operators: in each, "" if only the other has one. bytes: bytes of
+    the tensor that a rank sends in each."""
 
     operators: tuple[str, str] = ("", "")
     bytes: tuple[int, int] = (0, 0)
 
 
 OVER = " over "
-"""Between what a collective sends and its group."""
+"""Separator between the payload of a collective and its group."""
 GRADIENT_OF = "gradient of "
-"""Before a parameter, in the name of what is sent for its gradient."""
+"""Prefix of a parameter's name in the name of a collective that sends its gradient."""
 MOST_FIGURES = ("weights", "states", "inputs", "constants", "step", "gradients", "activations", "temporary")
 """Figures of a rank's memory that are compared."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that is not the same in both. unit: "bytes", "seconds" or "", a count."""
+    """A number that differs between the two. unit: "bytes", "seconds" or "", a count."""
 
     name: str
     unit: str
@@ -68,7 +68,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class ScopeDifference:
-    """A cell in which a step's sums are not the same."""
+    """A cell for which the sums of a step differ."""
 
     cell: str
     first: ScopeTotals
@@ -76,12 +76,12 @@ class ScopeDifference:
 
 
 RankPair = tuple[tuple[int, ...], tuple[int, ...]]
-"""Ranks of the first, and those of the second that they are compared with."""
+"""Ranks of the first, and the ranks of the second with which they are compared."""
 
 
 @dataclass
 class RankSums:
-    """Sums of a step that ranks of the two differ in."""
+    """Sums of a step that differ between ranks of the two."""
 
     ranks: RankPair
     scopes: list[ScopeDifference]
@@ -90,8 +90,8 @@ class RankSums:
 
 @dataclass
 class RankDifferences:
-    """What ranks do differently. Groups are those of the first of them. sums: of them, those that differ alike
-    together."""
+    """Differences of a class of equivalent ranks. Groups are those of the first rank. sums: one entry for all ranks
+    with the same differences in their sums."""
 
     ranks: RankPair
     operators: list[Difference]
@@ -101,8 +101,8 @@ class RankDifferences:
 
 @dataclass
 class Differences:
-    """All that differs. names: of the two. layouts: of the operands of operators. memory: cells that are computed
-    again, parameters that are stored otherwise. stages: of pipelines. tensors: inputs, parameters and outputs."""
+    """All differences. names: of the two. layouts: of the operands of operators. memory: recomputed cells, and
+    parameters that are stored in another way. stages: of pipelines. tensors: inputs, parameters and outputs."""
 
     names: tuple[str, str]
     header: list[Difference] = field(default_factory=list[Difference])
@@ -118,7 +118,7 @@ class Differences:
 
 @dataclass(frozen=True)
 class _Sent:
-    """What one collective does for one tensor. cell, line: "" for a gradient, which its parameter names."""
+    """The part of a collective that concerns one tensor. cell, line: "" for a gradient, named by its parameter."""
 
     name: str
     phase: str
@@ -141,7 +141,7 @@ class _Sent:
 
 
 class _Sources:
-    """Where operands come from, by names that both have as often: others may name different operators."""
+    """Sources of operands by the names that occur equally often in both; other names may denote different operators."""
 
     def __init__(self, first: CompileFacts, second: CompileFacts) -> None:
         ours, theirs = (
@@ -151,13 +151,13 @@ class _Sources:
         self._names = {name for name in ours if name in theirs}
 
     def swapped(self, ours: Sequence[str], theirs: Sequence[str]) -> bool:
-        """Whether an operand comes from elsewhere, as far as both compiles know the two places."""
+        """Return whether an operand has another source. Only sources with names in both compiles are compared."""
         pairs = zip(ours, theirs, strict=False)
         return any(a != b and a in self._names and b in self._names for a, b in pairs)
 
 
 def differences(first: CompileFacts, second: CompileFacts) -> Differences:
-    """What two differ in. Only what both know is compared."""
+    """Return the differences of two compiles. Only facts that both have are compared."""
     foreign = first.foreign or second.foreign
     found = Differences((first.name, second.name))
     found.header = [
@@ -185,7 +185,7 @@ def differences(first: CompileFacts, second: CompileFacts) -> Differences:
 
 
 def _without_groups(each: RankDifferences) -> Hashable:
-    """What two kinds of ranks say alike where they do the same in groups of their own."""
+    """Return a key that is equal for kinds of ranks with the same differences in groups of their own."""
     texts = [(d.name, d.cell, d.line, *(text and text.partition(OVER)[0] for text in (d.first, d.second)), d.why)
              for d in each.collectives]  # fmt: skip
     return tuple(each.operators), tuple(texts)
@@ -227,7 +227,7 @@ def _tensors(first: CompileFacts, second: CompileFacts) -> Iterator[Difference]:
             there = one or other
             assert there is not None
             if partial:
-                continue  # a stage that the folder lacks may have it
+                continue  # a stage missing from the folder may have it
             if there.kind == "output" and not all(any(t.kind == "output" for t in f.tensors) for f in (first, second)):
                 continue  # a dump's text does not list them
             texts = [None if t is None else f"{t.type or t.slice} {t.layout}".strip() for t in (one, other)]
@@ -243,7 +243,7 @@ def _tensors(first: CompileFacts, second: CompileFacts) -> Iterator[Difference]:
 
 
 def _same_ranks(first: Sequence[RankFacts], second: Sequence[RankFacts]) -> list[tuple[RankFacts, RankFacts]]:
-    """Kinds of both that have ranks in common, each pair once; the first of either where none has."""
+    """Return the pairs of kinds that have ranks in common, each once; the first kind of each if there are none."""
     of_rank = {rank: kind for kind in second for rank in kind.ranks}
     pairs: dict[tuple[int, int], tuple[RankFacts, RankFacts]] = {}
     for one in first:
@@ -271,7 +271,7 @@ def _ranks_differ(
 def _operators(
     first: RankFacts, second: RankFacts, foreign: bool, moved: Collection[Place], known: _Sources
 ) -> Iterator[Difference]:
-    """moved: what is in another stage, and so of other ranks."""
+    """Yield the operators that differ. moved: operators in another stage, which other ranks therefore run."""
     same_rank = first.ranks[0] == second.ranks[0]
 
     def said(fact: OperatorFact) -> Hashable:
@@ -400,17 +400,17 @@ def _figures(first: RankFacts, second: RankFacts) -> Iterator[Figure]:
 
 
 def _only_rounding(figure: Figure) -> bool:
-    """Whether two times are shown alike."""
+    """Return whether a figure is a time that is printed alike for both."""
     return figure.unit == "seconds" and time_text(figure.first) == time_text(figure.second)
 
 
 Pair = tuple[Any, Any]
-"""An entry and its counterpart; None in the place of what has none."""
+"""An entry and its counterpart; None in place of a missing one."""
 
 
 @dataclass(frozen=True)
 class MatchingRound:
-    """Entries with equal keys are the same. equal: only those that say the same, too."""
+    """A round of matching: entries with equal keys match. equal: only if their contents are equal, too."""
 
     key: Callable[[Any], Hashable]
     equal: bool = False
@@ -419,11 +419,11 @@ class MatchingRound:
 def paired(
     first: Iterable[Any], second: Iterable[Any], stages: Sequence[MatchingRound], said: Callable[[Any], Hashable]
 ) -> list[Pair]:
-    """Every entry of both lists once, in the order of the first and then of the second.
+    """Return every entry of both lists once, in the order of the first and then of the second.
 
     Args:
-        first, second: the entries. stages: tried one after the other on what is left; entries of equal keys are taken
-        in their order. said: what of an entry may differ between the two.
+        first, second: the entries. stages: tried in order on the entries that remain; those with equal keys are matched
+        in list order. said: returns the content of an entry that may differ between the two.
     """
     left, right = list(first), list(second)
     of_left: dict[int, int] = {}
@@ -452,9 +452,9 @@ OFFLOADED = "kept on the host"
 
 
 def memory_differences(first: PlannedMemory | None, second: PlannedMemory | None) -> list[Difference]:
-    """The cells and parameters that two plans treat otherwise; none where one of the two does not tell.
+    """Return the cells and parameters that two plans treat in different ways; none if either plan is None.
 
-    Every Difference has as its cell what the plans say of that name, and None if a plan leaves it as it is.
+    The cell of a Difference names the treatment; `first` or `second` is None if that plan does not apply it.
     """
     return [] if first is None or second is None else list(_differences(first, second))
 
@@ -479,7 +479,7 @@ Place = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class BorderDifference:
-    """A border of stages over which a rank sends otherwise in a step. messages, bytes: in each of the two."""
+    """A boundary of stages with different traffic of a rank in a step. messages, bytes: in each of the two."""
 
     source: int
     target: int
@@ -489,7 +489,7 @@ class BorderDifference:
 
 @dataclass(frozen=True)
 class StageDifference:
-    """A stage that is idle otherwise, or keeps another number of micro-batches. idle: the part of a step, in each of
+    """A stage with another idle share, or another number of saved micro-batches. idle: the share of a step, in each of
     the two; None if one has no such stage."""
 
     stage: int
@@ -499,7 +499,7 @@ class StageDifference:
 
 @dataclass(frozen=True)
 class StageDifferences:
-    """All that the pipelines of two compiles differ in.
+    """All differences between the pipelines of two compiles.
 
     settings: the numbers of stages, micro-batches and chunks, the schedule. moved: operators in another stage, a
     Difference for each. borders, stages: those that differ. step: predicted seconds with all waits, if they differ.
@@ -516,14 +516,14 @@ class StageDifferences:
 
 
 DIGITS = 4
-"""Digits behind the point of an idle share that count: a tenth of a percent is shown."""
+"""Decimal places to which idle shares are compared: a tenth of a percent is shown."""
 
 
 def stage_differences(
     first: PipelineFacts | None, second: PipelineFacts | None
 ) -> tuple[StageDifferences, frozenset[Place]]:
-    """What two pipelines differ in, and the names of operators that are in another stage. Of a network in one stage
-    (None) the settings of the other are told alone."""
+    """Return the differences of two pipelines, and the places of the operators that are in another stage. If one is
+    None, a network in one stage, only the settings are compared."""
     if first is None and second is None:
         return StageDifferences(), frozenset()
     settings = list(_settings(first, second))
@@ -536,17 +536,17 @@ def stage_differences(
 
 
 def is_whole(facts: PipelineFacts) -> bool:
-    """Whether there is a program of every stage."""
+    """Return whether there is a program for every stage."""
     return len(facts.stages) == facts.count
 
 
 def _both_tell(stage: int, first: PipelineFacts, second: PipelineFacts) -> bool:
-    """Whether both have a program of a stage, or no such stage."""
+    """Return whether each of the two has a program of a stage, or no such stage."""
     return all(stage in facts.stages or stage >= facts.count for facts in (first, second))
 
 
 def place_of(fact: OperatorFact) -> Place:
-    """By what an operator is known in both."""
+    """Return the key by which an operator is identified in both."""
     return fact.phase, cell_of(fact.scope), fact.label
 
 
@@ -561,12 +561,12 @@ def _settings(first: PipelineFacts | None, second: PipelineFacts | None) -> Iter
 
 
 def _one_chunk_each(first: PipelineFacts | None, second: PipelineFacts | None) -> bool:
-    """Whether every stage has one chunk in both: then their number says nothing more."""
+    """Return whether every stage has one chunk in both; the number of chunks then adds no information."""
     return all(facts is not None and facts.chunks == facts.count for facts in (first, second))
 
 
 def _places(facts: PipelineFacts) -> dict[Place, list[tuple[int, OperatorFact]]]:
-    """The operators of one name with their stages, in order."""
+    """Return the operators of every place with their stages, in the order of stages."""
     found: dict[Place, list[tuple[int, OperatorFact]]] = {}
     for number, stage in sorted(facts.stages.items()):
         for fact in stage.operators:
@@ -577,8 +577,8 @@ def _places(facts: PipelineFacts) -> dict[Place, list[tuple[int, OperatorFact]]]
 def _moved(
     ours: Mapping[Place, list[tuple[int, OperatorFact]]], theirs: Mapping[Place, list[tuple[int, OperatorFact]]]
 ) -> Iterator[tuple[Place, list[Difference]]]:
-    """By name the operators that are in another stage. Where there is another number of one name in all, as of what a
-    stage computes for every micro-batch, nothing says which is which."""
+    """Yield, by place, the operators that are in another stage. A place with different counts in the two is skipped,
+    as for work repeated for every micro-batch, because its operators cannot be matched."""
     for place, facts in ours.items():
         others = theirs.get(place, [])
         if len(others) != len(facts):
@@ -593,7 +593,7 @@ def _moved(
 
 
 def _texts(stage: int, one: OperatorFact, there: int, other: OperatorFact) -> tuple[str, str]:
-    """The stages of an operator in both, with its types where they have changed too."""
+    """Return the stages of an operator in both, with its types if they have changed, too."""
     types = [f"{'; '.join(fact.inputs)} -> {'; '.join(fact.outputs)}" for fact in (one, other)]
     told = [f": {text}" if types[0] != types[1] else "" for text in types]
     return f"stage {stage}{told[0]}", f"stage {there}{told[1]}"
@@ -626,7 +626,7 @@ NOTHING = "-"
 
 
 def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list[TextTable]:
-    """Settings first, then what follows from them; tables without rows are left out."""
+    """Return the tables of a pipeline's differences, settings first; tables without rows are left out."""
     if found is None:
         return []
     settings = [(d.name, str(d.first), str(d.second)) for d in found.settings]
@@ -661,7 +661,7 @@ def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list
 
 
 def moved_cells(moved: Sequence[Difference]) -> list[tuple[str, int, tuple[str, str]]]:
-    """(cell, operators, stages in both) of the largest cells whose operators that moved have all moved alike."""
+    """Return (cell, operators, stages in both) of the largest cells in which all moved operators moved alike."""
     told = [(d.cell, ((d.first or "").partition(":")[0], (d.second or "").partition(":")[0])) for d in moved]
     ways: dict[str, set[tuple[str, str]]] = {}
     for cell, texts in told:
@@ -675,7 +675,7 @@ def moved_cells(moved: Sequence[Difference]) -> list[tuple[str, int, tuple[str, 
 
 
 def _around(cell: str) -> list[str]:
-    """A cell and those around it, the largest first."""
+    """Return a cell and the cells that contain it, the largest first."""
     parts = cell.split("/")
     return ["/".join(parts[: count + 1]) for count in range(len(parts))]
 

@@ -1,4 +1,4 @@
-"""This module makes the tables of a comparison, for a terminal and for a page."""
+"""Tables of a comparison, for a terminal and for a page."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from mspc.commands.report.tables import (
 
 NOTHING = "-"
 LONGEST = 30
-"""Characters of a name that is above a column; if one is longer it is "first" and "second"."""
+"""Most characters of a name in a column heading; if one is longer, the headings are "first" and "second"."""
 
 
 def tables(found: Differences) -> list[TextTable]:
-    """All that differs, the cause before what follows from it."""
+    """Return the tables of all differences, causes before effects."""
     names = names_of(found)
     made = [
         TextTable(
@@ -64,7 +64,7 @@ def tables(found: Differences) -> list[TextTable]:
 
 
 def names_of(found: Differences) -> tuple[str, str]:
-    """What is above the columns of the two."""
+    """Return the headings of the columns of the two."""
     return found.names if max(map(len, found.names)) <= LONGEST else ("first", "second")
 
 
@@ -123,7 +123,7 @@ def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[TextTable]:
 
 
 def figures_table(sums: RankSums, names: tuple[str, str], only: Sequence[str] = ()) -> TextTable:
-    """Sums of the step; of some names alone where any are given."""
+    """Return the table of the sums of the step. only: names of the figures to include, all if empty."""
     return TextTable(
         f"figures of a step; on {where_of(sums.ranks, names)}", ("figure", *names, "second - first"),
         [_figure(figure) for figure in sums.figures if not only or figure.name in only], (1, 2, 3),
@@ -131,7 +131,7 @@ def figures_table(sums: RankSums, names: tuple[str, str], only: Sequence[str] = 
 
 
 def where_of(ranks: RankPair, names: tuple[str, str]) -> str:
-    """Which ranks of the two a table is of."""
+    """Return the ranks of the two that a table describes, in words."""
     if ranks[0] == ranks[1]:
         return ranks_text(ranks[0])
     return f"{ranks_text(ranks[0])} of {names[0]}, {ranks_text(ranks[1])} of {names[1]}"
@@ -146,7 +146,7 @@ def _text(text: str | None) -> str:
 
 
 def both_text(first: object, second: object) -> str:
-    """What is in a column for the two."""
+    """Return one text for both values: the value if they are equal, else `first -> second`."""
     return str(first) if first == second else f"{first} -> {second}"
 
 
@@ -163,7 +163,7 @@ def _figure(figure: Figure) -> tuple[str, ...]:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 0`, `ranks 0 to 7`; what are no neighbours as tables have groups."""
+    """Return `rank 0`, `ranks 0 to 7`, or, for ranks that are not consecutive, the text of a group."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     neighbours = tuple(ranks) == tuple(range(ranks[0], ranks[-1] + 1))
@@ -171,22 +171,22 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 MOST = 10
-"""Collectives that are named, those that change the most bytes."""
+"""Most collectives that are listed, by the change in their bytes."""
 MOST_MEMORY = 5
-"""Cells and parameters that plans treat otherwise which are named."""
+"""Most cells and parameters with different treatment that are listed."""
 MOST_STAGES = 8
-"""Stages, borders and cells in another stage that are named."""
+"""Most stages, boundaries and cells in another stage that are listed."""
 LEAST_NAME = 20
-"""Characters of a cell's name that narrow tables have at least."""
+"""Fewest characters of a cell's name in narrow tables."""
 MOST_RANKS = 4
-"""Kinds of ranks beside the first that are told of."""
+"""Most kinds of ranks beside the first that are reported."""
 FIGURES = ("operators", "collectives", "bytes sent", "memory: together", "memory: on the host", "time: step")
-"""Figures of a step that a summary has."""
+"""Figures of a step that a summary contains."""
 NO_RANKS: RankPair = ((), ())
 
 
 def print_differences(found: Differences) -> None:
-    """Print the summary, of the ranks' programs that of the first kind."""
+    """Print the summary, with the programs of the first kind of ranks."""
     names = names_of(found)
     first = found.kinds[0] if found.kinds else RankDifferences(NO_RANKS, [], [], [])
     for told in found.header:
@@ -215,8 +215,9 @@ def print_differences(found: Differences) -> None:
 
 
 def cells_table(found: Differences, first: RankDifferences, names: tuple[str, str]) -> TextTable:
-    """How many of every kind of difference every kind of cell has, and the bytes that it sends in both; if there are
-    too many kinds of cells those come first whose bytes change most, then those with most differences."""
+    """Return the number of differences of every kind for every kind of cell, and the bytes that it sends in both. If
+    there are too many kinds of cells, those with the largest change in bytes come first, then those with most
+    differences."""
     layouts = alike(found.layouts, lambda told: layer_kind(told.cell))
     operators = alike(first.operators, lambda told: layer_kind(told.cell))
     collectives = alike(first.collectives, lambda told: layer_kind(cell_of(told.cell)))
@@ -280,14 +281,14 @@ def _inside(cell: str) -> str:
 def _in_one_line(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: tuple[int, ...]
 ) -> TextTable:
-    """A table whose first column is clipped to what the others leave of a line."""
+    """Return a table with the first column clipped to the width that the others leave in a line."""
     taken = sum(len(GAP) + max(len(row[i]) for row in (columns, *rows)) for i in range(1, len(columns)))
     room = max(LEAST_NAME, line_width() - taken)
     return TextTable(title, tuple(columns), [(clipped(name, room), *rest) for name, *rest in rows], numbers)
 
 
 def _others(found: Differences, names: tuple[str, str]) -> list[str]:
-    """A line for every kind of ranks, or sums of such ones, behind the first."""
+    """Return a line for every kind of ranks, and for every group with equal sums in it, except the first."""
     lines: list[str] = []
     for kind in found.kinds:
         for sums in kind.sums:

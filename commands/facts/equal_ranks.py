@@ -1,4 +1,4 @@
-"""Ranks with equal programs are found by what `program.json` says of them, and by texts where it says nothing."""
+"""Kinds of ranks with equal programs, from `program.json` or, for ranks without an entry, from their texts."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.program import PROGRAM, Program
 
 OWN = re.compile(r"""^rank : .*$|group: "[^"]*"(?:, )?|rank_list: (?:\([^()]*\)|[\d:]+)(?:, )?""", re.MULTILINE)
-"""What says which rank a text is of: its number, and the groups that it is in."""
+"""The parts of a text that depend on the rank: its number, and the groups to which it belongs."""
 NAMED = 8
-"""Files that a note names."""
+"""Most files that a note lists."""
 
 
 FIELDS = re.compile(r" primitive_attrs: \{((?:[^{}]|\{[^{}]*\})*)\}|value=([^)]*)")
-"""Fields of operators and constants, which may count from where a rank's slice begins."""
+"""Fields of operators and constants, which may contain offsets of a rank's slice."""
 OPERANDS = re.compile(r"(?<= = )(\w+)\(((?:%[\w.\[\]$/-]+(?:, )?)+)\)")
-"""Operands that are no constants. Exchanges order what they send by the ranks that it goes to."""
+"""Operands that are no constants. Exchanges order their operands by the destination ranks."""
 
 
 @dataclass
 class EquivalentRanks:
-    """Ranks whose programs are equal but for ranks, groups and offsets. ranks: ascending. text: of the first.
+    """Ranks with programs that are equal except for ranks, groups and offsets. ranks: ascending. text: of the first.
     edited: whether that text has changed since it was written."""
 
     text: str
@@ -38,12 +38,12 @@ class EquivalentRanks:
 
 
 def kinds_of(program: Program, numbers_count: bool = True) -> tuple[list[EquivalentRanks], list[str]]:
-    """The kinds of a program's ranks, by their first ranks, and the files that were edited.
+    """Return the kinds of a program's ranks, ordered by their first ranks, and the files that were edited.
 
-    Of ranks that the program says are alike one text is read, and those whose texts differ in fields and constants
-    alone are of one kind. A file that may have been edited, for it is newer than `program.json` and not what was
-    written, is read too: such files are of kinds of their own. There, and among ranks of which the program says
-    nothing, fields and constants tell kinds apart where `numbers_count`.
+    For ranks that are equal according to the program one text is read, and texts that differ only in fields and
+    constants are of one kind. A file that may have been edited, because it is newer than `program.json` and differs
+    from its digest, is read too, and edited files have kinds of their own. For these, and for ranks without an entry in
+    the program, fields and constants distinguish kinds if `numbers_count`.
 
     Raises:
         MspcError: a file is missing, cannot be read or is of another compile.
@@ -72,8 +72,8 @@ def kinds_of(program: Program, numbers_count: bool = True) -> tuple[list[Equival
 
 
 def _digest(text: str, numbers_count: bool) -> bytes:
-    """What equal texts have in common but for groups; where numbers do not count, but for fields, constants and
-    the order of operands."""
+    """Return a digest of a text without its groups and, if numbers do not count, without fields, constants and the
+    order of operands."""
     text = OWN.sub("", text)
     if not numbers_count:
         text = OPERANDS.sub(_sorted_operands, FIELDS.sub("", text))
@@ -85,7 +85,7 @@ def _sorted_operands(found: re.Match[str]) -> str:
 
 
 def edited_note(edited: list[str]) -> str:
-    """The note on files that were edited."""
+    """Return the note on files that were edited."""
     more = f" and {len(edited) - NAMED} more" if len(edited) > NAMED else ""
     return f"edited since they were compiled: {', '.join(edited[:NAMED])}{more}"
 
@@ -99,7 +99,7 @@ _COMPILE_ID = re.compile(r'^compile_id : "(\w+)"$', re.MULTILINE)
 
 
 def dump_text(path: Path) -> str:
-    """The text of one graph. Raises MspcError."""
+    """Return the text of one graph. Raise MspcError if there is no such file or it cannot be read."""
     try:
         return read_text(path)
     except FileNotFoundError:
@@ -114,14 +114,14 @@ def dump_text(path: Path) -> str:
 
 
 def program_text(program: Program, rank: int) -> str:
-    """The text of a rank's graph, which is of the compile that the folder is of. Raises MspcError."""
+    """Return the text of a rank's graph. Raise MspcError if it is not of the folder's compile or cannot be read."""
     text = program.text(rank)
     _check_said(program, rank, text)
     return text
 
 
 def check_compile(program: Program, rank: int) -> None:
-    """See by the header of a rank's file that it is of the compile that the folder is of. Raises MspcError."""
+    """Check the header of a rank's file. Raise MspcError if it is not of the folder's compile."""
     _check_said(program, rank, program.header(rank))
 
 

@@ -1,4 +1,4 @@
-"""This module reads the facts of one graph: of a rank's own, of all ranks' between two passes, or of MindSpore's."""
+"""Facts of one graph: of a rank, of all ranks between two passes, or of a dump of MindSpore."""
 
 from __future__ import annotations
 
@@ -55,18 +55,19 @@ NO_WORK = frozenset({"Depend", "MakeTuple", "TupleGetItem", "Load", "UpdateState
 DIGITS = 8
 """Digits of the digest of a constant."""
 OF_GROUPS = frozenset({"group", "group_back", "rank_list", "rank_id", "mesh", "axes", "sr_tag", "share"})
-"""Attributes of collectives that name groups and messages, which are compared by their ranks, or costs."""
+"""Attributes of collectives for groups and messages, which are compared by their ranks, and for costs."""
 _PLACE = re.compile(r"(?:/Grad_\w+)?/\w+-op\d+\Z")
-"""What MindSpore's scopes end in: the operator, and in its gradients what it belongs to."""
+"""End of MindSpore's scopes: the operator, and in gradients also the operator's gradient scope."""
 _MADE_NAME = re.compile(r"_op_\d+\w*\Z")
-"""What instance names of the nodes that MindSpore inserts end in."""
+"""End of the instance names of nodes that MindSpore inserts."""
 _GROUP = re.compile(r"(\d{1,7})-\d+\Z")
 """A group's name, which begins with the number of its ranks."""
 
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """What is read of a graph. of_one_rank: it is a rank's own, so that memory and times say what the rank takes."""
+    """Reader of the facts of a graph. of_one_rank: it is a rank's graph, so that memory and times are those of the
+    rank."""
 
     graph: Graph
     foreign: bool
@@ -74,7 +75,7 @@ class GraphFacts:
     machine: Machine = H200
 
     def of_ranks(self, ranks: Sequence[int]) -> RankFacts:
-        """The facts of the ranks that run this graph."""
+        """Return the facts of the ranks that run this graph."""
         operators: list[OperatorFact] = []
         unit = 0.0 if self.of_one_rank else None
         collectives: list[CollectiveFact] = []
@@ -91,7 +92,7 @@ class GraphFacts:
                 continue
             if totals.seconds is not None and not node.op.is_view and not node.regions:
                 totals.seconds += seconds(node, self._rates) * (1 if times is None else times.count)
-            if WORK not in node.attrs:  # of a stage's work on a micro-batch the schedule tells
+            if WORK not in node.attrs:  # the schedule describes a stage's work on a micro-batch
                 operators += self._operators(node)
         plan = plan_memory(self.graph) if self.of_one_rank else None
         time = StreamTimeline(self.graph, self.machine) if self.of_one_rank else None
@@ -106,7 +107,7 @@ class GraphFacts:
         )
 
     def _count(self, fact: CollectiveFact, scopes: dict[str, ScopeTotals], unit: float | None) -> None:
-        """Add a collective to the cells from which its tensors come."""
+        """Add a collective to the totals of the cells from which its tensors come."""
         total = sum(tensor.bytes for tensor in fact.tensors)
         for tensor in fact.tensors:
             totals = scopes.setdefault(tensor.cell, ScopeTotals(seconds=unit))
@@ -120,7 +121,7 @@ class GraphFacts:
         return self.machine.under(self.graph.attrs)
 
     def tensors(self) -> tuple[TensorFact, ...]:
-        """Its parameters and inputs."""
+        """Return the facts of the graph's parameters and inputs."""
         return tuple(self._tensor(parameter) for parameter in self.graph.parameters)
 
     def _tensor(self, parameter: Parameter) -> TensorFact:
@@ -130,7 +131,7 @@ class GraphFacts:
         return TensorFact(parameter.name, parameter.kind, global_type, held, layout)
 
     def scope(self, node: Node) -> str:
-        """The cells around a node."""
+        """Return the cells around a node."""
         return _PLACE.sub("", node.scope) if self.foreign else node.scope
 
     def _packs(self, node: Node) -> bool:
@@ -139,7 +140,7 @@ class GraphFacts:
         return isinstance(node.op, STRUCTURAL) and not isinstance(node.op, Collective)
 
     def collective(self, node: Node, times: Times | None = None) -> CollectiveFact | None:
-        """What a node sends that a step runs so often, None if it is no collective."""
+        """Return the facts of a collective, None for other nodes. times: how often a step runs it, None for once."""
         if isinstance(node.op, Collective):
             row, sent = collective_row(node, times), node.op.sent_bytes
             ranks = len(node.op.members)
@@ -165,7 +166,7 @@ class GraphFacts:
         return CollectiveFact(row, self.scope(node), tuple(tensors), _texts([node.type]), time, _attribute_text(told))
 
     def _foreign_row(self, node: Node, kind: type[Collective]) -> tuple[CollectiveRow, int]:
-        """What MindSpore's text says of a collective, and the size of its group."""
+        """Return the row of a collective in a dump of MindSpore, and the size of its group."""
         told = node.op.attributes()
         ranks, size = _listed(node), self.ranks_of(node)
         sent = kind.sent_bytes(sum(_nbytes(value.type) for value in node.inputs), size)
@@ -174,20 +175,20 @@ class GraphFacts:
         return row, size
 
     def ranks_of(self, node: Node) -> int:
-        """How many ranks take part in a collective of MindSpore's."""
+        """Return the number of ranks in the group of a collective of MindSpore."""
         named = _GROUP.match(str(node.op.attributes().get("group", "")))
         return len(_listed(node)) or (int(named[1]) if named else self._world)
 
     @cached_property
     def _world(self) -> int:
-        """How many ranks MindSpore's text lets one know of: a group of all of them is known by name only."""
+        """Number of ranks, derived from the listed groups: a dump of MindSpore only names a group of all ranks."""
         return 1 + max((rank for node in self._all_nodes() for rank in _listed(node)), default=0)
 
     def _all_nodes(self) -> Iterator[Node]:
         return (node for graph in self.graph.graphs() for node in graph.nodes)
 
     def _operators(self, node: Node) -> Iterator[OperatorFact]:
-        """The operators that a node is: one, or the members of a fused one."""
+        """Yield the operators of a node: one, or the members of a fused one."""
         operands = [_operand_text(value) for value in node.inputs]
         if isinstance(node.op, FusedElementwise):
             types = [type for value in node.inputs if isinstance(type := value.type, TensorType)]
@@ -202,7 +203,7 @@ class GraphFacts:
             product, *others = map(str, node.attrs["fused"])
             output = (type_text(element_types(node.type)[0]),)
             yield self._fact(node, product, node.op.product(product), operands[:2], output, self._sources(node)[:2])
-            for label in others:  # of which the text does not say what each reads
+            for label in others:  # the text does not contain the operands of each
                 yield self._fact(node, label, None, (), output)
         elif isinstance(node.op, GroupedUpdate):
             names = node.op.members([value.name for value in node.inputs])
@@ -221,7 +222,7 @@ class GraphFacts:
         return [self.source(value) for value in node.inputs]
 
     def source(self, value: Value) -> str:
-        """The parameter or operator that a tensor comes from, "" if the graph does not say."""
+        """Return the parameter or operator from which a tensor comes, "" if it is unknown."""
         place = ""
         while isinstance(value, Node) and value.inputs and (self._packs(value) or isinstance(value.op, Collective)):
             index = value.op.index if isinstance(value.op, TupleGetItem) else 0
@@ -237,7 +238,7 @@ class GraphFacts:
         self, node: Node, label: str, op: OpLike | None, inputs: Sequence[Texts], output: Texts,
         sources: Sequence[str] = (),
     ) -> OperatorFact:  # fmt: skip
-        """One operator. op: None if its attributes are not told."""
+        """Return the fact of one operator. op: None if its attributes are unknown."""
         sharding = "; ".join(str(layout) for layout in element_layouts(node.layout))
         strategy = node.strategy or node.in_strategy
         if not sharding and strategy is not None:
@@ -255,18 +256,18 @@ def _attribute_text(attributes: Mapping[str, Any]) -> str:
 
 
 def _phased_label(node: Node) -> str:
-    """The phase, cells and name of a node, the last member of a fused one."""
+    """Return the phase, the cells and the name of a node; for a fused one, the name of its last member."""
     members = [str(each) for each in node.attrs.get("fused", ())] or [node.op.name]
     return f"{phase_of(node)} {cell_of(node.scope)}/{members[-1]}"
 
 
 def type_text(type: Type) -> str:
-    """A type as tables have it: `Float32 (2, 16)`."""
+    """Return a type in the form of tables: `Float32 (2, 16)`."""
     return ", ".join(f"{tensor.dtype} {tensor.shape}" for tensor in element_types(type)) or str(type)
 
 
 def _texts(types: Sequence[Type]) -> Texts:
-    """Of tensors, those of tuples one by one; what else MindSpore's operators take are attributes."""
+    """Return the texts of tensors, those in tuples one by one. Other operands in MindSpore's dumps are attributes."""
     return tuple(type_text(tensor) for type in types for tensor in element_types(type))
 
 
@@ -281,7 +282,7 @@ def _operand_text(value: Value) -> Texts:
 
 
 def _origin(value: Value) -> Node | None:
-    """The node that a tensor comes from, before any bucket that it has travelled in."""
+    """Return the node from which a tensor comes, before any buckets in which it was sent; None for a parameter."""
     while isinstance(value, Node) and isinstance(value.op, TupleGetItem):
         bucket = value.inputs[0]
         if not isinstance(bucket, Node) or not isinstance(bucket.op, Collective) or len(bucket.inputs) < 2:
@@ -291,19 +292,19 @@ def _origin(value: Value) -> Node | None:
 
 
 def _listed(node: Node) -> tuple[int, ...]:
-    """The ranks of a collective's group, where the text lists them."""
+    """Return the ranks of a collective's group if the text lists them, else ()."""
     told = node.op.attributes()
     return listed_ranks(told.get("rank_list", told.get("group_rank_ids")))
 
 
 def listed_ranks(told: Any) -> tuple[int, ...]:
-    """The ranks that an attribute lists; () where it lists none."""
+    """Return the ranks that an attribute lists; () if it lists none."""
     members = cast("tuple[Any, ...]", told) if isinstance(told, tuple) else ()
     return members if all(isinstance(rank, int) for rank in members) else ()
 
 
 class _Labels:
-    """The labels of what a node was made of, operator by operator; equal ones stand there once."""
+    """Labels of the members of a fused node, by operator. Equal labels occur once."""
 
     def __init__(self, node: Node) -> None:
         self._left: dict[str, list[str]] = {}
@@ -311,7 +312,7 @@ class _Labels:
             self._left.setdefault(label.partition(" ")[0], []).append(label)
 
     def next(self, operator: str) -> str:
-        """The label of the next member that is this operator."""
+        """Return the label of the next member with this operator."""
         left = self._left.get(operator, [operator])
         return left.pop(0) if len(left) > 1 else left[0]
 

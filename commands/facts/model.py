@@ -1,4 +1,4 @@
-"""These classes hold the facts of a compile, a dump or a plan; they are data only."""
+"""Facts of a compile, a dump or a plan, as data classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mspc.ir.opaque import OpaqueOp
 from mspc.ir.text.facts import PHASES
 
 EQUALS = " = "
-"""Between the type of a constant and its value."""
+"""Separator between the type of a constant and its value."""
 Texts = tuple[str, ...]
 
 
@@ -21,10 +21,10 @@ Texts = tuple[str, ...]
 class OperatorFact:
     """An operator of a rank's graph; members of fused ones are operators of their own.
 
-    label: `MatMul 'matmul'`. inputs, outputs: types of the rank's tensors, of constants with EQUALS and the value, or
-    its digest. sharding: the strategy or the layouts, if the text holds them. line: of the user's source. attributes:
-    None if the text does not have them. sources: the operator or the parameter that every operand comes from, whatever
-    collectives are between; () if the text does not say.
+    label: `MatMul 'matmul'`. inputs, outputs: types of the rank's tensors; constants also have EQUALS and the value or
+    its digest. sharding: the strategy or the layouts, if the text contains them. line: of the user's source.
+    attributes: None if the text does not contain them. sources: the operator or the parameter from which every operand
+    comes, through any collectives; () if unknown.
     """
 
     phase: str
@@ -41,8 +41,8 @@ class OperatorFact:
 
 @dataclass(frozen=True)
 class SentTensor:
-    """One of the tensors that a collective moves. parameter: whose gradient it is, or "". cell: that it comes from.
-    bytes: that a rank sends of it, as those of its collective's row."""
+    """One of the tensors that a collective sends. parameter: that of which it is the gradient, or "". cell: from which
+    it comes. bytes: sent by a rank for it, counted as in its collective's row."""
 
     parameter: str
     cell: str
@@ -51,8 +51,8 @@ class SentTensor:
 
 @dataclass(frozen=True)
 class CollectiveFact:
-    """A collective of a rank. outputs: types of its results. seconds: predicted; None if nothing tells. attributes:
-    those that change what it computes."""
+    """A collective of a rank. outputs: types of its results. seconds: predicted; None if unknown. attributes: those
+    that change its result."""
 
     row: CollectiveRow
     scope: str
@@ -64,8 +64,8 @@ class CollectiveFact:
 
 @dataclass
 class ScopeTotals:
-    """Sums over the nodes of one cell, their gradients included. sent: tensors that collectives take from here.
-    seconds: predicted, of every node by itself; None if the text says too little."""
+    """Sums over the nodes of one cell, with their gradients. sent: tensors of the cell that collectives send. seconds:
+    predicted, without overlap of nodes; None if unknown."""
 
     nodes: int = 0
     sent: int = 0
@@ -75,7 +75,7 @@ class ScopeTotals:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Predicted seconds of a step: all of it, what is computed, and the communication that nothing hides."""
+    """Predicted seconds of a step: in total, of computation, and of communication that is not hidden."""
 
     step: float
     compute: float
@@ -84,10 +84,10 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class RankFacts:
-    """What ranks of one kind do in a step; figures and names are of `ranks[0]`.
+    """The work of ranks of one kind in a step; figures and names are those of `ranks[0]`.
 
-    memory, times: None if the text does not say enough. idle: the part of a step in which their stage of a pipeline
-    does not work, None if there are no stages."""
+    memory, times: None if unknown. idle: the share of a step in which their stage of a pipeline does not work, None
+    without stages."""
 
     ranks: tuple[int, ...]
     operators: tuple[OperatorFact, ...]
@@ -100,14 +100,14 @@ class RankFacts:
 
     @cached_property
     def bytes_sent(self) -> int:
-        """Bytes that a rank sends in one step; in loops whose turns only the run counts those of one turn."""
+        """Bytes that a rank sends in one step; a loop with a length known only at run time counts as one iteration."""
         return sum(collective.row.bytes for collective in self.collectives)
 
 
 @dataclass(frozen=True)
 class TensorFact:
-    """An input, parameter or output: global type, type of a rank's slice, layout, how its first value is made, and the
-    operator that an output comes from; "" for what is not known."""
+    """An input, parameter or output: global type, type of a rank's slice, layout, the origin of its first value, and
+    the operator that computes an output; "" for unknown facts."""
 
     name: str
     kind: str
@@ -120,9 +120,11 @@ class TensorFact:
 
 @dataclass(frozen=True)
 class PlannedMemory:
-    """What a plan does for memory beside sharding operators: cells that are computed again, layouts of the parameters
-    that are stored otherwise than operators read them, and those of them that are gathered again. offload: what is kept
-    on the host."""
+    """Measures of a plan that save memory, beside the sharding of operators.
+
+    recompute: cells that are recomputed. parameters: layouts of parameters that are stored in another layout than
+    operators read. gather_again: those of them that are gathered again. offload: values that are stored on the host.
+    """
 
     recompute: Texts = ()
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -132,8 +134,8 @@ class PlannedMemory:
 
 @dataclass(frozen=True)
 class StageFacts:
-    """One stage of a pipeline. idle: the part of a step in which it does not work; keeps: micro-batches at most at
-    once; None if there is no schedule. operators: of one of its ranks."""
+    """One stage of a pipeline. idle: the share of a step in which it does not work; keeps: the most micro-batches it
+    holds at once; both None without a schedule. operators: of one of its ranks."""
 
     idle: float | None
     keeps: int | None
@@ -142,11 +144,11 @@ class StageFacts:
 
 @dataclass(frozen=True)
 class PipelineFacts:
-    """A network in several stages, as far as the folder has them.
+    """A network in several stages, limited to the stages in the folder.
 
     count: of stages. schedule: its name, and micro_batches, chunks: of all stages; "" and 0 if there is none. step:
-    predicted seconds with the waits of stages for each other, None without a schedule. stages: by their numbers.
-    borders: by (source, target) the messages of a step, and the bytes that a rank sends in them.
+    predicted seconds, including the waits between stages, None without a schedule. stages: by their numbers. borders:
+    by (source, target), the messages of a step, and the bytes that a rank sends in them.
     """
 
     count: int
@@ -160,11 +162,11 @@ class PipelineFacts:
 
 @dataclass(frozen=True)
 class CompileFacts:
-    """All that is known of one compile, dump or plan.
+    """All facts of one compile, dump or plan.
 
     name: as the user named it. layouts: of operators by their names in plans, a text for every operand; None if
-    nothing is known of them. kinds: of ranks; empty for a plan. foreign: MindSpore wrote it. memory: None if
-    nothing tells. pipeline: None of a network in one stage, and if nothing tells.
+    unknown. kinds: of ranks; empty for a plan. foreign: MindSpore wrote it. memory: None if unknown. pipeline: None for
+    a network in one stage, and if unknown.
     """
 
     name: str
@@ -180,25 +182,24 @@ class CompileFacts:
 
     @property
     def step(self) -> float | None:
-        """Predicted seconds of a step, those in which stages wait for each other among them; None if nothing
-        tells."""
+        """Predicted seconds of a step, including the waits between stages; None if unknown."""
         if self.pipeline is not None and self.pipeline.step is not None:
             return self.pipeline.step
         return max((kind.times.step for kind in self.kinds if kind.times is not None), default=None)
 
 
 def cell_of(scope: str) -> str:
-    """The scope of the forward nodes that a node belongs to: its own, or that of what it is the gradient of."""
+    """Return the forward scope of a node: its own, or that of the node of which it is the gradient."""
     return scope.removeprefix(GRADIENTS)
 
 
 FORWARD, BACKWARD, UPDATE = PHASES
 GRADIENTS, OPTIMIZER = "Gradients/", "/optimizer-"
-"""What begins the scopes of gradients, MindSpore's too, and what is in those of updates in MindSpore's dumps."""
+"""Prefix of the scopes of gradients, also in MindSpore, and a part of the scopes of updates in MindSpore's dumps."""
 
 
 def phase_of(node: Node) -> str:
-    """The phase that a node says; of MindSpore's nodes, which say none, the one that the scope tells."""
+    """Return the phase of a node; for nodes of MindSpore, which have none, it is derived from the scope."""
     if not isinstance(node.op, OpaqueOp) or node.phase != FORWARD:
         return node.phase
     if node.scope.startswith(GRADIENTS):

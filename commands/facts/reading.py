@@ -1,4 +1,4 @@
-"""Facts are read from what a user names: the folder of a compile, a text graph, a plan."""
+"""Reading of facts from a target of the user: the folder of a compile, a text graph, a plan."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ GRAPH = ".ir"
 
 
 def read_facts(path: Path, machine: Machine = H200) -> CompileFacts:
-    """The facts of a compile's folder, of a graph (`.ir`, MindSpore's too) or of a plan (`.toml`).
+    """Return the facts of a compile's folder, of a graph (`.ir`, also of MindSpore) or of a plan (`.toml`).
 
     Args:
-        path: of it. machine: times are predicted for it.
+        path: of the folder or file. machine: for which times are predicted.
 
     Raises:
         MspcError: it is none of them, or cannot be read.
@@ -58,8 +58,8 @@ def read_facts(path: Path, machine: Machine = H200) -> CompileFacts:
 
 
 def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
-    """The facts of a compile's folder. Ranks of one kind have equal programs but for ranks, groups and offsets: one of
-    them is read for all.
+    """Return the facts of a compile's folder. Programs of ranks of one kind are equal except for ranks, groups and
+    offsets, so that one of them is read for all.
 
     Raises:
         MspcError: it is no such folder, or damaged.
@@ -102,13 +102,13 @@ def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
 
 
 def planned_memory(plan: PlanFile) -> PlannedMemory:
-    """What the file of a plan says beside how operators are sharded."""
+    """Return the measures of a plan file that save memory."""
     stored = {name: str(layout) for name, layout in plan.parameters.items()}
     return PlannedMemory(plan.recompute, stored, plan.gather_again, plan.on_host)
 
 
 def _with_first_values(tensors: Iterable[TensorFact], program: Program) -> Iterator[TensorFact]:
-    """The tensors with how their first values are made: the initializer, or a digest of values in the file."""
+    """Yield the tensors with the origin of their first values: the initializer, or a digest of values in the file."""
     described = {str(entry.get("name")): entry["initial"] for entry in program.parameters if "initial" in entry}
     path = program.folder / WEIGHTS
     file = opened_weights(path) if os.path.exists(path) else None
@@ -123,7 +123,7 @@ def _with_first_values(tensors: Iterable[TensorFact], program: Program) -> Itera
 
 
 def _outputs(program: Program, last: GraphFacts) -> Iterator[TensorFact]:
-    """The outputs. last: of the graph that computes them."""
+    """Yield the outputs. last: facts of the graph that computes them."""
     results = last.graph.results
     for place, entry in enumerate(program.outputs):
         shape = entry.get("shape")
@@ -164,9 +164,9 @@ def _texts(layouts: Any) -> tuple[str, ...]:
 def pipeline_facts(
     graphs: Mapping[int, Graph], ranks: Mapping[int, RankFacts], machine: Machine
 ) -> PipelineFacts | None:
-    """The facts of a pipeline; None of one stage.
+    """Return the facts of a pipeline; None for one stage.
 
-    graphs, ranks: by a stage's number the program of the first kind of its ranks, and the facts of that kind.
+    graphs, ranks: by a stage's number, the program of the first kind of its ranks, and the facts of that kind.
     """
     count = max((int(graph.attrs.get(STAGES, 1)) for graph in graphs.values()), default=1)
     if count < 2:
@@ -195,12 +195,15 @@ def pipeline_facts(
 
 SCRIPT = ".py"
 SCRIPTS_OWN = CompileOptions()
-"""A script says all of its compile."""
+"""Options with which the script alone decides on its compile."""
 
 
 def is_script(target: str) -> bool:
-    """Whether a target is compiled: a script, a network in one ("net.py:Net(32)"), or one of PyTorch. What lies there
-    under the full name goes first: a folder is one whatever it is called. Raises MspcError as `parse_target`."""
+    """Return whether a target has to be compiled: a script, a network in one ("net.py:Net(32)"), or one of PyTorch.
+
+    An existing file or folder with the full name takes precedence: a folder is one whatever its name is. Raise
+    MspcError as `parse_target` does.
+    """
     if is_imported(Path(target)):
         return True
     if os.path.isdir(target):
@@ -210,14 +213,15 @@ def is_script(target: str) -> bool:
 
 
 def file_of(target: str) -> Path:
-    """The folder or file that a target names, of a network the script that has it."""
+    """Return the folder or file of a target; for a network, the script that contains it."""
     parsed = Path(target) if os.path.exists(target) else parse_target(target)
     return parsed if isinstance(parsed, Path) else parsed.path
 
 
 @contextmanager
 def compiled_folder(target: str, options: CompileOptions) -> Generator[Path]:
-    """The folder of a script's compile, which is gone behind the `with`. Raises MspcError as `compile_target`."""
+    """Yield the folder of a script's compile, which is deleted after the `with`. Raise MspcError as `compile_target`
+    does."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "graphs"
         compile_target(target, replace(options, out=folder, loudness=options.loudness.of_part()))
@@ -225,7 +229,7 @@ def compiled_folder(target: str, options: CompileOptions) -> Generator[Path]:
 
 
 def target_facts(target: str, options: CompileOptions = SCRIPTS_OWN, machine: Machine = H200) -> CompileFacts:
-    """The facts of a file or folder as `read_facts`, or of a script or a named network, compiled and forgotten.
+    """Return the facts of a file or folder as `read_facts` does, or of a script or a network, compiled temporarily.
 
     Raises:
         MspcError: it cannot be read or compiled.
@@ -237,7 +241,7 @@ def target_facts(target: str, options: CompileOptions = SCRIPTS_OWN, machine: Ma
 
 
 def check_used(targets: tuple[str, ...], options: CompileOptions) -> None:
-    """Raise MspcError if options say how scripts are compiled, and no target is one."""
+    """Raise MspcError if options for the compile of scripts are given, and no target is a script."""
     given = [
         name
         for name, value in (

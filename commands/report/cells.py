@@ -1,4 +1,4 @@
-"""A summary has rows by kind of cell: this module says which kinds have one, in which order, under which names."""
+"""Rows of a summary by kind of cell: selection, order and names of the kinds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mspc.commands.report.tables import ELLIPSIS, clipped
 
 MOST_KINDS = 14
 LONGEST_NAME = 30
-"""Characters of the name of a kind of cell."""
+"""Most characters in the name of a kind of cell."""
 OUTSIDE = "-"
-"""What no cell holds: the optimizer, a function of the script."""
+"""Name for work outside of cells: the optimizer, a function of the script."""
 
 
 def most_expensive_kinds(kinds: Iterable[str], weight: Callable[[str], tuple[int, ...]]) -> list[str]:
-    """The kinds once, as they come; if there are more than MOST_KINDS those of most weight first."""
+    """Return the distinct kinds in order; if there are more than MOST_KINDS, those of largest weight come first."""
     found = [*dict.fromkeys(kinds)]
     if len(found) <= MOST_KINDS:
         return found
@@ -24,8 +24,10 @@ def most_expensive_kinds(kinds: Iterable[str], weight: Callable[[str], tuple[int
 
 
 def named_cells(kinds: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
-    """Where all the kinds lie (" in Default/network", or ""), and each with the name that is shown: the first
-    MOST_KINDS as a tree, those inside of others below them, then the rest as another."""
+    """Return the common path of all kinds (" in Default/network", or ""), and each kind with its displayed name.
+
+    The first MOST_KINDS are a tree, each kind below the one that contains it; the rest is a second tree.
+    """
     order = {name: place for place, name in enumerate(kinds)}
     top = os.path.commonpath([kind for kind in kinds if kind]) if any(kinds) else ""
     top = os.path.dirname(top) if top in kinds else top
@@ -35,7 +37,7 @@ def named_cells(kinds: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _short(name: str) -> str:
-    """A name in LONGEST_NAME characters: of a path its last part, which tells more than where it begins."""
+    """Return a name in LONGEST_NAME characters. A path is cut to its last part, which identifies it best."""
     if len(name) > LONGEST_NAME and "/" in name:
         indent = name[: len(name) - len(name.lstrip())]
         name = f"{indent}{ELLIPSIS}/{name.rpartition('/')[2]}"
@@ -43,14 +45,14 @@ def _short(name: str) -> str:
 
 
 def _place(kind: str, order: dict[str, int]) -> tuple[int, ...]:
-    """Sorts a kind below those that it lies in: the first places of its ancestors, then its own."""
+    """Return a key that sorts a kind after its ancestors: their first positions, then its own."""
     parts = kind.split("/")
     ancestors = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
     return tuple(min(p for k, p in order.items() if k == a or k.startswith(f"{a}/")) for a in ancestors)
 
 
 def _tree(kinds: Sequence[str], top: str) -> list[tuple[str, str]]:
-    """The kinds with the names that are shown: indented, without those of the last one that holds it."""
+    """Return the kinds with their displayed names: indented, without the path of the nearest ancestor listed."""
     shown: list[tuple[str, str]] = []
     above: list[str] = []
     for kind in kinds:

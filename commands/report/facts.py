@@ -1,4 +1,4 @@
-"""These classes hold what the table of a compile says: operators, parameters, collectives, totals."""
+"""Data of the table of a compile: operators, parameters, collectives, totals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mspc.ops.control.regions import Times
 
 MOST_LINES = 3
-"""Lines of the script that are named for an operator that a GPU has no kernel for."""
+"""Most lines of the script that are listed for an operator without a GPU kernel."""
 STRUCTURAL = (Depend, MakeTuple, TupleGetItem, TupleGetItems, Collective, LayoutChange)
 
 Shape = tuple[int, ...]
@@ -32,8 +32,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """A forward operator: its strategy, one tuple per input, where that came from, the cells around it, and how often a
-    step runs it, as `Times.text` has it: "" of what runs once."""
+    """A forward operator: its strategy, one tuple per input, the origin of that, the cells around it, and how often a
+    step runs it, in the form of `Times.text`: "" if it runs once."""
 
     operator: str
     instance: str
@@ -58,11 +58,11 @@ class ParameterRow:
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """A collective of one rank: its group, the bytes that the rank sends in one step, why it is there, and the cells
-    around it.
+    """A collective of one rank: its group, the bytes that the rank sends in one step, its reason, and the cells around
+    it.
 
-    runs: how often a step runs it. a_turn: only the run counts the turns of a loop around it; `runs` and `bytes` are
-    those of one turn. times: as of `OperatorRow`.
+    runs: how often a step runs it. a_turn: the number of iterations of a loop around it is known only at run time;
+    `runs` and `bytes` are those of one iteration. times: as in `OperatorRow`.
     """
 
     operator: str
@@ -80,7 +80,7 @@ class CollectiveRow:
 
 @dataclass(frozen=True)
 class SliceRow:
-    """A slice that the compiler inserted: what a rank holds before and after, and why; nothing is sent."""
+    """A slice that the compiler inserted, without communication: a rank's shape before and after, and the reason."""
 
     shape: Shape
     slice: Shape
@@ -91,8 +91,8 @@ class SliceRow:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums for one rank and one step. peak_bytes: all memory that a planned step takes. runs: of operators, where loops
-    run them several times. bytes_a_turn: sent in turns of loops that only the run counts, none of `bytes_sent`."""
+    """Sums for one rank and one step. peak_bytes: all memory of a planned step. runs: of operators, with repetitions in
+    loops. bytes_a_turn: sent in one iteration of loops with a length known only at run time; not in `bytes_sent`."""
 
     operators: int
     collectives: int
@@ -105,9 +105,9 @@ class Totals:
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """Bytes of a rank's planned step, see `MemoryPlan`. step: all that is neither parameter, input nor constant; never
-    less than `lower_bound`. gradients, activations, temporary: the most of each that is alive at once, see
-    `runtime.memory_classes`. states_on_host, values_on_host: in the memory of the host, and in none of the others."""
+    """Bytes of a rank's planned step, see `MemoryPlan`. step: all except parameters, inputs and constants; never less
+    than `lower_bound`. gradients, activations, temporary: the most of each that is alive at once, see
+    `runtime.memory_classes`. states_on_host, values_on_host: in host memory, not contained in the others."""
 
     weights: int
     states: int
@@ -128,7 +128,7 @@ class MemoryRow:
 
 @dataclass
 class PlainRow:
-    """Nodes of one operator that a GPU has no kernel for: how many there are, and the first lines they come from."""
+    """Nodes of one operator without a GPU kernel: their number, and their first source lines."""
 
     operator: str
     nodes: int
@@ -142,7 +142,7 @@ class PlainRow:
 
 @dataclass
 class Report:
-    """The complete table. `rank` is the rank whose collectives and sizes are listed. without_kernels: for a GPU."""
+    """The complete table. rank: that of the listed collectives and sizes. without_kernels: for a GPU."""
 
     compile_id: str
     mode: str
@@ -162,7 +162,7 @@ class Report:
 
 
 def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
-    """The report of a compile; `graph` is the execute graph of `rank`."""
+    """Return the report of a compile; `graph` is the execute graph of `rank`."""
     ran = ran_nodes(graph)
     collectives = [collective_row(node, times) for node, times in ran if isinstance(node.op, Collective)]
     parameters = [_parameter(parameter) for parameter in graph.parameters]
@@ -201,7 +201,7 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
 
 
 def without_kernels(graph: Graph) -> list[PlainRow]:
-    """What runs through CuPy on a GPU, the most frequent operators first."""
+    """Return the operators that run through CuPy on a GPU, the most frequent first."""
     found: dict[str, list[str]] = {}
     for node in _all_nodes(graph):
         if node.regions or not isinstance(node.op, Op) or isinstance(node.op, STRUCTURAL):
@@ -217,7 +217,7 @@ def _all_nodes(program: Graph) -> Iterator[Node]:
 
 
 def memory_row(plan: MemoryPlan) -> MemoryRow:
-    """The figures of a plan."""
+    """Return the figures of a plan."""
     return MemoryRow(
         plan.weights, plan.states, plan.inputs, plan.constants,
         plan.arena, plan.lower_bound, plan.gradients, plan.activations, plan.temporary,
@@ -226,7 +226,7 @@ def memory_row(plan: MemoryPlan) -> MemoryRow:
 
 
 def ran_nodes(program: Graph) -> list[tuple[Node, Times | None]]:
-    """Every node of a program and of its graphs, and how often a step runs it; None of a program without loops."""
+    """Return every node of a program and of its graphs, and how often a step runs it; None if no node has regions."""
     if not any(node.regions for node in program.nodes):
         return [(node, None) for node in program.nodes]
     from mspc.ops.control.regions import nodes_with_times
@@ -258,7 +258,7 @@ def _parameter(parameter: Parameter) -> ParameterRow:
 
 
 def collective_row(node: Node, times: Times | None = None) -> CollectiveRow:
-    """What a table says of a collective that a step runs so often, once with None."""
+    """Return the row of a collective. times: how often a step runs it, None for once."""
     runs = 1 if times is None else times.count
     return CollectiveRow(
         node.op.name,
@@ -287,7 +287,7 @@ def _slice(node: Node) -> SliceRow:
 
 
 def source_line(frames: Frames) -> str:
-    """`net.py:45`, of the innermost line of the user's own files if there is one."""
+    """Return `net.py:45`, the innermost line in the user's own files, else the innermost line; "" without frames."""
     for frame in frames:
         if not frame.file.startswith("mspc/"):
             return f"{frame.file}:{frame.line}"

@@ -1,4 +1,4 @@
-"""Tables become a page of their own: one file that loads nothing and runs nothing, whatever its cells contain."""
+"""Tables as a page: one file that loads nothing and runs nothing, whatever its cells contain."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from html import escape
 from mspc.commands.report.tables import TextTable
 
 SHORT = 24
-"""Characters up to which a column's cells stay in one line."""
+"""Most characters of cells in a column without line breaks."""
 _UNBREAKABLE = re.compile(rf"\([\d, -]{{,{SHORT}}}\)|\[[\d, -]{{,{SHORT}}}\]|->|[\w.]+(?:-[\w.*]+)+")
-"""What has a place for a break and none to be made there: shapes, layouts, arrows, names of cells."""
+"""Texts that a browser could break but must not: shapes, layouts, arrows, names of cells."""
 _STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --text: #1b1f24; --quiet: #5b6470; --edge: #d5d9e0; --panel: #f6f7f9;
         --accent: #0b57d0 }
@@ -46,7 +46,7 @@ tbody tr:hover { background: var(--panel) }
 
 
 def page(title: str, lines: Sequence[str], tables: Sequence[TextTable]) -> str:
-    """The text of a page: its title, paragraphs, tables. All of them are text, never markup."""
+    """Return the text of a page with a title, paragraphs and tables. All arguments are text, never markup."""
     body = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(line)}</p>" for line in lines)]
     if len(tables) > 1:
         places = (f'<a href="#table-{i}">{escape(table.title)}</a>' for i, table in enumerate(tables))
@@ -73,14 +73,14 @@ def _table(number: int, table: TextTable) -> Iterator[str]:
 
 
 def _kind(table: TextTable, column: int) -> str:
-    """The style of a column's cells: numbers are on the right, short texts in one line."""
+    """Return the style of a column's cells: numbers are right-aligned, short texts do not wrap."""
     if column in table.numbers:
         return ' class="number"'
     return ' class="short"' if all(len(row[column]) <= SHORT for row in table.rows) else ""
 
 
 def _row(element: str, kinds: Sequence[str], texts: Sequence[str]) -> str:
-    """Paths and lists may continue in the next line."""
+    """Return a row of a table; paths and lists in its cells may wrap."""
     cells = [
         f"<{element}{kind}>{_breakable(text)}</{element}>"
         for kind, text in zip(kinds, texts, strict=True)
@@ -89,8 +89,7 @@ def _row(element: str, kinds: Sequence[str], texts: Sequence[str]) -> str:
 
 
 def _breakable(text: str) -> str:
-    """Text that continues in the next line behind a slash or a space; a shape, a short name and an arrow stay in
-    one."""
+    """Return the markup of a text that wraps after a slash or a space, but not in shapes, short names and arrows."""
     words: list[str] = []
     at = 0
     for found in _UNBREAKABLE.finditer(text):

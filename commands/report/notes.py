@@ -1,4 +1,4 @@
-"""What a plan does so that ranks hold less, as notes below a table of plans have it."""
+"""Notes below a table of plans: the measures of a plan that save memory, missing rates, doubtful measurements."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from mspc.ir.text.families import each_of_cells
 from mspc.ir.types import dtype_of
 
 NAMED = 3
-"""Cells that a note lists."""
+"""Most cells that a note lists."""
 
 
 def memory_notes(
     recompute: Sequence[str], cut_further: int, gathered_again: int = 0, offload: Sequence[str] = (),
     offload_states: bool = False,
 ) -> Iterator[str]:  # fmt: skip
-    """recompute, offload: cells that are computed again, or of which values are on the host, equal ones in a row as one
-    or one by one. cut_further: parameters that are stored in smaller slices than operators read. gathered_again: those
-    of them that gradients gather again. offload_states: states of optimizers are on the host."""
+    """Yield notes on the memory-saving measures of a plan.
+
+    recompute, offload: cells that are recomputed, or for which values are on the host; equal ones in a row may be one
+    entry. cut_further: parameters stored in smaller slices than operators read. gathered_again: those of them that
+    gradients gather again. offload_states: optimizer states are on the host.
+    """
     if recompute:
         yield f"computes {_counted(recompute)} again: {_listed(recompute)}"
     if offload_states:
@@ -43,7 +46,7 @@ def _listed(cells: Sequence[str]) -> str:
 
 
 def missing_rate_notes(missing: Iterable[MissingRate], machine: Machine) -> list[str]:
-    """A note for every kind of work on an element type that takes the rates of another one."""
+    """Return a note for every kind of work on a dtype that uses the rates of another one."""
     notes: list[str] = []
     for each in missing:
         other = stand_in(machine, each)
@@ -56,11 +59,11 @@ def missing_rate_notes(missing: Iterable[MissingRate], machine: Machine) -> list
 
 
 LISTED = 5
-"""Doubts that are listed."""
+"""Most doubts that are listed."""
 
 
 def doubts_text(what: str, doubts: Sequence[str], do: str) -> str:
-    """A warning with the reasons. what: is not to be believed. do: what would help."""
+    """Return a warning with its reasons. what: the unreliable result. do: the advice."""
     more = len(doubts) - LISTED
     listed = [f"  note: {why}" for why in [*doubts[:LISTED], *([f"and {more} more"] if more > 0 else [])]]
     head = f"warning: {what} is not to be believed: the machine was busy, or ranks shared its cores"

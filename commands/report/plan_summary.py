@@ -1,4 +1,4 @@
-"""A plan in a sentence of the field's words, and the best usual one that fits beside it."""
+"""A plan in one sentence of common terms, next to the best usual plan that fits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ TERA = 1e12
 
 @dataclass(frozen=True)
 class _Plan:
-    """What rows of either table have. stages, schedule, micro_batches: of a pipeline; 1, "" and 0 without one."""
+    """The columns that both tables of plans share. stages, schedule, micro_batches: of a pipeline; 1, "" and 0 without
+    one."""
 
     name: str
     ranks: int
@@ -46,8 +47,8 @@ class _Plan:
 
 
 def summary_lines(rows: Sequence[PlanResult | StageRow], machine: Machine) -> list[str]:
-    """The first row and, where that is the search's, the first usual one: rows are of one number of ranks, the fastest
-    first, and fit into the memory that is there."""
+    """Return a line for the first row and, if that is the search's, one for the first usual plan. rows: plans for one
+    number of ranks that fit into memory, the fastest first."""
     plans = [_plan_of(row) for row in rows]
     usual = [plan for plan in plans if plan.name != SEARCH][:1]
     shown = plans[:1] if plans[:1] == usual else [*plans[:1], *usual]
@@ -84,7 +85,7 @@ def _words(plan: _Plan) -> str:
 
 
 def _context_words(d: Degrees) -> str:
-    """How ranks that share the text carry attention out."""
+    """Return the method of context parallel attention in parentheses; "" without context parallelism."""
     if d.context == 1:
         return ""
     rest = d.context // d.heads
@@ -112,8 +113,8 @@ PICTURES, TABLE = (".svg", ".txt"), ".csv"
 
 
 def check_picture(path: Path, machine: str = "", keep_more: int = 0) -> None:
-    """Raises MspcError if a file is to be written in a form that there is not, there is no such machine, or more is
-    to be kept where no order is written."""
+    """Raise MspcError if the file's format or the machine does not exist, or if `keep_more` is set and no order is
+    written."""
     machine_of(machine)
     if path.suffix not in (*PICTURES, TABLE):
         raise MspcError(f"--schedule {path}: its name ends in none of {', '.join((*PICTURES, TABLE))}")
@@ -122,10 +123,11 @@ def check_picture(path: Path, machine: str = "", keep_more: int = 0) -> None:
 
 
 def write_picture(compiled: Compiled, path: Path, machine: str = "", keep_more: int = 0) -> list[str]:
-    """Write the timeline, by the times of a machine (its name or its file), in the form that the file's name asks for;
-    as a table the quickest order of the same work that is found, in which stages keep at most `keep_more` micro-batches
-    of chunks beyond their schedule's. Notes on the times.
-    Raises MspcError as `stage_times` does, and where the file cannot be written."""
+    """Write the timeline, with the times of a machine (its name or its file), in the format of the file's suffix.
+
+    A table has the fastest order of the same work that is found, in which stages hold at most `keep_more` micro-batches
+    of chunks more than in their schedule. Return notes on the times.
+    Raise MspcError as `stage_times` does, and if the file cannot be written."""
     config = compiled.config
     graphs = [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
     rates = machine_of(machine)

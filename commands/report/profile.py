@@ -1,6 +1,6 @@
-"""This module makes the tables of `mspc run --profile`: the most expensive nodes, and memory.
+"""Tables of `mspc run --profile`: the most expensive nodes, and memory.
 
-Equal nodes of repeated layers are one row, and a result of several tensors is summed up: the trace has every node.
+Equal nodes of repeated layers are one row, and a result of several tensors is summarized; the trace has every node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LISTED = 10
 
 
 def show_profile(gathered: Gathered) -> None:
-    """Print what the times of a run say, on rank 0."""
+    """Print the tables and sums of a run's times on rank 0, or a warning if there are none."""
     executor = gathered.executor
     if executor is None or not gathered.steps[0]:
         why = "a first step on the CPU prepares, run 2 or more"
@@ -41,7 +41,7 @@ def show_profile(gathered: Gathered) -> None:
 
 
 def cost_table(steps: Sequence[Sequence[NodeTiming]], first: int, executor: Any) -> TextTable:
-    """Return the most expensive nodes of one rank. first: number of the first of the steps. executor: that ran them."""
+    """Return the most expensive nodes of one rank. first: number of the first step. executor: that ran the steps."""
     last = first + len(steps) - 1
     which = f"steps {first} to {last}" if last > first else f"step {first}"
     kind = "the first graph that trains" if executor.trains else "the first graph; none trains"
@@ -95,7 +95,7 @@ def _tensors(result: Type) -> list[TensorType]:
 
 
 def memory_table(executor: Any) -> TextTable:
-    """Memory of a GPU: what was planned beside what is in use."""
+    """Return the table of a GPU's memory: planned bytes and bytes in use."""
     parts = executor.memory()
     device = executor.device
     rows = [*parts.items(), ("planned together", sum(parts.values()))]

@@ -1,4 +1,4 @@
-"""`mspc verify --scale` prints what was compared, how the sizes became smaller, and the verdict."""
+"""Output of `mspc verify --scale`: the compared values, the reduced sizes, and the verdict."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mspc.verify.scale.proof import STEPS, ScaleProof
 from mspc.verify.scale.rank_kinds import RankKind
 
 MOST = 12
-"""Rows of values that differ which are printed."""
+"""Most rows of differing values that are printed."""
 FEW_RANKS = 6
 
 
 @dataclass(frozen=True)
 class ProofRun:
-    """How something was proved. seed: of all values. seconds: that all of it took. notes: for the user. compile_id: of
-    the folder, "" of a script."""
+    """Circumstances of a proof. seed: of all values. seconds: total duration. notes: for the user. compile_id: of the
+    folder, "" for a script."""
 
     seed: int
     seconds: float
@@ -82,7 +82,7 @@ def _show(found: ScaleProof, wrong: Sequence[Compared], seed: int) -> None:
 
 
 def _by_size(found: ScaleProof) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]]:
-    """Names of tensors by how they are and how small they became."""
+    """Return the names of tensors by their (real shape, reduced shape)."""
     by_size: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
     for name, pair in found.sizes.items():
         if len(pair[0]) > 1:
@@ -115,7 +115,7 @@ def _told(found: ScaleProof) -> list[str]:
 
 
 def told_nodes(found: ScaleProof) -> list[tuple[int, RankKind, Node]]:
-    """(rank, its kind, node) of what the message is about."""
+    """Return (rank, its kind, node) of the nodes that the message reports."""
     if found.odd is not None:
         return [(found.odd.kind.ranks[0], found.odd.kind, found.odd.node)]
     if found.first is not None:
@@ -140,7 +140,7 @@ def _frames(found: ScaleProof) -> Any:
 
 
 def _where(node: Node) -> dict[str, str]:
-    """Where a node is in the script and in the network."""
+    """Return the position of a node in the script and its scope in the network."""
     return {"place": str(node.frames[0]) if node.frames else "", "scope": node.scope}
 
 

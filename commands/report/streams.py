@@ -1,4 +1,4 @@
-"""The standard streams of a command may be closed, full or no longer read; they then end it without a traceback."""
+"""Standard streams of a command. If they are closed, full or no longer read, the command ends without a traceback."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from mspc.ir.text.limits import number_of
 
 
 class StandardOut(io.TextIOWrapper):
-    """Stdout that remembers why it could not be written. lost: the error, None as long as all is well."""
+    """Stdout that records why it could not be written. lost: the error, None without one."""
 
     lost: OSError | None = None
 
     def write(self, text: str, /) -> int:
-        """As any stream. Raises OSError."""
+        """Write as any stream, and record and raise an OSError."""
         with self._remembered():
             return super().write(text)
 
     def flush(self) -> None:
-        """As any stream. Raises OSError."""
+        """Flush as any stream, and record and raise an OSError."""
         with self._remembered():
             super().flush()
 
@@ -39,7 +39,7 @@ class StandardOut(io.TextIOWrapper):
 
 
 def run_guarded(command: Callable[[], Any]) -> int:
-    """Run a command of this process and give its exit status; nothing is left in stdout's buffer."""
+    """Run a command in this process and return its exit status; stdout's buffer is empty afterwards."""
     _fill_gaps()
     out = _guarded_stdout()
     status = 0
@@ -64,21 +64,21 @@ def run_guarded(command: Callable[[], Any]) -> int:
 
 
 def complain(text: str) -> None:
-    """Write a message to stderr; where that cannot be written, the exit status has to do."""
+    """Write a message to stderr. If stderr cannot be written, only the exit status reports the error."""
     with contextlib.suppress(OSError):
         print(shown(text, lines=True), file=sys.stderr, flush=True)
 
 
 def complain_of(error: MspcError) -> None:
-    """Write an error to stderr, in lines as wide as the terminal where that is one."""
+    """Write an error to stderr, in lines as wide as the terminal if it is one."""
     complain(error.render(terminal_columns(sys.stderr)))
 
 
 def terminal_columns(stream: Any) -> int | None:
-    """Return the width of the terminal that `stream` writes to, None if it is no terminal.
+    """Return the width of the terminal to which `stream` writes, None if it is no terminal.
 
-    The stream itself is asked, not `sys.__stdout__`: a pipe or another terminal may be there. mpirun gives its ranks
-    terminals of its own making, whose width says nothing.
+    The width is that of the stream itself, not of `sys.__stdout__`, which may be a pipe or another terminal. The
+    terminals that mpirun creates for its ranks have no meaningful width.
     """
     if not is_terminal(stream):
         return None
@@ -91,7 +91,7 @@ MOST_COLUMNS = 1 << 16
 
 
 def columns_setting() -> int | None:
-    """Return the width that COLUMNS asks for, None if it is no positive number."""
+    """Return the width that COLUMNS sets, None if it is no positive number."""
     return number_of(os.environ.get("COLUMNS", ""), MOST_COLUMNS) or None
 
 
@@ -105,9 +105,9 @@ def is_terminal(stream: Any) -> bool:
 
 
 def _fill_gaps() -> None:
-    """Put something in the place of closed streams: a file that is opened later must not take their numbers.
+    """Replace closed streams, so that a file that is opened later does not get their file descriptors.
 
-    Stdin then cannot be read and stdout not be written, which is told where it is tried; stderr is dropped.
+    Reading such a stdin, or writing such a stdout, then fails with an error; stderr is dropped.
     """
     for number, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -126,7 +126,7 @@ def _fill_gaps() -> None:
 
 
 def _guarded_stdout() -> StandardOut | None:
-    """Return stdout with a guard, None if another object replaces it. Characters outside its encoding are escaped.
+    """Return a guarded stdout, None if another object has replaced it. Characters outside its encoding are escaped.
 
     `sys.__stdout__` becomes the guarded stream too: the old object is detached, and scripts that write to it, or ask it
     for the terminal's size as `shutil` does, would fail.
@@ -151,7 +151,7 @@ def _status_of(stop: SystemExit) -> int:
 
 
 def _give_up(out: StandardOut) -> None:
-    """Let what is still in the buffer go to nowhere, so that the end of the process has nothing to complain about."""
+    """Discard the remaining buffer, so that the end of the process reports no second error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

@@ -1,6 +1,6 @@
-"""The table of a compile fits one screen: a row for every kind of layer, and the most expensive collectives.
+"""Summary of a compile that fits one screen: a row for every kind of layer, and the most expensive collectives.
 
-How many lines it has does not depend on how many layers a network has.
+The number of its lines does not depend on the number of layers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from mspc.commands.report.tables import (
 
 MOST_COLLECTIVES = 10
 MOST_LINES = 4
-"""Source lines that are named of the slices that were inserted."""
+"""Most source lines that are listed for inserted slices."""
 MOST_NOTES = 4
 LEAST_STRATEGIES = 22
-"""Characters at least of the column that says how operators are sharded."""
+"""Least width, in characters, of the column with the strategies of operators."""
 
 
 def print_summary(report: Report, folder: Path) -> None:
-    """The table of a compile where it fits a screen, else its summary."""
+    """Print the table of a compile if it fits a screen, else its summary."""
     if fits_screen([table for table in report_tables(report) if table.rows]):
         print_report(report, folder)
         return
@@ -64,8 +64,8 @@ def print_summary(report: Report, folder: Path) -> None:
 
 
 def kinds_table(report: Report) -> TextTable:
-    """A row for every kind of cell, those inside of others below them; if there are too many the ones that send most
-    come first, then those with most operators."""
+    """Return a row for every kind of cell, below the kind that contains it. If there are too many, the kinds that send
+    most come first, then those with most operators."""
     operators = alike(report.operators, lambda row: layer_kind(row.scope))
     sent = alike(report.collectives, lambda row: layer_kind(row.scope.removeprefix(GRADIENTS)))
     numbers = {name: sum(row.bytes for row in rows) for name, rows in sent.items()}
@@ -120,12 +120,12 @@ def _reason(those: Sequence[CollectiveRow]) -> str | None:
 
 
 def _times(those: Sequence[CollectiveRow]) -> str:
-    """How often those that are alike run in a step."""
+    """Return, as text, how often equal collectives run in a step or in an iteration of a loop."""
     return f"{sum(row.runs for row in those)}{' an iteration' if those[0].a_turn else ''}"
 
 
 def _strategies(operators: list[OperatorRow]) -> list[str]:
-    """How the operators of a kind are sharded, those with most operands first: they decide most."""
+    """Return the distinct strategies of a kind's operators, those with most operands first: they matter most."""
     texts: dict[str, int] = {}
     for row in operators:
         if any(part > 1 for shards in row.strategy for part in shards):
@@ -135,7 +135,7 @@ def _strategies(operators: list[OperatorRow]) -> list[str]:
 
 
 def _listed(texts: list[str], width: int) -> str:
-    """As many of the texts as the width takes, one at least, and how many more there are."""
+    """Return as many of the texts as fit into the width, at least one, and the number of the others."""
     for count in range(len(texts), 0, -1):
         more = f" +{len(texts) - count}" if count < len(texts) else ""
         found = ", ".join(texts[:count]) + more

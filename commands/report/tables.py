@@ -1,4 +1,4 @@
-"""This module prints tables: as wide as the terminal, with bold headings there; as JSON on request."""
+"""Printing of tables: as wide as the terminal and with bold headings on one; as JSON on request."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mspc.ir.files.atomic_writing import check_writable, write_atomically
 from mspc.ir.late_dataclass import dataclass
 
 OTHERWISE = 100
-"""Characters of a line if there is no terminal and COLUMNS does not say, so that pipes get the same text always."""
+"""Width of a line without a terminal and without COLUMNS, so that pipes always get the same text."""
 REPORT_VERSION = 1
-"""Version of the form of reports. It grows if a field goes or changes its meaning, not if one is added."""
+"""Version of the format of reports. It increases if a field is removed or changes its meaning, not if one is added."""
 BOLD, PLAIN = "\033[1m", "\033[0m"
 
 
@@ -35,30 +35,30 @@ def print_table(table: TextTable) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print a line to stdout; a terminal gets it broken at spaces, all else as it is."""
+    """Print a line to stdout, wrapped at spaces on a terminal and unchanged otherwise."""
     text = shown(text)
     print("\n".join(broken(text, line_width())) if is_terminal(sys.stdout) else text)
 
 
 def line_width() -> int:
-    """Characters of a line of stdout."""
+    """Return the width of a line of stdout in characters."""
     return terminal_columns(sys.stdout) or columns_setting() or OTHERWISE
 
 
 def _colours() -> bool:
-    """Whether escape codes may be printed: a terminal that knows them, and nobody has turned them off."""
+    """Return whether escape codes may be printed: stdout is a terminal that supports them, and NO_COLOR is unset."""
     return is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def check_json(path: Path | None) -> None:
-    """Find out before the work whether `write_json` can write there. Raises MspcError if it cannot."""
+    """Check before the work that `write_json` can write to a path. Raise MspcError if it cannot."""
     if path is not None and path != Path("-"):
         check_writable(path, "--json")
 
 
 def write_report(path: Path, command: str, content: Mapping[str, Any], status: int = 0) -> None:
-    """Write the report of a command as JSON: an object with the version of the form, the command and its exit status,
-    and then the command's own fields.
+    """Write the report of a command as JSON: an object with the version of the format, the command, its exit status,
+    and the command's own fields.
 
     Raises:
         MspcError: the file cannot be written.
@@ -67,7 +67,7 @@ def write_report(path: Path, command: str, content: Mapping[str, Any], status: i
 
 
 def write_json(content: Any, path: Path) -> None:
-    """Write `content` as JSON; `-` is stdout. The reports of commands are written by `write_report`.
+    """Write `content` as JSON; `-` is stdout. `write_report` writes the reports of commands.
 
     Raises:
         MspcError: the file cannot be written.
@@ -82,9 +82,9 @@ def write_json(content: Any, path: Path) -> None:
 GAP = "  "
 INDENT = 4
 NARROWEST = 40
-"""A table is laid out for this width at least."""
+"""Least width for which a table is laid out."""
 LEAST = 8
-"""Characters to which a column is narrowed at most."""
+"""Least width to which a column is narrowed."""
 _TUPLE = re.compile(r"\([\d, -]*\)")
 _MARK = re.compile(r"[-./:,_)\]]")
 
@@ -93,8 +93,8 @@ _MARK = re.compile(r"[-./:,_)\]]")
 class TextTable:
     """Rows of text under headings.
 
-    numbers: indexes of the columns that are set to the right, and are never broken. below: indexes of the columns that
-    go below their rows where the width is not enough, the first one first.
+    numbers: indexes of the columns that are right-aligned and never wrapped. below: indexes of the columns that are
+    moved below their rows if the width is too small, in this order.
     """
 
     title: str
@@ -118,7 +118,7 @@ class Fitted:
 
 
 def fit(table: TextTable, width: int) -> Fitted:
-    """The table in lines of at most `width` characters, NARROWEST at least; numbers and the title may be wider."""
+    """Return the table in lines of at most max(width, NARROWEST) characters; numbers and the title may be wider."""
     width = max(width, NARROWEST)
     table = replace(table, title=shown(table.title, lines=True), rows=[tuple(map(shown, row)) for row in table.rows])
     inside = list(range(len(table.columns)))
@@ -136,9 +136,9 @@ def fit(table: TextTable, width: int) -> Fitted:
 
 
 def broken(text: str, width: int) -> list[str]:
-    """`text` in lines of at most `width` characters, broken at spaces, else behind punctuation, else anywhere.
+    """Return `text` in lines of at most `width` characters, broken at spaces, else after punctuation, else anywhere.
 
-    A tuple of numbers stays in one piece where it can. What was broken at no space reads on without one.
+    A tuple of numbers stays in one piece if possible. A break without a space adds no character.
     """
     lines: list[str] = []
     while len(text) > width:
@@ -164,25 +164,25 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _narrowed(widths: list[int], fixed: Sequence[bool], width: int) -> list[int]:
-    """The widths, the widest of those that are not fixed reduced to one common width until all fit."""
+    """Return the widths, with the widest that are not fixed reduced to one common width until all fit."""
     free = [i for i, stays in enumerate(fixed) if not stays]
     most = max((widths[i] for i in free), default=0)
     while most > LEAST and _total([w if fixed[i] else min(w, most) for i, w in enumerate(widths)]) > width:
         most -= 1
     found = [w if fixed[i] else min(w, most) for i, w in enumerate(widths)]
-    for i in free:  # what rounding has left goes to the columns that were narrowed
+    for i in free:  # space left by rounding goes to the narrowed columns
         found[i] += max(0, min(widths[i] - found[i], width - _total(found)))
     return found
 
 
 def _below(row: Sequence[str], below: Sequence[int], width: int) -> list[str]:
-    """The lines under a row; a cell that says nothing has none."""
+    """Return the lines below a row; an empty cell has none."""
     cells = [row[index] for index in below if row[index] not in ("", "-")]
     return [" " * INDENT + line for cell in cells for line in broken(cell, width - INDENT)]
 
 
 def _row(table: TextTable, row: Sequence[str], inside: Sequence[int], widths: Sequence[int]) -> list[str]:
-    """The lines of one row; the last column is not padded."""
+    """Return the lines of one row; the last column is not padded."""
     cells = [broken(row[i], w) for i, w in zip(inside, widths, strict=True)]
     lines: list[str] = []
     for number in range(max(map(len, cells), default=1)):
@@ -196,24 +196,24 @@ def _row(table: TextTable, row: Sequence[str], inside: Sequence[int], widths: Se
 
 
 ALL = "--all"
-"""The option that shows what was left out."""
+"""The option that shows omitted rows."""
 ELLIPSIS = "..."
 SCREEN = 40
-"""Lines of tables that are printed with every row."""
+"""Most lines of tables that are printed with every row."""
 Entry = TypeVar("Entry")
 Kind = TypeVar("Kind", bound=Hashable)
 _NUMBER = re.compile(r"(?<![^./])(?:\d+|\[\d+\.\.\d+\])(?=[./-]|$)")
 
 
 def fits_screen(tables: Sequence[TextTable]) -> bool:
-    """Whether tables, an empty line behind each, need no summary."""
+    """Return whether tables, with an empty line after each, fit a screen and need no summary."""
     return sum(len(fit(table, line_width()).lines) + 1 for table in tables) <= SCREEN
 
 
 def print_shortened(table: TextTable, most: int, option: str = ALL) -> None:
-    """Print the first rows of a table, then how many more there are and which option shows them.
+    """Print the first rows of a table, the number of the other rows, and the option that shows them.
 
-    A row has one line, and one for every cell that goes below it: longer cells end in ELLIPSIS.
+    A row has one line, and one for every cell that is moved below it; longer cells end in ELLIPSIS.
     """
     rows = table.rows[:most]
     print_table(replace(table, rows=[tuple(clipped(cell, line_width() - 4) for cell in row) for row in rows]))
@@ -222,14 +222,14 @@ def print_shortened(table: TextTable, most: int, option: str = ALL) -> None:
 
 
 def clipped(text: str, width: int) -> str:
-    """`text` in at most `width` characters."""
+    """Return `text` in at most `width` characters, with ELLIPSIS if it is cut."""
     return text if len(text) <= width else text[: max(0, width - len(ELLIPSIS))].rstrip() + ELLIPSIS
 
 
 def layer_kind(name: str) -> str:
     """Return the name with `*` for the numbers of layers: `layers-CellList/*-Layer`, `layers.*.norm.gamma`.
 
-    In a sentence the names of cells and parameters are changed, and not its numbers: `the gradient of *.a.weight`.
+    In a sentence, only the names of cells and parameters change, not its numbers: `the gradient of *.a.weight`.
     """
     words = name.split(" ")
     if len(words) == 1:
@@ -238,7 +238,7 @@ def layer_kind(name: str) -> str:
 
 
 def alike(entries: Iterable[Entry], kind: Callable[[Entry], Kind]) -> dict[Kind, list[Entry]]:
-    """The entries of every kind, kinds in the order in which they come first."""
+    """Return the entries of every kind, with the kinds in the order of their first entry."""
     found: dict[Kind, list[Entry]] = {}
     for entry in entries:
         found.setdefault(kind(entry), []).append(entry)
@@ -246,11 +246,11 @@ def alike(entries: Iterable[Entry], kind: Callable[[Entry], Kind]) -> dict[Kind,
 
 
 LISTED_RANKS = 16
-"""Longer groups print as start:stop:step."""
+"""Most ranks of a group that are listed; longer groups are printed as start:stop:step."""
 
 
 def print_report(report: Report, folder: Path) -> None:
-    """The table of a compile, with every row."""
+    """Print the table of a compile, with every row."""
     print(heading(report, folder))
     print()
     for table in report_tables(report):
@@ -262,13 +262,13 @@ def print_report(report: Report, folder: Path) -> None:
 
 
 def heading(report: Report, folder: Path) -> str:
-    """The first line: what was compiled, and where its files are."""
+    """Return the first line: the mode, the ranks, the id of the compile, and the folder of its files."""
     ranks = f"{report.ranks} rank{'s' if report.ranks > 1 else ''}"
     return f"{report.mode}, {ranks}, compile {report.compile_id}, in {folder}"
 
 
 def total_lines(report: Report) -> list[str]:
-    """What a rank's step runs, sends and takes."""
+    """Return lines with the operators, the bytes sent and the memory of a rank's step."""
     totals, memory, size = report.totals, report.memory, size_text
     runs = f" that run {totals.runs} times" if totals.runs != totals.operators else ""
     more = f" and {size(totals.bytes_a_turn)} per iteration of loops that only the run counts"
@@ -284,14 +284,14 @@ def total_lines(report: Report) -> list[str]:
 
 
 def on_host(memory: MemoryRow) -> str:
-    """What lies in the host's memory; "" if nothing does."""
+    """Return the bytes in host memory as text; "" if there are none."""
     parts = {"states": memory.states_on_host, "activations": memory.values_on_host}
     told = [f"{name} {size_text(nbytes)}" for name, nbytes in parts.items() if nbytes]
     return f"; on the host {', '.join(told)}" if told else ""
 
 
 def report_tables(report: Report) -> list[TextTable]:
-    """Operators, parameters, collectives and slices."""
+    """Return the tables of operators, parameters, collectives and slices."""
     operators = TextTable(
         "operators (forward)",
         ("operator", "instance", "strategy", "from", "line"),
@@ -329,8 +329,8 @@ def report_tables(report: Report) -> list[TextTable]:
 
 
 def with_times(table: TextTable, place: int, times: Sequence[str]) -> TextTable:
-    """The table with a column at a place that says how often a step runs what is in a row, where any runs in a loop or
-    by a condition."""
+    """Return the table with a column "runs" at index `place`. times: how often a step runs each row, "" for once; if
+    all are "", the table is unchanged."""
     if not any(times):
         return table
     rows = [(*row[:place], text or "once", *row[place:]) for row, text in zip(table.rows, times, strict=True)]
@@ -340,7 +340,7 @@ def with_times(table: TextTable, place: int, times: Sequence[str]) -> TextTable:
 
 
 def group(ranks: tuple[int, ...]) -> str:
-    """`0-1-2-3`; many ranks with one stride as start:stop:step."""
+    """Return `0-1-2-3`, or start:stop:step for many ranks with one stride."""
     if len(ranks) <= LISTED_RANKS:
         return "-".join(map(str, ranks)) or "-"
     step = ranks[1] - ranks[0]
@@ -350,17 +350,17 @@ def group(ranks: tuple[int, ...]) -> str:
 
 
 def strategy_text(strategy: tuple[tuple[int, ...], ...]) -> str:
-    """`(2, 1) (1, 4)`, one tuple per input."""
+    """Return `(2, 1) (1, 4)`, one tuple per input."""
     return " ".join(str(entry).replace(",)", ")") for entry in strategy) or "-"
 
 
 def time_text(seconds: float) -> str:
-    """A time in the unit that suits it."""
+    """Return a time in us below one ms, else in ms."""
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes in the largest unit of which there is one."""
+    """Return a number of bytes in the largest unit in which it is at least 1."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -369,14 +369,14 @@ def size_text(count: int) -> str:
 
 
 def exact_text(count: int) -> str:
-    """Return a number of bytes exactly, and from one KiB on readable beside it: `2,503 B (2.4 KiB)`."""
+    """Return an exact number of bytes, from one KiB on followed by a rounded one: `2,503 B (2.4 KiB)`."""
     exact = f"{count:,} B"
     return exact if count < 1024 else f"{exact} ({size_text(count)})"
 
 
 def sizes_text(first: int, second: int) -> str:
-    """Return two numbers of bytes as `1.6 MiB -> 1.8 MiB`, one if they are equal, and exact if rounding hides that they
-    differ."""
+    """Return two numbers of bytes as `1.6 MiB -> 1.8 MiB`: only one if they are equal, and exact numbers if rounding
+    hides the difference."""
     texts = size_text(first), size_text(second)
     if first != second and texts[0] == texts[1]:
         texts = f"{first:,} B", f"{second:,} B"

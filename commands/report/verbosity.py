@@ -1,4 +1,4 @@
-"""`--verbose` and `--quiet` say how much a command prints beside what was requested."""
+"""Amount of output beside the requested results: `--verbose`, `--quiet` and the progress line."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from mspc.passes.base import OnPass
 
 @dataclass(frozen=True)
 class Loudness:
-    """verbose: every pass, whether it changed anything and how long it took, on stderr. quiet: errors and results only:
-    no table, no warnings, no progress. part: of a compile inside of another command, which prints its own results.
+    """The amount of output of a command.
+
+    verbose: print every pass, whether it changed anything and how long it took, on stderr. quiet: only errors and
+    results: no table, no warnings, no progress. part: for a compile in another command, which prints its own results.
 
     Raises:
         MspcError: both at once.
@@ -30,7 +32,7 @@ class Loudness:
             raise MspcError("--verbose and --quiet exclude each other", notes=["leave one of the two out"])
 
     def of_part(self) -> Loudness:
-        """Return the same for a compile inside of the command: it may report passes, and prints nothing else."""
+        """Return the loudness of a compile inside the command: it may report passes, and prints nothing else."""
         return Loudness(self.verbose, True, True)
 
     def on_pass(self) -> OnPass | None:
@@ -42,7 +44,7 @@ NORMAL = Loudness()
 
 
 class _Said:
-    """Prints a line for every pass. The time is that since the line before."""
+    """Printer of a line for every pass. The time is that since the previous line."""
 
     def __init__(self) -> None:
         self._begin = time.perf_counter()
@@ -55,11 +57,11 @@ class _Said:
 
 
 INTERVAL = 0.05
-"""Seconds between two texts, so that thousands of ranks do not cost time."""
+"""Least seconds between two updates of a progress line, so that thousands of ranks cost no time."""
 
 
 class ProgressLine:
-    """A line that every text replaces and that is gone at the end. shown: nothing is ever printed otherwise."""
+    """A line that every text replaces and that is removed at the end. shown: if False, nothing is ever printed."""
 
     def __init__(self, shown: bool = True) -> None:
         self._terminal = shown and sys.stderr is not None and sys.stderr.isatty()

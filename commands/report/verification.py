@@ -1,4 +1,4 @@
-"""`mspc verify` prints the table, how its numbers were made, and the verdict."""
+"""Output of `mspc verify`: the table, the origin of its numbers, and the verdict."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 NAMED = 4
-"""How many values of one kind a line names."""
+"""Most values of one kind that a line names."""
 
 
 def report(
     found: Verified, config: Config, json: Path | None, loudness: Loudness, seed: int, notes: Sequence[str] = (),
     all_rows: bool = False,
 ) -> None:  # fmt: skip
-    """Print the table and the verdict. notes: what else is known where something differs. all_rows: print every value.
+    """Print the table and the verdict. notes: hints for the error if values differ. all_rows: print every value.
 
     Raises:
         ExecutionError: a value differs.
@@ -66,7 +66,8 @@ def report(
 
 
 def global_batch_lines(batches: BatchComparison, config: Config) -> list[str]:
-    """What the ranks' results and updates are of those of the global batch, or why they are not compared with it."""
+    """Return lines on the relation of the ranks' results and updates to those of the global batch, or the reason they
+    are not compared with it."""
     if batches.aside:
         more = len(batches.aside) - 1
         rest = f", and {more} more like it" if more else ""
@@ -95,7 +96,7 @@ def report_against(
     found: Against, json: Path | None, loudness: Loudness, seed: int, notes: Sequence[str] = (),
     all_rows: bool = False,
 ) -> None:  # fmt: skip
-    """The same of one device beside PyTorch.
+    """Print the table and the verdict of a comparison of one device with PyTorch.
 
     Raises:
         ExecutionError: a value differs.
@@ -128,13 +129,13 @@ def _write(json: Path, rows: Sequence[ComparedValue]) -> None:
 
 
 def _fields(row: ComparedValue) -> dict[str, Any]:
-    """A row for JSON, with a stage where it has one."""
+    """Return a row for JSON, with its stage if it has one."""
     told = row.__dict__ | {"shape": list(row.shape), "same": row.same}
     return {name: value for name, value in told.items() if name != "stage" or value is not None}
 
 
 def _counted(found: Against) -> str:
-    """How many operators have a counterpart, and which have none."""
+    """Return a line with the number of operators that have a counterpart, and the names of those that have none."""
     names = [name if count == 1 else f"{count} {name}" for name, count in sorted(found.without.items())]
     rest = f" ({', '.join(names)})" if names else ""
     behind = f"; of the backward graph, judged by the gradients: {found.backward.total()}" if found.backward else ""
@@ -144,7 +145,7 @@ def _counted(found: Against) -> str:
 def _check(
     rows: Sequence[ComparedValue], first: Node | None, between: str, notes: Sequence[str], place: str = ""
 ) -> None:
-    """Raises ExecutionError if a value differs. place: where the first operator is, in words."""
+    """Raise ExecutionError if a value differs. place: the position of the first operator, in words."""
     wrong = [r for r in rows if not r.same]
     if wrong:
         where = f"the first operator where they part is {first.label}{place}" if first is not None else ""
@@ -189,12 +190,12 @@ def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
 
 
 SCREEN = 30
-"""Lines of a table of values that is printed with every row."""
+"""Most lines of a table of values that is printed with every row."""
 MOST_KINDS = 15
 
 
 def print_values(rows: Sequence[ComparedValue], title: str, all_rows: bool) -> None:
-    """Print the values: every one, if there is room on a screen or all of them are requested, else by kind."""
+    """Print every value if they fit a screen or all are requested, else a summary by kind."""
     table = comparison_table(rows, title)
     if all_rows or len(fit(table, line_width()).lines) <= SCREEN:
         print_table(table)
@@ -203,7 +204,7 @@ def print_values(rows: Sequence[ComparedValue], title: str, all_rows: bool) -> N
 
 
 def comparison_table(rows: Sequence[ComparedValue], title: str) -> TextTable:
-    """One line for every compared value."""
+    """Return a table with one row for every compared value."""
     return TextTable(
         title,
         ("value", "name", "shape", "difference", "tolerance", "remark"),
@@ -215,8 +216,8 @@ def comparison_table(rows: Sequence[ComparedValue], title: str) -> TextTable:
 
 
 def kinds_table(rows: Sequence[ComparedValue], title: str) -> TextTable:
-    """One line for every kind of value, those of repeated layers together: how many, how many differ, and the worst.
-    Kinds that differ come first, then those that are furthest from one device for what is allowed."""
+    """Return a table with one row for every kind of value, joined over repeated layers: their number, the number that
+    differ, and the worst. Kinds that differ come first, then the largest differences relative to the tolerance."""
     kinds = alike(rows, lambda r: (r.kind, layer_kind(r.name)))
     ordered = sorted(kinds.items(), key=lambda entry: min(map(_badness, entry[1])))
     cells: list[tuple[str, ...]] = []
@@ -234,17 +235,18 @@ def kinds_table(rows: Sequence[ComparedValue], title: str) -> TextTable:
 
 
 def _badness(row: ComparedValue) -> tuple[bool, bool, float]:
-    """Sorts the worst first: what differs, then what is nearest to its tolerance, then what rounding excuses."""
+    """Return a key that sorts the worst first: differing values, then those nearest to their tolerance, then values
+    excused by rounding."""
     return row.same, row.excused, -(row.difference / row.tolerance if row.tolerance else row.difference)
 
 
 def verdict(
     rows: Sequence[ComparedValue], where: str, reference: str, first: Node | None, equal: str = "equal", place: str = ""
 ) -> str:
-    """`equal: 10 values on 8 ranks within 1e-05 of one device, ...` or `differs: 2 of 10 values on 8 ranks ...`.
+    """Return `equal: 10 values on 8 ranks within 1e-05 of one device, ...` or `differs: 2 of 10 values on 8 ranks ...`.
 
-    equal: what is printed in the place of that word. where: "on 8 ranks".
-    reference: "one device". first: the first operator whose value differs, where one does; place: where that is.
+    equal: the text printed instead of that word. where: "on 8 ranks". reference: "one device". first: the first
+    operator with a differing value, None without one. place: its position, in words.
     """
     wrong = [r for r in rows if not r.same]
     if wrong:

@@ -1,7 +1,8 @@
-"""This module computes what the next best layouts of an operator would cost, by the tables that the search goes by.
+"""Costs of the next best layouts of an operator, from the cost tables of the search.
 
-Of every operator that a search could decide on all ways to shard it are compared with all else as it is: what it sends
-inside, what brings its operands from where they lie and its result to who reads it, and the same for gradients.
+For every operator on which a search could decide, all ways to shard it are compared while everything else stays fixed.
+A cost includes the bytes sent by the operator itself, those to redistribute its operands and its result, and the same
+for gradients.
 """
 
 from __future__ import annotations
@@ -25,31 +26,30 @@ from mspc.search.plans.alternatives import LARGE, terms_for
 from mspc.search.solver.elimination import Factor
 
 NEXT = 2
-"""Other layouts that are told for an operator."""
+"""Alternative layouts that are reported for an operator."""
 FEW = 1000
-"""Nodes of a graph for which a mesh may have an axis more than a search's has."""
+"""Nodes below which a graph's mesh may have one axis more than a search's mesh."""
 LITTLE = 1e-3
-"""Bytes below which two ways cost the same."""
+"""Difference in bytes up to which two ways cost the same."""
 
 
 @dataclass(frozen=True)
 class OperatorAlternative:
-    """One way to shard an operator. seconds: what it takes more than the present one, infinite where it cannot
-    be."""
+    """One way to shard an operator. seconds: its cost above that of the present one, infinite if it is impossible."""
 
     operands: tuple[Layout, ...]
     seconds: float
 
 
 def next_ways(configured: Graph, decided: Graph, machine: Machine) -> dict[int, list[OperatorAlternative]]:
-    """By number of a node, the present ways and the cheapest others.
+    """Return, by number of a node, the present way to shard it and the cheapest others.
 
     Args:
-        configured: the graph ahead of the pass that decides on layouts. decided: behind it, with the same nodes.
+        configured: the graph before the pass that decides on layouts. decided: after it, with the same nodes.
 
     Returns:
-        Nothing of operators on which a search has no say or which a node runs in a graph of its own, and nothing at all
-        where the two graphs do not go together.
+        No entry for operators on which a search does not decide or which are in the region of a node, and no entries at
+        all if the two graphs do not match.
     """
     with opened(configured), opened(decided):
         nodes = [*decided.nodes]
@@ -73,10 +73,10 @@ def _ways_of_all(configured: Graph, decided: Graph, machine: Machine) -> dict[in
 
 
 def _model(graph: Graph, decided: Graph) -> CostModel:
-    """The problem on the mesh of the present layouts, where a search could take it: else on the search's own."""
+    """Return the problem on the mesh of the present layouts if a search can use that mesh, else on the search's own."""
     search = Search(graph)
     search.structure([node for node in graph.nodes if node.phase == "forward"])
-    own = mesh_of(Search(decided))  # of its orders the one that the present layouts fit
+    own = mesh_of(Search(decided))  # the order of its axes that fits the present layouts
     mesh: tuple[int, ...] | None = own
     for other in dict.fromkeys(layout.mesh for node in decided.nodes for layout in node.in_layouts or () if layout):
         mesh = None if mesh is None else common_mesh(mesh, other)
@@ -85,7 +85,7 @@ def _model(graph: Graph, decided: Graph) -> CostModel:
 
 
 class _Neighbours:
-    """The tables around every operator, read at the present layouts."""
+    """The cost tables around every operator, read at the present layouts."""
 
     def __init__(self, model: CostModel, configured: Graph, decided: Graph, machine: Machine) -> None:
         self.model = model
@@ -127,7 +127,7 @@ class _Neighbours:
         return found
 
     def _ways(self, variable: int) -> list[OperatorAlternative]:
-        """The present way and the `NEXT` cheapest others; nothing if it is none of the model's."""
+        """Return the present way and the `NEXT` cheapest others; [] if the present way is not one of the model's."""
         stands = self.stands.get(variable)
         if stands is None:
             return []
@@ -147,8 +147,11 @@ class _Neighbours:
         return list(found.values())
 
     def _read(self, factor: Factor, variable: int) -> Any:
-        """A factor's costs of every choice of a variable: others as they stand, or as they suit it best where what
-        stands is not among their choices (copies of values, and what a search would not do)."""
+        """Return a factor's costs for every choice of a variable.
+
+        The other variables have their present choice, or the cheapest one if the present layout is not among their
+        choices (copies of values, and layouts that a search would not choose).
+        """
         others = tuple(
             slice(None) if v == variable else self.stands.get(v, slice(None)) for v in factor.variables
         )

@@ -1,4 +1,4 @@
-"""A folder or a file is read as graphs: every mistake in it is told before anything is shown."""
+"""Reading of a folder or a file as graphs. All errors in it are reported before anything is shown."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from mspc.ops.op import REGISTRY
 from mspc.runtime.program import PROGRAM, Program, load_program
 
 CONFIGURED, DECIDED = ("recompute_cells", "shard_by_plan", "check_strategies"), "propagate_sharding"
-"""The passes ahead of which, and behind which, layouts are decided on; of the first the latest that is there."""
+"""Passes before the decision on layouts, of which the latest dumped one is used, and the pass that decides."""
 PLANS = ("fuse_gradients", "lower_redistribution", "reduce_gradients", DECIDED)
-"""Passes whose dumps hold the graph of all ranks with its layouts, the latest first."""
+"""Passes for which the dumps contain the graph of all ranks with its layouts, the latest first."""
 STAGES = frozenset({*CONFIGURED, *PLANS})
 MOST_NODES = 17_000
-"""Nodes of the programs of stages that a page holds together: it is to stay below 5 MB."""
+"""Most nodes of all programs of stages in a page, so that the page stays below 5 MB."""
 _AFTER = re.compile(r"# after: (\w+),")
 
 
 @dataclass
 class Dump:
-    """What is shown. title: the folder or file as it was named. ranks: of the compile, 0 if nothing says it.
+    """Content of a page. title: the folder or file as it was named. ranks: of the compile, 0 if unknown.
 
-    kinds: of ranks, as the page has them. ranks_of: the ranks of each. programs: a graph for each. stages: by a stage's
-    number the program of its first ranks, also where that is none of `programs`, which would be too large. plan: the
-    graph of all ranks, with its layouts. configured, decided: the same ahead of the pass that decides on layouts, and
-    behind it. module: of a single file.
+    kinds: of ranks, in the form of the page. ranks_of: the ranks of each. programs: a graph for each. stages: the
+    program of the first ranks of each stage, by its number, even if `programs` lacks it because the page would be too
+    large. plan: the graph of all ranks, with its layouts. configured, decided: the same before and after the pass that
+    decides on layouts. module: of a single file.
     """
 
     title: str
@@ -69,7 +69,7 @@ def read_dump(path: Path) -> Dump:
     """Read the folder of a compile, or one .ir file, MindSpore's too.
 
     Raises:
-        MspcError: there is nothing of that name, it is no dump, it is truncated, or its files are of several compiles.
+        MspcError: there is no such path, it is no dump, it is truncated, or its files are of several compiles.
     """
     if path.is_dir():
         return _CompileFolder(path).dump()
@@ -83,12 +83,12 @@ def read_dump(path: Path) -> Dump:
 
 
 def _title(path: Path) -> str:
-    """The name of a file or folder, without where it lies."""
+    """Return the name of a file or folder without its parent folders."""
     return path.name or path.resolve().name
 
 
 def _check(graph: Graph, path: Path) -> None:
-    """See that a graph holds together. Raises MspcError."""
+    """Check that a graph is consistent. Raise MspcError, with the file's path, if it is not."""
     try:
         check_graph(graph)
     except MspcError as error:
@@ -96,8 +96,8 @@ def _check(graph: Graph, path: Path) -> None:
 
 
 def _shown(found: Dump) -> list[int]:
-    """Which programs a page holds, by their numbers: all, or of stages as many as are not too large together. The first
-    of every stage go before others, and those of the first stage and the last before those between."""
+    """Return the numbers of the programs in a page: all, or for stages as many as fit into MOST_NODES. The first
+    program of every stage has priority over others, and those of the first and the last stage over those between."""
     if len(found.stages) < 2:
         return list(range(len(found.programs)))
     first = {id(graph): stage for stage, graph in found.stages.items()}
@@ -117,13 +117,13 @@ def _shown(found: Dump) -> list[int]:
 
 
 def several(count: int, what: str) -> str:
-    """`1 stage`, `2 stages`."""
+    """Return a count with a noun: `1 stage`, `2 stages`."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _said_of(graph: Graph) -> dict[str, object]:
-    """What all graphs of a compile have in common: how many ranks run it, and in which mode. The graph of all ranks of
-    several stages is one of a stage's ranks, until it is cut."""
+    """Return the facts that all graphs of a compile share: the number of ranks that run it, and the mode. Before it is
+    cut, the graph of several stages has the number of ranks of one stage."""
     ranks, stages = graph.attrs.get("ranks"), graph.attrs.get(PIPELINE, 1)
     is_whole = isinstance(ranks, int) and isinstance(stages, int) and STAGE not in graph.attrs
     return {"ranks": ranks * stages if is_whole else ranks, "mode": graph.attrs.get("mode")}
@@ -166,7 +166,7 @@ class _CompileFolder:
         return found
 
     def _read_stages(self, found: Dump) -> None:
-        """The graphs of all ranks: from the files of the first rank that has them, else made once more."""
+        """Read the graphs of all ranks from the dumps of the first rank, or make them again if there are none."""
         if not self.program.network:
             found.notes.append("the ranks' networks are their own, so there is no graph of all ranks and no layouts")
             return
@@ -184,12 +184,12 @@ class _CompileFolder:
             found.configured, found.decided = graphs[configured], graphs[DECIDED]
 
     def _again(self) -> dict[str, Graph]:
-        """By pass the graphs of all ranks of a compile that wrote no dumps, from the network in its program."""
+        """Return, by pass, the graphs of all ranks of a compile without dumps, made from the network in its program."""
         program, path = self.program, str(self.path / PROGRAM)
         return stages_again(program.network, path, program.compile_id, STAGES)
 
     def _dumped(self, folder: Path, program: Graph) -> dict[str, Graph]:
-        """The same from the dumps of a rank's folder: the latest of `PLANS`, and those around the decision."""
+        """Return the same from a rank's dumps: the latest of `PLANS`, and the graphs before and after the decision."""
         texts: dict[str, Path] = {}
         for path in sorted(folder.glob("*.ir")):
             said = _AFTER.match(read_begin(path)) if path.is_file() else None
@@ -199,7 +199,8 @@ class _CompileFolder:
         return {name: self._stage(path, program) for name, path in texts.items() if name in wanted}
 
     def _stage(self, path: Path, program: Graph) -> Graph:
-        """The graph of all ranks in a file, which must be of the compile that the rank's program is of."""
+        """Return the graph of all ranks in a file. Raise MspcError if it and the rank's program are not of one
+        compile."""
         graph = parse(dump_text(path), REGISTRY, str(path)).main
         shown = path.relative_to(self.path)
         own, others = _said_of(graph), _said_of(program)
@@ -211,7 +212,7 @@ class _CompileFolder:
                 )
         there = {parameter.name: parameter.type for parameter in graph.parameters}
         for parameter in program.parameters:
-            known = (parameter.type, parameter.global_type)  # data parallel graphs have rows of a rank from the first
+            known = (parameter.type, parameter.global_type)  # data parallel graphs have a rank's rows from the first
             if there.get(parameter.name, parameter.type) not in known:
                 raise MspcError(
                     f"{self.path} holds dumps of different compiles: {parameter.name} is {there[parameter.name]} in "
@@ -225,16 +226,16 @@ _GRAPH = re.compile(r"subgraph @(.+)\([^()]*\) \{\Z")
 _NODE = re.compile(r"^  %(\d+)")
 _NEXT_FIELD = re.compile(r", (?=\w+: )")
 LISTED = 64
-"""Ranks whose own numbers the page holds."""
+"""Most ranks for which a page contains the numbers of their own."""
 
 
 _Place = tuple[str, int]
-"""A graph's name as the text has it, and a node of it."""
+"""A graph's name in the text, and the number of a node in it."""
 
 
 def own_numbers(program: Program, kind: EquivalentRanks) -> dict[str, dict[int, dict[int, str]]]:
-    """By the name of a graph and node what ranks of a kind have of their own, as text, of those fields, operands and
-    constants that are not the same on all. Raises MspcError as `program_text` does."""
+    """Return, by the name of a graph, node and rank, the text of the fields, operands and constants that differ between
+    ranks of a kind. Raise MspcError as `program_text` does."""
     own: dict[_Place, dict[int, Mapping[str, str]]] = {}
     ranks = [rank for rank in kind.ranks if rank in program.execute][:LISTED]
     plain = OWN.sub("", kind.text)
@@ -256,7 +257,7 @@ def own_numbers(program: Program, kind: EquivalentRanks) -> dict[str, dict[int, 
 
 
 def _note(own: dict[_Place, dict[int, Mapping[str, str]]], first_text: str, first: int, text: str, rank: int) -> None:
-    """Note the lines of a rank that differ from those of the kind's first by more than groups."""
+    """Record the nodes for which a rank's line differs from that of the kind's first rank by more than groups."""
     graph = ""
     for ours, theirs in zip(first_text.splitlines(), text.splitlines(), strict=False):
         head = _GRAPH.match(ours)
@@ -270,7 +271,7 @@ def _note(own: dict[_Place, dict[int, Mapping[str, str]]], first_text: str, firs
 
 
 def _numbers(line: str) -> dict[str, str]:
-    """The fields, operands and constants of a node's line."""
+    """Return the fields, operands and constants of a node's line, by name."""
     plain = OWN.sub("", line)
     found: dict[str, str] = {}
     for fields, value in FIELDS.findall(plain):
@@ -284,7 +285,7 @@ def _numbers(line: str) -> dict[str, str]:
 
 
 def ranges(ranks: Sequence[int]) -> list[list[int]]:
-    """Ranks as [first, last, step] of runs, so that thousands take no room."""
+    """Return ranks as runs [first, last, step], so that thousands of ranks take little space."""
     found: list[list[int]] = []
     for rank in ranks:
         if found and found[-1][0] == found[-1][1]:
@@ -297,8 +298,8 @@ def ranges(ranks: Sequence[int]) -> list[list[int]]:
 
 
 def kind_facts(program: Program, kinds: Sequence[EquivalentRanks]) -> list[Mapping[str, object]]:
-    """The kinds as the page holds them; number k is the program of graph k. `own` is of its nodes by the name of their
-    graph."""
+    """Return the kinds in the form of the page; kind k has the program of graph k. `own` holds the values of
+    `own_numbers` of its nodes, by the name of their graph."""
     return [
         {"graph": i, "ranks": ranges(kind.ranks), "count": len(kind.ranks), "own": own_numbers(program, kind)}
         for i, kind in enumerate(kinds)

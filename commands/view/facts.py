@@ -1,4 +1,4 @@
-"""All that the page shows is one value of JSON."""
+"""The content of the page as one value of JSON."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ FORMAT = 1
 def page_facts(
     dump: Dump, machine: Machine, profile: Path | None = None, proof: Path | None = None
 ) -> dict[str, Any]:
-    """What the page shows of a dump.
+    """Return the content of the page for a dump.
 
-    `graphs` are the programs of `programs`, or those of a single file, then the graph of all ranks at place `plan` (-1
-    if there is none); a graph has the columns of `graph_columns` and more, where they can be told: `collectives`,
-    `schedule`, `memory`, `origin`, `members` and `origins`: the nodes of the plan that a node was made of, as
-    `Origins` has them. Behind these come the graphs that nodes of theirs run, as `region_facts` has them.
+    `graphs` are the programs of `programs`, or those of a single file, then the graph of all ranks at index `plan` (-1
+    if there is none). A graph has the columns of `graph_columns` and, if they are known, `collectives`, `schedule`,
+    `memory`, `origin`, `members` and `origins`: the nodes of the plan from which a node was made, as in `Origins`.
+    The graphs that their nodes run follow, in the form of `add_regions`.
 
     Raises:
         MspcError: the profile or the proof cannot be read, or is of another compile.
@@ -77,7 +77,7 @@ def page_facts(
 
 
 def _files(dump: Dump) -> list[Graph]:
-    """The graphs of a single file that no node of another runs; all of MindSpore's."""
+    """Return the main graph of a single file, or all graphs of a MindSpore file."""
     if dump.module is None:
         return []
     return dump.module.graphs if dump.module.dialect else [dump.module.main]
@@ -101,7 +101,7 @@ def _graph(graph: Graph, tables: NodeTables, machine: Machine, kind: str) -> dic
 
 
 def _ways(dump: Dump, tables: NodeTables, machine: Machine) -> dict[int, Any]:
-    """By a node of the plan, the present layouts of its operands and the next best: [layouts, seconds more]."""
+    """Return, by a node of the plan, the present and the next best layouts of its operands: [layouts, seconds more]."""
     if dump.configured is None or dump.decided is None or dump.plan is None:
         return {}
     found = next_ways(dump.configured, dump.decided, machine)
@@ -114,7 +114,7 @@ def _row(way: OperatorAlternative, tables: NodeTables) -> list[Any]:
 
 
 def _same_nodes(first: Graph, then: Graph) -> dict[int, int]:
-    """Where the nodes of a graph stand in the same graph behind passes that only add to it."""
+    """Return the positions of a graph's nodes in the same graph after passes that only add nodes to it."""
     waiting: dict[Any, list[int]] = {}
     for index, node in reversed(list(enumerate(then.nodes))):
         waiting.setdefault(_key(node), []).append(index)

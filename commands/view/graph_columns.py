@@ -1,4 +1,4 @@
-"""The page holds a graph as a column for every fact of its nodes, so that a fact costs a number a node."""
+"""Graphs in the form of the page: one column for every fact of the nodes, so that a fact costs one number per node."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.updates import GroupedUpdate
 
 SMALL = 64
-"""Elements of a constant that the page holds."""
+"""Most elements of a constant that the page contains."""
 SAID_APART = ("reason", "fused", "stream")
-"""Further facts of nodes that have columns of their own."""
+"""Attributes of nodes that have columns of their own."""
 HIDDEN = ("body", "rank_list", "group")
-"""Fields of operators that the page shows in another way."""
+"""Fields of operators that the page shows in a different form."""
 
 
 def graph_columns(graph: Graph, tables: NodeTables) -> dict[str, Any]:
-    """The columns of a graph.
+    """Return the columns of a graph.
 
     An operand is the number of its node; parameter p is -1 - p; constant k is the number of nodes + k. `phases` names
-    the phases by number. `body` has the lines of nodes that are several operators, `gradient_of` the node and operand
-    whose gradient a node is.
+    the phases by number. `body` has the lines of nodes that are several operators. `gradient_of` has the node and the
+    operand for which a node computes the gradient.
     """
     writer = _GraphColumns(graph, tables)
     return {"name": graph.name, "attrs": _texts(graph.attrs), "parameters": writer.parameters(), **writer.nodes()}
 
 
 class _GraphColumns:
-    """One graph on its way into columns."""
+    """Writer of the columns of one graph."""
 
     def __init__(self, graph: Graph, tables: NodeTables) -> None:
         self.graph, self.tables = graph, tables
@@ -123,7 +123,7 @@ def _constant_text(value: Value) -> str:
 
 
 def _fields(node: Node) -> str:
-    """The operator's own attributes and the strategies that were given, as in the text."""
+    """Return the operator's own attributes and the strategies given by the user, in the form of the dump's text."""
     found = _texts({key: value for key, value in node.op.attributes().items() if key not in HIDDEN})
     for side, strategy in (("in", node.in_strategy), ("out", node.out_strategy)):
         if strategy is not None:
@@ -138,7 +138,7 @@ def _texts(attributes: Any) -> list[str]:
 
 
 def _lines_of(node: Node) -> list[str]:
-    """What a node consists of where it is several operators, a line for each; else nothing."""
+    """Return one line for each operator of a node that consists of several; [] for other nodes."""
     said = node.attrs.get("fused", ())
     members = [str(member) for member in said] if isinstance(said, tuple) else []
     if isinstance(node.op, FusedElementwise):
@@ -154,11 +154,12 @@ def _lines_of(node: Node) -> list[str]:
 def add_regions(
     graphs: list[dict[str, Any]], roots: Sequence[Graph], plan: int, tables: NodeTables, machine: Machine
 ) -> None:
-    """Append the graphs that those at the same places in `roots` run, each once, and note in all which they run.
+    """Append the graphs that the nodes of `roots` run, each once, and record for all graphs which ones they run.
 
-    A graph has in `regions`, by node, the numbers of the graphs that the node runs. One that is run has further the
-    `root`, the number of the graph at whose begin that is; `runs`, how often a step runs it in words; and `planned`,
-    the number of its like in the graph of all ranks, whose number is `plan`: -1 if there is none.
+    `graphs` has the facts of `roots`, in the same order. The `regions` of a graph are, by node, the numbers of the
+    graphs that the node runs. A graph run by a node also has `root`, the number of the root that contains it; `runs`,
+    how often a step runs it, in words; and `planned`, the number of its counterpart in the graph of all ranks, which
+    has the number `plan`: -1 if there is none.
     """
     numbers: dict[Graph, int] = dict(zip(roots, range(len(roots)), strict=True))
     planned: dict[str, int] = {}
@@ -189,14 +190,14 @@ Strides = tuple[tuple[int, int], ...]
 
 
 def strides_of_axes(mesh: Sequence[int], axes: Sequence[int]) -> Strides:
-    """The strides of a group along some axes of a mesh."""
+    """Return the strides of a group along some axes of a mesh."""
     return tuple((mesh[a], math.prod(mesh[a + 1 :])) for a in axes)
 
 
 def strides_of_members(members: Sequence[int]) -> Strides | None:
-    """The strides of a group by its members, None if they lie by no such rule.
+    """Return the strides of a group from its members; None if the members have no regular strides.
 
-    The first run of equal steps is the innermost axis; the runs' first members are a group again.
+    The first run of equal steps is the innermost axis; the first members of the runs are again a group.
     """
     if len(members) <= 1:
         return ()
@@ -214,7 +215,7 @@ def strides_of_members(members: Sequence[int]) -> Strides | None:
 
 
 def members_of(strides: Strides, rank: int) -> tuple[int, ...]:
-    """The group of a rank by the strides of its axes."""
+    """Return the group of a rank from the strides of its axes."""
     base = rank - sum(rank // stride % size * stride for size, stride in strides)
     members = [base]
     for size, stride in strides:
@@ -223,11 +224,13 @@ def members_of(strides: Strides, rank: int) -> tuple[int, ...]:
 
 
 def collective_facts(graph: Graph, machine: Machine, rank: int = -1, runs: int = 1) -> dict[int, dict[str, Any]]:
-    """By the number of a collective's node: `group`, the strides of its axes as `groups.members_of` takes them, or
-    `members` where they lie by no rule; on a rank's graph `bytes` that the rank sends, `seconds` and the `link`, of
-    MindSpore's dumps the `bytes`; of a message between stages the `message`, as `message_facts` has it. rank: whose
-    graph it is, where the graph does not say. runs: how often a step runs the graph; bytes and seconds are those of the
-    step."""
+    """Return the facts of collectives by the number of their node.
+
+    `group` are the strides of its axes, in the form of `members_of`; irregular groups have `members` instead. A rank's
+    graph has the `bytes` that the rank sends, `seconds` and the `link`; a dump of MindSpore has the `bytes`. A message
+    between stages has its `message`, in the form of `message_facts`. rank: that runs the graph, -1 to read it from the
+    graph. runs: how often a step runs the graph; bytes and seconds are those of the step.
+    """
     rank = rank if rank >= 0 else graph.attrs.get("rank", 0)
     told = GraphFacts(graph, foreign=True, of_one_rank=False, machine=machine)
     found: dict[int, dict[str, Any]] = {}
@@ -240,7 +243,7 @@ def collective_facts(graph: Graph, machine: Machine, rank: int = -1, runs: int =
 
 
 def _foreign_facts(node: Node, fact: CollectiveFact | None, ranks: int) -> dict[str, Any]:
-    """Of a collective of MindSpore's: what its text lets one know. Not every operator's bytes are known here."""
+    """Return the facts that the text of a MindSpore collective contains. The bytes of some operators are unknown."""
     listed = listed_ranks(node.op.attributes().get("rank_list")) if fact is None else fact.row.ranks
     return _group(listed, 0) | ({} if fact is None else {"size": ranks, "bytes": fact.row.bytes})
 
@@ -263,7 +266,7 @@ def _group(members: Sequence[int], rank: int) -> dict[str, Any]:
 
 
 def _link(members: Sequence[int], machine: Machine) -> str:
-    """What a collective of these ranks goes over, in words."""
+    """Return, in words, the link that a collective of these ranks uses."""
     if not members or not machine.ranks_per_host or machine.network is None:
         return "between ranks of one host"
     hosts = {rank // machine.ranks_per_host for rank in members}

@@ -16,18 +16,18 @@ HEIGHT = 720
 
 
 class View:
-    """A page. html: all of it, as `mspc view` writes it."""
+    """A page. html: its complete text, as `mspc view` writes it."""
 
     def __init__(self, html: str) -> None:
         self.html = html
 
     def save(self, file: str | os.PathLike[str]) -> None:
-        """Write the page to a file. Raises MspcError if that cannot be."""
+        """Write the page to a file. Raise MspcError if it cannot be written."""
         content = utf8_bytes(self.html)
         write_atomically(Path(file), lambda opened: opened.write(content))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the page in a frame of its own, which may run its code and nothing else."""
+        """Return the HTML for a notebook: the page in a sandboxed frame that may run scripts and nothing else."""
         return (
             f'<iframe sandbox="allow-scripts" width="100%" height="{HEIGHT}" style="border: 1px solid #ccc" '
             f'srcdoc="{escape(self.html)}"></iframe>'

@@ -1,7 +1,8 @@
-"""A rank's node is traced to the nodes of the graph of all ranks that it was made of: layouts are known of these.
+"""Origins of a rank's nodes: the nodes of the graph of all ranks, with known layouts, from which they were made.
 
-Passes behind the slicing keep scope, lines and instance of a node, change the order and join several into one. A node
-is found by these, of several alike the one whose operands are those of the rank's node, then the first.
+Passes after slicing preserve scope, lines and instance of a node, change the order and merge nodes. A node is found by
+scope, lines and instance. Of several equal nodes the one that shares most operands with the rank's node is used, then
+the first.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.slicing import StridedSlice
 
 FUSED = "Fused"
-"""What begins the names of operators that were made of one with others."""
+"""Prefix of the names of operators that merge one operator with others."""
 COMPARED = 32
-"""Nodes that are alike of which one is chosen."""
+"""Most equal nodes among which one is chosen."""
 
 
 class Origins:
-    """For every node of `graph` the number of its node in `plan` (`of`, -1 for none), of a node that is several the
-    numbers of all of them (`members`), and of those whose results are the node's (`results`)."""
+    """Origins of the nodes of `graph` in `plan`. of: the number of each node's original, -1 for none. members: for a
+    node that merges several, the numbers of all of them. results: for a node with several results, the numbers of the
+    nodes that produce them."""
 
     def __init__(self, graph: Graph, plan: Graph) -> None:
         self.plan = plan
@@ -59,7 +61,7 @@ class Origins:
         return self.numbers.get(node, -1) if isinstance(node, Node) else -1
 
     def _note_results(self, graph: Graph) -> None:
-        """Of tuples that the plan has not as such the elements, by the nodes that take them out."""
+        """Record the elements of tuples that the plan does not have, by the nodes that extract them."""
         elements: dict[Value, dict[int, int]] = defaultdict(dict)
         for node, at in zip(graph.nodes, self.of, strict=True):
             if isinstance(node.op, TupleGetItem):
@@ -97,16 +99,19 @@ class Origins:
         return found
 
     def _is_last_step(self, node: Node) -> bool:
-        """Whether a node is of an operator that only ranks have, and no part of something that ranks sum up."""
+        """Return whether the plan lacks a node's operator and no collective sends the node's result."""
         return node.op.name not in self._operators and node not in self._sent
 
     def _expanded(self, node: Node) -> Node | None:
-        """The node of one scope and line that a rank computes in several steps, of the last, which has its results."""
+        """Return the original of the last of several steps in which a rank computes one node; None if it is not unique.
+
+        It has the same scope and line, and its slices have the types of the step's results.
+        """
         alike = [one for one in self._around.get(_line(node), ()) if _are_slices(node.type, one)]
         return alike[0] if len(alike) == 1 else None
 
     def _element(self, node: Node, index: int) -> Node | None:
-        """What takes an element out of a tuple."""
+        """Return the plan's node that extracts the same element of a tuple; None if there is none."""
         source = node.inputs[0]
         if source in self._elements:
             return self._elements[source][index]
@@ -117,16 +122,20 @@ class Origins:
         return readers[0] if readers else None
 
     def _joined(self, node: Node, operands: Sequence[Value | None]) -> list[Node]:
-        """For an operator that was made of one with what follows it the nodes that may be that one. Its result is that
-        of what follows, which is not looked for."""
+        """Return the possible originals of the first operator in a node that merges it with the operators after it.
+
+        The node has the result of the last operator, which is not looked for.
+        """
         ending = node.op.name.removeprefix(FUSED)
         readers = [r for value in operands if value is not None for r, _ in self.readers.get(value, ())]
         return [reader for reader in dict.fromkeys(readers) if reader.op.name.endswith(ending)]
 
     def _in_place(self, node: Node, type: Type, operator: str = "") -> Node | None:
-        """For a tensor that an operator of a rank's own makes (an element of operators that are one, what a change of
-        layouts leaves) a node of the same place that is the same tensor on the rank; none where such nodes have
-        several layouts. operator: the node's, if that is known."""
+        """Return a node at the same place that is the same tensor on the rank; None if such nodes have several layouts.
+
+        This is for tensors made by operators that only ranks have: elements of merged operators, and results of
+        redistribution. operator: the node's, if it is known.
+        """
         found = [one for one in self._there.get(_place(node), ()) if _is_slice(type, one)]
         if operator:
             found = [one for one in found if one.op.name == operator]
@@ -134,7 +143,8 @@ class Origins:
         return made[-1] if len({(str(one.type), str(one.layout)) for one in made}) == 1 else None
 
     def _take(self, alike: Iterable[Node], operands: Sequence[Value | None]) -> Node | None:
-        """The one of nodes that are alike which reads most of the operands, the first of several."""
+        """Return, and mark as taken, the first of the equal nodes that reads most of the operands; None if none is
+        free."""
         free = list(islice((node for node in alike if node not in self._taken), COMPARED))
         if not free:
             return None
@@ -144,8 +154,8 @@ class Origins:
         return best
 
     def _chain(self, node: Node, operands: Sequence[Value | None]) -> list[int]:
-        """The members of a node that names them: each reads an operand or one before it, its sum over ranks at most in
-        between."""
+        """Return the numbers of a node's named members. Each reads an operand or an earlier member, possibly through a
+        collective of it."""
         at_hand = [operand for operand in operands if operand is not None]
         found: list[int] = []
         for label in map(str, node.attrs["fused"]):
@@ -206,7 +216,7 @@ def _line(node: Node) -> tuple[Any, ...]:
 
 
 def _are_slices(type: Type, original: Node) -> bool:
-    """Whether the elements of a tuple are what a rank has of those of another."""
+    """Return whether the elements of a tuple are a rank's slices of the elements of another."""
     own, types, layouts = element_types(type), element_types(original.type), element_layouts(original.layout)
     if not len(own) == len(types) == len(layouts):
         return False
@@ -215,20 +225,21 @@ def _are_slices(type: Type, original: Node) -> bool:
 
 
 def _is_same(node: Node, original: Node) -> bool:
-    """Whether a rank's node may be that operator, with others around it and so without its name: of a convolution over
-    rows of other ranks, too."""
+    """Return whether a rank's node may be that operator, surrounded by others and therefore without its name, as for a
+    convolution that reads rows of other ranks."""
     return node.op.name == original.op.name and _is_slice(node.type, original)
 
 
 def _fits(type: Type, original: Node) -> bool:
-    """Whether a node may be a rank's node of that type: the type is a slice of its tensor, or nothing tells."""
+    """Return whether a rank's node of that type may be made from a node: the type is that of its slice or of its whole
+    tensor, or the slice is unknown."""
     layout = original.layout
     told = isinstance(original.type, TensorType) and isinstance(layout, Layout) and layout.divides(original.shape)
     return not told or type == original.type or _is_slice(type, original)
 
 
 def _is_slice(type: Type, original: Node) -> bool:
-    """Whether a type is what a rank has of a tensor of all ranks."""
+    """Return whether a type is that of a rank's slice of a tensor."""
     if not isinstance(original.type, TensorType) or not isinstance(original.layout, Layout):
         return False
     own = original.type.with_shape(original.layout.local_shape(original.shape))

@@ -1,7 +1,7 @@
-"""The page is one file of HTML: facts as JSON, the code that shows them, nothing from anywhere else.
+"""The page as one file of HTML: facts as JSON and the code that shows them, without any external resource.
 
-Facts are data alone: `<` is escaped in them, so that no text of a dump ends the element that holds it, and the page's
-policy lets nothing run but the code that came along, by its digest. Control characters of names are shown as escapes.
+Facts are data only: `<` is escaped in them, so that no text of a dump ends the element that contains it, and the page's
+policy allows only its own code, by its digest. Control characters of names are shown as escapes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.search.calibration.machine_file import machine_of
 
 _ESCAPED = re.compile(rf"\\(?:u[0-9a-f]{{4}}|.)|{CONTROL}")
-"""An escape of JSON, or a character that is not shown as it is."""
+"""An escape of JSON, or a character that is shown as an escape."""
 BUILT = Path(__file__).parent / "page" / "built"
-"""Where the code and the styles lie that `page/package.json` builds."""
+"""Folder of the code and the styles that `page/package.json` builds."""
 
 
 def html_of(facts: Mapping[str, Any]) -> str:
-    """The page."""
+    """Return the text of the page for these facts."""
     code, styles = (_built(name) for name in ("view.js", "view.css"))
     data = _visible(json.dumps(facts, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
     data = data.replace("<", f"\\u{ord('<'):04x}")
@@ -58,8 +58,10 @@ def html_of(facts: Mapping[str, Any]) -> str:
 
 
 def _visible(data: str) -> str:
-    """JSON in whose texts control characters, and those that turn the direction of writing, stand as their escapes, as
-    everywhere that mspc shows names of files; tabs stay, which indent source lines."""
+    """Return JSON in which control characters, and those that change the direction of writing, are shown as escapes.
+
+    mspc shows names of files in the same way everywhere. Tabs stay, because they indent source lines.
+    """
     return _ESCAPED.sub(_as_text, data)
 
 
@@ -78,16 +80,16 @@ def _digest(content: str) -> str:
 
 
 ENDING = ".view.html"
-"""What the names of pages end in if nobody names them."""
+"""Ending of the default names of pages."""
 RANKS = 16
-"""Ranks of a script up to which all are written, so that the page has what they have of their own, and at most so many
-whose networks are their own."""
+"""Most ranks of a script that are all written, so that the page has the values of each, and most ranks that may have
+networks of their own."""
 
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """The flags of `mspc view`. compile: of a script. machine: its name or a file, "" for H200s. profile: of a run.
-    proof: of `mspc verify --scale`. out: the page. open: show it in the browser."""
+    """The flags of `mspc view`. compile: options for a script. machine: its name or a file, "" for H200s. profile: of a
+    run. proof: a report of `mspc verify --scale`. out: the page. open: show it in the browser."""
 
     compile: CompileOptions = field(default_factory=CompileOptions)
     machine: str = ""
@@ -98,7 +100,7 @@ class ViewOptions:
 
 
 def view_target(target: str, options: ViewOptions) -> None:
-    """Write the page of a folder, a file or a script, and say where it is.
+    """Write the page of a folder, a file or a script, and print its path.
 
     Raises:
         MspcError: the target is no dump and no script that compiles, the profile is of another compile, or the page
@@ -120,7 +122,7 @@ def view_target(target: str, options: ViewOptions) -> None:
 
 
 def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
-    """What the page of a target shows. Raises MspcError as `view_target` does."""
+    """Return the content of the page for a target. Raise MspcError as `view_target` does."""
     machine = machine_of(options.machine)
     if not is_script(target):
         check_used((target,), options.compile)
@@ -132,7 +134,7 @@ def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
 
 
 def _stem(target: str) -> str:
-    """What a page is called: the folder, the file or the script that it shows, in the working folder."""
+    """Return the default name of a page, without its ending: that of the folder, the file or the script it shows."""
     path = Path(os.path.realpath(file_of(target)))
     return path.name if path.is_dir() else path.stem
 

@@ -1,4 +1,4 @@
-"""Texts, types, layouts and call stacks that many nodes share are in the page once, and nodes name their numbers."""
+"""Tables of the page: texts, types, layouts and call stacks are stored once, and nodes refer to them by number."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import Type
 
 LONGEST = 20_000
-"""Characters of a text that a page holds; of longer ones the begin, and how long they are."""
+"""Most characters of a text in a page; a longer one is cut, and its length is added."""
 
 
 def shortened(text: str) -> str:
-    """A text as the page holds it."""
+    """Return a text as the page contains it, cut after LONGEST characters."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ... ({len(text)} characters)"
 
 
 class NodeTables:
-    """What the nodes of all graphs of a page name by number; -1 is nothing.
+    """Tables of the values to which the nodes of all graphs of a page refer by number; -1 is none.
 
     `as_dict` is `strings`; `types` as [text, [[dtype, shape, bytes] of every tensor]]; `layouts` as [mesh, axes of
     every dimension, axes of partial results, reduction]; `frames` as [file, line, column, end, source line]; `stacks`
@@ -32,17 +32,17 @@ class NodeTables:
         self._numbers: dict[tuple[str, Hashable], int] = {}
 
     def string(self, text: str) -> int:
-        """The number of a text, -1 of an empty one."""
+        """Return the number of a text; -1 for an empty one."""
         return self._number("strings", text, lambda: shortened(text)) if text else -1
 
     def type(self, type: Type) -> int:
-        """The number of a type."""
+        """Return the number of a type."""
         return self._number("types", type, lambda: [
             shortened(str(type)), [[str(t.dtype), list(t.shape), t.nbytes] for t in element_types(type)]
         ])  # fmt: skip
 
     def layout(self, layout: Layout | None) -> int:
-        """The number of a layout."""
+        """Return the number of a layout; -1 for None."""
         if layout is None:
             return -1
         return self._number("layouts", layout, lambda: [
@@ -50,11 +50,11 @@ class NodeTables:
         ])  # fmt: skip
 
     def layouts(self, layouts: Sequence[Layout | None]) -> list[int]:
-        """The numbers of several layouts."""
+        """Return the numbers of several layouts."""
         return [self.layout(layout) for layout in layouts]
 
     def stack(self, frames: Frames) -> int:
-        """The number of a call stack, -1 of none."""
+        """Return the number of a call stack; -1 for an empty one."""
         if not frames:
             return -1
         return self._number("stacks", frames, lambda: [self._frame(frame) for frame in frames])
@@ -74,5 +74,5 @@ class NodeTables:
         return found
 
     def as_dict(self) -> dict[str, list[Any]]:
-        """All tables by name."""
+        """Return all tables by name."""
         return self._rows

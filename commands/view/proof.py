@@ -1,4 +1,4 @@
-"""The page shows what `mspc verify --scale` has found of a compile."""
+"""Results of `mspc verify --scale` for a compile, in the form of the page."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from mspc.ops.control.structural import label_of_result
 HOW = "mspc verify --scale TARGET --json FILE writes one"
 COUNTS = ("ranks", "kinds", "steps", "seed")
 LARGEST = 1 << 63
-"""Whole numbers below are numbers of Float64, too."""
+"""Integers below this number are in the range of Float64."""
 Content = Mapping[str, Any]
 
 
 def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
-    """What the page shows of a report. `values` has a row for each value: [what, name, ranks, the largest difference,
-    what was allowed there, whether all were the same, the step, rank and element of the first that was not]; those that
-    differ are the first. `node` is that of the first failure: [program, place], None if it is not known.
+    """Return the content of the page for a report.
+
+    `values` has a row for each value: [kind, name, ranks, the largest difference, the tolerance at that place, whether
+    all were equal, the step, rank and element of the first that was not]; rows that differ come first. `node` is that
+    of the first failure: [program, index], None if it is unknown.
 
     Raises:
         MspcError: the file cannot be read or is no such report, or it is of another compile.
@@ -79,7 +81,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _failure(content: Content) -> Content:
-    """What is told first: an operator with its place and ranks; empty if nothing is wrong."""
+    """Return the failure to report first: an operator with its place and ranks; empty if nothing is wrong."""
     waiting, memory = content["waiting"], content["memory"]
     misuses = [] if memory is None else memory["misuses"]
     found = content["odd"] or content["first"] or (waiting or [content["failed"]])[0] or (misuses or [{}])[0]
@@ -89,7 +91,7 @@ def _failure(content: Content) -> Content:
 
 
 def _node(failure: Content, dump: Dump) -> list[int] | None:
-    """The node that is told, where a rank's program has one of its name at its place."""
+    """Return [program, index] of the failed node; None unless its rank's program has exactly one node that matches."""
     rank = failure["ranks"][0] if failure.get("ranks") else failure.get("rank")
     number = next((i for i, ranks in enumerate(dump.ranks_of) if rank in ranks), None)
     if number is None:
@@ -104,7 +106,7 @@ def _told(node: Node) -> tuple[str, str, str]:
 
 
 def _values(rows: list[Any]) -> list[list[Any]]:
-    """One row for all kinds and steps of a value: the one that is most apart, in the first step that is wrong."""
+    """Return one row for each value over all kinds of ranks and steps: the worst one by `_order`."""
     worst: dict[tuple[str, str], Content] = {}
     ranks: dict[tuple[str, str], dict[int, int]] = {}
     for row in rows:
@@ -125,14 +127,15 @@ def _values(rows: list[Any]) -> list[list[Any]]:
 
 
 def _order(row: Content) -> tuple[bool, int, float]:
-    """What is wrong is larger, the earlier the more, and then what is further apart for what it may be."""
+    """Return a sort key that is larger for wrong values, then for earlier steps of these, then for larger differences
+    relative to their tolerance."""
     difference, tolerance = _number(row, "difference"), _number(row, "tolerance")
     wrong = not _same(row)
     return wrong, -_count(row, "step") * wrong, difference / tolerance if tolerance else difference
 
 
 def _shown(number: float) -> float | None:
-    """As the page has it: None for what is endless."""
+    """Return a number in the form of the page: three digits, None if it is not finite."""
     return float(f"{number:.3g}") if math.isfinite(number) else None
 
 
@@ -145,33 +148,33 @@ def _is_number(value: Any) -> bool:
 
 
 def _count(row: Content, key: str) -> int:
-    """An entry that counts. Raises ValueError for any other, KeyError if it is missing."""
+    """Return an entry that is a count. Raise ValueError for any other value, KeyError if it is missing."""
     if not _is_count(row[key]):
         raise ValueError(f"{key} is {row[key]!r:.80}, not a number that counts")
     return row[key]
 
 
 def _counts(row: Content, key: str) -> list[int]:
-    """A list of such. Raises as `_count`."""
+    """Return an entry that is a list of counts. Raise as `_count` does."""
     if not isinstance(row[key], list) or not all(map(_is_count, row[key])):
         raise ValueError(f"{key} is {row[key]!r:.80}, not a list of numbers that count")
     return row[key]
 
 
 def _rank(row: Content) -> int:
-    """The rank that a value is wrong on, -1 where it is none's alone. Raises as `_count`."""
+    """Return the rank on which a value is wrong, -1 if it is not that of a single rank. Raise as `_count` does."""
     return -1 if row["rank"] == -1 else _count(row, "rank")
 
 
 def _number(row: Content, key: str) -> float:
-    """An entry that measures; it may be endless. Raises as `_count`."""
+    """Return an entry that is a number; it may be infinite. Raise as `_count` does."""
     if not _is_number(row[key]):
         raise ValueError(f"{key} is {row[key]!r:.80}, not a number")
     return float(row[key])
 
 
 def _same(row: Content) -> bool:
-    """Raises as `_count`."""
+    """Return whether a row's values are equal. Raise as `_count` does."""
     if not isinstance(row["same"], bool):
         raise ValueError(f"same is {row['same']!r:.80}, not true or false")
     return row["same"]
@@ -179,13 +182,13 @@ def _same(row: Content) -> bool:
 
 HOW_TO_PROFILE = "mspc run --profile FILE writes one"
 LONGEST = 1e15
-"""Microseconds of a time."""
+"""Longest time in microseconds."""
 MEASURED = 16
-"""Ranks whose measured times the page holds, so that it does not grow with the ranks."""
+"""Most ranks with measured times in the page, so that its size does not grow with the number of ranks."""
 
 
 def read_profile(path: Path, dump: Dump) -> dict[int, dict[str, Any]]:
-    """By rank: `steps` that were timed, and by node [begin, seconds], means of the steps.
+    """Return, by rank, the number of timed `steps` and `nodes`: by node [begin, seconds], means over the steps.
 
     Raises:
         MspcError: the file cannot be read or is no profile, or it is of another compile.
@@ -218,7 +221,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def _checked(path: Path, event: dict[str, Any], graphs: dict[int, Graph]) -> tuple[int, int, int]:
-    """(rank, node, step) of an event. Raises MspcError if the dump has no such node."""
+    """Return (rank, node, step) of an event. Raise MspcError if the dump has no such node."""
     args = event.get("args")
     said = args if isinstance(args, dict) else {}
     rank, node, step = (_integer(number) for number in (event.get("pid"), said.get("node"), said.get("step")))
@@ -243,12 +246,12 @@ def _is_time(number: Any) -> bool:
 
 
 def _integer(number: Any) -> int:
-    """A number that counts; -1 for anything else."""
+    """Return an integer; -1 for any other value."""
     return number if isinstance(number, int) and not isinstance(number, bool) else -1
 
 
 def _means(rows: dict[int, list[tuple[int, float, float]]]) -> dict[str, Any]:
-    """Of one rank; steps follow each other in a trace, so each begins where its first node does."""
+    """Return the means of one rank. Steps do not overlap in a trace, so each begins with its first node."""
     begins: dict[int, float] = {}
     for spans in rows.values():
         for step, begin, _ in spans:

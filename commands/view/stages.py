@@ -1,4 +1,4 @@
-"""The page shows when the stages of a pipeline work on which micro-batch, for what they wait, and who hands on what."""
+"""Stages of a pipeline in the form of the page: the times of their micro-batches, their waits and their messages."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from mspc.runtime.memory_plan import plan_memory
 def stage_facts(
     programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: NodeTables
 ) -> dict[str, Any] | None:
-    """What is told of stages; None if the programs have none.
+    """Return the facts of the stages for the page; None if the programs have no stages.
 
-    `of` is the stage of every program. Where there is a program of every stage, and they work on micro-batches,
-    `heading` sums the schedule up, `total` are the seconds of a step, and `rows` are of every stage: the number of its
-    `program`, -1 where the page has none of it; which part of a step it is `idle`; how many micro-batches it `keeps`;
-    the `sizes` of what its ranks hold; `spans`, its work in order; and `tail`, its updates and what else is of no
-    micro-batch, as [begin, end, what it has waited for, what it is], null where it has none. A span is [begin, end,
-    blocks, what it has waited for (-1: it has not)], a block [kind, chunk, micro-batch, node].
+    `of` is the stage of every program. If there is a program of every stage, and they work on micro-batches, `heading`
+    summarizes the schedule, `total` is the duration of a step in seconds, and `rows` has one entry for every stage: the
+    number of its `program`, -1 if the page does not contain it; `idle`, its idle share of a step; `keeps`, the most
+    micro-batches for which it holds values; `sizes`, the memory of its ranks; `spans`, its work in order; and `tail`,
+    its updates and other work outside micro-batches, as [begin, end, number of the text of its wait (-1: none), number
+    of its own text], null if it has none. A span is [begin, end, blocks, number of the text of its wait (-1: none)], a
+    block [kind, chunk, micro-batch, node].
 
     Args:
-        programs: those that the page has. stages: the first program of every stage.
+        programs: those in the page. stages: the first program of every stage.
     """
     count = max((int(graph.attrs.get(STAGES, 1)) for graph in stages.values()), default=1)
     if count < 2:
@@ -48,7 +49,7 @@ def stage_facts(
 def _schedule(
     programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: NodeTables
 ) -> dict[str, Any]:  # fmt: skip
-    """The timeline."""
+    """Return the timeline of the stages, in the form described in `stage_facts`."""
     from mspc.output.schedule_pictures import heading, wait_text  # late: few programs have stages
     from mspc.output.stage_times import stage_times
     from mspc.passes.lib.schedules import parts_of
@@ -77,7 +78,7 @@ def _schedule(
 
 
 def _tail(tail: StepTail | None, begin: float, tables: NodeTables) -> list[Any] | None:
-    """What follows the last action of a stage, which ends at `begin`."""
+    """Return the work after the last action of a stage, which ends at `begin`; None if there is none."""
     from mspc.output.schedule_pictures import tail_text, tail_wait_text  # late, as above
 
     if tail is None:
@@ -87,21 +88,23 @@ def _tail(tail: StepTail | None, begin: float, tables: NodeTables) -> list[Any] 
 
 
 def _calls(graph: Graph) -> dict[tuple[str, int, int], int]:
-    """The nodes that work on micro-batches, by kind of work, chunk and micro-batch."""
+    """Return the nodes that work on micro-batches, by kind of work, chunk and micro-batch."""
     from mspc.passes.lib.stage_programs import work_of  # late, as above
 
     return {work_of(node): index for index, node in enumerate(graph.nodes) if WORK in node.attrs}
 
 
 def _call(calls: dict[tuple[str, int, int], int], kinds: Sequence[str], part: Any) -> int:
-    """The first node that an action runs; -1 if nothing is left of it."""
+    """Return the first node that an action runs; -1 if the program has none for it."""
     return next((calls[key] for kind in kinds if (key := (kind, part.chunk, part.micro_batch)) in calls), -1)
 
 
 def message_facts(node: Node, rank: int) -> dict[str, Any]:
-    """Of a message between stages: whether it is `received` or sent by `rank`, the `stage` of the other side, by how
-    many ranks that is `away`, its `bytes`, the `tag` by which both sides know it, and its `micro_batch` (-1: none).
-    Nothing of other nodes."""
+    """Return the facts of a message between stages; {} for other nodes.
+
+    `received` is False if `rank` sends it, `stage` is that of the other side, `away` is the distance to it in ranks,
+    `tag` identifies the message on both sides, `micro_batch` is -1 if it belongs to none.
+    """
     op = node.op
     if not isinstance(op, SendToStage | ReceiveFromStage):
         return {}
@@ -112,19 +115,19 @@ def message_facts(node: Node, rank: int) -> dict[str, Any]:
 
 
 LARGE = 1e12
-"""Amounts at which the rates of the roofline are read: bytes, and floating-point operations."""
+"""Bytes, or floating-point operations, at which the rates of the roofline are evaluated."""
 DIGITS = 5
-"""Digits of a time that the page holds."""
+"""Significant digits of times in the page."""
 
 
 def rounded(number: float) -> float:
-    """A number with as many digits as the page holds."""
+    """Return a number rounded to the digits in the page."""
     return float(f"{number:.{DIGITS}g}")
 
 
 def schedule(graph: Graph, machine: Machine) -> dict[str, Any]:
-    """The predicted step: `begin` and `seconds` of every node (None for views, which do not run), `operations` and
-    `moved`, bytes that it reads and writes; sums of the step in seconds."""
+    """Return the predicted step: `begin` and `seconds` of every node (None for views, which do not run), its
+    `operations`, the bytes `moved` by its reads and writes, and sums of the step in seconds."""
     timeline = StreamTimeline(graph, machine)
     spans = [timeline.spans.get(node) for node in graph.nodes]
     return {
@@ -140,7 +143,8 @@ def schedule(graph: Graph, machine: Machine) -> dict[str, Any]:
 
 
 def machine_facts(machine: Machine) -> dict[str, Any]:
-    """What the page says of the machine that times are predicted for. rates: operations per second of products."""
+    """Return the facts of the machine for which times are predicted. `rates` are those of matmuls by dtype, in
+    operations per second."""
     return {
         "name": machine.name,
         "source": " ".join(machine.source.split()),
@@ -152,11 +156,11 @@ def machine_facts(machine: Machine) -> dict[str, Any]:
 
 
 def memory_facts(graph: Graph) -> dict[str, Any]:
-    """The memory of a step.
+    """Return the memory of a step.
 
-    `sizes` are the bytes of what is stored all the time and of the arena; `blocks` has a row for every block of the
-    arena: offset, bytes, the first and the last node for which it is held, and the nodes whose results are in it;
-    `kinds` which of `classes` these are.
+    `sizes` are the bytes of permanent storage and of the arena. `blocks` has a row for every block of the arena:
+    offset, bytes, the first and the last node for which it is held, and the nodes with results in it. `kinds` has the
+    index of each block's class in `classes`.
     """
     plan = plan_memory(graph)
     last = _last_reads(graph)
@@ -168,7 +172,7 @@ def memory_facts(graph: Graph) -> dict[str, Any]:
             until = max(last.get((node, number), index), index)
             if place.kind != "arena" or not place.nbytes:
                 continue
-            if node in plan.shadow_weights.copies:  # it stands from step to step
+            if node in plan.shadow_weights.copies:  # it persists between steps
                 found[place.offset, place.nbytes] = [[0, len(graph.nodes), [index], CLASSES.index(name)]]
             else:
                 _extend(found.setdefault((place.offset, place.nbytes), []), index, until, CLASSES.index(name))
@@ -182,7 +186,7 @@ def memory_facts(graph: Graph) -> dict[str, Any]:
 
 
 def sizes_of(plan: MemoryPlan) -> dict[str, int]:
-    """Bytes of what is stored all the time, of the arena and of the classes in it; and what lies on the host."""
+    """Return the bytes of permanent storage, of the arena, of the classes in it, and of values on the host."""
     return {
         "weights": plan.weights, "states": plan.states, "inputs": plan.inputs, "constants": plan.constants,
         "arena": plan.arena, "gradients": plan.gradients, "activations": plan.activations,
@@ -192,7 +196,7 @@ def sizes_of(plan: MemoryPlan) -> dict[str, int]:
 
 
 def _last_reads(graph: Graph) -> dict[tuple[Value, int], int]:
-    """For every tensor of every value that is read or returned the position of the last node that reads it."""
+    """Return the position of the last node that reads each tensor, by (value, index of the tensor in it)."""
     last_of = last_reads(graph, viewed_operands)
     found: dict[tuple[Value, int], int] = {}
     for index, node in enumerate(graph.nodes):
@@ -207,8 +211,8 @@ def _last_reads(graph: Graph) -> dict[tuple[Value, int], int]:
 
 
 def _extend(rows: list[list[Any]], index: int, until: int, number: int) -> None:
-    """Add a result to the rows of a place: to the last one where it is in what that one still holds, and is of the
-    same class."""
+    """Add a result to the rows of a block: to the last row if that is still alive and has the same class, else as a new
+    row."""
     if rows and rows[-1][1] >= index and rows[-1][3] == number:
         rows[-1][1] = max(rows[-1][1], until)
         rows[-1][2].append(index)
@@ -219,7 +223,7 @@ def _extend(rows: list[list[Any]], index: int, until: int, number: int) -> None:
 
 
 def is_planned(graph: Graph) -> bool:
-    """Whether the memory of a graph can be planned: it is a rank's own, its operators are known and operands fit."""
+    """Return whether the memory of a graph can be planned: it is a rank's graph, consistent, with known operators."""
     if "rank" not in graph.attrs or not all(isinstance(node.op, Op) for node in graph.nodes):
         return False
     try:

@@ -29,10 +29,10 @@ def bind(
     keyword_defaults: Mapping[str, Any],
     is_method: bool = False,
 ) -> dict[str, Any]:
-    """The function's local names at its start.
+    """Return the function's local names at its start.
 
-    defaults: values of the last positional parameters. is_method: the first one is `self`, which
-    messages do not count.
+    defaults: values of the last positional parameters. is_method: the first parameter is `self`, which messages do not
+    count.
 
     Raises:
         MspcError: too few, too many or unknown arguments.
@@ -78,7 +78,7 @@ def bind(
 
 
 def _too_many(name: str, positional: Sequence[str], given: int, defaults: int, hidden: int) -> MspcError:
-    """The error of a call with more arguments by position than there are; the first `hidden` are not shown."""
+    """Return the error for a call with too many positional arguments. The first `hidden` parameters are not shown."""
     takes = len(positional) - hidden
     count = f"{max(takes - defaults, 0)} to {takes}" if defaults else str(takes)
     listed = ", ".join(positional[hidden:])
@@ -90,8 +90,8 @@ def _too_many(name: str, positional: Sequence[str], given: int, defaults: int, h
 def naming_arguments(
     tracer: Tracer, label: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], depth: int
 ) -> Generator[None]:
-    """What Python says of values inside of a function, called `label` at this depth, becomes a message that names its
-    arguments; other mistakes, those in a function of the script that it calls among them, stay as they are."""
+    """Turn Python's errors about values inside a function, called `label` at this call depth, into messages that name
+    its arguments. Other errors, including those in functions of the script that it calls, are not changed."""
 
     def named(error: MspcError) -> MspcError:
         in_script = len(error.frames) > depth and not error.frames[0].file.startswith(OWN_FILES)
@@ -112,8 +112,8 @@ def naming_arguments(
 
 
 def as_it_is(tracer: Tracer, value: Any) -> Any:
-    """What a parameter holds here, as a cast to its own type, which goes again where nobody overwrites the parameter
-    ahead of a reader; another value as it is."""
+    """Return the current value of a parameter as a cast to its own type. The cast is removed later if nothing
+    overwrites the parameter before a reader. Return any other value unchanged."""
     if isinstance(value, session.Parameter):
         value = tracer.value(value)
     if not isinstance(value, Parameter) or value.kind != "parameter":
@@ -122,7 +122,8 @@ def as_it_is(tracer: Tracer, value: Any) -> Any:
 
 
 def handed_back(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, result: Any) -> Any:
-    """The parameter that a call in a script hands back: of a function or a cell of mspc's as it is now."""
+    """Return the result of a call in a script; a parameter returned by mspc's own function or cell becomes its current
+    value."""
     if not _is_of_mspc(fn):
         return result
     tracer.at(frame, node)

@@ -1,4 +1,4 @@
-"""Names and attributes: how a value of the program is found, attributes of tensors, and cells read from files."""
+"""Names and attributes: lookup of the program's values, attributes of tensors, and cells read from files."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from mspc.mindspore_api.ops.function_arguments import exchanged, permutation
 from mspc.mindspore_api.ops.method_table import find_method, method_names, misfit, respelled
 
 ALIKE = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", *(fact.strip("_") for fact in FACTS)})
-"""What the program may ask of a Parameter that is equal for those that are alike, which `FACTS` tells."""
+"""Attributes of a Parameter that are equal for similar ones, as determined by `FACTS`."""
 
 
 def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: str) -> Any:
-    """`base.name`.
+    """Evaluate `base.name`.
 
     Raises:
         MspcError: there is no such attribute.
@@ -103,10 +103,10 @@ def _of_cell(tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, name: str,
 
 
 def set_attribute(tracer: Tracer, base: Any, name: str, value: Any) -> None:
-    """`base.name = value`: what the compiled function reads from then on. The object itself stays as it is.
+    """Assign `base.name = value` for later reads of the compiled function. The object itself is not changed.
 
     Raises:
-        MspcError: the value would have to be stored from call to call, or the attribute is none that holds values.
+        MspcError: the value would have to be stored from call to call, or the attribute cannot hold a value.
     """
     key = (id(base), name)
     plain = isinstance(base, Cell) or (hasattr(base, "__dict__") and not isinstance(base, type | types.ModuleType))
@@ -128,7 +128,7 @@ def set_attribute(tracer: Tracer, base: Any, name: str, value: Any) -> None:
             f"attribute '{name}' keeps its new value until the compiled function ends; the script does not see it"
         )
     tracer.keep(base)
-    tracer.runs.clear()  # what was computed before may have read the attribute
+    tracer.runs.clear()  # earlier results may depend on the attribute
     if key not in tracer.attributes_before:
         tracer.attributes_before[key] = getattr(base, name, MISSING)
     tracer.attributes[key] = value
@@ -144,7 +144,7 @@ def _of_every_cell() -> frozenset[str]:
 
 
 def name_tensor(tracer: Tracer, tensor: Any, name: str) -> None:
-    """Note how a constant tensor of the script is called where it is first met."""
+    """Record the name of a constant tensor of the script at its first use."""
     if id(tensor) not in tracer.tensor_names:
         tracer.keep(tensor)
         tracer.tensor_names[id(tensor)] = name
@@ -163,11 +163,11 @@ def _missing(base: Any, name: str, error: AttributeError) -> tuple[str, list[str
 
 
 def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
-    """The value of a variable.
+    """Return the value of a variable.
 
     Raises:
-        MspcError: there is no such name, or it has no value yet. Poisoned: an earlier mistake left it
-        without one.
+        MspcError: there is no such name, or it has no value yet.
+        Poisoned: an earlier error left it without a value.
     """
     name = node.id
     found = frame.lookup(name)
@@ -191,7 +191,7 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
 
 
 def take_early_reads(tracer: Tracer, frame: Frame) -> None:
-    """Give names that a function reads before it binds them the values that they have outside, as MindSpore does."""
+    """Give names that a function reads before it binds them their values from outside, as MindSpore does."""
     for name, node in frame.source.read_early.items():
         found = MISSING if frame.enclosing is None else frame.enclosing(name)
         if found is MISSING or found is UNSET:
@@ -203,7 +203,7 @@ def take_early_reads(tracer: Tracer, frame: Frame) -> None:
 
 
 def register_cells(tracer: Tracer, cell: Cell, held: str) -> None:
-    """Note how the cells below `cell` are called: in scopes, and in the names of constants."""
+    """Record the names of the cells below `cell`, for scopes and for the names of constants."""
     if id(cell) in tracer.cell_paths:
         return
     if held and held.isidentifier():
@@ -224,7 +224,7 @@ def _register(tracer: Tracer, cell: Cell, path: str, prefix: str) -> None:
 
 
 def attribute(tracer: Tracer, x: Value, name: str) -> Any:
-    """`x.name`: something known at compile time, another tensor, or a method to be called.
+    """Evaluate `x.name`: a value known at compile time, another tensor, or a method to be called.
 
     Raises:
         MspcError: tensors have no such attribute.
@@ -249,8 +249,8 @@ def attribute(tracer: Tracer, x: Value, name: str) -> Any:
 def method_function(
     tracer: Tracer, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """(the function behind a method that is called with these arguments, the tensor first; those with names as it has
-    them).
+    """Return the function that implements a method called with these arguments (the tensor first), and the keyword
+    arguments under the function's own names.
 
     Raises:
         MspcError: there is no such method, or the arguments do not fit.
@@ -286,11 +286,11 @@ OUTSIDE = {
     "tolist": "x[0], x[1] and `for row in x` give its elements", "data": "", "init_data": "",
     "set_data": "ops.assign(parameter, value) and `self.parameter = value` give a parameter a new value",
 }  # fmt: skip
-"""Methods that need values, and what to write instead."""
+"""Methods that need values, and the alternative that the message suggests."""
 
 
 class _NoFile:
-    """What a node of a file is called from: lines come with it."""
+    """Source file of the frame for nodes imported from a file; the nodes bring their own lines."""
 
     name = ""
     is_own = False
@@ -302,7 +302,7 @@ _SOURCE = FunctionSource(_NoFile(), ast.parse("lambda: 0").body[0].value, 0)  # 
 
 def call_imported(tracer: Tracer, frame: Frame, node: ast.AST, cell: Any, args: Sequence[Any],
                   kwargs: Mapping[str, Any]) -> Any:  # fmt: skip
-    """What a cell with `is_imported` gives, which has a method `evaluate`. Raises MspcError."""
+    """Call a cell with `is_imported`, through its method `evaluate`. Raise MspcError for a wrong call."""
     outer = frame.frames(node)
     label = tracer.cell_names.get(id(cell), "")
     scope = frame.scope
@@ -318,7 +318,8 @@ def call_imported(tracer: Tracer, frame: Frame, node: ast.AST, cell: Any, args: 
 
 
 class _FrontEnd:
-    """Makes nodes of calls, each at its own line and in its own module; what a plan says of them is given to them."""
+    """Interface that an imported cell uses to emit nodes, each at its own line and in its own module, with the
+    strategies of its plan."""
 
     def __init__(
         self, tracer: Tracer, caller: Frame, outer: Frames, scope: str, precision: Precision | None, plan: Any

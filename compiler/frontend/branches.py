@@ -1,4 +1,4 @@
-"""Conditions that only the run knows: `if`, `and`, `or`, blocks left early, elements and functions it chooses."""
+"""Conditions known only at run time: `if`, `and`, `or`, early exits, and chosen elements and functions."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from mspc.ops.tensor.reshape import Cast
 
 
 def condition_of(tracer: Tracer, value: Any, only_bool: bool = False) -> Value | None:
-    """`value` as a Bool of shape () that only the run knows; None where it is no tensor of one element, or, with
-    `only_bool`, no Bool."""
+    """Return `value` as a Bool of shape () known only at run time. Return None if it is no tensor of one element, or,
+    with `only_bool`, no Bool."""
     if not isinstance(value, Value | Parameter):
         return None
     tensor = tracer.value(value)
@@ -56,14 +56,14 @@ def condition_of(tracer: Tracer, value: Any, only_bool: bool = False) -> Value |
 
 
 def negation(tracer: Tracer, condition: Value) -> Value:
-    """`not condition`."""
+    """Return `not condition`."""
     return tracer.emit(tracer.op("LogicalNot"), condition)
 
 
 class ProgramState:
-    """Names of the running function, contents of the lists, dicts and sets that the program made, and attributes that
-    it set, as they are now. foreign: by their identity lists, dicts and sets that were made elsewhere than on the way
-    to here."""
+    """Snapshot of the names of the running function, the contents of the program's lists, dicts and sets, and the
+    attributes it set. foreign: identities of lists, dicts and sets created on another path than the one that led here.
+    """
 
     def __init__(self, tracer: Tracer, frame: Frame, foreign: Collection[int] = ()) -> None:
         self.names = dict(frame.locals)
@@ -83,7 +83,8 @@ class ProgramState:
         tracer.attributes = dict(self.attributes)
 
     def foreign(self, tracer: Tracer) -> set[int]:
-        """What was made since, but not on the way that goes on from here."""
+        """Return the identities of the objects created since the snapshot, on another path than the one that continues
+        here."""
         return tracer.owned.keys() - self.held.keys()
 
 
@@ -91,11 +92,11 @@ NOTED = (
     "parameters", "constants", "errors", "warnings", "ignored", "owned", "draws", "runs", "attributes_read", "weak",
     "weights", "_tensors",
 )  # fmt: skip
-"""What a trace collects in the Tracer as it goes."""
+"""Attributes of the Tracer that a trace adds to."""
 
 
 class TraceSnapshot:
-    """All that a trace changes, so that it may be tried and forgotten."""
+    """All state that a trace changes, saved so that a trace can be tried and undone."""
 
     def __init__(self, tracer: Tracer, frame: Frame) -> None:
         self.tracer, self.frame = tracer, frame
@@ -106,7 +107,7 @@ class TraceSnapshot:
         self.nodes = len(tracer.builder.nodes)
 
     def restore(self) -> None:
-        """Forget what was traced since."""
+        """Undo the trace since the snapshot."""
         tracer = self.tracer
         tracer.names.clear()
         for name, noted in self.noted.items():
@@ -120,7 +121,7 @@ class TraceSnapshot:
 
 
 def fill(held: Any, contents: Any) -> None:
-    """Give a list, dict or set of the program these elements."""
+    """Replace the elements of a list, dict or set of the program."""
     if isinstance(held, list):
         held[:] = contents
         return
@@ -130,7 +131,7 @@ def fill(held: Any, contents: Any) -> None:
 
 @contextmanager
 def apart(tracer: Tracer) -> Generator[list[Node]]:
-    """What is emitted inside goes into a list of its own. No gradient takes up calls across its border."""
+    """Emit the nodes of the context into a new list. Gradients do not include calls across its boundary."""
     nodes, runs = tracer.builder.nodes, tracer.runs
     tracer.builder.nodes, tracer.runs = [], {}
     try:
@@ -141,7 +142,7 @@ def apart(tracer: Tracer) -> Generator[list[Node]]:
 
 @contextmanager
 def emitting_to(tracer: Tracer, nodes: list[Node]) -> Generator[None]:
-    """What is emitted inside is appended to these nodes."""
+    """Append the nodes emitted in the context to `nodes`."""
     outer = tracer.builder.nodes
     tracer.builder.nodes = nodes
     try:
@@ -151,14 +152,14 @@ def emitting_to(tracer: Tracer, nodes: list[Node]) -> Generator[None]:
 
 
 Contents = Sequence[Mapping[int, Any]]
-"""What lists and dicts of the program, by their identity, hold behind either branch."""
+"""Contents of the program's lists and dicts after each branch, by identity."""
 
 
 class Selecting:
-    """Both branches were computed: every value is chosen by an operator `Select`."""
+    """Join of two computed branches: each value is chosen by a `Select`."""
 
     within = False
-    """Whether what is computed in a branch can be read there alone."""
+    """Whether a value computed in a branch can be read only in that branch."""
 
     def __init__(self, tracer: Tracer, holds: Value, contents: Contents) -> None:
         self.tracer, self.holds, self.contents = tracer, holds, contents
@@ -174,9 +175,9 @@ class Selecting:
 
 
 class Choosing:
-    """One branch alone will run: every value is a result of an `If`, which `emit` appends when all are known.
+    """Join in which only one branch runs: each value is a result of an `If`, which `emit` appends once all are known.
 
-    nodes: of the branch for a condition that holds, and of the other.
+    nodes: of the branch taken if the condition holds, and of the other.
     """
 
     within = True
@@ -200,7 +201,8 @@ class Choosing:
         return found
 
     def apart(self, left: Any, right: Any) -> Undecided:
-        """Two values that no tensor can be, known behind the branches: tensors of each are zeros in the other one."""
+        """Return two values that cannot be one tensor as Undecided, known after the branches. Tensors in each are
+        results of the `If` that are zeros in the other branch."""
         if not (_is_plain(self.tracer, left) and _is_plain(self.tracer, right)):
             return Undecided(left, right, True, self.holds)
         return Undecided(self._leaving(0, left), self._leaving(1, right), False, self.holds)
@@ -219,7 +221,7 @@ class Choosing:
         return self.pick(*pair)
 
     def emit(self) -> None:
-        """Append the `If` and what reads its results, unless nobody reads any and it does nothing else."""
+        """Append the `If` and the nodes that take its results, unless nothing reads them and it has no other effect."""
         if not self.picked and not any(node.op.has_side_effect for nodes in self.nodes for node in nodes):
             return
         self.tracer.regions += 1
@@ -242,7 +244,8 @@ Join = Selecting | Choosing
 
 
 def merged(join: Join, left: Any, right: Any) -> Any:
-    """What is `left` where the condition holds and `right` elsewhere; `Undecided` where no tensor can be both."""
+    """Return the value that is `left` if the condition holds and `right` otherwise; `Undecided` if no single tensor can
+    represent both."""
     if left is MISSING or right is MISSING:
         return MISSING
     for value in (left, right):
@@ -263,7 +266,7 @@ def merged(join: Join, left: Any, right: Any) -> Any:
 
 
 def merged_flag(join: Join, left: Any, right: Any) -> Any:
-    """The same for two of True, False and Bool tensors."""
+    """Return the same as `merged` for two values that are True, False or Bool tensors."""
     if left is True and right is False:
         return join.holds
     if left is False and right is True:
@@ -292,7 +295,7 @@ def _selected(join: Join, left: Any, right: Any) -> Any:
 
 
 def _is_plain(tracer: Tracer, value: Any) -> bool:
-    """Whether a value is made of tensors and numbers, and no name."""
+    """Return whether a value consists of tensors, numbers, text and None only, in unnamed tuples, lists and dicts."""
     if isinstance(value, list | tuple):
         return all(_is_plain(tracer, item) for item in value) and not hasattr(value, "_fields")
     if isinstance(value, dict):
@@ -301,7 +304,7 @@ def _is_plain(tracer: Tracer, value: Any) -> bool:
 
 
 def _behind(value: Any) -> Any:
-    """A value behind the branch in which what chose it is known."""
+    """Mark the value, and all values in it, as known only inside the branch that decides them."""
     return Undecided(_behind(value.left), _behind(value.right), True) if isinstance(value, Undecided) else value
 
 
@@ -310,24 +313,25 @@ def _fits(number: Any, like: DType | None) -> bool:
 
 
 def behind_orderings(value: Any) -> Any:
-    """A value behind orderings: an update of one branch does not make it another."""
+    """Return the value below any Depend nodes, so that ordering after an update does not make a value a different one.
+    """
     while isinstance(value, Node) and isinstance(value.op, Depend):
         value = value.inputs[0]
     return value
 
 
 def zeros(tracer: Tracer, type: TensorType) -> Value:
-    """A tensor of zeros."""
+    """Return a tensor of zeros: a constant if it is small."""
     if type.size <= INLINE_LIMIT:
         return Constant(np.zeros(type.shape, type.dtype.numpy), type.dtype)
     return tracer.emit(tracer.op("Zeros", shape=type.shape, dtype=type.dtype))
 
 
 class Ways:
-    """The two ways of a condition, which are traced apart, in pieces.
+    """The two paths of a condition, traced separately and in pieces.
 
-    ends: the state in which each leaves the program. nodes: what each emits. pieces: (way, its nodes up to here), in
-    the order in which they were traced.
+    ends: the program state at the end of each path. nodes: the nodes of each path. pieces: (path, number of its nodes
+    so far), in the order of tracing.
     """
 
     def __init__(self, tracer: Tracer, frame: Frame) -> None:
@@ -339,7 +343,7 @@ class Ways:
 
     @contextmanager
     def along(self, way: int) -> Generator[None]:
-        """What is traced inside belongs to a way, and goes on where that ended."""
+        """Trace the code of the context on a path, continuing from where that path ended."""
         begun = self.ends[way]
         begun.restore(self.tracer, self.frame)
         foreign = begun.foreign(self.tracer)
@@ -356,12 +360,13 @@ class Ways:
         self.pieces.append((way, len(self.nodes[way])))
 
     def contents(self) -> list[dict[int, Any]]:
-        """What lists and dicts hold behind either way."""
+        """Return the contents of lists and dicts after each path."""
         return [end.contents for end in self.ends]
 
 
 class GuardedWays(Ways):
-    """Both ways are computed one behind the other; updates of one change nothing where its condition does not hold."""
+    """Two paths that are both computed, one after the other. Updates of a path have no effect if its condition does not
+    hold."""
 
     def __init__(self, tracer: Tracer, frame: Frame, test: ast.AST, holds: Value) -> None:
         super().__init__(tracer, frame)
@@ -381,7 +386,7 @@ class GuardedWays(Ways):
         self.tracer.runs = runs
 
     def put(self, traced: Ways) -> None:
-        """Take over what was traced apart."""
+        """Append the nodes that were traced separately, with each path's guard."""
         begun = [0, 0]
         for way, end in traced.pieces:
             with self.along(way):
@@ -391,7 +396,7 @@ class GuardedWays(Ways):
 
 @contextmanager
 def _guarded(tracer: Tracer, condition: Value) -> Generator[None]:
-    """Updates change nothing where `condition` does not hold."""
+    """Inside the context, updates have no effect if `condition` does not hold."""
     outer = tracer.guard
     tracer.guard = condition if outer is None else tracer.emit(tracer.op("LogicalAnd"), outer, condition)
     tracer.ways += 1
@@ -411,10 +416,12 @@ def choose(
     trace: Callable[[Ways], Sequence[Any]],
     join: Callable[[Join, Any, Any], Any] = merged,
 ) -> Any:
-    """Trace both ways of a condition, and join them.
+    """Trace both paths of a condition, and join them.
 
-    test, whole: the condition, and what depends on it. trace: traces the ways, and returns what each gives. join: makes
-    one of the two.
+    Cheap paths, and paths with updates that can be masked, are both computed; otherwise an `If` runs one of them.
+
+    test, whole: the condition, and the statement or expression that depends on it. trace: traces both paths and returns
+    the result of each. join: joins the two results.
     """
     key = (whole, frame.call_frames)
     if key not in tracer.guarded:
@@ -449,7 +456,7 @@ def _joined(
     given: Sequence[Any],
     of_results: Callable[[Join, Any, Any], Any],
 ) -> Any:
-    """Every name, every element of a list or dict and every attribute refers to what either way left there."""
+    """Merge the names, list and dict elements, and attributes that the two paths left, and the two results."""
     tracer.at(frame, whole)
     left, right = ways.ends
     frame.locals.clear()
@@ -486,13 +493,13 @@ def _join_attributes(tracer: Tracer, join: Join, left: dict[Any, Any], right: di
 
 
 def _is_guarded(ways: Sequence[Sequence[Node]]) -> bool:
-    """Whether parameters are updated, by operators that all can be made to change nothing."""
+    """Return whether parameters are updated, and every effect can be disabled by a guard."""
     nodes = [node for way in ways for node in way]
     return any(node.op.mutates and not node.regions for node in nodes) and not any(map(_must_not_run, nodes))
 
 
 def _must_not_run(node: Node) -> bool:
-    """Whether a node may not run where the program does not come by it, for all that a guard can do."""
+    """Return whether a node must not run on the path not taken, because a guard cannot disable its effect."""
     op = node.op
     if node.regions:
         loops = (inner for region in node.regions for graph in region.graphs() for inner in graph.nodes)
@@ -503,8 +510,8 @@ def _must_not_run(node: Node) -> bool:
 
 
 def is_cheap(node: Node) -> bool:
-    """Whether a node may as well run where nobody needs it: it moves, casts, adds, negates, compares or decides, with
-    gradients that do not depend on values."""
+    """Return whether a node may run even if its result is not needed: it moves, casts, adds, negates, compares or
+    selects, and its gradient does not depend on values."""
     op = node.op
     if not isinstance(op, Op) or not _is_free(node):
         return False
@@ -516,14 +523,14 @@ def is_cheap(node: Node) -> bool:
 
 
 def decides_cheaply(node: Node) -> bool:
-    """The same of a node on the way to a Bool alone, through which no gradient passes: it may work element by element,
-    or reduce."""
+    """Return the same for a node that only leads to a Bool, through which no gradient passes: it may also be
+    elementwise or a reduction."""
     op = node.op
     return is_cheap(node) or (isinstance(op, Op) and _is_free(node) and (bool(op.cuda) or isinstance(op, ReductionOp)))
 
 
 def _is_free(node: Node) -> bool:
-    """Whether nothing but its result tells that a node ran."""
+    """Return whether running a node has no effect other than its result."""
     op = node.op
     if not isinstance(op, Op) or node.regions or op.mutates or op.has_side_effect:
         return False
@@ -534,12 +541,14 @@ Block = Callable[[Tracer, Frame, list[ast.stmt]], Any]
 
 
 def branch(tracer: Tracer, frame: Frame, node: ast.If, holds: Value, rest: list[ast.stmt], block: Block) -> Any:
-    """Run both branches of an `if`; what follows it in its block is `rest`.
+    """Run both branches of an `if`. `rest` is the statements that follow it in its block.
 
-    A branch that ends in `raise` is a check of contents, which no compile can make: it is left out, with a warning.
+    A branch that ends in `raise` checks the contents of a tensor, which is unknown at compile time: it is left out,
+    with a warning.
 
     Returns:
-        None, or how the block ends where a branch leaves it; `rest` and what follows behind it have then been run, too.
+        None, or how the block ends if a branch leaves it. In that case `rest` and all that follows it have been run,
+        too.
     """
     bodies = (node.body, node.orelse)
     for body, other in (bodies, bodies[::-1]):
@@ -565,8 +574,8 @@ def branch(tracer: Tracer, frame: Frame, node: ast.If, holds: Value, rest: list[
 
 
 def remainder(tracer: Tracer, frame: Frame, rest: list[ast.stmt], block: Block) -> Any:
-    """How what follows in this block, and then in those around it, ends: up to the end of the innermost loop or `with`,
-    or else of the function."""
+    """Run the rest of this block and of the blocks around it, up to the end of the innermost loop or `with`, or else of
+    the function. Return how they end."""
     outer = frame.following
     signal = block(tracer, frame, rest)
     try:
@@ -584,14 +593,15 @@ def remainder(tracer: Tracer, frame: Frame, rest: list[ast.stmt], block: Block) 
 
 
 def resumed(tracer: Tracer, frame: Frame, node: ast.stmt, left: Exit, rest: list[ast.stmt], block: Block) -> Any:
-    """How a block ends, one statement of which, `node`, may have left it; `rest` follows that statement."""
+    """Return how a block ends after `node`, one of its statements, may have left it. `rest` follows that statement."""
     return unless_left(tracer, frame, node, left, KINDS, lambda: remainder(tracer, frame, rest, block))
 
 
 def unless_left(
     tracer: Tracer, frame: Frame, node: ast.stmt, left: Exit, kinds: tuple[str, ...], run: Callable[[], Any]
 ) -> Any:
-    """How it ends: by `left` where that is an end of one of these kinds, elsewhere by what `run` does."""
+    """Return how the block ends: with `left` if that is an exit of one of `kinds`, otherwise with the result of `run`.
+    """
     tracer.at(frame, node)
     holds = any_flag(tracer, left, kinds)
     if holds is False:
@@ -616,7 +626,7 @@ def unless_left(
 
 
 def any_flag(tracer: Tracer, left: Exit, kinds: tuple[str, ...]) -> Any:
-    """Whether the end is of one of these kinds: True, False, or a Bool of shape ()."""
+    """Return whether the exit is of one of these kinds: True, False, or a Bool of shape ()."""
     flags = [left.flags[kind] for kind in kinds if left.may(kind)]
     if not flags or any(flag is True for flag in flags):
         return bool(flags)
@@ -627,7 +637,7 @@ def any_flag(tracer: Tracer, left: Exit, kinds: tuple[str, ...]) -> Any:
 
 
 def joined_signals(join: Join, left: Any, right: Any) -> Any:
-    """How a block ends that ends in one of two ways."""
+    """Return the exit of a block that ends in one of two ways."""
     if isinstance(left, Returned) and isinstance(right, Returned):
         return Returned(merged(join, left.value, right.value))
     if left is right:
@@ -643,7 +653,7 @@ def joined_signals(join: Join, left: Any, right: Any) -> Any:
 
 
 def zeros_like(tracer: Tracer, value: Any) -> Any:
-    """Zeros for all tensors in a value; the rest as it is."""
+    """Return `value` with every tensor in it replaced by zeros."""
     if isinstance(value, tuple | list):
         items = [zeros_like(tracer, item) for item in value]
         if isinstance(value, list):
@@ -658,7 +668,7 @@ def zeros_like(tracer: Tracer, value: Any) -> Any:
 
 
 def finished(signal: Any) -> Any:
-    """How a loop ends whose last turn ended so: by `return`, or None."""
+    """Return how a loop ends if its last iteration ended with `signal`: by `return`, or None."""
     if isinstance(signal, Exit):
         signal = simplest(Exit({**signal.flags, "continued": False, LEFT: False}, signal.value))
     return signal if isinstance(signal, Exit | Returned) else None
@@ -667,7 +677,7 @@ def finished(signal: Any) -> Any:
 def conditional(
     tracer: Tracer, frame: Frame, node: ast.IfExp, holds: Value, evaluate: Callable[[Tracer, Frame, ast.expr], Any]
 ) -> Any:
-    """`body if holds else orelse`."""
+    """Evaluate `body if holds else orelse`."""
 
     def trace(ways: Ways) -> list[Any]:
         values: list[Any] = []
@@ -685,10 +695,10 @@ Evaluate = Callable[[Tracer, Frame, ast.expr], Any]
 def all_of(
     tracer: Tracer, frame: Frame, node: ast.BoolOp, place: int, met: Value, evaluate: Evaluate, is_test: bool
 ) -> Any:
-    """The operands from `place` on, which is the condition `met`, as one Bool; False or True where one that is known
-    decides.
+    """Evaluate the operands from `place` on, whose own condition is `met`, as one Bool. Return False or True if an
+    operand known at compile time decides.
 
-    evaluate: gives an operand's value. is_test: its truth alone counts, so that it may be a number.
+    evaluate: returns an operand's value. is_test: only the truth of the result is used, so an operand may be a number.
     """
     word, stop, name = ("or", True, "LogicalOr") if isinstance(node.op, ast.Or) else ("and", False, "LogicalAnd")
     for operand in node.values[place + 1 :]:
@@ -703,11 +713,11 @@ def all_of(
 def _under(
     tracer: Tracer, frame: Frame, operand: ast.expr, met: Value, stop: bool, evaluate: Evaluate, is_test: bool
 ) -> tuple[Any, Value | None, bool]:
-    """An operand that counts where those before it, together `met`, are not `stop`.
+    """Evaluate an operand that is needed only if the operands before it, together `met`, are not `stop`.
 
     Returns:
-        its value, the same as a Bool of shape () where it is one that only the run knows, and whether that counts `met`
-        in: where the operand costs more than deciding, it is computed only where it counts.
+        its value; the same as a Bool of shape () if it is one known only at run time, or None; and whether this Bool
+        already includes `met`. An expensive operand is computed only on demand.
     """
     beginning = TraceSnapshot(tracer, frame)
     with apart(tracer) as nodes:
@@ -733,7 +743,7 @@ def _under(
 
 
 def one_of(tracer: Tracer, frame: Frame, node: ast.BoolOp, place: int, value: Any, evaluate: Evaluate) -> Any:
-    """Operand `place` with this value, a number that only the run knows, or what the operands behind it give."""
+    """Evaluate operand `place`, whose value is a number known only at run time, or else the operands after it."""
     holds = condition_of(tracer, value)
     assert holds is not None
     behind = node.values[place + 1 :]
@@ -752,10 +762,11 @@ def one_of(tracer: Tracer, frame: Frame, node: ast.BoolOp, place: int, value: An
 
 
 def element_at(tracer: Tracer, base: Sequence[Any], index: Value) -> Any:
-    """`base[index]`: of tensors of one type, or numbers, a tensor; of cells and functions what may be called.
+    """Evaluate `base[index]`: a tensor if the elements are numbers or tensors of one type, otherwise a choice that can
+    be called.
 
     Raises:
-        MspcError: the index is no integer of one element.
+        MspcError: the index is not an integer of one element, or there are no elements.
     """
     type = index.tensor_type
     if type.size != 1 or type.dtype.kind not in "iu":
@@ -777,7 +788,8 @@ def element_at(tracer: Tracer, base: Sequence[Any], index: Value) -> Any:
 def call_chosen(
     tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call what the run chooses, or with what it chooses. Raises MspcError where that is no function or cell."""
+    """Call a function chosen at run time, or a function with arguments chosen at run time. Raise MspcError if one of
+    the choices is no function or cell."""
     if isinstance(fn, OneOf):
         if len(fn.items) == 1:
             return tracer.call(frame, node, fn.items[0], args, kwargs)
@@ -803,7 +815,7 @@ def call_chosen(
 
 
 def either(tracer: Tracer, function: Callable[..., Any], *operands: Any) -> Any:
-    """What `function`, which has no effects, makes of operands of which the run chooses some."""
+    """Apply `function`, which has no effects, to operands some of which are chosen at run time."""
     holds = way_of(*operands)
     assert holds is not None
     nodes: tuple[list[Node], list[Node]] = ([], [])

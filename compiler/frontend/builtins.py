@@ -1,5 +1,4 @@
-"""Evaluates Python's built-in functions inside `construct`: on what is known at compile time, and where it makes sense
-on tensors."""
+"""Python's built-in functions inside `construct`, on values known at compile time and, if meaningful, on tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 
 Handler = Callable[..., Any]
-"""(tracer, frame, node, *arguments) -> value."""
+"""Signature: (tracer, frame, node, *arguments) -> value."""
 
 GetAttribute = Callable[[Tracer, Frame, ast.AST, Any, str], Any]
 
@@ -95,8 +94,8 @@ def _sum(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: Any = 0) 
 
 
 def _alone(t: Tracer, value: Any) -> Any:
-    """The sum of one tensor."""
-    from mspc.compiler.frontend.argument_binding import as_it_is  # late: few networks add up lists
+    """Return the sum of one tensor."""
+    from mspc.compiler.frontend.argument_binding import as_it_is  # imported late: few networks add up lists
 
     return as_it_is(t, value)
 
@@ -175,11 +174,11 @@ def _type(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
 
 
 def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **options: Any) -> None:
-    """Prints when the network runs, a line for each value: see the operator Print."""
+    """Print when the network runs, a line for each value: see the operator Print."""
     if options.get("file") is not None:
         t.warn("print() to a file inside a compiled function is ignored")
         return
-    from mspc.ops.control.print import each_with_a_tensor  # late: few networks print
+    from mspc.ops.control.print import each_with_a_tensor  # imported late: few networks print
 
     for name in sorted(options.keys() - {"file", "flush"}):
         t.warn(f"print() inside a compiled function: {name} changes nothing, every value has a line of its own")
@@ -217,7 +216,7 @@ def _str(t: Tracer, frame: Frame, node: ast.AST, value: Any = "") -> Any:
 
 
 def text_of(value: Any) -> str:
-    """How a value shows in strings: a tensor by its type."""
+    """Return the text of a value in strings; for a tensor its type."""
     if isinstance(value, Value):
         return str(value.type)
     if isinstance(value, Parameter):
@@ -230,7 +229,7 @@ def _callable(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
 
 
 def super_of(t: Tracer, frame: Frame, node: ast.AST, *args: Any) -> Any:
-    """`super()` of the method that runs, or `super(Class, object)`."""
+    """Evaluate `super()` in the running method, or `super(Class, object)`."""
     if args:
         return fold(t, "super()", super, *args)
     owner = frame.enclosing("__class__") if frame.enclosing else None
@@ -242,7 +241,7 @@ def super_of(t: Tracer, frame: Frame, node: ast.AST, *args: Any) -> Any:
 
 
 def attribute_handlers(get: GetAttribute) -> dict[Any, Handler]:
-    """`getattr` and `hasattr`, over the front end's own way to read an attribute."""
+    """Return the handlers of `getattr` and `hasattr`, based on the front end's own attribute access."""
 
     def read(t: Tracer, frame: Frame, node: ast.AST, value: Any, name: str, *default: Any) -> Any:
         if not isinstance(name, str):

@@ -1,5 +1,4 @@
-"""Evaluates calls inside `construct`: operators become nodes, cells and functions are inlined, all else is called as it
-is."""
+"""Calls inside `construct`: operators become nodes, cells and functions are inlined, everything else is called."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ Kwargs = Mapping[str, Any]
 
 RECURSION = "numbers and shapes may end a recursion; where the contents of a tensor do, write a loop"
 MARKS = frozenset(("recompute", "strategy_gen_mode", OFFLOAD, OFFLOAD_INSIDE))
-"""Flags of cells that are noted on operators."""
+"""Flags of cells that are recorded on operators."""
 _HANDLERS = HANDLERS | attribute_handlers(get_attribute)
 
 
@@ -61,9 +60,8 @@ _HANDLERS = HANDLERS | attribute_handlers(get_attribute)
 class Callee:
     """A function to be inlined.
 
-    defaults: values of the last positional parameters. globals: its module's names. enclosing: gives the
-    names of the functions around it, `MISSING` for others. is_method: messages do not count its first
-    argument.
+    defaults: values of the last positional parameters. globals: names of its module. enclosing: returns the value of a
+    name of the enclosing functions, `MISSING` for other names. is_method: messages do not count its first argument.
     """
 
     source: FunctionSource
@@ -78,17 +76,18 @@ class Callee:
 def call(
     tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwargs: Kwargs, held: str = ""
 ) -> Any:
-    """`fn(*args, **kwargs)` at `node`; `held` is the attribute or variable that holds `fn`.
+    """Evaluate `fn(*args, **kwargs)` at `node`. `held` is the attribute or variable that holds `fn`.
 
     Raises:
-        MspcError: the call cannot be taken. Poisoned: the callee had a mistake, already noted.
+        MspcError: the call is wrong or not supported.
+        Poisoned: the callee had an error, already recorded.
     """
     if isinstance(fn, OneOf) or (not is_read(fn) and way_of(fn, *args, *kwargs.values()) is not None):
         from mspc.compiler.frontend.branches import call_chosen
 
         return call_chosen(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, Custom):
-        from mspc.compiler.frontend.gradient import call_custom  # late: few networks have one
+        from mspc.compiler.frontend.gradient import call_custom  # imported late: few networks have one
 
         return call_custom(tracer, frame, node, fn, fn.applied(args, kwargs)[1], _runner(tracer, frame, node))
     if isinstance(fn, Primitive):
@@ -97,7 +96,7 @@ def call(
     first = len(tracer.builder.nodes)
     result = _call(tracer, frame, node, fn, args, kwargs, held)
     if isinstance(result, Weight | Parameter) and not frame.source.file.is_own:
-        from mspc.compiler.frontend.argument_binding import handed_back  # late: few calls do
+        from mspc.compiler.frontend.argument_binding import handed_back  # imported late: few calls do
         result = handed_back(tracer, frame, node, fn, result)
     if key is not None:
         remember(tracer, key, result, first, (fn, args, kwargs))
@@ -195,7 +194,7 @@ def _call_object(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Arg
 def call_cell(
     tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, args: Args, kwargs: Kwargs, held: str = ""
 ) -> Any:
-    """Inline `cell.construct`, in a scope of its own."""
+    """Inline `cell.construct` in a scope of its own."""
     construct = cell.__dict__.get("construct") or type(cell).construct
     construct = construct.fn if isinstance(construct, JitFunction) else construct
     function = construct.__func__ if isinstance(construct, types.MethodType) else construct
@@ -246,7 +245,7 @@ def call_cell(
 
         result = as_float(tracer, result, flags["result_float"])
     if tracer.stages > 1 or not MARKS.isdisjoint(flags):
-        from mspc.compiler.frontend.cell_marks import mark  # late: cells of many networks ask for nothing
+        from mspc.compiler.frontend.cell_marks import mark  # imported late: most cells have no such flags
 
         mark(tracer, cell, first)
     return result
@@ -255,11 +254,11 @@ def call_cell(
 def _with_backward_hooks(
     tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, inputs: Args
 ) -> tuple[Args, Callable[[Any], Any] | None]:
-    """Return the inputs of a cell as its backward hooks need them, and a function that takes and returns its result;
+    """Return the inputs of a cell as its backward hooks need them, and a function that applies the hooks to its result;
     None without hooks."""
     if not any(cell.backward_hooks()) or getattr(cell, "bprop", None) is not None:
         return inputs, None
-    from mspc.compiler.frontend.gradient import HookedInputs  # late: few networks have hooks
+    from mspc.compiler.frontend.gradient import HookedInputs  # imported late: few networks have hooks
 
     tracer.at(frame, node)
     hooked = HookedInputs(tracer, cell, inputs, _runner(tracer, frame, node))
@@ -283,7 +282,7 @@ def _named(
 def _hooked(
     tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, hook: Any, inputs: Args, kwargs: Kwargs, is_named: bool
 ) -> tuple[Args, Kwargs]:
-    """The arguments of `construct` as a hook of `Cell.register_forward_pre_hook` leaves them."""
+    """Return the arguments of `construct` after a hook of `Cell.register_forward_pre_hook`."""
     found = call(tracer, frame, node, hook, [cell, tuple(inputs), *([dict(kwargs)] if is_named else [])], {})
     if found is None:
         return inputs, kwargs
@@ -327,7 +326,7 @@ def _is_traced(tracer: Tracer, function: Any) -> bool:
 
 
 def _within(tracer: Tracer, function: Any) -> types.FunctionType | None:
-    """The function to be read in place of one of mspc's that only looks at the arguments."""
+    """Return the function wrapped by one of mspc's that only checks the arguments, or None."""
     wrapped = getattr(function, "__wrapped__", None)
     if not (isinstance(function, types.FunctionType) and is_own(function.__code__.co_filename)):
         return None
@@ -357,7 +356,7 @@ def _call_tensor_method(
 ) -> Any:
     given = [method.value, *args]
     if method.name == "register_hook":
-        from mspc.compiler.frontend.gradient import register_hook  # late: few networks have hooks
+        from mspc.compiler.frontend.gradient import register_hook  # imported late: few networks have hooks
 
         return register_hook(tracer, method.value, args, kwargs, _runner(tracer, frame, node))
     function, named = method_function(tracer, method.name, given, kwargs)
@@ -398,7 +397,7 @@ def _captured(tracer: Tracer, function: types.FunctionType, name: str) -> Any:
 
 
 def _is_new_to_callers(cell: Cell, caller: Frame | None) -> bool:
-    """Return True if no running function has the cell as `self`."""
+    """Return whether no running function has the cell as `self`."""
     while caller is not None:
         if caller.locals.get("self") is cell:
             return False
@@ -409,7 +408,7 @@ def _is_new_to_callers(cell: Cell, caller: Frame | None) -> bool:
 def inline(
     tracer: Tracer, caller: Frame, node: ast.AST, callee: Callee, args: Args, kwargs: Kwargs, cell: Cell | None = None
 ) -> Any:
-    """Run the body of a function with its arguments bound; `cell` opens a scope of its own."""
+    """Run the body of a function with its arguments bound. `cell` opens a scope of its own."""
     if caller.depth >= MAX_DEPTH:
         text, note = f"calls nest more than {MAX_DEPTH} deep: the recursion of '{callee.name}' does not end", RECURSION
         if cell is not None and _is_new_to_callers(cell, caller):
@@ -417,7 +416,7 @@ def inline(
             note = "call them one after the other, as nn.SequentialCell does"
         frames = tuple(dict.fromkeys(caller.frames(node)))
         tracer.note(MspcError(text, notes=[note], frames=frames, kind=RuntimeError))
-        raise TooManyErrors  # where two calls make each two more, what is behind them takes for ever
+        raise TooManyErrors  # if two calls make two more each, tracing the rest takes forever
     try:
         names = bind(
             callee.source.tree, callee.name, args, kwargs, callee.defaults, callee.keyword_defaults, callee.is_method

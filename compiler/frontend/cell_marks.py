@@ -20,20 +20,20 @@ from mspc.ops.control.structural import constrained
 
 
 def scope_of(tracer: Tracer, scope: str, cell: Cell) -> str:
-    """The scope of a cell that is called in another one."""
+    """Return the scope of a cell called in another one."""
     label = tracer.cell_names.get(id(cell), "")
     return f"{scope}/{f'{label}-' if label else ''}{type(cell).__name__}"
 
 
 def stage_of(tracer: Tracer, scope: str, cell: Cell) -> int | None:
-    """The stage of a cell that is called in `scope`; by a plan its chunk. None where nobody has given it one."""
+    """Return the stage of a cell called in `scope`, with a plan its chunk, or None."""
     if tracer.planned.plan is None:
         return cell.pipeline_stage
     return tracer.planned.chunk_of(scope_of(tracer, scope, cell))
 
 
 def note_stage(tracer: Tracer, cell: Cell, stage: int, nodes: Iterable[Node]) -> None:
-    """Give the operators of a cell its stage, but for those of cells in it that have their own.
+    """Assign the stage of a cell to its operators, except those of inner cells with a stage of their own.
 
     Raises:
         MspcError: there is no such stage.
@@ -48,7 +48,7 @@ def note_stage(tracer: Tracer, cell: Cell, stage: int, nodes: Iterable[Node]) ->
 
 
 def mark(tracer: Tracer, cell: Cell, first: int) -> None:
-    """Mark what a cell has emitted, the nodes from number `first` on; what cells inside of it have said holds."""
+    """Apply the flags of a cell to its nodes, from number `first` on. Flags of inner cells take precedence."""
     flags, asked = cell.get_flags(), dict[str, Any]()
     if flags.get("recompute"):
         asked["recompute"] = f"{tracer.builder.scope}, call {first}"
@@ -76,7 +76,7 @@ def mark(tracer: Tracer, cell: Cell, first: int) -> None:
 
 
 def as_float(tracer: Tracer, value: Any, dtype: DType) -> Any:
-    """`value` with its floating-point tensors cast to `dtype`, in tuples and dicts too."""
+    """Return `value` with its floating-point tensors cast to `dtype`, also in tuples and dicts."""
     if isinstance(value, tuple | list):
         items = [as_float(tracer, item, dtype) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
@@ -94,7 +94,7 @@ def as_float(tracer: Tracer, value: Any, dtype: DType) -> Any:
 
 
 def attribute_as_float(tracer: Tracer, found: Any, dtype: DType, name: str) -> Any:
-    """A cell's parameter as its operators read it; a constant tensor is rounded once, at compile time."""
+    """Return a cell's parameter as its operators read it. A constant tensor is rounded once, at compile time."""
     if isinstance(found, Parameter):
         return tracer.cast(tracer.value(found), dtype) if found.dtype.is_float else found
     kind = dtype_of(found.dtype)
@@ -114,12 +114,12 @@ INSTANCE = "shard"
 
 
 def is_sharded_function(fn: Any) -> bool:
-    """Whether `fn` is what `shard(function, strategies)` gives: the function beside its strategies."""
+    """Return whether `fn` is the result of `shard(function, strategies)`: a function with its strategies."""
     return hasattr(fn, "fn") and hasattr(fn, "in_strategy") and hasattr(fn, "parameter_plan")
 
 
 def shard_values(tracer: Tracer, values: Any, strategy: tuple[Any, ...] | None, what: str) -> Any:
-    """`values`, a sequence or a single tensor, with one entry of the strategy for every tensor in order.
+    """Apply one entry of the strategy to each tensor in `values`, a sequence or a single tensor, in order.
 
     Raises:
         MspcError: there are more entries than tensors.
@@ -142,13 +142,13 @@ def shard_values(tracer: Tracer, values: Any, strategy: tuple[Any, ...] | None, 
 
 
 def marked(tracer: Tracer, value: Value, entry: Any) -> Value:
-    """`value` through a ShardingConstraint that carries the strategy `entry`."""
+    """Pass `value` through a ShardingConstraint with the strategy `entry`."""
     return constrained(tracer.builder, value, entry, INSTANCE)
 
 
 @contextlib.contextmanager
 def planned(tracer: Tracer, plan: Sequence[tuple[Any, Any]]) -> Generator[None]:
-    """While a cell is traced, its parameters are read with the strategies that its `parameter_plan` gives them."""
+    """Inside the context, read a cell's parameters with the strategies of its `parameter_plan`."""
     if not plan or not tracer.sharded:
         yield
         return
@@ -163,10 +163,10 @@ def planned(tracer: Tracer, plan: Sequence[tuple[Any, Any]]) -> Generator[None]:
 
 @contextlib.contextmanager
 def within(tracer: Tracer, fn: Any) -> Generator[None]:
-    """While what `shard()` gave is traced, its parameters are read by its plan.
+    """Inside the context, read the parameters of a function made by `shard()` by its plan.
 
     Raises:
-        MspcError: another one calls it, in PyNative mode. The rule is MindSpore's.
+        MspcError: another such function calls it, in PyNative mode. The rule is MindSpore's.
     """
     if tracer.in_shard and fn.in_pynative:
         raise tracer.error(

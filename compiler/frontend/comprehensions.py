@@ -1,4 +1,4 @@
-"""Comprehensions of lists, sets, dicts and generators, evaluated in full; items that are alike are evaluated once."""
+"""Comprehensions of lists, sets, dicts and generators, evaluated in full. Similar items are traced once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mspc.mindspore_api.common import parameter as session
 from mspc.ops.control.structural import Gradient
 
 FEWEST = 4
-"""Items of a comprehension from which it is looked for alike ones."""
+"""Fewest items of a comprehension for which similar items are looked for."""
 MOST = 8
-"""Items of one kind that are read at most where each was found to differ from the one before."""
+"""Most items of one kind that are traced if each differs from the one before."""
 SKIPPED = object()
-"""The result of a turn whose item does not pass the conditions."""
+"""Result of an iteration whose item does not pass the conditions."""
 
 _PLAIN = (
     ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Starred, ast.keyword, ast.BinOp, ast.UnaryOp, ast.BoolOp,
@@ -38,12 +38,12 @@ _NUMBERS = (bool, int, float, str, type(None))
 
 @dataclass
 class _Turn:
-    """What was read for one item.
+    """Trace of one item.
 
-    leaves: what the item holds. rows, result: the nodes and the result, with places in the stead of what belongs to the
-    turn: an index of `leaves`, or `len(leaves)` and the index of a node. weights: the leaves that are parameters of the
-    graph since, in the order in which they were met. names: those that leaves were given. nodes: the nodes, with the
-    operands that belong to the turn: their numbers and places.
+    leaves: the tensors and parameters in the item. rows, result: the nodes and the result, with places for the values
+    of the iteration: an index of `leaves`, or `len(leaves)` plus the index of a node. weights: the leaves that are
+    parameters of the graph since, in the order of first use. names: the names given to leaves. nodes: the nodes, each
+    with the numbers and places of its operands that belong to the iteration.
     """
 
     leaves: list[Any]
@@ -56,8 +56,8 @@ class _Turn:
 
 @dataclass
 class _Pattern:
-    """What is known of the turns of one kind of item. turn: the last one that was read; None where such turns are not
-    repeated. fixed: leaves that are the same in all; None until two turns are known to be alike. read: turns that were.
+    """Traces of one kind of item. turn: the last trace; None if iterations of this kind cannot be repeated. fixed:
+    indices of the leaves that are the same in all; None until two traces are known to be equal. read: number of traces.
     """
 
     turn: _Turn | None
@@ -66,7 +66,7 @@ class _Pattern:
 
 
 class RepeatedTurns:
-    """The turns of one comprehension."""
+    """The iterations of one comprehension."""
 
     def __init__(self, tracer: Tracer, frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> None:
         self.tracer = tracer
@@ -76,7 +76,7 @@ class RepeatedTurns:
         self.patterns: dict[Any, _Pattern] = {}
 
     def result(self, item: Any, read: Callable[[Any], Any]) -> Any:
-        """What a turn gives: `read(item)`, unless the nodes of another one can be repeated."""
+        """Return the result of an iteration: `read(item)`, unless the nodes of an earlier one can be copied."""
         leaves: list[Any] = []
         key: list[Any] = []
         if not self.may_repeat or not _describe(self.tracer, item, leaves, key):
@@ -99,7 +99,7 @@ class RepeatedTurns:
         return result
 
     def _read(self, item: Any, leaves: list[Any], read: Callable[[Any], Any]) -> tuple[Any, _Turn | None, bool]:
-        """(the result, what was read, None where it must not be repeated, whether more than nodes were made)."""
+        """Return (the result, the trace, or None if it must not be repeated, whether more than nodes was created)."""
         tracer = self.tracer
         nodes, parameters = tracer.builder.nodes, tracer.graph.parameters
         first, known, state = len(nodes), len(parameters), _state(tracer)
@@ -130,7 +130,7 @@ class RepeatedTurns:
         if placed is _CHANGED:
             return result, None, True
         own = [[(i, place) for i, place in enumerate(row[0]) if isinstance(place, int)] for row in rows]
-        # What was known before is a parameter of the graph where the turn's nodes or its result read it.
+        # A leaf known before is a parameter of the graph if the nodes of the iteration or its result read it.
         weights += [place for each in own for _, place in each if place < count]
         weights += [place for place in _places_in(placed) if place < count]
         weights = [i for i in dict.fromkeys(weights) if isinstance(leaves[i], session.Parameter)]
@@ -142,7 +142,7 @@ class RepeatedTurns:
         if not all(_is_plain(source.tree) for source in inlined):
             return False
         if not self.is_update and any(node.op.mutates for node in nodes):
-            return False  # a gradient may take up the call
+            return False  # a gradient may reuse the call
         if not self.is_update and any(source.file.name for source in inlined):
             return False
         return not any(node.regions or isinstance(node.op, Gradient) for node in nodes)
@@ -167,7 +167,8 @@ class RepeatedTurns:
 
 
 def _describe(tracer: Tracer, item: Any, leaves: list[Any], key: list[Any]) -> bool:
-    """Add what an item holds to `leaves`, and to `key` what the program may ask of it; whether it may be repeated."""
+    """Add the tensors of an item to `leaves` and the facts that the program may ask about it to `key`. Return whether
+    it can be repeated."""
     kind = type(item)
     if kind is tuple or kind is list:
         key += (kind, len(item))
@@ -182,15 +183,15 @@ def _describe(tracer: Tracer, item: Any, leaves: list[Any], key: list[Any]) -> b
         leaves.append(item)
         is_weak = bool(tracer.weak) and item in tracer.weak
         own = item.type
-        told = (own.dtype.name, own.shape) if isinstance(own, TensorType) else own  # is looked up sooner
+        told = (own.dtype.name, own.shape) if isinstance(own, TensorType) else own  # compares faster
         key += (kind, told, is_weak, bool(item.name), getattr(item, "op", None).__class__)
         return True
-    key += (kind, repr(item)) if kind in _NUMBERS else (kind, id(item))  # 0.0 and -0.0 are equal
+    key += (kind, repr(item)) if kind in _NUMBERS else (kind, id(item))  # repr differs for 0.0 and -0.0
     return True
 
 
 def _row(node: Node, places: dict[Any, int]) -> tuple[Any, ...]:
-    """All of a node: operands as places or as what is read by every turn, then the rest."""
+    """Return all fields of a node: operands as places or as values shared by all iterations, then the rest."""
     inputs = tuple(places[v] if v in places else _constant(v) for v in node.inputs)
     return (
         inputs, node.op, node.type, node.name, node.instance, node.scope, node.frames, node.phase, node.in_strategy,
@@ -203,7 +204,7 @@ def _constant(value: Value) -> Any:
 
 
 def _placed(result: Any, places: dict[Any, int], leaves: list[Any]) -> Any:
-    """A result with places in the stead of what belongs to the turn; `_CHANGED` where it cannot be repeated."""
+    """Return a result with places for the values of the iteration; `_CHANGED` if it cannot be repeated."""
     if isinstance(result, tuple):
         found = tuple(_placed(each, places, leaves) for each in result)
         return _CHANGED if type(result) is not tuple or _CHANGED in found else found
@@ -217,7 +218,7 @@ def _placed(result: Any, places: dict[Any, int], leaves: list[Any]) -> Any:
 
 @dataclass(frozen=True)
 class _Place:
-    """A value of the turn in its result."""
+    """A value of the iteration in its result."""
 
     index: int
 
@@ -236,7 +237,7 @@ class _Leaf:
 
 
 class _Same:
-    """What the result holds at every turn."""
+    """A part of the result that is the same in every iteration."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -260,7 +261,8 @@ def _filled(placed: Any, found: list[Any], leaves: list[Any]) -> Any:
 
 
 def _state(tracer: Tracer) -> tuple[Any, ...]:
-    """What a turn leaves as it is that makes nothing but nodes and reads nothing for the first time."""
+    """Return the counters that an iteration leaves unchanged if it only creates nodes and reads nothing for the first
+    time."""
     return (
         sum(tracer.draws.values()), len(tracer.warnings), len(tracer.errors), len(tracer.attributes), tracer.regions,
         len(tracer.constants), len(tracer.ignored), len(tracer.weak), tracer.ways, len(tracer.guarded), tracer.guard,
@@ -268,7 +270,7 @@ def _state(tracer: Tracer) -> tuple[Any, ...]:
 
 
 def _is_plain(tree: Any) -> bool:
-    """Whether a function, or an expression, consists of what may be repeated."""
+    """Return whether a function or an expression consists of syntax that can be repeated."""
     roots = tree.body if isinstance(tree, ast.FunctionDef) else [tree.body if isinstance(tree, ast.Lambda) else tree]
     return all(
         isinstance(node, _PLAIN)
@@ -286,7 +288,7 @@ def comprehended(
     tracer: Tracer, frame: Frame, node: ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp,
     evaluate: Evaluate, assign: Assign,
 ) -> Any:  # fmt: skip
-    """The list, set or dict of a comprehension, which has a frame of its own."""
+    """Evaluate a comprehension in a frame of its own. Return its list, set or dict."""
     inner = Frame(frame.source, {}, frame.globals, frame.lookup, frame, frame.call_frames)
     inner.depth = frame.depth
     inner._local_names = frozenset()

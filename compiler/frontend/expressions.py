@@ -1,5 +1,4 @@
-"""Evaluates expressions of the parsed program. One function per kind of syntax; a kind that is not listed is
-refused."""
+"""Evaluates expressions of the parsed program, one function per kind of syntax. Kinds not listed are refused."""
 
 from __future__ import annotations
 
@@ -25,11 +24,11 @@ from mspc.mindspore_api.nn.cell import Cell
 
 
 def evaluate(tracer: Tracer, frame: Frame, node: ast.expr) -> Any:
-    """The value of an expression.
+    """Return the value of an expression.
 
     Raises:
-        MspcError: it is wrong, or not supported. Poisoned: it reads what an earlier mistake left without
-        a value.
+        MspcError: it is wrong, or not supported.
+        Poisoned: it reads a name that an earlier error left without a value.
     """
     handler = EXPRESSIONS.get(type(node))
     if handler is None:
@@ -95,12 +94,12 @@ def _unary(tracer: Tracer, frame: Frame, node: ast.UnaryOp) -> Any:
 
 
 def evaluate_test(tracer: Tracer, frame: Frame, node: ast.expr) -> Any:
-    """The value of an expression of which the truth alone counts."""
+    """Return the value of an expression of which only the truth is used."""
     return _boolean(tracer, frame, node, True) if isinstance(node, ast.BoolOp) else evaluate(tracer, frame, node)
 
 
 def _boolean(tracer: Tracer, frame: Frame, node: ast.BoolOp, is_test: bool = False) -> Any:
-    """The first operand that decides; where tensors are among them, one Bool of all that are."""
+    """Return the first operand that decides; if tensors are among them, one Bool of all these."""
     word, stop = ("or", True) if isinstance(node.op, ast.Or) else ("and", False)
     value: Any = None
     for i, operand in enumerate(node.values):
@@ -137,7 +136,7 @@ def _compare(tracer: Tracer, frame: Frame, node: ast.Compare) -> Any:
 
 
 def _may_compare_identities(operator: ast.cmpop, left: Any, right: Any) -> bool:
-    """Whether which tensors are compared may count, not only what is known of them."""
+    """Return whether a comparison may depend on the identity of tensors, not only on facts known about them."""
     plain = (bool, int, float, str, type(None))
     if isinstance(left, plain) or isinstance(right, plain):
         return False
@@ -225,7 +224,7 @@ def _subscript(tracer: Tracer, frame: Frame, node: ast.Subscript) -> Any:
     base, index = evaluate(tracer, frame, node.value), evaluate(tracer, frame, node.slice)
     tracer.at(frame, node)
     if isinstance(base, dict) and not isinstance(index, str):
-        tracer.particulars += 1  # a key may be known by its identity
+        tracer.particulars += 1  # a key may be compared by identity
     return subscript(tracer, base, index)
 
 
@@ -235,7 +234,7 @@ def _slice(tracer: Tracer, frame: Frame, node: ast.Slice) -> Any:
 
 
 def closure(tracer: Tracer, frame: Frame, tree: ast.FunctionDef | ast.Lambda) -> Closure:
-    """A function defined here, with the defaults that its arguments have now."""
+    """Return a function defined here, with the current defaults of its arguments."""
     defaults = tuple(evaluate(tracer, frame, default) for default in tree.args.defaults)
     only = {
         argument.arg: evaluate(tracer, frame, default)
@@ -274,13 +273,13 @@ def _comprehension(tracer: Tracer, frame: Frame, node: Any) -> Any:
 
 
 def name_result(value: Any, name: str) -> None:
-    """A node is called after the first variable it is assigned to."""
+    """Name a node after the first variable it is assigned to."""
     if isinstance(value, Node) and not value.name and name.strip("_"):
         value.name = name
 
 
 def assign(tracer: Tracer, frame: Frame, target: ast.expr, value: Any) -> None:
-    """`target = value`.
+    """Assign `target = value`.
 
     Raises:
         MspcError: the target cannot be assigned to, or the number of values is wrong.
@@ -337,7 +336,7 @@ def _assign_item(tracer: Tracer, frame: Frame, target: ast.Subscript, value: Any
 
 
 def _assign_elements(tracer: Tracer, frame: Frame, target: ast.expr, base: Any, made: Value) -> None:
-    """The tensor that `target` names becomes `made`: a Parameter is updated, a name refers to the new tensor."""
+    """Replace the tensor that `target` names by `made`: a Parameter is updated, a name refers to the new tensor."""
     if isinstance(base, Parameter):
         tracer.update(base, made)
         return

@@ -43,9 +43,9 @@ Run = Callable[[Any, list[Any]], Any]
 def call_custom(
     tracer: Tracer, frame: Frame, node: ast.AST, custom: Custom, args: Sequence[Any], run: Run
 ) -> Any:
-    """The result of `custom(*args)`."""
+    """Call `custom(*args)`."""
     tracer.at(frame, node)
-    tracer.particulars += 1  # functions of the script are asked for types
+    tracer.particulars += 1  # functions of the script are called with types
     given = [operand(tracer, arg) for arg in args]
     try:
         op, operands = custom.function_on(given, _type_of)
@@ -77,7 +77,7 @@ def _name(tracer: Tracer, function: Any) -> str:
 
 
 def _of_tensors(strategy: Any, given: Any) -> Iterator[Any]:
-    """The entries of a strategy for the tensors among the arguments, nested as these."""
+    """Yield the entries of a strategy for the tensors among the arguments, with the same nesting."""
     for entry, value in zip(strategy, given, strict=False):
         if isinstance(value, tuple | list) and not isinstance(entry, NamedLayout):
             yield from _of_tensors(entry, value)
@@ -86,7 +86,7 @@ def _of_tensors(strategy: Any, given: Any) -> Iterator[Any]:
 
 
 def _stated_rule(op: CustomOp, custom: Custom, types: list[TensorType]) -> str:
-    """The rule that a strategy states: dimensions that it shards along the same axes are sharded together."""
+    """Derive the sharding rule from a strategy: dimensions sharded along the same axes are sharded together."""
     entries = list(_of_tensors(custom.in_strategy, _nested(op.given, iter(types))))
     if len(entries) != len(types):
         raise MspcError(f"Custom: in_strategy has {len(entries)} entries for {len(types)} tensors")
@@ -105,15 +105,15 @@ def _stated_rule(op: CustomOp, custom: Custom, types: list[TensorType]) -> str:
 
 
 def _nested(given: Any, types: Iterator[TensorType]) -> Any:
-    """The arguments with a Value-like place for each tensor."""
+    """Return the arguments with a Value of the next type in place of each tensor."""
     if isinstance(given, tuple):
         return tuple(_nested(each, types) for each in given)
     return Value(next(types)) if given == "tensor" else given
 
 
 def _labels(entry: Any, shape: Sequence[int], what: str) -> list[str]:
-    """A name for every dimension that an entry shards: that of its mesh axes, or, of a tuple, of its place from the
-    right; "" for those that it does not shard."""
+    """Return a label for every dimension: the mesh axes that shard it or, for a tuple entry, its position from the
+    right; "" for dimensions that are not sharded."""
     shard_counts = list(entry.strategy if isinstance(entry, NamedLayout) else entry)
     if len(shard_counts) != len(shape):
         raise MspcError(f"Custom: the strategy of {what} has {len(shard_counts)} entries for {len(shape)} dimensions")
@@ -127,10 +127,10 @@ def _labels(entry: Any, shape: Sequence[int], what: str) -> list[str]:
 
 
 def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any, run: Run) -> Any:
-    """`result`, computed from `args`, with the gradient that `function(*args, result, gradient of the result)` gives.
+    """Return `result`, computed from `args`, with the gradient `function(*args, result, gradient of the result)`.
 
     Raises:
-        MspcError: it returns no gradient for a tensor, or one of another shape.
+        MspcError: the function returns no gradient for a tensor, or one of another shape.
     """
     results = tensors_in(result)
     if not results or not tensors_in(tuple(args)):
@@ -150,8 +150,9 @@ def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any
 
 
 def anchored(tracer: Tracer, first: int, placeholder: Value, grads: Any) -> Any:
-    """Return the gradients that a function of the script computes by the nodes from `first` on. The first one waits for
-    the nodes that print, which wait for each other: differentiation copies only what the gradients depend on.
+    """Return gradients that a function of the script computes by the nodes from `first` on. The first gradient depends
+    on the nodes that print, which depend on each other, because differentiation copies only the dependencies of the
+    gradients.
 
     Raises:
         MspcError: a node changes a parameter.
@@ -182,8 +183,8 @@ def anchored(tracer: Tracer, first: int, placeholder: Value, grads: Any) -> Any:
 
 
 def inserted_gradient(tracer: Tracer, function: Any, arg: Any, run: Run) -> Any:
-    """A tensor whose gradient passes through a function."""
-    from mspc.compiler.frontend.argument_binding import as_it_is  # late: as custom gradients are
+    """Return a tensor whose gradient passes through a function."""
+    from mspc.compiler.frontend.argument_binding import as_it_is  # imported late, like custom gradients
 
     value = as_it_is(tracer, tracer.value(arg))
     return own_gradient(tracer, function, [value], value, lambda call, given: run(call, given[-1:]))
@@ -196,7 +197,7 @@ def _with_gradients(like: Any, values: Iterator[Any]) -> Any:
 
 
 def _for(tracer: Tracer, arg: Any, grad: Any, place: int) -> list[tuple[Value, Value]]:
-    """The tensors of one argument, each with its gradient."""
+    """Return the tensors of one argument, each with its gradient."""
     tensors = tensors_in(arg)
     if not tensors:
         return []
@@ -220,7 +221,7 @@ def _for(tracer: Tracer, arg: Any, grad: Any, place: int) -> list[tuple[Value, V
 
 
 Body = tuple[Any, int, int]
-"""What the function returns, and its nodes: the first, and the one behind the last."""
+"""The result of the function, and the range of its nodes: the first, and one past the last."""
 
 
 def call_gradient(
@@ -231,7 +232,7 @@ def call_gradient(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """The result of calling `request`.
+    """Call the gradient function `request`.
 
     Raises:
         MspcError: an argument or a result cannot be differentiated.
@@ -270,9 +271,9 @@ def _requested(
     run: Callable[[list[Any]], Body],
     earlier: Callable[[list[Any]], Body | None],
 ) -> Any:
-    """The result of calling `request` with `args`.
+    """Call the gradient function `request` with `args`.
 
-    run: calls the function with arguments. earlier: such a call that is in the graph already, if there is one.
+    run: calls the function with arguments. earlier: returns an equal call that is in the graph already, or None.
 
     Raises:
         MspcError: an argument or a result cannot be differentiated.
@@ -321,7 +322,7 @@ def _requested(
 def _hooked(
     tracer: Tracer, frame: Frame, node: ast.AST, inputs: list[Any], weights: Sequence[Any], grads: list[Any]
 ) -> list[Any]:
-    """Return gradients as the hooks of tensors and parameters leave them."""
+    """Return the gradients after the hooks of tensors and parameters."""
     for weight in weights:
         if isinstance(weight, session.Parameter):
             tracer.reads.attribute(weight, "gradient_hooks", weight.gradient_hooks)
@@ -336,12 +337,12 @@ def _hooked(
 
 
 def _weight(tracer: Tracer, weight: Any) -> Value:
-    """The parameter itself, also where operators read it in another element type."""
+    """Return the parameter itself, even if operators read it in another element type."""
     return tracer.weight(weight) if isinstance(weight, session.Parameter) else tracer.value(weight)
 
 
 def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list[int]:
-    """Indices of the arguments to differentiate by."""
+    """Return the indices of the differentiated arguments."""
     if request.all_positions:
         return [i for i, arg in enumerate(given) if isinstance(arg, Value)]
     for place in request.positions:
@@ -421,7 +422,7 @@ def _own_values(tracer: Tracer, wanted: list[Value], first: int, last: int) -> d
 
 
 def _substitute(tracer: Tracer, own: Mapping[Value, Value], first: int, last: int) -> None:
-    """Let the nodes of a function, which only the request at hand reads, read these values."""
+    """Replace the operands of a function's nodes by these values. Only the current request reads these nodes."""
     nodes = tracer.builder.nodes
     new = dict(own)
     for node in nodes[first:last]:
@@ -449,8 +450,8 @@ def _copied(tracer: Tracer, own: Mapping[Value, Value], first: int, last: int) -
 
 
 def _copied_in_place(tracer: Tracer, own: Mapping[Value, Value], first: int, last: int) -> dict[Value, Value]:
-    """The same for a call that changes parameters: each copy is beside its original, so that it reads parameters as
-    they are at that place. The nodes that change them are in the graph once."""
+    """Copy a call that changes parameters: each copy follows its original, so it reads the parameters as they are
+    there. Nodes that change them are not copied."""
     nodes = tracer.builder.nodes
     new = dict(own)
     body: list[Node] = [value for value in own.values() if isinstance(value, Node)]
@@ -484,7 +485,7 @@ def _graph_values(tracer: Tracer, result: Any) -> Any:
 def _outputs(
     tracer: Tracer, request: GradientFunction, result: Any, of_integers: bool = False
 ) -> tuple[list[Value], Any]:
-    """(results to differentiate, the others). of_integers: integers among the results have gradients, too."""
+    """Return (results to differentiate, other results). of_integers: integer results are differentiated, too."""
     primary, aux = result, ()
     if request.has_aux:
         if not isinstance(result, tuple | list) or len(result) < 2:
@@ -535,8 +536,8 @@ def _placeholders(tracer: Tracer, values: Sequence[Value]) -> list[Value]:
 
 
 def _rebuilt(like: Any, new: Mapping[Value, Any], otherwise: Any = None) -> Any:
-    """Copy a structure with its tensors replaced; what has no replacement is `otherwise`, or itself if that is
-    Ellipsis."""
+    """Copy a structure with its tensors replaced. A value without replacement becomes `otherwise`, or stays if
+    `otherwise` is Ellipsis."""
     if isinstance(like, tuple | list):
         return tuple(_rebuilt(each, new, otherwise) for each in like)
     if isinstance(like, Value) and like in new:
@@ -574,7 +575,7 @@ def _replaced(tracer: Tracer, label: str, new: Any, old: Any) -> Any:
 
 
 class HookedInputs:
-    """The inputs of a cell with backward hooks: their gradients and those of the outputs meet in a hook."""
+    """Inputs of a cell with backward hooks, to which the hooks on the gradients of inputs and outputs are attached."""
 
     def __init__(self, tracer: Tracer, cell: Cell, inputs: Sequence[Any], run: Run) -> None:
         self._tracer, self._cell, self._run = tracer, cell, run
@@ -623,7 +624,7 @@ class HookedInputs:
 
 
 def hook_backward(tracer: Tracer, hook: Any, args: Sequence[Any], run: Run) -> Any:
-    """The result of `HookBackward(hook)(*args)`."""
+    """Call `HookBackward(hook)(*args)`."""
     values = [as_it_is(tracer, tracer.value(arg, None, "an input of HookBackward")) for arg in args]
     if not values or not all(map(_has_gradient, values)):
         return (values[0] if len(values) == 1 else tuple(values))
@@ -639,18 +640,19 @@ def hook_backward(tracer: Tracer, hook: Any, args: Sequence[Any], run: Run) -> A
 
 
 class TensorHookHandle:
-    """A hook of a tensor of the graph, which `remove` takes away."""
+    """Handle of a hook on a tensor of the graph."""
 
     def __init__(self, remove: Any) -> None:
         self._remove = remove
 
     def remove(self) -> None:
-        """Take the hook away."""
+        """Remove the hook."""
         self._remove()
 
 
 def register_hook(tracer: Tracer, value: Value, args: Sequence[Any], kwargs: Mapping[str, Any], run: Run) -> Any:
-    """`value.register_hook(hook)`. The hook takes the whole gradient of the tensor, uses before the call included.
+    """Evaluate `value.register_hook(hook)`. The hook receives the whole gradient of the tensor, including uses before
+    the call.
 
     Raises:
         MspcError: the argument is no function, or the hook reads values that are computed later than the tensor.
@@ -671,8 +673,8 @@ def register_hook(tracer: Tracer, value: Value, args: Sequence[Any], kwargs: Map
 
 
 def _hook_node(tracer: Tracer, source: Node, value: Value, hook: Any, run: Run) -> TensorHookHandle:
-    """Put a hook between the operator of a node and all that reads the node, also what has read it before: the operator
-    moves to a new node, and the node itself takes the result of OwnGradient."""
+    """Insert a hook between the operator of a node and all readers of the node, earlier ones included: the operator
+    moves to a new node, and the node itself becomes the result of OwnGradient."""
     nodes = tracer.builder.nodes
     if source not in nodes or any(nodes.index(source) < start for _, start, _ in tracer.differentiated):
         raise tracer.error(
@@ -705,7 +707,7 @@ def _hook_node(tracer: Tracer, source: Node, value: Value, hook: Any, run: Run) 
 
 
 def leaf_gradient(tracer: Tracer, value: Value, parameter: Any, grad: Value, run: Run) -> Value:
-    """Return the gradient of a value that is differentiated by, as the hooks registered on it leave it."""
+    """Return the gradient of a differentiated value after the hooks registered on it."""
     hooks = list(tracer.leaf_hooks.get(value, ()))
     if isinstance(parameter, session.Parameter):
         hooks = [*parameter.gradient_hooks, *hooks]

@@ -1,4 +1,4 @@
-"""Subscripts of tensors and of values known at compile time, and `x[index] = value` of a tensor of the graph."""
+"""Subscripts of tensors and of values known at compile time, and `x[index] = value` for tensors of the graph."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """What an index says of dimension `dim`, which is -1 for a new one.
+    """One entry of an index, applied to dimension `dim`, which is -1 for a new dimension.
 
-    kind: "new", "slice", "element" (the one at `start`), "places" (those in an array of integers), or "mask" (those of
-    this and the next dimensions where a Bool tensor is true).
-    place: number of the entry in the index.
+    kind: "new", "slice", "element" (the one at `start`), "places" (an array of integers), or "mask" (a Bool tensor over
+    this and the next dimensions). place: number of the entry in the index.
     """
 
     kind: str
@@ -42,7 +41,7 @@ class IndexEntry:
     chosen: np.ndarray | Value | None = None
 
     def takes_all(self, shape: Shape) -> bool:
-        """Whether all elements are taken in their order."""
+        """Return whether the entry takes all elements in their order."""
         return self.kind == "slice" and (self.start, self.step, self.count) == (0, 1, shape[self.dim])
 
     @property
@@ -51,17 +50,17 @@ class IndexEntry:
 
     @property
     def chosen_shape(self) -> Shape:
-        """The shape of the array of integers, () of an element."""
+        """Shape of the array of integers; () for an element."""
         return () if self.chosen is None else tuple(self.chosen.shape)
 
     @property
     def stop(self) -> int:
-        """The end of a slice or element, as a strided slice takes it for a dimension of any size."""
+        """End of a slice or element, in the form that a strided slice takes for a dimension of any size."""
         return self.start + self.count * self.step if self.step > 0 else self.start + (self.count - 1) * self.step - 1
 
 
 def parts_of(tracer: Tracer, shape: Shape, index: Any) -> list[IndexEntry]:
-    """What the index says, in its order.
+    """Return the entries of an index, in order, with `...` written out.
 
     Raises:
         MspcError: the index does not fit.
@@ -76,8 +75,8 @@ def parts_of(tracer: Tracer, shape: Shape, index: Any) -> list[IndexEntry]:
 
 
 def without_masks(tracer: Tracer, parts: list[IndexEntry], wanted: str) -> list[IndexEntry]:
-    """The same with masks as arrays of integers. Raises MspcError where one is not known at compile time; `wanted` says
-    what to do instead."""
+    """Return the entries with masks converted to arrays of integers. Raise MspcError if a mask is not known at compile
+    time; `wanted` is the note that says how to avoid it."""
     found: list[IndexEntry] = []
     for part in parts:
         if part.kind != "mask":
@@ -92,7 +91,7 @@ def without_masks(tracer: Tracer, parts: list[IndexEntry], wanted: str) -> list[
 
 
 def _entry(tracer: Tracer, entry: Any) -> Any:
-    """An entry with arrays of what is known, and values of the graph else."""
+    """Convert an entry: known tensors and lists to arrays, tensors of the graph to graph values."""
     if is_graph_value(entry):
         value = tracer.value(entry)
         return value.value if isinstance(value, Constant) else value
@@ -114,7 +113,7 @@ def _entry(tracer: Tracer, entry: Any) -> Any:
 
 
 def _expanded(tracer: Tracer, shape: Shape, entries: Sequence[Any]) -> list[tuple[int, Any]]:
-    """(number, entry) with `...` written out and full dimensions at the end."""
+    """Return (number, entry) pairs with `...` written out and full dimensions added at the end."""
     dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
     if len(dots) > 1:
         raise tracer.error("an index holds '...' more than once", kind=IndexError)
@@ -222,10 +221,10 @@ def _integer(tracer: Tracer, part: Any, dim: int) -> int | None:
 
 
 def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
-    """`base[index]`; the place must have been given to the tracer.
+    """Evaluate `base[index]`. The tracer must have been given the place.
 
     Raises:
-        MspcError: the index does not fit, or is of a kind that is not supported.
+        MspcError: the index does not fit, or its kind is not supported.
     """
     if way_of(base, index) is not None:
         return tracer.either(lambda *found: subscript(tracer, *found), base, index)
@@ -233,7 +232,7 @@ def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
         found = tensor_subscript(tracer, tracer.value(base), index)
         if not isinstance(found, Parameter):
             return found
-        from mspc.compiler.frontend.argument_binding import as_it_is  # late: few slices take all
+        from mspc.compiler.frontend.argument_binding import as_it_is  # imported late: few slices take all
 
         return as_it_is(tracer, found)
     if isinstance(base, Tensor | np.ndarray) and contains_tensor(index):
@@ -268,10 +267,10 @@ def _complaint(base: Any, index: Any, error: Exception) -> str:
 
 
 def tensor_subscript(tracer: Tracer, x: Value, index: Any) -> Any:
-    """The elements of a tensor that an index chooses, as NumPy chooses them.
+    """Select elements of a tensor by an index, as NumPy does.
 
     Raises:
-        MspcError: the index does not fit, or how many elements it chooses is not known at compile time.
+        MspcError: the index does not fit, or the number of selected elements is not known at compile time.
     """
     instead = (
         "use ops.select(mask, x, other), assign through the mask: x[mask] = value, or sum up (x * mask).sum(); outside "
@@ -301,12 +300,12 @@ def tensor_subscript(tracer: Tracer, x: Value, index: Any) -> Any:
 
 
 Label = tuple[str, int]
-"""A dimension of what an index chooses: ("slice", dimension), ("places", number) or ("new", number of the entry)."""
+"""A result dimension of an index: ("slice", dimension), ("places", number) or ("new", number of the entry)."""
 
 
 def results_of(tracer: Tracer, parts: list[IndexEntry]) -> list[tuple[Label, int]]:
-    """The dimensions of what an index chooses, with their sizes: those of arrays are where the arrays are, or in front
-    where a slice is between them. (An element counts as an array beside arrays.)"""
+    """Return the result dimensions of an index, with their sizes. The dimensions of arrays take the arrays' place, or
+    come first if a slice is between the arrays. (An element counts as an array next to arrays.)"""
     chosen = [part for part in parts if part.kind == "places"]
     shape = broadcast_shape(tracer, chosen)
     spread = [(("places", i), size) for i, size in enumerate(shape)]
@@ -325,7 +324,7 @@ def results_of(tracer: Tracer, parts: list[IndexEntry]) -> list[tuple[Label, int
 
 
 def broadcast_shape(tracer: Tracer, chosen: list[IndexEntry]) -> tuple[int, ...]:
-    """The shape of arrays of places together. Raises MspcError where they do not fit each other."""
+    """Return the broadcast shape of the arrays of an index. Raise MspcError if they do not broadcast."""
     shapes = [part.chosen_shape for part in chosen]
     try:
         return np.broadcast_shapes(*shapes)
@@ -335,13 +334,13 @@ def broadcast_shape(tracer: Tracer, chosen: list[IndexEntry]) -> tuple[int, ...]
 
 
 def sliced(tracer: Tracer, x: Value, parts: list[IndexEntry]) -> Value:
-    """x with the slices and the elements taken, in one StridedSlice; all of a dimension where arrays choose."""
+    """Apply the slices and elements of an index in one StridedSlice. Dimensions indexed by arrays are taken whole."""
     fields = slice_fields(x.shape, parts)
     return x if fields is None else tracer.emit(tracer.op("StridedSlice", **fields), x)
 
 
 def slice_fields(shape: tuple[int, ...], parts: list[IndexEntry]) -> dict[str, Any] | None:
-    """Fields of the StridedSlice of the slices and elements of an index; None where all is taken."""
+    """Return the fields of the StridedSlice for the slices and elements of an index; None if everything is taken."""
     dims = [part for part in parts if part.dim >= 0]
     if all(part.takes_all(shape) or part.kind == "places" for part in dims):
         return None
@@ -358,12 +357,12 @@ def slice_fields(shape: tuple[int, ...], parts: list[IndexEntry]) -> dict[str, A
 
 
 def transposed(tracer: Tracer, x: Value, order: list[int]) -> Value:
-    """x with its dimensions in this order."""
+    """Return x with its dimensions in this order."""
     return x if order == list(range(len(order))) else tracer.emit(tracer.op("Transpose", perm=tuple(order)), x)
 
 
 def places(tracer: Tracer, chosen: list[IndexEntry], shape: tuple[int, ...]) -> Value:
-    """Arrays of an index, broadcast to a shape, side by side: indices[..., k]."""
+    """Return the arrays of an index, broadcast to a shape and stacked along a new last dimension: indices[..., k]."""
     if all(part.is_known for part in chosen):
         known = [np.broadcast_to(np.asarray(part.chosen), shape) for part in chosen]
         return tracer.value(np.stack(known, -1))
@@ -381,11 +380,11 @@ def _operand(tracer: Tracer, part: IndexEntry) -> Value:
 
 
 def unpacked(tracer: Tracer, value: Any, what: str) -> list[Any]:
-    """The elements of something that is iterated over at compile time; of a tensor, what is at every place of its
+    """Return the elements of a value that is iterated over at compile time. For a tensor these are its slices along the
     first dimension.
 
     Raises:
-        MspcError: it has no elements, or cannot be iterated over in an order that is always the same.
+        MspcError: it has no elements, or its order of iteration is not defined.
     """
     if tracer.is_tensor(value):
         tensor = tracer.value(value)
@@ -403,7 +402,7 @@ def unpacked(tracer: Tracer, value: Any, what: str) -> list[Any]:
 
 
 def with_elements(tracer: Tracer, x: Value, index: Any, value: Any) -> Value:
-    """x with `value`, broadcast and in the element type of x, where the index chooses.
+    """Return x with the selected elements replaced by `value`, broadcast and cast to the element type of x.
 
     Raises:
         MspcError: the index or the shape of the value does not fit.
@@ -427,7 +426,7 @@ def with_elements(tracer: Tracer, x: Value, index: Any, value: Any) -> Value:
 
 
 def _spread(tracer: Tracer, value: Value, shape: Shape) -> Value:
-    """The value broadcast to a shape; leading dimensions of size 1 too many are left out."""
+    """Broadcast a value to a shape. Surplus leading dimensions of size 1 are dropped."""
     extra = max(0, len(value.shape) - len(shape))
     remaining = value.shape[extra:]
     try:
@@ -444,7 +443,8 @@ def _spread(tracer: Tracer, value: Value, shape: Shape) -> Value:
 
 
 def _masked_assignment(tracer: Tracer, x: Value, part: IndexEntry, value: Value) -> Value:
-    """A value of one row is chosen element by element; of several, the n-th goes to the n-th true place."""
+    """Assign through a mask. A value of one row is selected elementwise; of several rows, the n-th goes to the n-th
+    true element."""
     mask = tracer.value(part.chosen)
     behind = len(x.shape) - part.dim - len(mask.shape)
     first = max(0, len(value.shape) - behind)
@@ -469,7 +469,8 @@ def _masked_assignment(tracer: Tracer, x: Value, part: IndexEntry, value: Value)
 
 
 def _scattered(tracer: Tracer, x: Value, parts: list[IndexEntry], value: Value) -> Value:
-    """Full dimensions go behind the others, for which one array names every element that is written."""
+    """Assign through arrays of integers. Full dimensions are moved last, so that one array addresses every other
+    element."""
     order = results_of(tracer, parts)
     complete = [part.dim for part in parts if part.takes_all(x.shape)]
     named = [part for part in parts if part.dim >= 0 and part.dim not in complete]
@@ -493,7 +494,7 @@ def _scattered(tracer: Tracer, x: Value, parts: list[IndexEntry], value: Value) 
 
 
 def _array(tracer: Tracer, part: IndexEntry, front: list[tuple[Label, int]]) -> IndexEntry:
-    """Which elements of its dimension a part chooses, as an array that broadcasts over `front`."""
+    """Return a part as an array of the indices it takes in its dimension, broadcastable over `front`."""
     if part.kind == "element":
         return IndexEntry("places", part.place, part.dim, chosen=np.asarray(part.start))
     if part.kind == "slice":

@@ -1,4 +1,4 @@
-"""Equal cells as one graph that a loop runs: how they are found, their gradients, updates, and joined values."""
+"""Equal cells compiled as one graph that a loop runs: detection, gradients, updates, and joined values."""
 
 from __future__ import annotations
 
@@ -41,17 +41,18 @@ from mspc.ops.tensor.moving import Concat, Stack
 from mspc.ops.tensor.reshape import Reshape
 
 _OWN = ("_cells", "_params", "_members", "_owned")
-"""What a cell knows of its own attributes, which are compared themselves."""
+"""Attributes in which a cell records its own cells and parameters. They are not compared: the cells are."""
 _PLACES = ("_stage_place",)
-"""Which lines of the script have set something: what they have set is compared."""
+"""Attributes that record the line of the script that set something. They are not compared."""
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 _facts = attrgetter("dtype", "shape", *FACTS)
 
 
 class Counterparts:
-    """What stands in one cell where another has something else.
+    """Pairing of the parts of one cell with the parts of its equal cells.
 
-    parameters, cells: of the first cell, by identity, with those of all cells in their order, its own first.
+    parameters, cells: by the identity of a parameter or cell of the first cell, the matching ones of all cells in their
+    order, starting with the first cell's.
     """
 
     def __init__(self, cells: Sequence[Cell]) -> None:
@@ -61,9 +62,9 @@ class Counterparts:
         self.are_alike = all(self._same(first, other, number) for number, other in enumerate(others, 1))
 
     def _same(self, one: Any, other: Any, number: int) -> bool:
-        """Whether nothing of `one`, which is of the first cell, differs in `other`, of cell `number`."""
+        """Return whether `one`, a part of the first cell, equals `other`, the matching part of cell `number`."""
         if one is other and not isinstance(one, ScriptParameter | Cell):
-            return True  # each cell has parameters and cells of its own
+            return True  # every cell has its own parameters and cells
         kind = type(one)
         if kind is not type(other):
             return False
@@ -119,13 +120,14 @@ class Counterparts:
         for name, value in mine.items():
             counterpart = others[name]
             if value is counterpart and type(value) in _PLAIN:
-                continue  # most are, and there are thousands
+                continue  # most values are plain, and there are thousands
             if name not in _OWN and name not in _PLACES and not self._same(value, counterpart, number):
                 return False
         return all(self._same(a, b, number) for a, b in zip(one._cells.values(), other._cells.values(), strict=False))
 
     def _note(self, found: dict[int, Any], one: Any, other: Any, number: int) -> bool:
-        """Note what stands in the place of `one`; False where something else stands there already."""
+        """Record `other` as the counterpart of `one` in cell `number`. Return False if a different one is recorded
+        already."""
         members = found.setdefault(id(one), [one])
         if len(members) == number:
             members.append(other)
@@ -136,14 +138,17 @@ Block = Callable[[Tracer, Frame, list[ast.stmt]], Any]
 
 
 def asks_for_one_graph(items: Sequence[Any]) -> bool:
-    """Whether these are several cells of one class whose constructor is marked with `lazy_inline`."""
+    """Return whether `items` are two or more cells of one class whose constructor is marked with `lazy_inline`."""
     if len(items) < 2 or not isinstance(items[0], Cell) or any(type(item) is not type(items[0]) for item in items):
         return False
     return getattr(type(items[0]).__init__, "is_lazily_inlined", False)
 
 
 def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], block: Block) -> tuple[Any] | None:
-    """How the statement ends, with its turns as one loop; None, and nothing is traced, where they must be inlined."""
+    """Compile the iterations of a `for` statement as loops.
+
+    Return a tuple of one element, how the statement ends; None, with nothing traced, if the iterations must be inlined.
+    """
     read = _read_by_turn(tracer, frame, node, items)
     if not any(map(asks_for_one_graph, read or ())):
         return None
@@ -157,7 +162,8 @@ def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], bl
 
 
 def _runs(tracer: Tracer, scope: str, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
-    """The turns whose cells are of one stage, and one behind the other: (number of the first, of the one behind)."""
+    """Group consecutive iterations whose cells are in the same stages. Return (first iteration, one past the last)
+    pairs."""
     if tracer.stages == 1:
         return [(0, len(rows))]
     stages = [tuple(stage_of(tracer, scope, cell) if isinstance(cell, Cell) else None for cell in row) for row in rows]
@@ -169,7 +175,7 @@ def _loops(
     tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], runs: Sequence[tuple[int, Counterparts]],
     block: Block,
 ) -> Any:  # fmt: skip
-    """A loop for every run of turns; a turn that is a run of its own is inlined."""
+    """Emit one loop per run of iterations. A run of one iteration is inlined."""
     found: Any = None
     for number, (first, counterparts) in enumerate(runs):
         last = runs[number + 1][0] if number + 1 < len(runs) else len(items)
@@ -182,7 +188,8 @@ def _loops(
 
 
 def _read_by_turn(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) -> list[Sequence[Any]] | None:
-    """What the turns read in one place each, of which every turn has its own; None where a turn may do more with it."""
+    """Return the objects that differ per iteration: one sequence, with an entry per iteration, for each read of the
+    loop's target or of a list indexed by it. Return None if an iteration may use the target in another way."""
     target = node.target
     names = target.elts if isinstance(target, ast.Tuple) else [target]
     if not all(isinstance(name, ast.Name) for name in names):
@@ -204,7 +211,7 @@ def _read_by_turn(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[A
 
 
 def _indexed(tracer: Tracer, frame: Frame, body: list[ast.stmt], name: str) -> list[Sequence[Any]] | None:
-    """The lists of which a turn reads the element of this number; None where it does something else with it."""
+    """Return the lists that the body indexes with the name `name`; None if it uses that name in any other way."""
     nodes = [node for statement in body for node in ast.walk(statement)]
     assigned = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     uses = sum(isinstance(node, ast.Name) and node.id == name for node in nodes)
@@ -216,7 +223,8 @@ def _indexed(tracer: Tracer, frame: Frame, body: list[ast.stmt], name: str) -> l
 
 
 def _held(tracer: Tracer, frame: Frame, node: ast.expr, assigned: set[str]) -> Any:
-    """What a name, or attributes of cells, refer to ahead of the loop and in every turn; None for all else."""
+    """Return the object that a name, or an attribute of a cell, refers to before the loop and in every iteration.
+    Return None for any other expression."""
     if isinstance(node, ast.Name):
         return None if node.id in assigned else frame.lookup(node.id)
     if not isinstance(node, ast.Attribute):
@@ -253,9 +261,9 @@ def _loop(
 
 @contextmanager
 def _names_of_all(tracer: Tracer, counterparts: Counterparts) -> Generator[None]:
-    """Let what a turn does with the first cells be of all of them by its scope: `layers-CellList/[0..79]-Layer`, where
-    their names count up."""
-    from mspc.ir.text.families import name_of_cells  # late: few networks have layers that are one graph
+    """Inside the context, name the cells of the first iteration by a pattern for all of them if their names count up,
+    so that scopes read `layers-CellList/[0..79]-Layer`."""
+    from mspc.ir.text.families import name_of_cells  # imported late: few networks have layers that are one graph
 
     names = tracer.cell_names
     common = {
@@ -272,11 +280,12 @@ def _names_of_all(tracer: Tracer, counterparts: Counterparts) -> Generator[None]
 
 
 def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts, attrs: dict[str, Any]) -> None:
-    """Let the loop scan stacks of the parameters that it captures of the first cell; `attrs` is said of the stacks."""
+    """Make the loop scan stacks of the parameters that it captures from the first cell. `attrs` are set on the stacks.
+    """
     op, [body] = loop.op, loop.regions
     assert isinstance(op, For)
     if op.mutates:
-        raise MspcError(f"{op.name}: a turn overwrites a parameter")  # each has its own; tried() inlines the cells
+        raise MspcError(f"{op.name}: a turn overwrites a parameter")  # each cell has its own: tried() inlines them
     behind = op.first + op.carried
     stacks: list[tuple[Value, Parameter]] = []
     captured: list[tuple[Value, Parameter]] = []
@@ -290,7 +299,7 @@ def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts, att
             continue
         weights: list[Value] = [tracer.weight(member) for member in members]
         stack = next((n for n in nodes[:at] if isinstance(n.op, MakeStack) and n.inputs == weights), None)
-        if stack is None:  # else another loop scans them: gradients are asked for one stack
+        if stack is None:  # else another loop scans them: a gradient is requested for one stack only
             type = MakeStack().infer(*(weight.type for weight in weights))
             stack = Node(MakeStack(), weights, type, value.name, "", loop.scope, loop.frames, loop.phase)
             stack.attrs |= attrs
@@ -309,16 +318,15 @@ JOINED = {
     "sum": (AddN, ReduceSum), "prod": (Mul, ReduceProd), "max": (Maximum, ReduceMax), "min": (Minimum, ReduceMin),
     "all": (LogicalAnd, ReduceAll), "any": (LogicalOr, ReduceAny),
 }  # fmt: skip
-"""By the names that `Op.joins` has: the operator that joins operands, and that which joins what lies along a
-dimension."""
+"""The operator that joins operands and the one that joins along a dimension, by the name in `Op.joins`."""
 
 
 @dataclass
 class MergeNode:
-    """A node in which values of all cells meet.
+    """A node that combines values of all cells.
 
-    node: it. parts: of every cell, what it brings. others: what belongs to no cell, joined. joins: see `Op.joins`.
-    behind: others that lie behind the cells, where all lie beside each other.
+    node: the combining node. parts: the value that each cell contributes. others: operands that belong to no cell,
+    joined. joins: see `Op.joins`. behind: the other operands that come after the cells' in a concatenation.
     """
 
     node: Node
@@ -328,8 +336,8 @@ class MergeNode:
     behind: list[Value] = field(default_factory=list[Value])
 
     def over_stack(self, b: Builder, stacked: Value) -> None:
-        """Let the node join the parts of all cells, which lie along the first dimension of `stacked`, with the others;
-        nodes that it needs are appended."""
+        """Make the node join `stacked`, the parts of all cells along its first dimension, with the other operands.
+        Append the nodes needed for that through `b`."""
         if self.joins == BESIDE:
             _, each, *rest = stacked.shape
             row = Reshape((len(self.parts) * each, *rest))
@@ -350,21 +358,21 @@ class MergeNode:
 
 @dataclass
 class Grouped:
-    """A graph whose meetings were found. cell_of: the cell of every value of one. meetings: by their nodes, in run
-    order."""
+    """A graph with its merge nodes. cell_of: the cell of each value that belongs to one cell. meetings: the merge nodes
+    by graph node, in run order."""
 
     cell_of: dict[Value, int]
     meetings: dict[Node, MergeNode]
 
 
 def grouped(graph: Graph, cells: int, known: Mapping[Value, int]) -> Grouped:
-    """Find the cell to which every node belongs, and bring together what each of them hands to a meeting.
+    """Find the cell that each node belongs to, and combine the operands that each cell gives to a merge node.
 
-    known: the cells of parameters and gradients. Parameters that are read for one cell alone, as states of optimizers
-    are, belong to that cell, too.
+    known: the cells of parameters and gradients. A parameter that is read for one cell only, such as an optimizer
+    state, belongs to that cell, too.
 
     Raises:
-        Unrolled: values of several cells meet in another way.
+        Unrolled: values of several cells are combined in another way.
     """
     looked = _Look(graph, known)
     while states := looked.states():
@@ -387,10 +395,10 @@ def grouped(graph: Graph, cells: int, known: Mapping[Value, int]) -> Grouped:
 
 
 class _Look:
-    """Goes through a graph to see what belongs to which cell, of which some is known.
+    """One pass over a graph that assigns nodes to cells, from the values with a known cell.
 
-    cell_of: the cells of values. meetings: nodes that read values of several cells, with what they join, and with nodes
-    ahead of them that join some of it.
+    cell_of: the cells of values. meetings: by each node that reads values of several cells, its operands and the
+    earlier nodes that join some of them.
     """
 
     def __init__(self, graph: Graph, known: Mapping[Value, int]) -> None:
@@ -405,7 +413,8 @@ class _Look:
                     readers[value].append(node)
         returned = set(graph.results)
         trees: dict[Value, tuple[list[Value], list[Node]]] = {}
-        """What is joined by nodes that another one of their kind alone reads, as in `meetings`."""
+        """Operands and inner nodes, as in `meetings`, of nodes that are read only by one node that joins in the same
+        way."""
         for node in graph.nodes:
             if isinstance(node.op, MakeStack) or (isinstance(node.op, Depend) and node.inputs[0] not in self.cell_of):
                 continue
@@ -424,7 +433,7 @@ class _Look:
                 self.cell_of |= dict.fromkeys((*inner, node), *of)
 
     def states(self) -> dict[Value, int]:
-        """Parameters of which nothing was known, and which are read for one cell alone."""
+        """Return the parameters without a known cell that are read for one cell only, with that cell."""
         readers: dict[Value, set[int]] = {}
         for node in self.graph.nodes:
             if node in self.cell_of:
@@ -478,7 +487,8 @@ def _meeting(
 def _row_of_cells(
     graph: Graph, nodes: list[Node], node: Node, leaves: Sequence[Value], cell_of: dict[Value, int], cells: int
 ) -> MergeNode:
-    """What lies beside each other, one cell behind the other. Raises Unrolled where it does not."""
+    """Return the merge node of a concatenation that lists the operands cell by cell. Raise Unrolled if the operands are
+    in another order."""
     op = node.op
     assert isinstance(op, Concat | Stack)
     of = [cell_of.get(leaf, -1) for leaf in leaves]
@@ -504,19 +514,19 @@ def _joins(op: object) -> str:
 
 
 def _is_part(node: Node, reader: Node) -> bool:
-    """Whether a node joins a part of what its only reader joins."""
+    """Return whether the join of `node` can be folded into its only reader."""
     return _is_tree(reader.op) and _joins(reader.op) == _joins(node.op) and reader.type == node.type
 
 
 def _is_tree(op: object) -> bool:
-    """Whether it joins its operands themselves, so that those of another one of its kind may be its own."""
+    """Return whether the operator joins its operands, so that nested operators of the same kind can be flattened."""
     return isinstance(op, Op) and op.joins not in ("", BESIDE) and not op.operandwise
 
 
 @iterative
 def is_alike(one: Value, other: Value, changing: Collection[Value]) -> Generator[Any, bool, bool]:
-    """Whether both are one value: the same, constants of one, or computed alike, without an effect, of what does not
-    change meanwhile. changing: what does."""
+    """Return whether two values are equal: the same value, equal constants, or the same side-effect-free computation on
+    equal operands. changing: values that are overwritten meanwhile and never count as equal."""
     if one is other:
         return one not in changing
     if isinstance(one, Constant) and isinstance(other, Constant):
@@ -534,8 +544,7 @@ def is_alike(one: Value, other: Value, changing: Collection[Value]) -> Generator
 
 
 def without_unread(nodes: Sequence[Node], results: Sequence[Value], doubtful: Collection[Value]) -> list[Node]:
-    """The nodes without those among the doubtful ones, and what is computed for these alone, that nobody reads any
-    more."""
+    """Return `nodes` without the nodes in `doubtful` that nothing reads, and without nodes computed only for these."""
     read: set[Value] = {*results}
     doubted = set(doubtful)
     found: list[Node] = []
@@ -549,20 +558,20 @@ def without_unread(nodes: Sequence[Node], results: Sequence[Value], doubtful: Co
 
 
 def roll_updates(graph: Graph) -> None:
-    """Ask for gradients of stacks, and let loops do what is done with them.
+    """Request gradients of stacks instead of single parameters, and do the updates of all cells in loops.
 
     Raises:
-        Unrolled: what is done for the parameters of one cell differs from what is done for those of another, or
-        something else reads a single parameter: the cells have to be inlined.
+        Unrolled: the updates of one cell differ from those of another, or another node reads a single parameter. The
+            cells must be inlined.
     """
     stacks = [node for node in graph.nodes if isinstance(node.op, MakeStack)]
     if not stacks:
         return
     if asks_for_host(graph):
-        raise Unrolled  # a loop over the cells would have all of what lives on the host on the device at once
+        raise Unrolled  # a loop over the cells would need all host-resident tensors on the device at once
     members: dict[Value, tuple[Node, int]] = {w: (stack, i) for stack in stacks for i, w in enumerate(stack.inputs)}
     if len(members) != sum(len(stack.inputs) for stack in stacks):
-        raise Unrolled  # gradients are asked for one stack
+        raise Unrolled  # a gradient is requested for one stack only
     requests = [node for node in graph.nodes if isinstance(node.op, Gradient)]
     if len(requests) > 1:
         raise Unrolled
@@ -582,8 +591,11 @@ def roll_updates(graph: Graph) -> None:
 def _of_stacks(
     graph: Graph, request: Node, stacks: Sequence[Node], members: dict[Value, tuple[Node, int]]
 ) -> tuple[dict[Value, tuple[Node, int]], dict[Node, Node]]:
-    """Let a request ask for stacks in the place of their members. Returns what read the gradient of a member, with the
-    node that is the gradient of its stack now, and its number; and the stacks, by these nodes."""
+    """Make a gradient request ask for stacks instead of their members.
+
+    Return the nodes that read the gradient of a member, each with the node that is now the gradient of the whole stack
+    and the member's number; and the stack of each such gradient.
+    """
     op = request.op
     assert isinstance(op, Gradient)
     last = len(request.inputs) - (op.outputs if op.has_sens else 0)
@@ -619,7 +631,8 @@ def _of_stacks(
 
 
 def _groups(stacks: Sequence[Node]) -> list[set[Node]]:
-    """Stacks whose entries belong to the same cells: all, or where stages have loops of their own those of one."""
+    """Group the stacks whose entries belong to the same cells: all of them, or those of one stage if stages have loops
+    of their own."""
     found: dict[object, set[Node]] = {}
     for stack in stacks:
         key = None if STAGE not in stack.attrs else (stack.attrs[STAGE], len(stack.inputs))
@@ -629,9 +642,8 @@ def _groups(stacks: Sequence[Node]) -> list[set[Node]]:
 
 @dataclass
 class _Chains:
-    """What is done for the parameters of every cell. of: the cell of a value. nodes: of every cell, in run order.
-    stage: of a node, how many meetings stand ahead of it. changing: what other nodes overwrite from the first one on.
-    """
+    """Update nodes per cell. of: the cell of a value. nodes: the nodes of each cell, in run order. stage: the number of
+    merge nodes before a node. changing: values overwritten by other nodes from the first update on."""
 
     of: dict[Value, int]
     nodes: list[list[Node]]
@@ -640,7 +652,8 @@ class _Chains:
 
 
 def _roll(graph: Graph, members: dict[Value, tuple[Node, int]], grads: dict[Value, tuple[Node, int]]) -> None:
-    """Put a loop over the cells in the place of what is done for each up to a meeting of all, and from there on."""
+    """Replace the update nodes of all cells by loops over the cells: one up to each merge node, and one after the last.
+    """
     turns = {len(stack.inputs) for stack, _ in members.values()}
     if len(turns) > 1:
         raise Unrolled
@@ -650,7 +663,7 @@ def _roll(graph: Graph, members: dict[Value, tuple[Node, int]], grads: dict[Valu
     first, *others = chains.nodes
     if not first and not any(others):
         if grads:
-            raise Unrolled  # they are returned one by one
+            raise Unrolled  # the gradients are returned one by one
         return
     varying: dict[Value, list[Value]] = {}
     twins: dict[Value, list[Value]] = {}
@@ -699,8 +712,8 @@ def _chains(graph: Graph, found: Grouped, cells: int) -> _Chains:
 
 
 class _Stages:
-    """Makes the loops. first: what is done for the first cell, by stages. kept: of its results that are read in another
-    stage, where those of all cells lie, one behind the other. loops: those that were made."""
+    """Builder of the update loops. of_stage: the nodes of each cell, by stage. kept: by a result of the first cell that
+    another stage reads, the stacked results of all cells. loops: the loops made so far, by stage."""
 
     def __init__(
         self, graph: Graph, chains: _Chains, varying: dict[Value, list[Value]],
@@ -723,7 +736,8 @@ class _Stages:
         self.keep(later)
 
     def keep(self, values: Iterable[Value]) -> None:
-        """Let what is read of the first cell in another stage be a result of its loop. Raises Unrolled."""
+        """Make values of the first cell, read in another stage, results of their loop. Raise Unrolled if one cannot be.
+        """
         for value in values:
             if not isinstance(value, Node) or not isinstance(value.type, TensorType) or value.op.mutates:
                 raise Unrolled
@@ -732,7 +746,8 @@ class _Stages:
                 wanted.append(value)
 
     def emit(self, nodes: list[Node], stage: int) -> None:
-        """Append the loop of a stage, and its results. Raises Unrolled."""
+        """Append the loop of a stage, and the nodes that take its results. Raise Unrolled if the cells' nodes differ.
+        """
         first, *others = self.of_stage[stage]
         if any(len(chain) != len(first) for chain in others):
             raise Unrolled
@@ -760,7 +775,8 @@ class _Stages:
 
 
 def _refuse_crossing(graph: Graph, chains: Sequence[Sequence[Node]]) -> None:
-    """Raises Unrolled where a node among those of the cells overwrites what they read, or reads what they overwrite."""
+    """Raise Unrolled if a node between those of the cells overwrites a value they read, or reads a value they
+    overwrite."""
     own = {node for chain in chains for node in chain}
     places = [i for i, node in enumerate(graph.nodes) if node in own]
     read = {value for node in own for value in node.inputs}
@@ -779,8 +795,8 @@ def _match(
     first: Sequence[Node], chain: Sequence[Node], varying: dict[Value, list[Value]], twins: dict[Value, list[Value]],
     chains: _Chains, stacked: dict[Value, tuple[Node, int]],
 ) -> None:  # fmt: skip
-    """Note what the first cell's nodes read where the nodes of another one read something else, and its nodes where
-    theirs stand."""
+    """Match the nodes of another cell with those of the first one. Add operands that differ per cell to `varying` and
+    the matching nodes to `twins`. Raise Unrolled if the nodes do not match."""
     if len(first) != len(chain):
         raise Unrolled
     same: dict[Value, Value] = {}
@@ -819,7 +835,7 @@ def _match(
 def _stack(
     b: Builder, values: list[Value], members: dict[Value, tuple[Node, int]], grads: dict[Value, tuple[Node, int]]
 ) -> Value:
-    """The stack of what the cells have in one place."""
+    """Return the stack of one value per cell: a known one, or a new one. Raise Unrolled if the values are mixed up."""
     for known in (members, grads):
         if values[0] in known:
             stack = known[values[0]][0]
@@ -830,7 +846,7 @@ def _stack(
 
 
 def _order_parameters(graph: Graph) -> None:
-    """Put the parameters of a stack one behind the other, where the first of them is: texts then show them as one."""
+    """Move the parameters of each stack next to its first one, so that texts can show them as one."""
     behind: dict[Value, list[Value]] = {}
     moved: set[Value] = set()
     for node in graph.nodes:

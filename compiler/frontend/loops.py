@@ -1,4 +1,4 @@
-"""Loops with a number of iterations that only the run knows: what they carry, and the operators they become."""
+"""Loops with a number of iterations known only at run time: carried values, and the operators of the loops."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from mspc.ops.op import Op
 
 
 def range_of(tracer: Tracer, args: Sequence[Any]) -> TensorRange:
-    """`range(...)` with tensors among its arguments. Raises MspcError where one is no integer."""
+    """Return `range(...)` with tensors among its arguments. Raise MspcError if an argument is no integer."""
     if not 1 <= len(args) <= 3:
         raise tracer.error(f"range() takes 1 to 3 arguments, it is given {len(args)}", kind=TypeError)
     start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
@@ -73,7 +73,7 @@ def _bound(tracer: Tracer, value: Any) -> Any:
 
 
 def count_of(tracer: Tracer, numbers: TensorRange | range) -> Value | int:
-    """How many numbers a range has."""
+    """Return the number of elements of a range."""
     if isinstance(numbers, range):
         return len(numbers)
     emit, op = tracer.emit, tracer.op
@@ -92,7 +92,7 @@ def _int(value: Any) -> Any:
 
 
 def number_at(tracer: Tracer, numbers: TensorRange | range, turn: Value) -> Value:
-    """The number of a turn, which is a number of Python."""
+    """Return the element of the range in iteration `turn`. It acts as a Python number."""
     step = turn if isinstance(numbers.step, int) and numbers.step == 1 else tracer.emit(
         tracer.op("Mul"), turn, numbers.step
     )  # fmt: skip
@@ -105,13 +105,14 @@ def number_at(tracer: Tracer, numbers: TensorRange | range, turn: Value) -> Valu
 
 
 Key = tuple[tuple[str, Any], tuple[Any, ...]]
-"""The place of a value, and the path from there to one of its entries."""
+"""A place of a value, and the path from there to one of its entries."""
 
 
 def shared_and_replaced(state: ProgramState, caller: Frame | None, carried: Iterable[Key]) -> Any:
-    """A list or dict that a loop changes and replaces, and that is elsewhere, too; None where there is none.
+    """Return a list or dict that a loop changes and replaces while something else still refers to it, or None.
 
-    state: of the program ahead of the loop. caller: of the function that the loop is in. carried: all that it changes.
+    state: of the program before the loop. caller: the function that contains the loop. carried: all that the loop
+    changes.
     """
     keys = list(carried)
     changed = {place[1] for place, _ in keys if place[0] == "contents"}
@@ -131,8 +132,8 @@ def shared_and_replaced(state: ProgramState, caller: Frame | None, carried: Iter
 
 
 class _Held:
-    """kept: the lists and dicts that something has when the loop replaced some, by their identity. lost: of those that
-    it replaced somewhere."""
+    """Lists and dicts by identity. kept: those still referred to after the loop replaced some. lost: identities of
+    those that it replaced in some place."""
 
     def __init__(self, state: ProgramState, replaced: set[Key]) -> None:
         self.state, self.replaced = state, replaced
@@ -140,7 +141,8 @@ class _Held:
         self.lost: set[int] = set()
 
     def visit(self, value: Any, place: tuple[str, Any], path: tuple[Any, ...]) -> None:
-        """A value at the end of a path; the entries of a list that stays have places of their own."""
+        """Visit the value at the end of a path. The entries of a list or dict that is not replaced have places of their
+        own."""
         if isinstance(value, list | dict):
             key = id(value)
             if (place, path) in self.replaced:
@@ -169,10 +171,11 @@ KEEPS = "what a loop carries keeps its shape and element type in every turn"
 
 @dataclass
 class CarriedTensor:
-    """One tensor that is carried.
+    """One carried tensor.
 
-    label: what it is called in messages. before: what is there ahead of the loop; `MISSING` where nothing is. type: of
-    the tensor. is_number: it stays a number of Python. inside: what stands for it in a turn. after: what a turn leaves.
+    label: its name in messages. before: its value before the loop, or `MISSING`. type: of the tensor. is_number: it
+    acts as a Python number throughout. inside: the parameter for it in an iteration. after: its value after an
+    iteration.
     """
 
     label: str
@@ -184,10 +187,10 @@ class CarriedTensor:
 
 
 class Carried:
-    """The slots of one loop.
+    """The carried values of one loop.
 
-    loop: the statement. place: of its mistakes. surely: it makes one turn at least, so that what it assigns has a value
-    behind it.
+    loop: the statement. place: the location for its errors. surely: it runs at least one iteration, so that a name
+    assigned in it has a value afterwards.
     """
 
     def __init__(self, tracer: Tracer, frame: Frame, loop: ast.For | ast.While, place: ast.AST, surely: bool) -> None:
@@ -196,11 +199,12 @@ class Carried:
         self.beginning = TraceSnapshot(tracer, frame)
         self.slots: dict[tuple[Place, Path], CarriedTensor] = {}
         self.fresh: set[tuple[Place, Path]] = set()
-        """Slots without a value ahead of the loop, which no turn reads."""
+        """Slots without a value before the loop, which no iteration reads."""
         self.open: dict[tuple[Place, Path], Undecided] = {}
-        """What changes as no tensor can; it may be assigned, not read."""
+        """Values that change in a way no tensor can. They may be assigned but not read."""
         self.made: set[int] = set()
-        """Lists and dicts that a turn begins with in the place of the program's, as another one may come there."""
+        """Lists and dicts created at the start of an iteration in place of the program's, because an iteration may
+        replace them."""
         self.begun = self.beginning.state
         self.is_new = False
         for name in sorted(assigned_names(loop)):
@@ -208,10 +212,10 @@ class Carried:
             if isinstance(value, Value) and isinstance(value.type, TensorType):
                 self.slots[("name", name), ()] = CarriedTensor(name, value, value.tensor_type, value in tracer.weak)
 
-    # A turn -----------------------------------------------------------------------------------------------
+    # An iteration -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Go back to the state ahead of the loop, with a new parameter in every slot."""
+        """Return to the state before the loop, with a new parameter in every slot."""
         tracer = self.tracer
         self.beginning.restore()
         self.made.clear()
@@ -224,7 +228,7 @@ class Carried:
         self.begun = ProgramState(tracer, self.frame)
 
     def _put(self, given: dict[tuple[Place, Path], Any]) -> None:
-        """Put values where their slots are."""
+        """Store values at the places of their slots."""
         state = ProgramState(self.tracer, self.frame)
         for place in dict.fromkeys(place for place, _ in given):
             kind, key = place
@@ -254,14 +258,14 @@ class Carried:
             return {key: self._with(item, (*path, key), given) for key, item in value.items()}
         return [self._with(item, (*path, i), given) for i, item in enumerate(value)]
 
-    # What a turn changed ----------------------------------------------------------------------------------
+    # Changes of an iteration ------------------------------------------------------------------------------
 
     def compare(self, nodes: list[Node]) -> bool:
-        """Whether the turn that was traced into `nodes` changed what is not carried yet, so that it has to be traced
-        again.
+        """Return whether the iteration traced into `nodes` changed a value that is not carried yet, so that it must be
+        traced again.
 
         Raises:
-            MspcError: what is carried has another type behind the turn.
+            MspcError: a carried value has another type after the iteration.
         """
         self.is_new = False
         read = {value for node in nodes for value in node.inputs}
@@ -331,7 +335,7 @@ class Carried:
         return next((name for name, value in names if id(value) == key), "list")
 
     def _is_read(self, place: Place) -> bool:
-        """Whether the loop may read what is there; a name that is assigned alone may come to hold anything."""
+        """Return whether the loop may read the value at a place. A name that is only assigned may get any value."""
         return place[0] != "name" or place[1] in names_read(self.loop)
 
     def _is_tensor(self, value: Any) -> bool:
@@ -354,7 +358,7 @@ class Carried:
         self.is_new = True
 
     def _new_name(self, place: Place, path: Path, label: str, after: Any) -> None:
-        """A name that gets its first value in the loop is carried where it surely has one, and is read behind it."""
+        """Carry a name that gets its first value in the loop if it is certain to get one and is read after the loop."""
         if not self.surely or place[0] != "name" or place[1] not in self.read_behind:
             return
         if (place, path) in self.slots:
@@ -428,10 +432,10 @@ class Carried:
         note = f"give the loop one of its own: {label} = {kind}({label})"
         return self.frame.error(self.place, message, [note])
 
-    # Behind the loop --------------------------------------------------------------------------------------
+    # After the loop ---------------------------------------------------------------------------------------
 
     def initial(self, slot: CarriedTensor) -> Value:
-        """What is in a slot ahead of the loop."""
+        """Return the value of a slot before the loop."""
         tracer = self.tracer
         if slot.before is MISSING:
             return zeros(tracer, slot.type)
@@ -440,7 +444,7 @@ class Carried:
         return Constant(slot.before, slot.type.dtype)
 
     def finish(self, results: list[Value]) -> None:
-        """The state behind the loop, whose slots have these values."""
+        """Set the program state after the loop. `results` are the final values of the slots."""
         tracer, frame = self.tracer, self.frame
         end = ProgramState(tracer, frame)
         state = self.beginning.state
@@ -459,7 +463,7 @@ class Carried:
 
 
 def _alike(before: Any, after: Any) -> bool:
-    """Whether two values are tuples, lists or dicts with entries at the same places."""
+    """Return whether two values are tuples, lists or dicts of the same structure."""
     if isinstance(before, dict):
         return isinstance(after, dict) and before.keys() == after.keys()
     return isinstance(before, tuple | list) and isinstance(after, tuple | list) and len(before) == len(after)
@@ -477,17 +481,17 @@ def _script(dtype: DType) -> str:
 
 
 TRIALS = 100
-"""Turns that are traced until nothing new is carried."""
+"""Maximum number of times an iteration is traced until no new value is carried."""
 
 GOES_ON = TensorType(BOOL, ())
 
 
 @dataclass
 class Kept:
-    """What a `Scan` reads, a row a turn, and what it keeps of every turn.
+    """Rows that a `Scan` reads in each iteration, and values that it saves in each iteration.
 
-    rows, entries: the tensors, and what stands for a row of each in a turn. values: what the turn keeps. stacked: that
-    of all turns, once the loop is in the graph. micro_batches: see `Scan`.
+    rows, entries: the stacked tensors, and the parameter for one row of each. values: saved by an iteration. stacked:
+    the saved values of all iterations, once the loop is in the graph. micro_batches: see `Scan`.
     """
 
     rows: Sequence[Value]
@@ -501,9 +505,10 @@ class Kept:
 class LoopPlan:
     """A loop to be compiled.
 
-    loop, place: the statement, and what its mistakes are about. test: evaluates the condition of a `while`, which comes
-    ahead of every turn. body: runs a turn, whose number is a tensor in a `for`, and returns how it ends. count: how
-    often a `for` turns; None for `while`. behind: runs what follows where the loop is not left. kept: of a `Scan`.
+    loop, place: the statement, and the location for its errors. test: evaluates the condition of a `while` before each
+    iteration. body: runs an iteration, with its number as a tensor, and returns how it ends. count: the number of
+    iterations of a `for`; None for `while`. behind: runs the `else` part, if the loop is not left early. kept: for a
+    `Scan`.
     """
 
     loop: ast.For | ast.While
@@ -517,7 +522,7 @@ class LoopPlan:
 
 @dataclass
 class Hidden:
-    """A value that the loop carries for itself: what it is ahead of the loop, in a turn, and behind it."""
+    """A value that the loop carries for its own control: before the loop, in an iteration, and after an iteration."""
 
     before: Value
     inside: Parameter
@@ -526,7 +531,7 @@ class Hidden:
 
 @dataclass
 class TracedIteration:
-    """One turn: the nodes of its condition and of its body, what the condition is, and how the body ends."""
+    """One iteration: the nodes of its condition and of its body, the value of the condition, and how the body ends."""
 
     number: Parameter
     condition: list[Node]
@@ -536,10 +541,10 @@ class TracedIteration:
 
 
 def run_loop(tracer: Tracer, frame: Frame, turns: LoopPlan) -> Any:
-    """Compile a loop from the state of the program in which it begins. Returns how it ends, None or by `return`.
+    """Compile a loop from the current program state. Return how it ends: None, or by `return`.
 
     Raises:
-        MspcError: what it carries changes its type, or it never ends.
+        MspcError: a carried value changes its type, or the loop never ends.
     """
     surely = turns.count is None or (isinstance(turns.count, int) and turns.count > 0)
     if turns.test is not None:
@@ -581,7 +586,7 @@ def _condition(tracer: Tracer, frame: Frame, turns: LoopPlan) -> Any:
 
 
 def _emit(tracer: Tracer, frame: Frame, turns: LoopPlan, carried: Carried, traced: TracedIteration) -> Any:
-    """Append the loop, and give names what it leaves."""
+    """Append the loop, set the program state after it, and return how it ends."""
     tracer.at(frame, turns.place)
     hidden, value = _hidden(tracer, turns, traced)
     goes_on = hidden.get("goes_on")
@@ -624,7 +629,7 @@ def _emit(tracer: Tracer, frame: Frame, turns: LoopPlan, carried: Carried, trace
 
 
 def _warn_of_constant(tracer: Tracer, traced: TracedIteration, own: Sequence[Value]) -> None:
-    """Warn of a condition that every turn finds as the first one did."""
+    """Warn if the condition cannot change from one iteration to the next."""
     read = {traced.holds, *(value for node in traced.condition for value in node.inputs)}
     changed = {node.inputs[index] for node in traced.body for index in node.op.mutates}
     draws = any(isinstance(node.op, Op) and node.op.seeds for node in traced.condition)
@@ -633,7 +638,8 @@ def _warn_of_constant(tracer: Tracer, traced: TracedIteration, own: Sequence[Val
 
 
 def _hidden(tracer: Tracer, turns: LoopPlan, traced: TracedIteration) -> tuple[dict[str, Hidden], Any]:
-    """What the loop carries to know how it ends, and what it returns, with names of what is carried for it."""
+    """Return the values that the loop carries to know how it ends, by name, and the returned value with a `LoopLeaf`
+    for each tensor that is carried for it."""
     found: dict[str, Hidden] = {}
     end = traced.end
     with emitting_to(tracer, traced.body):
@@ -656,14 +662,14 @@ def _hidden(tracer: Tracer, turns: LoopPlan, traced: TracedIteration) -> tuple[d
 
 @dataclass(frozen=True)
 class LoopLeaf:
-    """Takes the place of a tensor in what is returned."""
+    """A placeholder for a tensor in a returned value."""
 
     name: str
     is_number: bool
 
 
 def leaves_of(tracer: Tracer, value: Any, leaves: list[Value]) -> Any:
-    """What is returned, with a `LoopLeaf` for every tensor, which is appended to `leaves`."""
+    """Return `value` with a `LoopLeaf` for each tensor. The tensors are appended to `leaves`."""
     return mapped(tracer, value, lambda tensor: _leaf(tracer, tensor, leaves))
 
 
@@ -741,7 +747,7 @@ def _while(
 def _end(
     tracer: Tracer, frame: Frame, turns: LoopPlan, traced: TracedIteration, hidden: dict[str, Value], value: Any
 ) -> Any:
-    """How the loop ends, once it has run, and what follows an end that its condition brought about."""
+    """Return how the loop ends, and run the statements that follow if it was not left early."""
     behind = turns.behind
     if "goes_on" not in hidden:
         return None if behind is None else behind()

@@ -1,4 +1,4 @@
-"""Loops that are no loop statement: `ops.Scan`, micro-batches of a cell, and functions that call themselves last."""
+"""Loops that are not loop statements: `ops.Scan`, micro-batches of a cell, and tail-recursive functions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from mspc.mindspore_api.nn.wrap import GradAccumulationCell
 from mspc.ops.control.regions import MakeStack, Scan, body_of, with_effects
 
 LOOP = ast.parse("for x in xs:\n    carry = carry").body[0]
-"""What stands for the loop, whose name `carry` every turn reads and assigns."""
+"""Stand-in for the loop statement: each iteration reads and assigns the name `carry`."""
 
 
 def rolled(
     tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """The result of an `ops.Scan` that is not to be unrolled; None for another one, and where it has to be."""
+    """Return the result of an `ops.Scan` that is to be a loop; None if it is to be, or must be, unrolled."""
     try:
         given = inspect.signature(fn).bind(*args, **kwargs).arguments
     except TypeError:
@@ -42,7 +42,7 @@ def rolled(
 
 
 def _rows_of(tracer: Tracer, xs: Any) -> Value | None:
-    """The elements of `xs` as the rows of one tensor; None where they are of several types, or none."""
+    """Return the elements of `xs` as rows of one tensor; None if they have several types, or there are none."""
     if tracer.is_tensor(xs):
         table = tracer.value(xs)
         return table if table.shape and table.shape[0] else None
@@ -57,10 +57,10 @@ def _rows_of(tracer: Tracer, xs: Any) -> Value | None:
 
 
 def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: Any, rows: Value) -> Any:
-    """(what the last call of `loop_func` carries on, the list of the second results of all calls).
+    """Return (the final carried value, the list of the second results of all calls of `loop_func`).
 
     Raises:
-        MspcError: `loop_func` returns no two values, or what it carries changes its type.
+        MspcError: `loop_func` does not return two values, or the carried value changes its type.
     """
     tracer.at(caller, node)
     frame = Frame(caller.source, {"carry": init}, caller.globals, caller.enclosing, caller, caller.call_frames)
@@ -86,7 +86,7 @@ def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: A
 
 
 def _row(tracer: Tracer, structure: Any, stacked: Sequence[Value], i: int) -> Any:
-    """The second result of call `i`."""
+    """Return the second result of call `i`."""
     columns: Mapping[str, Value] = {f"result{place}": value for place, value in enumerate(stacked)}
 
     def entry(leaf: Any) -> Any:
@@ -98,14 +98,15 @@ def _row(tracer: Tracer, structure: Any, stacked: Sequence[Value], i: int) -> An
 def in_micro_batches(
     tracer: Tracer, caller: Frame, node: ast.AST, place: Location | None, network: Any, count: int, *inputs: Any
 ) -> Any:  # fmt: skip
-    """The sum of what `network` gives for each of `count` parts of the inputs' rows. place: the line that says so.
+    """Return the sum of the results of `network` for each of `count` parts of the rows of the inputs. place: the line
+    that sets the number.
 
     Raises:
-        MspcError: there are fewer parts than stages, an input has no rows, or they cannot be cut into so many equal
+        MspcError: there are fewer parts than stages, an input has no rows, or its rows do not divide into `count` equal
             parts.
     """
     while isinstance(network, GradAccumulationCell) and network.in_parts.cuts_batch:
-        count, network = count * network.micro_size, network.network  # parts of parts
+        count, network = count * network.micro_size, network.network  # nested parts multiply
     count = tracer.planned.micro_batches(count, place)
     if count < tracer.stages and not tracer.planned.tries:
         raise _refused(
@@ -140,8 +141,8 @@ def in_micro_batches(
 
 
 def unrolled(tracer: Tracer, frame: Frame, call: Callable[[], Any]) -> Any:
-    """Call a network on one part after the other, and return its result; None, with all of it forgotten, if it draws
-    random numbers: those of a loop over micro-batches depend on the turn, so that they are the same in stages."""
+    """Call a network on one part after the other, and return its result. Return None, and undo the trace, if it draws
+    random numbers: in a loop over micro-batches they depend on the iteration, so that they are the same in stages."""
     beginning = TraceSnapshot(tracer, frame)
     found = call()
     if tracer.draws == beginning.noted["draws"]:
@@ -169,7 +170,8 @@ def _parts(tracer: Tracer, place: Location | None, value: Any, index: int, count
 
 
 def _how_to_divide(rows: int, count: int, stages: int) -> str:
-    """What would be right of rows that are no multiple of `count`: as many micro-batches as stages are needed."""
+    """Suggest a valid number of rows, or of micro-batches, for rows that are no multiple of `count`. There must be at
+    least as many micro-batches as stages."""
     fewer = next((each for each in range(count - 1, max(stages, 2) - 1, -1) if rows % each == 0), 0)
     if fewer:
         return f"{rows} rows can be cut into {fewer} micro-batches, for example"
@@ -180,7 +182,7 @@ def _how_to_divide(rows: int, count: int, stages: int) -> str:
 
 
 def _take_out_stacks(tracer: Tracer) -> None:
-    """Put stacks of parameters, which every micro-batch reads, ahead of the loop over micro-batches."""
+    """Move stacks of parameters, which every micro-batch reads, before the loop over micro-batches."""
     nodes = tracer.builder.nodes
     at = next(i for i in reversed(range(len(nodes))) if isinstance(nodes[i].op, Scan))
     loop, body = nodes[at], body_of(nodes[at])
@@ -209,21 +211,21 @@ def _refused(place: Location | None, message: str, note: str) -> MspcError:
 
 
 LEVELS = 16
-"""Levels, each under a condition that only the run knows, from which on a recursion may be one that the run ends."""
+"""Number of nested conditions known only at run time from which on a recursion may be one that ends at run time."""
 
 
 class EndsInTheRun(Exception):
-    """A function that calls itself under ever more conditions."""
+    """Raised for a function that calls itself under ever more conditions."""
 
     def __init__(self, tree: ast.AST) -> None:
         self.tree = tree
 
 
 def run_again(tracer: Tracer, frame: Frame, run: Callable[[Frame], Any]) -> Any:
-    """The result of a function that is running already, with its arguments bound in a frame.
+    """Run a function that is already running, with its arguments bound in `frame`, and return its result.
 
     Raises:
-        EndsInTheRun: it is to be a loop.
+        EndsInTheRun: it must become a loop.
     """
     tree = frame.source.tree
     begun = tracer.recursions.get(tree)
@@ -259,13 +261,13 @@ def run_again(tracer: Tracer, frame: Frame, run: Callable[[Frame], Any]) -> Any:
     beginning.restore()
     try:
         return run(_with_source(frame, frame.source, names))
-    except TooManyErrors:  # it does not end level by level: what keeps it from being a loop is the mistake
+    except TooManyErrors:  # not even the unrolling ends: report why it is no loop
         tracer.errors[noted:] = of_loop or tracer.errors[noted:]
         raise
 
 
 def _with_source(frame: Frame, source: FunctionSource, names: dict[str, Any]) -> Frame:
-    """The frame of another function with the same names, as it begins."""
+    """Return a new frame for another source with the same names."""
     made = Frame(source, dict(names), frame.globals, frame.enclosing, None, frame.call_frames)
     for field in ("scope", "phase", "precision", "to_float", "depth"):
         setattr(made, field, getattr(frame, field))
@@ -274,7 +276,7 @@ def _with_source(frame: Frame, source: FunctionSource, names: dict[str, Any]) ->
 
 @lru_cache(maxsize=64)
 def as_loop(tree: ast.FunctionDef) -> ast.FunctionDef | None:
-    """The function with a loop for its body; None where it does not call itself, or not last everywhere."""
+    """Return the function with a loop as its body; None if it does not call itself, or calls itself other than last."""
     arguments = tree.args
     if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
         return None
@@ -292,7 +294,7 @@ def as_loop(tree: ast.FunctionDef) -> ast.FunctionDef | None:
 
 
 def _turn(statements: list[ast.stmt], name: str, names: list[str], replaced: list[ast.Call]) -> list[ast.stmt]:
-    """The statements with assignments and `continue` in the place of calls of itself that are returned."""
+    """Return the statements with returned calls of the function itself replaced by assignments and `continue`."""
     found: list[ast.stmt] = []
     for statement in statements:
         if isinstance(statement, ast.If):
@@ -325,7 +327,7 @@ def _fits(call: ast.Call, names: list[str]) -> bool:
 
 
 def _ends(statements: list[ast.stmt]) -> bool:
-    """Whether no program comes behind these statements."""
+    """Return whether no statement after these can be reached."""
     last = statements[-1] if statements else None
     if isinstance(last, ast.If):
         return _ends(last.body) and _ends(last.orelse)
@@ -333,7 +335,7 @@ def _ends(statements: list[ast.stmt]) -> bool:
 
 
 def _calls_itself(tracer: Tracer, frame: Frame, tree: ast.FunctionDef) -> bool:
-    """Whether what the function calls by its own name is the function."""
+    """Return whether the name of the function, as the function sees it, refers to the function itself."""
     found = frame.lookup(tree.name)
     if not isinstance(found, Closure | JitFunction | types.FunctionType):
         names = [argument.arg for argument in (*tree.args.posonlyargs, *tree.args.args)]

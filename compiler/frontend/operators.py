@@ -1,4 +1,4 @@
-"""Evaluates Python's operators on tensors and on what is known at compile time."""
+"""Python's operators on tensors and on values known at compile time."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ UNARY: dict[type[ast.unaryop], tuple[str, str, Python]] = {
 
 
 WITH_SEQUENCES = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
-"""Operators that take lists and tuples beside tensors."""
+"""Operators that accept lists and tuples next to tensors."""
 ONE_TYPE = "let both branches leave one type and shape"
 
 
 def require_decided(tracer: Tracer, what: str, *operands: Any) -> None:
-    """Raises MspcError where it depends on the contents of a tensor what an operand is."""
+    """Raise MspcError if the kind of an operand depends on the contents of a tensor."""
     for value in operands:
         if isinstance(value, Undecided):
             raise tracer.error(f"{what}: it is {value}", [ONE_TYPE], kind=TypeError)
 
 
 def is_same(tracer: Tracer, left: Any, right: Any) -> bool:
-    """`left is right`."""
+    """Evaluate `left is right`."""
     holds = way_of(left, right)
     if holds is not None:
         ways = {is_same(tracer, on_way(left, holds, way), on_way(right, holds, way)) for way in (0, 1)}
@@ -74,15 +74,15 @@ def is_same(tracer: Tracer, left: Any, right: Any) -> bool:
 
 
 def is_graph_value(value: Any) -> bool:
-    """Whether an operator on `value` belongs into the graph: tensors of the graph and Parameters."""
+    """Return whether an operator on `value` belongs in the graph: it is a tensor of the graph or a Parameter."""
     return isinstance(value, Value | Parameter)
 
 
 def is_member(tracer: Tracer, left: Any, right: Any) -> Any:
-    """`left in right`; a Bool of shape () where only the run knows it.
+    """Evaluate `left in right`: a Bool of shape () if it is known only at run time.
 
     Raises:
-        MspcError: it depends on the contents of a tensor, or `right` holds nothing.
+        MspcError: `right` is a tensor, or no container.
     """
     if is_graph_value(right):
         raise tracer.error("'in' looks into a tensor, whose contents are not known at compile time")
@@ -100,7 +100,7 @@ def is_member(tracer: Tracer, left: Any, right: Any) -> Any:
 
 
 def _equals_any(tracer: Tracer, left: Any, items: Sequence[Any]) -> Any:
-    """Whether a tensor of one element equals one of these; False where none of them can be compared with it."""
+    """Return whether a tensor of one element equals one of these; False if none of them can be compared with it."""
     met: Any = False
     for item in items:
         if not all(isinstance(value, Value | Tensor | bool | int | float) for value in (left, item)):
@@ -114,7 +114,7 @@ def _equals_any(tracer: Tracer, left: Any, items: Sequence[Any]) -> Any:
 
 
 def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> Any:
-    """`left <kind> right`; the place must have been given to the tracer."""
+    """Evaluate `left <kind> right`. The tracer must have been given the place."""
     if way_of(left, right) is not None:
         return tracer.either(partial(binary, tracer, kind), left, right)
     if kind in WITH_SEQUENCES:
@@ -133,8 +133,8 @@ def binary(tracer: Tracer, kind: type[ast.operator], left: Any, right: Any) -> A
 
 
 def _with_sequence(tracer: Tracer, operand: Any, other: Any) -> Any:
-    """A list or tuple beside a tensor as the tensor that it is, of the other's element type where that has room for
-    fractions or it has none; all else as it is."""
+    """Convert a list or tuple next to a tensor to a tensor. It takes the other's element type if that is floating
+    point, or if the list has no fractions. Return anything else unchanged."""
     if not isinstance(operand, list | tuple) or not operand or not isinstance(other, Value | Tensor):
         return operand
     like = tracer.value(other).tensor_type.dtype
@@ -145,7 +145,7 @@ def _with_sequence(tracer: Tracer, operand: Any, other: Any) -> Any:
 
 
 def matmul(tracer: Tracer, left: Any, right: Any) -> Any:
-    """`left @ right` for tensors of any ranks, as NumPy has it."""
+    """Evaluate `left @ right` for tensors of any ranks, as NumPy does."""
     x, y = tracer.value(left), tracer.value(right)
     a, b = len(x.shape), len(y.shape)
     if a == 2 and b == 2:
@@ -170,12 +170,12 @@ def matmul(tracer: Tracer, left: Any, right: Any) -> Any:
 
 
 def reshape(tracer: Tracer, x: Value, shape: tuple[int, ...]) -> Value:
-    """`x` with another shape; x itself where it has that shape."""
+    """Return `x` with another shape; x itself if that is its shape."""
     return x if x.shape == shape else tracer.emit(tracer.op("Reshape", shape=shape), x)
 
 
 def compare(tracer: Tracer, kind: type[ast.cmpop], left: Any, right: Any) -> Any:
-    """`left <kind> right` for the comparisons that tensors have."""
+    """Evaluate `left <kind> right` for the comparisons that tensors have."""
     if way_of(left, right) is not None:
         return tracer.either(partial(compare, tracer, kind), left, right)
     symbol, name, python = COMPARE[kind]
@@ -189,14 +189,14 @@ def compare(tracer: Tracer, kind: type[ast.cmpop], left: Any, right: Any) -> Any
 
 
 def unary(tracer: Tracer, kind: type[ast.unaryop], operand: Any) -> Any:
-    """`-x`, `+x`, `~x`."""
+    """Evaluate `-x`, `+x` or `~x`."""
     if way_of(operand) is not None:
         return tracer.either(partial(unary, tracer, kind), operand)
     symbol, name, python = UNARY[kind]
     if not is_graph_value(operand):
         return fold(tracer, f"operator {symbol}", python, operand)
     if not name:
-        from mspc.compiler.frontend.argument_binding import as_it_is  # late: few networks have this sign
+        from mspc.compiler.frontend.argument_binding import as_it_is  # imported late: few networks have this sign
 
         return as_it_is(tracer, tracer.value(operand))
     if name == "Invert" and _are_bool(tracer, symbol, operand):
@@ -205,19 +205,19 @@ def unary(tracer: Tracer, kind: type[ast.unaryop], operand: Any) -> Any:
 
 
 def is_number(tracer: Tracer, value: Any) -> bool:
-    """Whether it is a number of Python, one that is known or one that a loop carries."""
+    """Return whether a value acts as a Python number: a known one, or one that a loop carries."""
     return value in tracer.weak if isinstance(value, Value) else isinstance(value, bool | int | float | np.generic)
 
 
 def noted_number(tracer: Tracer, made: Value, *operands: Any) -> Value:
-    """What is computed from numbers of Python alone is one."""
+    """Mark a result as a Python number if it is computed from such numbers only. Return it."""
     if tracer.weak and made.tensor_type.dtype != BOOL and all(is_number(tracer, operand) for operand in operands):
         tracer.weak.add(made)
     return made
 
 
 def fold(tracer: Tracer, what: str, python: Python, *operands: Any) -> Any:
-    """Compute with values known at compile time; Python's complaint becomes an error at the current place."""
+    """Compute with values known at compile time. Python's exception becomes an error at the current place."""
     require_decided(tracer, what, *operands)
     try:
         result = python(*operands)
@@ -230,7 +230,7 @@ def fold(tracer: Tracer, what: str, python: Python, *operands: Any) -> Any:
 
 
 def truth(tracer: Tracer, value: Any, what: str) -> bool:
-    """The truth of a condition, which must be known at compile time.
+    """Return the truth of a condition, which must be known at compile time.
 
     Raises:
         MspcError: it depends on the contents of a tensor.
@@ -256,7 +256,7 @@ def truth(tracer: Tracer, value: Any, what: str) -> bool:
 
 
 def _are_bool(tracer: Tracer, symbol: str, *operands: Any) -> bool:
-    """Whether all operands of an operator on bits are Bool. Raises MspcError where one is floating point."""
+    """Return whether all operands of a bitwise operator are Bool. Raise MspcError if one is floating point."""
     kinds = [BOOL if isinstance(x, bool) else tracer.value(x).tensor_type.dtype for x in operands]
     for dtype in kinds:
         if dtype.is_float:

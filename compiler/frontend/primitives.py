@@ -28,7 +28,7 @@ Kwargs = Mapping[str, Any]
 
 
 def operand(tracer: Tracer, value: Any) -> Any:
-    """An argument of an operator: tensors of the script become graph values, also inside tuples."""
+    """Return an argument of an operator with tensors of the script as graph values, also inside tuples."""
     if isinstance(value, Tensor | np.ndarray):
         return tracer.value(value)
     if isinstance(value, tuple | list) and any(isinstance(v, Tensor | np.ndarray | tuple | list) for v in value):
@@ -39,8 +39,7 @@ def operand(tracer: Tracer, value: Any) -> Any:
 def call_primitive(
     tracer: Tracer, frame: Frame, node: ast.AST, primitive: Primitive, args: Args, kwargs: Kwargs
 ) -> Any:
-    """One operator: a node with the user's strategies, or several where element types must be brought
-    together."""
+    """Emit one operator with the user's strategies, and casts if element types must be promoted."""
     tracer.at(frame, node)
     try:
         primitive, args = primitive.applied(args, kwargs)
@@ -81,15 +80,15 @@ def call_primitive(
 
 
 def _fits(strategy: Any, node: Node) -> bool:
-    """Whether the one entry of a strategy has a number for every dimension of the result."""
+    """Return whether the one entry of a strategy has a number for every dimension of the result."""
     entries = strategy or ((1,) * len(node.shape),)
     shard_counts = [entry.strategy if isinstance(entry, NamedLayout) else entry for entry in entries]
     return [len(shards) for shards in shard_counts] == [len(node.shape)]
 
 
 def _of_operands(op: Op, strategy: Any, given: Sequence[Any], operands: Sequence[Any]) -> Any:
-    """A strategy without the entries of tensors that the call was given and the operator does not read, if these are
-    unsharded and the operator does not say itself what has an entry."""
+    """Remove the strategy entries of tensors that the call received but the operator does not read, if these are
+    unsharded and the operator does not define itself which operands have entries."""
     tensors = [value for value in given if isinstance(value, Value)]
     if strategy is None or not len(strategy) == len(tensors) > len(operands):
         return strategy
@@ -103,7 +102,8 @@ def _of_operands(op: Op, strategy: Any, given: Sequence[Any], operands: Sequence
 
 
 def _drawing(tracer: Tracer, primitive: Primitive) -> Op:
-    """The operator; a random one with seeds of this call: that of a layer which is called twice draws twice."""
+    """Return the operator; a random one with seeds for this call, so that a layer called twice draws different numbers.
+    """
     op = primitive.op
     if not op.seeds:
         return op

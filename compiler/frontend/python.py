@@ -1,5 +1,4 @@
-"""Evaluates calls inside `construct` that are neither operators nor inlined: classes, built-in and library
-functions."""
+"""Calls inside `construct` that are neither operators nor inlined: classes, built-in and library functions."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ COUNTED_LATER = {
     "unique": "call it outside of the network, and hand in what it gives",
     "unique_consecutive": "call it outside of the network, and hand in what it gives",
 }
-"""What to write instead of functions whose results have as many elements as the contents of a tensor say."""
+"""Alternatives to functions whose number of results depends on the contents of a tensor."""
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _WITHOUT_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state", "spawn"})
 _ASKS_FOR_NAMES = (str, repr, print, sorted)
@@ -86,11 +85,10 @@ def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
 
 
 def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tensors: bool = False) -> Any:
-    """Call something as it is, with arguments known at compile time.
+    """Call a Python object with arguments known at compile time.
 
     Raises:
-        MspcError: an argument is a tensor of the graph, the function is one that a compiled function may
-            not call, or it raises.
+        MspcError: an argument is a tensor of the graph, a compiled function may not call this function, or it raises.
     """
     name = getattr(fn, "__name__", type(fn).__name__)
     if isinstance(fn, types.BuiltinFunctionType | type) and fn in REFUSED:
@@ -108,7 +106,7 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
         return call_class(tracer, Tensor, args, kwargs)
     if name == "mutable" and is_own and args:
         return _mutable(tracer, args[0])
-    # mspc's own functions may ask for the shape or the name of a parameter. Its values are refused where they are read.
+    # mspc's own functions may use the shape or the name of a parameter. An access to its values is refused there.
     kinds = COMPUTED if is_own else (*COMPUTED, Parameter)
     if not takes_tensors and contains_tensor((args, kwargs), kinds):
         if name in COUNTED_LATER and is_own:
@@ -122,7 +120,7 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
             kind=TypeError,
         )
     if fn is not range and not (is_own and not contains_tensor((args, kwargs))):
-        tracer.particulars += 1  # it may answer otherwise the next time
+        tracer.particulars += 1  # its answer may change the next time
     if isinstance(owner, _GENERATORS) and name not in _WITHOUT_DRAWS:
         tracer.warn(
             f"{name}() draws a random number once, when the network is compiled: all calls have the same one; "
@@ -147,7 +145,7 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
 
 
 def _mutable(tracer: Tracer, value: Any) -> Any:
-    """`mutable(value)`: numbers in it become tensors, whose values only the run is to know."""
+    """Evaluate `mutable(value)`: numbers in it become tensors whose values are known only at run time."""
     if isinstance(value, list | tuple):
         items = [_mutable(tracer, item) for item in value]
         return tracer.own(items) if isinstance(value, list) else tuple(items)

@@ -1,8 +1,8 @@
 """Records which values of the script a trace reads, and finds those that have changed since.
 
-A trace turns attributes, globals and captured variables into constants of the graph. `Reads` collects where they come
-from. `Fingerprint` compares them with the values of then at every call of a compiled network. It keeps nothing of the
-script alive: objects are known by weak references, numbers and texts by their values.
+A trace turns attributes, globals and captured variables into constants of the graph. `Reads` collects their places in
+the script. `Fingerprint` compares them with their values at the time of the trace at every call of a compiled network.
+It keeps nothing of the script alive: objects are held by weak references, numbers and texts by their values.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from mspc.mindspore_api.nn.container import CellDict, CellList, SequentialCell
 
 MISSING = object()
 GONE = object()
-"""The value at a place whose holder the script no longer has."""
+"""Value at a place whose holder the script no longer has."""
 NOTHING = object()
-"""Takes the place of None, which weak references to objects that are gone give."""
+"""Replacement for None, which weak references to deleted objects return."""
 MOST_ELEMENTS = 4096
-"""Longer lists and arrays are compared by length alone: comparing their elements at every call takes too long."""
+"""Most elements of lists and arrays that are compared by contents. Longer ones are compared by length only, because
+comparing them at every call takes too long."""
 _TRACKED_ELSEWHERE = frozenset({"training", "revision"})
-"""Attributes of cells that are part of the key of a compiled graph in any case."""
+"""Attributes of cells that are always part of the key of a compiled graph."""
 _CONTAINERS = (list, dict, set, frozenset, tuple)
 _PLAIN = (bool, int, float, complex, str, bytes, types.NoneType, np.generic)
 
 _facts_in = itemgetter(*FACTS)
 Find = Callable[[Any, Any], Any]
 Place = tuple[Any, Find, Any, str]
-"""(the object that holds a value, a function that finds it there, its name, the same for messages)."""
+"""(the object that holds a value, a function that finds it there, its name, its name in messages)."""
 
 
 def _attribute(holder: Any, name: str) -> Any:
@@ -69,13 +70,13 @@ def _contents(tensor: Tensor, _: str) -> Any:
 
 
 class Reads:
-    """The places that a trace has read: attributes of objects and classes, globals, variables that functions take from
-    around them, attributes that Python code computes, and the contents of tensors."""
+    """Places that a trace has read: attributes of objects and classes, globals, captured variables, attributes computed
+    by Python code, and the contents of tensors."""
 
     def __init__(self) -> None:
         self.places: dict[tuple[Any, int, Any], Place] = {}
         self.counted: set[tuple[Any, int, Any]] = set()
-        """Those that `changes` counts: of parameters and cells."""
+        """Places of parameters and cells, counted by `changes`."""
         self._owners: dict[tuple[type, str], type | None] = {}
         self._functions: dict[int, types.FunctionType] = {}
 
@@ -86,14 +87,14 @@ class Reads:
             self.counted.add(key)
 
     def _owner(self, kind: type, name: str) -> type | None:
-        """The class that gives instances of `kind` an attribute."""
+        """Return the class that gives instances of `kind` an attribute."""
         key = kind, name
         if key not in self._owners:
             self._owners[key] = next((each for each in kind.__mro__ if name in vars(each)), None)
         return self._owners[key]
 
     def attribute(self, base: Any, name: str, found: Any = MISSING) -> None:
-        """Note `base.name`, which is `found`; MISSING if there is no such attribute."""
+        """Record `base.name`, whose value is `found`; MISSING if there is no such attribute."""
         if isinstance(base, types.ModuleType):
             file = getattr(base, "__file__", None) or ""
             if file and not is_own(file) and not is_library(file):
@@ -119,34 +120,34 @@ class Reads:
         self.value(found, label)
 
     def function(self, function: types.FunctionType) -> None:
-        """Note a function that is read, which leads to its globals."""
+        """Record a traced function, through which its globals are found."""
         self._functions.setdefault(id(function.__globals__), function)
 
     def name(self, held: Any, name: str, found: Any) -> None:
-        """Note a global."""
+        """Record a global."""
         function = self._functions.get(id(held))
         if function is not None:
             self._add(function, _global, name, name)
             self.value(found, name)
 
     def variable(self, function: types.FunctionType, name: str, found: Any) -> None:
-        """Note a variable that a function takes from the function around it."""
+        """Record a variable that a function captures from the enclosing function."""
         self._add(function, _variable, function.__code__.co_freevars.index(name), name)
         self.value(found, name)
 
     def parameter(self, parameter: Parameter) -> None:
-        """Note the attributes of a parameter that a compile looks at."""
+        """Record the attributes of a parameter that a compile uses."""
         self._add(parameter, _facts_of, "", f"parameter '{parameter.name}'", True)
 
     def cell(self, cell: Cell) -> None:
-        """Note all attributes of a cell that is not read itself, since an equal one is read in its place."""
+        """Record all attributes of a cell that is not traced itself because an equal one is traced in its place."""
         for name, value in vars(cell).items():
             if name not in _TRACKED_ELSEWHERE:
                 self._add(cell, _attribute, name, f"{type(cell).__name__}.{name}", True)
                 self.value(value, f"{type(cell).__name__}.{name}")
 
     def value(self, found: Any, label: str) -> None:
-        """Note tensors and lists of cells in a value, which may change while it stays the same object."""
+        """Record tensors and lists of cells in a value, which may change while it stays the same object."""
         if isinstance(found, Tensor):
             if not isinstance(found, Parameter):
                 self._add(found, _contents, "", label)
@@ -159,19 +160,19 @@ class Reads:
 
 
 def _is_fixed(kind: type) -> bool:
-    """Return whether a class is mspc's or Python's own, whose attributes no script changes."""
+    """Return whether a class is mspc's or Python's own, so that no script changes its attributes."""
     return kind.__module__.startswith("mspc.") or kind.__module__ == "builtins"
 
 
 class Fingerprint:
-    """The values at the places of some `Reads`, as they are now."""
+    """The current values at the places of some `Reads`."""
 
     def __init__(self, reads: Reads) -> None:
         self._places = [
             (_reference(holder), find, name, label, key in reads.counted)
             for key, (holder, find, name, label) in reads.places.items()
         ]
-        self._places = [  # without properties that give another value each time
+        self._places = [  # without properties that return another value each time
             place for place in self._places
             if place[1] is not _computed or _same(_snapshot(_found(*place[:3])), _found(*place[:3]))
         ]  # fmt: skip
@@ -185,18 +186,19 @@ class Fingerprint:
         for (reference, find, name, _, is_counted), value in zip(self._places, self._values, strict=True):
             holder = reference()
             finder: Callable[[], Any] = partial(_found, reference, find, name)
-            if find is _attribute and isinstance(holder, type):  # of which the network has its methods in any case
+            if find is _attribute and isinstance(holder, type):  # a class, from which the network has methods
                 self._others.add(partial(vars(holder).get, name, MISSING), find(holder, name), True)
             elif isinstance(value, _Elements) and value.has_plain_items:
                 found = find(holder, name)
                 (self._counted if is_counted else self._others).add(finder, found, True)
                 self._others.lists.append((found, [*found]))
-            else:  # nobody counts when elements of containers and arrays are set, but for cells of a container
+            else:  # elements of containers and arrays are set uncounted, except cells of a container
                 is_counted = is_counted and (name == "_cells" or not isinstance(value, _Elements))
                 (self._counted if is_counted else self._others).add(finder, value)
 
     def changed(self) -> str:
-        """Return what has changed, as a message names it, or "". An equal value in place of another is no change."""
+        """Return the name, for messages, of the first changed value, or "". Replacing a value by an equal one is no
+        change."""
         count = changes.count
         if count == self._count or self._counted.are_same():
             self._count = count
@@ -206,7 +208,7 @@ class Fingerprint:
             now = _found(reference, find, name)
             if now is not GONE and not _same(before, now):
                 return label
-        self._take()  # the next call compares with the objects of now
+        self._take()  # the next call compares with the current objects
         return ""
 
 
@@ -217,7 +219,7 @@ def _found(reference: Callable[[], Any], find: Find, name: Any) -> Any:
 
 
 def _reference(value: Any) -> Callable[[], Any]:
-    """A weak reference to an object, or a strong one if Python has no weak ones to such objects."""
+    """Return a weak reference to an object, or a strong one if Python has none for its type."""
     try:
         return weakref.ref(value)
     except TypeError:
@@ -225,15 +227,15 @@ def _reference(value: Any) -> Callable[[], Any]:
 
 
 class _Compared:
-    """Functions that find values, and the values that they found: objects, of which the identity is compared, and
-    snapshots of containers and arrays."""
+    """Functions that find values, with the expected results: objects, compared by identity, and snapshots of containers
+    and arrays."""
 
     def __init__(self) -> None:
         self.finders: list[Callable[[], Any]] = []
         self.values: list[Callable[[], Any]] = []
         self.contents: list[tuple[Callable[[], Any], Any]] = []
         self.lists: list[tuple[list[Any], list[Any]]] = []
-        """Lists of numbers and texts, beside their copies."""
+        """Lists of numbers and texts, with their copies."""
 
     def add(self, find: Callable[[], Any], value: Any, as_it_is: bool = False) -> None:
         if isinstance(value, weakref.ref) and not as_it_is:
@@ -249,7 +251,7 @@ class _Compared:
             self.values.append(repeat(value).__next__)
 
     def are_same(self) -> bool:
-        """Return whether all are the same objects as before."""
+        """Return whether all values are the same objects as before."""
         if not all(map(is_, map(call, self.finders), map(call, self.values))):
             return False
         return not (self.lists or self.contents) or self._hold_the_same()
@@ -265,7 +267,7 @@ class _Compared:
 
 
 class _Numbered:
-    """An object to which Python has no weak reference."""
+    """An object for whose type Python has no weak reference."""
 
     __slots__ = ("number",)
 
@@ -277,7 +279,7 @@ class _Numbered:
 
 
 class _Method:
-    """A method of an object, which Python makes anew for every use."""
+    """A method of an object. Python creates a new one for every use."""
 
     __slots__ = ("function", "owner")
 
@@ -290,7 +292,7 @@ class _Method:
 
 
 class _Elements:
-    """The contents of a container or an array. facts: of an array or a long container, all that is compared."""
+    """The contents of a container or an array. facts: for an array or a long container, everything that is compared."""
 
     __slots__ = ("facts", "items", "keys", "kind")
 
@@ -328,7 +330,8 @@ def _facts(value: Any) -> Any:
 
 
 def _snapshot(value: Any) -> Any:
-    """A value as it is compared later: plain values themselves, weak references to objects, copies of containers."""
+    """Return the form of a value that is compared later: a plain value, a weak reference to an object, or a copy of a
+    container."""
     if isinstance(value, _PLAIN) or value is MISSING or value is GONE or value is NOTHING:
         return value
     if isinstance(value, types.MethodType):

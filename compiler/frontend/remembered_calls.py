@@ -1,7 +1,7 @@
-"""Remembers calls of cells and functions that a gradient may take up, so that their forward part is in the graph once.
+"""Remembers calls of cells and functions that a gradient may reuse, so that their forward part is in the graph once.
 
-`loss = net(x)` and then `grad(net, weights)(x)` is one run of `net` and its gradient, also where `net` draws random
-numbers or changes parameters. A run is taken up only while the parameters that it read still hold what it read.
+`loss = net(x)` and then `grad(net, weights)(x)` is one run of `net` and its gradient, even if `net` draws random
+numbers or changes parameters. A run is reused only while the parameters that it read still have the same values.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from mspc.ops.op import Op
 class RememberedCall:
     """A call that is in the graph.
 
-    result: what it returned. first, last: its nodes are `nodes[first:last]`. called: the function and its arguments;
-    the key knows them by their identity.
+    result: its return value. first, last: its nodes are `nodes[first:last]`. called: the function and its arguments,
+    kept alive because the key holds their identities.
     """
 
     result: Any
@@ -41,7 +41,8 @@ class RememberedCall:
 
 
 def call_key(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
-    """Equal for calls of one function with the same arguments; None for what is no cell or function of Python."""
+    """Return a key that is equal for calls of one function with the same arguments; None if `fn` is no cell or Python
+    function."""
     while isinstance(fn, JitFunction | functools.partial):
         if isinstance(fn, functools.partial):
             args, kwargs = [*fn.args, *args], {**fn.keywords, **kwargs}
@@ -61,22 +62,22 @@ def call_key(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashabl
 
 
 def remember(tracer: Tracer, key: Hashable, result: Any, first: int, called: tuple[Any, ...]) -> None:
-    """Note a call whose nodes begin at `first` and end here."""
+    """Record a call whose nodes begin at `first` and end here."""
     nodes = tracer.builder.nodes
     if len(nodes) > first and _is_complete(nodes[first:]):
         tracer.runs[key] = RememberedCall(result, first, len(nodes), called)
 
 
 def _is_complete(nodes: Sequence[Node]) -> bool:
-    """Whether the nodes of a call have the functions of all requests among them. One that took up an earlier call has
-    not: a request around it would see that call as a constant."""
+    """Return whether the nodes of a call include the functions of all its gradient requests. A call that reused an
+    earlier one does not include it: an enclosing request would see the earlier call as a constant."""
     outputs = [value for node in nodes if isinstance(node.op, Gradient) for value in node.inputs[: node.op.outputs]]
     made: set[Value] = set(nodes) if outputs else set()
     return all(value in made for value in outputs if isinstance(value, Node))
 
 
 def recalled(tracer: Tracer, key: Hashable | None) -> RememberedCall | None:
-    """The run of an equal call, if nothing that it read or changed was changed behind it."""
+    """Return the run of an equal call, if nothing that it read or changed was changed after it."""
     run = None if key is None else tracer.runs.get(key)
     if run is None or not tracer.reuses_calls:
         return None
@@ -96,7 +97,7 @@ def recalled(tracer: Tracer, key: Hashable | None) -> RememberedCall | None:
 
 @contextmanager
 def differentiated_by(tracer: Tracer, wanted: Sequence[Value]) -> Generator[None]:
-    """Nodes emitted inside are the function of a request for gradients by `wanted`.
+    """Make the nodes emitted in the context the function of a request for gradients with respect to `wanted`.
 
     `tracer.differentiated` has the list of nodes, the index of the first one, and these values.
     """
@@ -123,11 +124,11 @@ def without_gradient(tracer: Tracer, first: int) -> Generator[None]:
         if isinstance(node.type, TensorType) and node.type.dtype.has_gradient and not updated_operands(node):
             builder.nodes.append(interpose(node, StopGradient()))
         builder.nodes.append(node)
-    forget(tracer, first)  # also calls of the same functions outside have gradients
+    forget(tracer, first)  # calls of the same functions outside have gradients
 
 
 def depending(nodes: Sequence[Node], on: Sequence[Value]) -> set[Value]:
-    """The nodes that are computed from these values, and those among the values that are computed from others."""
+    """Return the nodes computed from these values, including those of the values that are computed from others."""
     given = set(on)
     found: set[Value] = set()
     for node in nodes:
@@ -137,12 +138,12 @@ def depending(nodes: Sequence[Node], on: Sequence[Value]) -> set[Value]:
 
 
 def forget(tracer: Tracer, first: int) -> None:
-    """No gradient takes up what was called from node `first` on."""
+    """Exclude calls from node `first` on from reuse by gradients."""
     tracer.runs = {key: run for key, run in tracer.runs.items() if run.first < first}
 
 
 def updated_operands(node: Node) -> tuple[int, ...]:
-    """Indices of the operands that a node changes."""
+    """Return the indices of the operands that a node changes."""
     return node.op.mutates if isinstance(node.op, Op) else ()
 
 
@@ -158,8 +159,8 @@ def _positional_names(fn: Any) -> list[str]:
 
 
 def _key(value: Any, around: Collection[int]) -> Hashable:
-    """Equal for arguments that are the same: tensors and objects by identity, numbers and containers by contents,
-    functions inside functions with what they take from around them. around: identities of functions not to enter."""
+    """Return a key that is equal for equal arguments: tensors and objects by identity, numbers and containers by
+    contents, nested functions with their captured values. around: identities of functions not to enter."""
     if isinstance(value, tuple | list):
         return type(value), tuple(_key(item, around) for item in value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Parses the source of functions to syntax trees with true positions, which the front end reads instead of running.
+"""Parses the source of functions to syntax trees with true positions, which the front end interprets.
 
-Only the lines of one function are parsed, not its whole file, which a lambda needs. Trees are the same for the same
-text, in whatever trace: nobody changes them. May be imported by the compiler only.
+Only the lines of one function are parsed; a lambda needs its whole file. All traces share one tree per text, so trees
+must not be changed. May be imported by the compiler only.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _TRACED_OWN = (
     )),
     *(os.path.join(PACKAGE, "readers", "pytorch", *place) for place in (("kinds", ""), ("training",))),
 )  # fmt: skip
-"""Where functions that become part of a graph are."""
+"""Folders and modules of mspc's functions that become part of a graph."""
 _SHOWN_OWN = tuple(os.path.join(_API, *place) for place in (("nn", ""), ("parallel", ""), ("ops", "hyper_map")))
-"""Whose frames are shown: what is between the user's lines and an operator."""
+"""Folders and modules whose frames are shown between the user's lines and an operator."""
 _NOT_TRACED = tuple(os.path.join(_API, "nn", name) for name in ("cell.py", "cell_state.py"))
 _STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
@@ -48,9 +48,8 @@ def _is_library(path: str) -> bool:
 class SourceFile:
     """One Python file.
 
-    name: as dumps and messages show it, "" for libraries, whose lines are left out of call stacks.
-    is_traced: whether functions of this file are read; those of libraries and of mspc's own machinery
-    are called.
+    name: as dumps and messages show it, "" for libraries, whose lines are left out of call stacks. is_traced: whether
+    functions of this file are traced; those of libraries and of mspc's own machinery are called.
     """
 
     def __init__(self, path: str, script_folder: str) -> None:
@@ -72,12 +71,12 @@ class SourceFile:
         self._text: str | None = None
 
     def load(self) -> None:
-        """Read the lines, once. They stay empty where there is no file."""
+        """Read the lines, once. They stay empty without such a file."""
         if not self.lines:
             self.lines = linecache.getlines(self.path)
 
     def functions(self, line: int, name: str) -> Sequence[FunctionTree]:
-        """The functions that begin on a line under a name. Raises SyntaxError for a file that changed since it was
+        """Return the functions with a name that begin on a line. Raise SyntaxError for a file that changed since it was
         imported."""
         if self._text is None:
             self._text = "".join(self.lines)
@@ -85,9 +84,9 @@ class SourceFile:
 
 
 class FunctionSource:
-    """One function's syntax tree in its file.
+    """Syntax tree of one function in its file.
 
-    offset: what to add to a tree's line numbers to get the file's.
+    offset: difference between the file's line numbers and the tree's.
     """
 
     __slots__ = ("_assigned", "_locations", "_read_early", "file", "offset", "tree")
@@ -102,21 +101,21 @@ class FunctionSource:
 
     @property
     def assigned(self) -> frozenset[str]:
-        """Names that are local in the whole function."""
+        """Names that are local to the function."""
         if self._assigned is None:
             self._assigned = assigned_names(self.tree)
         return self._assigned
 
     @property
     def read_early(self) -> dict[str, ast.Name]:
-        """Names that are local in the whole function and that the text reads before it binds them, with the places."""
+        """Local names that the text reads before it binds them, with the places."""
         if self._read_early is None:
             self._read_early = _read_early(self.tree, self.assigned) if self.assigned else {}
         return self._read_early
 
     def location(self, node: ast.AST) -> Location:
-        """The span of `node`, an expression or a statement; up to the line's end when it spans
-        several lines."""
+        """Return the span of `node`, an expression or a statement; up to the end of the first line if it spans several
+        lines."""
         found = self._locations.get(node)
         if found is None:
             found = self._locations[node] = self._span(node)
@@ -150,10 +149,10 @@ class Sources:
         return found
 
     def function(self, function: types.FunctionType) -> FunctionSource:
-        """The source of a Python function.
+        """Return the source of a Python function.
 
         Raises:
-            MspcError: there is none, or it has another form than a def or a lambda.
+            MspcError: there is none, or it is not a def or a lambda.
         """
         code = function.__code__
         key = (code.co_filename, code)
@@ -196,7 +195,7 @@ def _find(file: SourceFile, code: types.CodeType, name: str) -> FunctionSource:
 
 
 def _parse_lines(file: SourceFile, code: types.CodeType) -> FunctionSource | None:
-    """Parse only the function's own lines; None where that does not give the function."""
+    """Parse only the function's own lines; None if they do not parse to the function."""
     first = code.co_firstlineno
     last = _last_line(code)
     lines = file.lines
@@ -204,8 +203,7 @@ def _parse_lines(file: SourceFile, code: types.CodeType) -> FunctionSource | Non
         return None
     head = lines[first - 1]
     indent = len(head) - len(head.lstrip())
-    # Code that can never run leaves no trace in the bytecode, so the block continues while lines are
-    # indented deeper.
+    # Code that can never run leaves no trace in the bytecode, so the block continues while lines are indented deeper.
     while last < len(lines):
         line = lines[last]
         if line.strip() and len(line) - len(line.lstrip()) <= indent:
@@ -219,7 +217,7 @@ def _parse_lines(file: SourceFile, code: types.CodeType) -> FunctionSource | Non
 
 @lru_cache(maxsize=8)
 def _functions(text: str) -> Mapping[tuple[int, str], Sequence[FunctionTree]]:
-    """All functions of a file's text by the lines on which they begin and their names."""
+    """Return all functions of a file's text by (first line, name)."""
     found: dict[tuple[int, str], list[FunctionTree]] = {}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.Lambda):
@@ -229,7 +227,7 @@ def _functions(text: str) -> Mapping[tuple[int, str], Sequence[FunctionTree]]:
 
 @lru_cache(maxsize=256)
 def _statement(text: str, is_indented: bool) -> ast.stmt | None:
-    """The first statement of some lines, one line further down where they are indented; None where they have none."""
+    """Return the first statement of some lines, or None. If they are indented, its line numbers are one too large."""
     try:
         tree: Any = ast.parse("if 1:\n" + text if is_indented else text).body[0]
     except (SyntaxError, IndexError):
@@ -260,7 +258,7 @@ def _argument_names(tree: FunctionTree) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def assigned_names(tree: ast.AST) -> frozenset[str]:
-    """Names that a function's body, or one statement, binds: they are local in the whole function."""
+    """Return the names that a function's body, or one statement, binds: they are local in the whole function."""
     found: set[str] = set()
     todo: list[ast.AST] = list(tree.body) if isinstance(tree, ast.FunctionDef) else [tree]
     while todo:
@@ -282,7 +280,8 @@ def assigned_names(tree: ast.AST) -> frozenset[str]:
 
 
 def names_of_filled(tree: ast.AST, values: Mapping[str, Any]) -> frozenset[str]:
-    """Names of the lists and dicts among `values` that a statement calls methods of, which may put something there."""
+    """Return the names of the lists and dicts among `values` whose methods a statement calls, which may add elements.
+    """
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     owners = (call.value for call in calls if isinstance(call, ast.Attribute))
     names = {owner.id for owner in owners if isinstance(owner, ast.Name)}
@@ -290,11 +289,11 @@ def names_of_filled(tree: ast.AST, values: Mapping[str, Any]) -> frozenset[str]:
 
 
 _OF_THEIR_OWN = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-"""What has names of its own, or reads later."""
+"""Nodes with a scope of their own, or that read names later."""
 
 
 def _read_early(tree: ast.AST, assigned: frozenset[str]) -> dict[str, ast.Name]:
-    """The names among `assigned` that a function's body reads before it binds them, in the order of the text."""
+    """Return the names in `assigned` that a function's body reads before it binds them, in the order of the text."""
     found: dict[str, ast.Name] = {}
     arguments = (argument.arg for argument in ast.walk(tree) if isinstance(argument, ast.arg))
     bound = set(arguments)
@@ -322,7 +321,7 @@ def _read_early(tree: ast.AST, assigned: frozenset[str]) -> dict[str, ast.Name]:
 
 @lru_cache(maxsize=1024)
 def names_read(tree: ast.AST, without: ast.AST | None = None) -> frozenset[str]:
-    """Names that are read anywhere in a tree, but for those that are read only `without`, a part of it."""
+    """Return the names read anywhere in a tree, except those read only inside its part `without`."""
     found: set[str] = set()
     todo = [tree]
     while todo:

@@ -1,4 +1,4 @@
-"""The state of one trace: the graph under construction, parameters found so far, errors, and the stages of a plan."""
+"""State of one trace: the graph under construction, parameters found so far, errors, and the stages of a plan."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from mspc.plans.files.plan_file import StagePlan
 
 class PlannedStages:
-    """The plan of one trace, None where there is none. scopes: of the cells that were called. cuts: whether a cell has
-    cut the batch."""
+    """Stage plan of one trace. plan: the stages of a plan, or None. scopes: of the cells that were called. cuts:
+    whether a cell has cut the batch into micro-batches."""
 
     def __init__(self, plan: StagePlan | None) -> None:
         self.plan = plan
@@ -40,16 +40,16 @@ class PlannedStages:
 
     @property
     def tries(self) -> bool:
-        """Whether the plan is one that a search tries, which may have more stages than micro-batches."""
+        """Whether a search tries the plan, which may then have more stages than micro-batches."""
         return self.plan is not None and self.plan.tries
 
     def chunk_of(self, scope: str) -> int | None:
-        """The chunk of a cell by its scope; None where the plan says nothing of it."""
+        """Return the chunk of the cell with this scope; None if the plan does not assign one."""
         self.scopes[scope] = None
         return None if self.plan is None else self.plan.chunk_of(scope)
 
     def micro_batches(self, count: int, place: Location | None) -> int:
-        """How many micro-batches a cell cuts that says `count`.
+        """Return the number of micro-batches for a cell that asks for `count`.
 
         Raises:
             MspcError: the plan has another number of them.
@@ -69,7 +69,7 @@ class PlannedStages:
         return count
 
     def check(self, graph: Graph) -> None:
-        """Raises MspcError where the network that was read has not what the plan is for."""
+        """Raise MspcError if the traced network lacks the micro-batches or cells that the plan is for."""
         plan = self.plan
         if plan is None or plan.tries or plan.count == 1:
             return
@@ -80,7 +80,7 @@ class PlannedStages:
                 [f"wrap the network, before the training step: PipelineCell(network, {plan.micro_batches})"],
                 RuntimeError,
             )
-        from mspc.ir.text.families import each_of_cells  # late, as only a plan needs it
+        from mspc.ir.text.families import each_of_cells  # imported late: only a plan needs it
 
         known = {name for scope in self.scopes for name in each_of_cells(scope)}
         for name in plan.cells:
@@ -91,15 +91,15 @@ class PlannedStages:
 
 
 def is_numeric(value: Any) -> bool:
-    """Whether a value is a number, or lists of numbers."""
+    """Return whether a value is a number, or nested lists of numbers."""
     if isinstance(value, list | tuple):
         return bool(value) and all(map(is_numeric, value))
     return isinstance(value, bool | int | float | np.generic)
 
 
 def number_dtype(value: Any, like: DType | None) -> DType:
-    """Element type of a Python number beside tensors of type `like`: theirs, but a float makes integers
-    Float32 and an int makes Bool Int64; alone a float is Float32, an int Int64."""
+    """Return the element type of a Python number next to tensors of type `like`: theirs, except that a float turns
+    integers into Float32 and an int turns Bool into Int64. Without tensors a float is Float32, an int Int64."""
     if isinstance(value, np.generic) and like is None:
         return dtype_of(value.dtype)
     is_float = isinstance(value, float | np.floating)
@@ -114,16 +114,16 @@ def number_dtype(value: Any, like: DType | None) -> DType:
 
 
 INLINE_LIMIT = 16
-"""Constant tensors of more elements become parameters of kind "constant"."""
+"""Largest number of elements of a constant tensor that is inlined; larger ones become parameters of kind "constant"."""
 
 MAX_DEPTH = 200
-"""Calls within calls; a recursion that does not end at compile time reaches it."""
+"""Greatest depth of nested calls, reached by a recursion that does not end at compile time."""
 
 MAX_ERRORS = 20
 
 
 class Tracer:
-    """The state of one trace and the methods that make graph values."""
+    """State of one trace, with the methods that create graph values."""
 
     def __init__(self, name: str, sharded: bool, script_folder: str) -> None:
         self.graph = Graph(name)
@@ -137,13 +137,14 @@ class Tracer:
         self.ignored: set[int] = set()
         self.owned: dict[int, Any] = {}
         self.cells: dict[int, Any] = {}
-        """Cells whose `construct` was read, by their identity."""
+        """Cells whose `construct` was traced, by identity."""
         self.cell_names: dict[int, str] = {}
         self.cell_paths: dict[int, str] = {}
         self.draws: Counter[int] = Counter()
-        """Calls of a random primitive by its identity; by 0 those of all without seeds."""
+        """Number of calls of each random primitive, by identity; under 0 the calls of all random operators without
+        seeds."""
         self.runs, self.differentiated = dict[Hashable, Any](), list[tuple[list[Node], int, Sequence[Value]]]()
-        """Calls that a gradient may take up, and the requests within which the program is (see `remembered_calls`)."""
+        """Calls that a gradient may reuse, and the enclosing gradient requests (see `remembered_calls`)."""
         self.reuses_calls, self.has_reused_calls = True, False
         self.call: Callable[..., Any] = _not_wired
         self.run: Callable[[Frame], Any] = _not_wired
@@ -153,57 +154,61 @@ class Tracer:
         self.precision: Precision | None = None
         self.to_float: DType | None = None
         self.attributes: dict[tuple[int, str], Any] = {}
-        """What the program set, by the identity of the object and the name of the attribute."""
+        """Values that the program set, by the identity of the object and the name of the attribute."""
         self.attributes_before: dict[tuple[int, str], Any] = {}
-        """What these are in the script's objects."""
+        """Values of the same attributes in the script's objects."""
         self.attributes_read: set[tuple[int, str]] = set()
         self.reads = Reads()
         self.guard: Value | None = None
-        """A Bool scalar without which updates change nothing."""
+        """A Bool scalar; updates have no effect if it is false."""
         self.guarded: set[Any] = set()
-        """Conditions whose branches update parameters: both are computed."""
+        """Conditions whose branches update parameters and are both computed."""
         self.ways = 0
-        """Conditions that only the run knows under which the program is here."""
+        """Number of enclosing conditions known only at run time."""
         self.running: Counter[Any] = Counter()
         self.recursions: dict[Any, int] = {}
-        """Calls of functions within which the program is, by their trees, and `ways` where one began to call itself."""
+        """Number of running calls of each function, by tree, and `ways` at the point at which one began to call itself.
+        """
         self.regions = 0
-        """Operators with regions so far, which are called after their number."""
+        """Number of operators with regions so far, from which they are named."""
         self.weak: set[Value] = set()
-        """Tensors that are Python's numbers: beside other tensors they have their element type."""
+        """Tensors that act as Python numbers: next to other tensors they take their element type."""
         self.folds, self.stages, self.planned = True, 1, PlannedStages(None)
-        """Equal cells may become one graph; of several stages micro-batches are turns of a loop; what a plan says."""
+        """Whether equal cells may become one graph; the number of stages (micro-batches are iterations of a loop if
+        there are several); the stage plan."""
         self.inlined: set[Any] = set()
-        """Sources of the functions that were inlined in this turn of a comprehension."""
+        """Sources of the functions inlined in this iteration of a comprehension."""
         self.particulars = 0
-        """Things done that may depend on which of several alike items they are done for (see `repeated_turns`)."""
+        """Number of operations that may depend on which of several similar items they are for (see `RepeatedTurns`).
+        """
         self.in_shard = False
-        """What is read is called by a function that `shard()` gave."""
+        """Whether the traced code is called by a function made by `shard()`."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
         self.names: dict[str, Parameter] = {}
-        """The graph's parameters by name, as far as they were looked up; emptied where one gets another."""
+        """The graph's parameters by name, as far as they were looked up; cleared if a parameter is renamed."""
         self._referenced: list[Any] = []
         self.weights: dict[int, Parameter] = {}
-        """The graph's parameters, by the identities of the script's."""
+        """The graph's parameters, by the identity of the script's."""
         self._tensors: dict[int, tuple[Any, Value]] = {}
 
     no_gradients = 0
-    """The number of `_no_grad` contexts that the function is in."""
+    """Number of enclosing `_no_grad` contexts."""
 
     @functools.cached_property
     def leaf_hooks(self) -> dict[Value, list[Any]]:
-        """Hooks that the function registered on inputs, parameters and values that are differentiated by."""
+        """Hooks registered by the function on inputs, parameters and values that gradients are taken with respect to.
+        """
         return {}
 
     @functools.cached_property
     def hooked(self) -> dict[Value, Node]:
-        """The nodes that compute values with hooks, without them."""
+        """For each value with hooks, the node that computes it without them."""
         return {}
 
-    # Where the program is ---------------------------------------------------------------------------------
+    # Place in the program -----------------------------------------------------------------------------------
 
     def at(self, frame: Frame, node: ast.AST) -> None:
-        """What is emitted next comes from `node`."""
+        """Set the source of the nodes emitted next to `node`."""
         b = self.builder
         b.frames = frame.frames(node)
         b.scope = frame.scope
@@ -211,11 +216,11 @@ class Tracer:
         self.precision, self.to_float = frame.precision, frame.to_float
 
     def error(self, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None) -> MspcError:
-        """An error at the place last given to `at`."""
+        """Return an error at the place last given to `at`."""
         return MspcError(message, notes=notes, frames=self.builder.frames, kind=kind or RuntimeError)
 
     def note(self, error: MspcError) -> None:
-        """Note a mistake to be reported at the end, once. Raises TooManyErrors when there are enough."""
+        """Record an error to be reported at the end, once. Raise TooManyErrors after `MAX_ERRORS`."""
         if any(e.message == error.message and e.location == error.location for e in self.errors):
             return
         self.errors.append(error)
@@ -229,24 +234,24 @@ class Tracer:
             self.warnings.append(text)
 
     def keep(self, value: Any) -> None:
-        """Let an object live as long as the trace, which knows it by its identity."""
+        """Keep an object alive as long as the trace, which refers to it by identity."""
         self._referenced.append(value)
 
     def own(self, value: Any) -> Any:
-        """Mark a list or dict as made by the traced program, which may change it."""
+        """Mark a list or dict as created by the traced program, which may change it."""
         self.owned[id(value)] = value
         return value
 
     # Values -----------------------------------------------------------------------------------------------
 
     def is_tensor(self, value: Any) -> bool:
-        """Whether `value` is a tensor in the graph (constant tensors of the script included)."""
+        """Return whether `value` is a tensor in the graph (constant tensors of the script included)."""
         return isinstance(value, Value | Tensor | np.ndarray)
 
     def value(self, value: Any, like: DType | None = None, what: str = "") -> Value:
-        """`value` as an operand: tensors, Parameters, arrays, numbers.
+        """Return `value` as an operand: a tensor, Parameter, array or number.
 
-        like: the element type of the tensors beside a number, which takes it unless it is a float beside
+        like: the element type of the tensors next to a number. The number takes it unless it is a float next to
         integers. what: the operator and its operand, for messages.
 
         Raises:
@@ -277,7 +282,7 @@ class Tracer:
         raise self.error(wrong or f"{describe(value)} is not a tensor", kind=TypeError)
 
     def weight(self, weight: session.Parameter) -> Parameter:
-        """The graph's parameter for one of the script."""
+        """Return the graph's parameter for one of the script. Create it on first use."""
         found = self.weights.get(id(weight))
         if found is not None:
             return found
@@ -310,14 +315,14 @@ class Tracer:
         return made
 
     def _called(self, name: str) -> Parameter | None:
-        """The graph's parameter of a name, if there is one."""
+        """Return the graph's parameter with a name, or None."""
         parameters = self.graph.parameters
         for parameter in parameters[len(self.names) :] if len(self.names) <= len(parameters) else parameters:
             self.names[parameter.name] = parameter
         return self.names.get(name)
 
     def constant_tensor(self, tensor: Any, name: str) -> Value:
-        """A tensor of the script as a constant; large ones become a parameter called `name`."""
+        """Return a tensor of the script as a constant. A large one becomes a parameter called `name`."""
         found = self._tensors.get(id(tensor))
         if found is not None:
             return found[1]
@@ -347,14 +352,14 @@ class Tracer:
     # Nodes ------------------------------------------------------------------------------------------------
 
     def emit(self, op: Op, *operands: Any, name: str = "", instance: str = "") -> Any:
-        """Append `op`; numbers become constants, element types are brought together as the operator wants it.
+        """Append `op`. Numbers become constants, and element types are promoted by the operator's rule.
 
-        Returns the node, or a tuple with one node per result.
+        Return the node, or a tuple with one node per result.
         """
         return self.emit_on(op, operands, name, instance)[1]
 
     def emit_on(self, op: Op, operands: Sequence[Any], name: str = "", instance: str = "") -> tuple[Node, Any]:
-        """(the node, what the program sees of it)."""
+        """Append `op`. Return (its node, the values that the program sees)."""
         values = self.operands(op, operands)
         if op.mutates:
             values = self.update_operands(op, values)
@@ -367,19 +372,21 @@ class Tracer:
         return node, self.widened(node) if widened else node
 
     def widened(self, value: Node) -> Value:
-        """A result in Float32 where it is floating point."""
+        """Cast a floating-point result to Float32."""
         return self.cast(value, FLOAT32) if value.tensor_type.dtype.is_float else value
 
     def update(self, parameter: session.Parameter, value: Any) -> None:
-        """The Parameter gets a new value, in its element type."""
+        """Assign a new value to a Parameter, cast to its element type."""
         kind = parameter.dtype
         _, made = self.emit_on(self.op("Assign"), [parameter, self.cast(self.value(value, kind), kind)])
         made.phase = "update"
 
     def update_operands(self, op: Op, values: list[Value]) -> list[Value]:
-        """The operands of an update: parameters themselves where a plan or another element type is between, what
-        is narrower than the parameter in its type unless the operator takes both, and what changes nothing where the
-        program does not take the branch.
+        """Return the operands of an update.
+
+        A parameter read through a plan's layout or a cast is replaced by the parameter itself. Narrower floating-point
+        operands are cast to the parameter's type unless the operator takes both. Under a guard, operands are replaced
+        by neutral ones if the condition does not hold.
         """
         values = [_written(v) if i in op.mutates else v for i, v in enumerate(values)]
         for i in getattr(op, "scalars", ()):
@@ -402,8 +409,8 @@ class Tracer:
         return values
 
     def _require_place(self, op: Op, variable: Value) -> None:
-        """Raises MspcError where what an update is to overwrite is computed by the network, so that no one would see
-        it."""
+        """Raise MspcError if the target of an update is computed by the network, so that nothing could read the update.
+        """
         while isinstance(variable, Node) and isinstance(variable.op, Op) and (
             variable.op.mutates or isinstance(variable.op, Depend)
         ):  # fmt: skip
@@ -437,7 +444,7 @@ class Tracer:
         return [self.cast(v, kind) for v, kind in zip(values, kinds, strict=True)]
 
     def precise(self, op: Op, values: list[Value], policy: Precision) -> list[Value]:
-        """Operands in the element type in which the operator computes under mixed precision."""
+        """Cast operands to the element type in which the operator computes under mixed precision."""
         target = policy.dtype if op.name in policy.narrow else FLOAT32 if op.name in policy.wide else None
         if target is None and not op.mutates:
             target = _widest(values)
@@ -460,7 +467,7 @@ class Tracer:
         return self.emit(self.op("Cast", dst_type=dtype), value)
 
     def op(self, name: str, **attributes: Any) -> Op:
-        """The operator called `name`. Raises MspcError where mspc has none."""
+        """Return a new operator called `name`. Raise MspcError for an unknown one."""
         found = REGISTRY.get(name)
         if found is None:
             raise self.error(f"the operator {name} is not supported", ["`mspc ops` lists the operators that are"])
@@ -468,7 +475,8 @@ class Tracer:
 
 
 def _written(value: Value) -> Value:
-    """The parameter itself where `value` reads one by a plan (see `parameter_readers`) or in another element type."""
+    """Return the parameter that `value` reads by a plan (see `parameter_readers`) or through a cast; otherwise `value`.
+    """
     found = value
     while isinstance(found, Node) and (isinstance(found.op, Cast) or is_constraint(found)):
         found = found.inputs[0]
@@ -477,18 +485,19 @@ def _written(value: Value) -> Value:
 
 @functools.lru_cache(maxsize=1024)
 def _tensor_type(dtype: DType, shape: tuple[int, ...]) -> TensorType:
-    """One object for equal types, which are compared soon then."""
+    """Return one shared object for equal types, which makes them fast to compare."""
     return TensorType(dtype, shape)
 
 
 def _narrower(value: Value, kind: DType) -> bool:
-    """Whether `value` is floating point of fewer bytes than `kind`, which is too."""
+    """Return whether `value` is floating point of fewer bytes than `kind`, which is floating point, too."""
     own = value.type.dtype if isinstance(value.type, TensorType) else None
     return own is not None and own.is_float and kind.is_float and own.itemsize < kind.itemsize
 
 
 def _widest(values: Sequence[Value]) -> DType | None:
-    """The element type that floating-point operands of several convert to; None where they have one."""
+    """Return the element type that floating-point operands of different types convert to; None if they have only one.
+    """
     kinds = {v.type.dtype for v in values if isinstance(v.type, TensorType) and v.type.dtype.is_float}
     return functools.reduce(promoted, sorted(kinds, key=str)) if len(kinds) > 1 else None
 

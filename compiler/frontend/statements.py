@@ -1,8 +1,8 @@
 """Runs statements of the parsed program, and the body of a function.
 
-A mistake in one statement is noted, what the statement would have assigned is poisoned, and the next
-statement is read: so independent mistakes are reported together, and none is reported that only follows
-from another."""
+An error in one statement is recorded, the names it would have assigned are poisoned, and the next statement is traced.
+So independent errors are reported together, and errors that only follow from another are not reported.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from mspc.mindspore_api.common.no_grad import _no_grad
 from mspc.mindspore_api.nn.cell import Cell
 
 MAX_TURNS = 100_000
-"""Turns of one `while` loop; a condition that never fails reaches it."""
+"""Iterations of one `while` loop; a condition that never fails reaches this limit."""
 
 
 SHORT, LONG = 16, 100
-"""Turns of a loop over a range that is unrolled though the run decides when it is left, and of any other."""
+"""Longest loop over a range that is unrolled although it may be left at run time, and longest of any other."""
 MOST_NODES = 100_000
-"""What a longer loop may be unrolled to; with more nodes the run counts its turns."""
+"""Most nodes to which a longer loop may be unrolled. Beyond that its iterations are counted at run time."""
 MOST_CELLS = 10_000
 
 CONTEXT = ("__enter__", "__exit__")
@@ -55,8 +55,8 @@ OUTSIDE = "enter the context in the script, around the call of the network"
 
 
 def run(tracer: Tracer, frame: Frame) -> Any:
-    """The result of a function whose arguments are bound; `POISON` where a mistake, already noted,
-    left it without."""
+    """Return the result of a function whose arguments are bound; `POISON` if an error, already recorded, left it
+    without one."""
     tree = frame.source.tree
     if isinstance(tree, ast.Lambda):
         return evaluate(tracer, frame, tree.body)
@@ -65,7 +65,8 @@ def run(tracer: Tracer, frame: Frame) -> Any:
 
 
 def _block(tracer: Tracer, frame: Frame, statements: list[ast.stmt]) -> Any:
-    """None where the end is reached, else `Returned`, `BREAK`, `CONTINUE`, `END` or an `Exit`."""
+    """Run statements. Return None if their end is reached, otherwise `Returned`, `BREAK`, `CONTINUE`, `END` or an
+    `Exit`."""
     for i, statement in enumerate(statements):
         try:
             handler = STATEMENTS.get(type(statement))
@@ -97,8 +98,7 @@ def _refusal(frame: Frame, statement: ast.stmt) -> MspcError:
 
 
 def _poison(frame: Frame, statement: ast.stmt) -> Any:
-    """Leave the names of a statement without value; where it might have left the function or loop, so
-    does this."""
+    """Poison the names of a failed statement. If it might have left the function or loop, leave it."""
     for name in sorted(assigned_names(statement) | names_of_filled(statement, frame.locals)):
         frame.locals[name] = POISON
     leaves = _leaving(statement)
@@ -155,7 +155,7 @@ def _return(tracer: Tracer, frame: Frame, node: ast.Return) -> Returned:
 
 
 def _if(tracer: Tracer, frame: Frame, node: ast.If, rest: list[ast.stmt]) -> Any:
-    """An `if` with what follows it in its block."""
+    """Run an `if`. `rest` is the statements that follow it in its block."""
     test = evaluate_test(tracer, frame, node.test)
     tracer.at(frame, node.test)
     condition = condition_of(tracer, test)
@@ -195,14 +195,14 @@ def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
 
 
 def _may_be_folded(node: ast.For, items: list[Any] | range) -> bool:
-    """Whether the turns of a loop over cells, or over numbers of cells, may be one graph."""
+    """Return whether the iterations of a loop over cells, or over indices of cells, may become one graph."""
     if not 2 <= len(items) <= MOST_CELLS or not isinstance(items[0], Cell | int | tuple) or node.orelse:
         return False
     return not _may_be_left(node)
 
 
 def _turns(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any:
-    """The turns over these items."""
+    """Run the iterations over these items."""
     for i, item in enumerate(items):
         assign(tracer, frame, node.target, item)
         with frame.followed_by(None):
@@ -217,8 +217,8 @@ def _turns(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any
 
 
 def _unrolled_first(tracer: Tracer, frame: Frame, node: ast.For, items: range) -> tuple[Any] | None:
-    """How a long loop ends that the run counts: its first turn may leave it, or all turns have too many nodes. None,
-    and nothing is traced, for a loop that has to be unrolled."""
+    """Compile a long loop with iterations counted at run time if its first iteration may leave it, or all iterations
+    have too many nodes. Return how it ends. Return None, with nothing traced, if the loop must be unrolled."""
     from mspc.compiler.frontend.branches import TraceSnapshot
     from mspc.compiler.frontend.turns import UNROLLED, for_turns, tried
 
@@ -236,7 +236,7 @@ def _unrolled_first(tracer: Tracer, frame: Frame, node: ast.For, items: range) -
 
 
 def _may_be_left(loop: ast.For | ast.While) -> bool:
-    """Whether something in a loop's body may leave it ahead of its end."""
+    """Return whether a statement in the loop's body may leave the loop early."""
     return any(_leaving(statement) for statement in loop.body)
 
 
@@ -247,7 +247,7 @@ def _may_leave(signal: Any) -> bool:
 def _unless_left(
     tracer: Tracer, frame: Frame, node: ast.For | ast.While, signal: Exit, turns: Callable[[], Any]
 ) -> Any:
-    """How a loop ends whose other turns run where the one that ended by `signal` has not left it."""
+    """Return how a loop ends. The remaining iterations run if the one that ended by `signal` has not left the loop."""
     from mspc.compiler.frontend.branches import finished, unless_left
 
     end = Exit({**signal.flags, "continued": False}, signal.value)
@@ -255,7 +255,7 @@ def _unless_left(
 
 
 def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> Any:
-    """nested: turns within which this loop's are, because the run knows whether they left it."""
+    """Run a `while`. nested: number of enclosing iterations of this loop that may leave it at run time."""
     if isinstance(node.test, ast.Constant) and node.test.value and not _may_be_left(node):
         raise frame.error(node.test, NEVER_ENDS)
     beginning = None
@@ -296,8 +296,8 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
 
 
 def _while_left(tracer: Tracer, frame: Frame, node: ast.While, beginning: Any, nested: int) -> Any:
-    """A loop from a turn on of which the run knows whether it leaves the loop: one that the run counts, or, where its
-    body reads numbers that must be known at compile time, a few turns one within the other."""
+    """Compile the rest of a loop from the first iteration that may leave it at run time: as a loop counted at run time,
+    or, if its body needs numbers known at compile time, as a few nested iterations."""
     from mspc.compiler.frontend.turns import UNROLLED, tried, while_turns
 
     if nested < SHORT:
@@ -313,8 +313,11 @@ def _while_left(tracer: Tracer, frame: Frame, node: ast.While, beginning: Any, n
 
 
 def _with(tracer: Tracer, frame: Frame, node: ast.With) -> Any:
-    """A context whose class is the script's own is entered and left as its methods say; the null context does nothing.
-    `_no_grad` stops gradients at all that is computed inside. Any other context cannot act on a graph."""
+    """Run a `with` statement.
+
+    A context whose class is defined in the script is entered and left by its methods; the null context does nothing.
+    `_no_grad` stops gradients of everything computed inside. Other contexts are refused: they cannot act on a graph.
+    """
     managers, first = list[Any](), None
     for item in node.items:
         manager = evaluate(tracer, frame, item.context_expr)
@@ -360,7 +363,7 @@ def _assert(tracer: Tracer, frame: Frame, node: ast.Assert) -> None:
 def _raise(tracer: Tracer, frame: Frame, node: ast.Raise) -> None:
     error = None if node.exc is None else evaluate(tracer, frame, node.exc)
     if isinstance(error, BaseException):
-        if isinstance(error, MspcError):  # raised by a cell of mspc, whose classes nobody knows by name
+        if isinstance(error, MspcError):  # raised by a cell of mspc, whose error classes are internal
             raise frame.error(node, error.message, error.notes, kind=kind_of(error))
         text = str(error)
         raise frame.error(node, f"{type(error).__name__}{f': {text}' if text else ''}", kind=kind_of(error))

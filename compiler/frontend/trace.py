@@ -1,9 +1,8 @@
-"""Traces a network written in Python to one graph: `construct` is parsed and interpreted over graph
-values, never run.
+"""Traces a network written in Python to one graph: `construct` is parsed and interpreted over graph values, never run.
 
-Tensors are values of the graph; everything else (numbers, shapes, attributes, cells, functions) is known
-at compile time. All calls are inlined: the graph is flat. The other files of this folder compile the kinds of
-statements and calls; `trace` calls them.
+Tensors are values of the graph; everything else (numbers, shapes, attributes, cells, functions) is known at compile
+time. All calls are inlined: the graph is flat. The other files of this folder compile the kinds of statements and
+calls; `trace` calls them.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Leaf:
-    """Takes the place of a result of the graph in the structure of what the function returns."""
+    """Placeholder for a result of the graph in the structure that the function returns."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class Either:
-    """Takes the place of what is returned where a condition, a result of the graph, chooses one of two structures."""
+    """Placeholder for a returned value for which a condition, a result of the graph, selects one of two structures."""
 
     holds: Any
     left: Any
@@ -61,15 +60,13 @@ class Either:
 
 @dataclass
 class Traced:
-    """What the front end made of a network.
+    """A network as traced by the front end.
 
-    graph: forward and update operators, with Gradient requests. parameters: the script's Parameters by
-    graph name.
-    constants: large arrays of the script by graph name, or how an initializer makes them. structure: what the function
-    returns, with a `Leaf` for every tensor. ignored_strategies: operators whose `shard()` does not count in this mode.
-    warnings: for the user. cells: those whose `construct` was read.
-    reused_calls: whether a gradient has taken up a call that was in the graph already.
-    reads: places of the script's values that became part of the graph.
+    graph: forward and update operators, with Gradient requests. parameters: the script's Parameters by graph name.
+    constants: large arrays of the script by graph name, or their initializers. structure: the returned value, with a
+    `Leaf` for every tensor. ignored_strategies: number of operators whose `shard()` has no effect in this mode.
+    warnings: for the user. cells: those whose `construct` was traced. reused_calls: whether a gradient reused a call
+    that was in the graph already. reads: places of the script's values that became part of the graph.
     """
 
     graph: Graph
@@ -83,15 +80,15 @@ class Traced:
     reads: Reads = field(default_factory=Reads)
 
     def without_script(self) -> Traced:
-        """The same without the script's objects and arrays, which live as long as the script has them."""
+        """Return the same without the script's objects and arrays, so that it does not keep them alive."""
         return replace(self, parameters={}, constants={}, cells=[], reads=Reads())
 
     def rebuild(self, results: Sequence[Any]) -> Any:
-        """What the function returns when the graph's results are `results`."""
+        """Return the value that the function returns if the graph's results are `results`."""
         return _rebuilt(self.structure, results)
 
     def drop_results(self, dropped: Callable[[Value], bool]) -> None:
-        """Return True in the place of every tensor of which `dropped` says so."""
+        """Return True in place of every tensor for which `dropped` is true."""
         returned: list[Value] = []
         places: list[Any] = []
         for value in self.graph.results:
@@ -116,26 +113,26 @@ def trace(
     stage_plan: StagePlan | None = None,
     reuses_calls: bool = True,
 ) -> Traced:
-    """Read `target(*args)` into a graph.
+    """Trace `target(*args)` to a graph.
 
     Args:
         target: a Cell, a function, or a gradient function.
-        args: Tensors, arrays, TensorTypes or (shape, element type) pairs for tensors that are fed, also
-            in tuples and lists; anything else is a constant. Shapes are those of the graph.
-        sharded: whether strategies given with `shard()` count.
+        args: Tensors, arrays, TensorTypes or (shape, element type) pairs for tensors that are fed, also in tuples and
+            lists; anything else is a constant. Shapes are those of the graph.
+        sharded: whether strategies given with `shard()` apply.
         script_folder: the user's files are shown relative to it.
-        name: of the graph; made from the target's when empty.
-        other_mistakes: called for what else is wrong with the part of the graph that could be read, when there are
-            mistakes, so that all come together.
-        folds: whether equal cells whose class asks for it (`lazy_inline`) become one graph where that is possible.
-        stages: how many stages the program has. stage_plan: what a plan says of them, before what cells say.
-        reuses_calls: whether gradients take up equal calls that are in the graph already.
+        name: of the graph; by default from the target.
+        other_mistakes: called after errors to find further ones in the part of the graph that was traced, so
+            that all are reported together.
+        folds: whether equal cells whose class asks for it (`lazy_inline`) become one graph if possible.
+        stages: the number of stages. stage_plan: the stages of a plan, which override those of cells.
+        reuses_calls: whether gradients reuse equal calls that are in the graph already.
 
     Raises:
-        MspcError: the network is wrong, or uses what is not supported; independent mistakes come together.
+        MspcError: the network is wrong, or uses an unsupported feature; independent errors are reported together.
     """
     while hasattr(target, "parallel_settings"):
-        target = target.network  # an AutoParallel cell: the settings have gone into the configuration
+        target = target.network  # an AutoParallel cell: its settings are in the configuration already
     tracer = Tracer(name or _graph_name(target), sharded, script_folder)
     tracer.folds, tracer.stages, tracer.planned = folds, stages, PlannedStages(stage_plan)
     tracer.reuses_calls = reuses_calls
@@ -161,7 +158,8 @@ def trace(
 
 
 def _read(tracer: Tracer, target: Any, args: Sequence[Any], script_folder: str) -> tuple[Any, Any, bool]:
-    """Call the target; what it returns, the structure of that, and whether a value is missing after a mistake."""
+    """Call the target. Return its result, the structure of the result, and whether a value is missing after an error.
+    """
     result: Any = None
     structure: Any = None
     poisoned = False
@@ -180,20 +178,20 @@ def _read(tracer: Tracer, target: Any, args: Sequence[Any], script_folder: str) 
 
 
 def _countable(graph: Graph) -> Graph:
-    """The same graph. Raises MspcError where a parameter has too many elements; of nodes their maker sees to it."""
+    """Return the graph. Raise MspcError if a parameter has too many elements; nodes are checked when they are made."""
     for parameter in graph.parameters:
         refuse_large(f"{parameter.kind} {parameter.name!r}", parameter.type)
     return graph
 
 
 def _are_rolled(graph: Graph) -> bool:
-    """Let loops do what is done for every cell of those that are one graph; False where these have to be inlined."""
+    """Move the updates of cells that are one graph into loops. Return False if these cells must be inlined."""
     outside, *inside = ([node for node in each.nodes if isinstance(node.type, StackType)] for each in graph.graphs())
     if any(inside) and any(isinstance(node.op, Gradient) for each in graph.graphs() for node in each.nodes):
-        return False  # gradients are asked for parameters, which are not stacked where that is done
+        return False  # gradients are requested for parameters, which are not stacked in that graph
     if not outside:
         return True
-    from mspc.compiler.frontend.layers import roll_updates  # late: few networks have such cells
+    from mspc.compiler.frontend.layers import roll_updates  # imported late: few networks have such cells
 
     try:
         roll_updates(graph)
@@ -203,13 +201,13 @@ def _are_rolled(graph: Graph) -> bool:
 
 
 def _either(tracer: Tracer, function: Callable[..., Any], *operands: Any) -> Any:
-    from mspc.compiler.frontend.branches import either  # late: few networks have branches of other types
+    from mspc.compiler.frontend.branches import either  # imported late: few networks have branches of other types
 
     return either(tracer, function, *operands)
 
 
 def _inner(target: Any) -> Any:
-    """The cell or function below requests for gradients, `jit` and `shard`."""
+    """Return the cell or function wrapped by gradient requests, `jit` and `shard`."""
     while isinstance(target, GradientFunction | JitFunction | NamedCall) or is_sharded_function(target):
         target = target.fn
     return target
@@ -224,7 +222,7 @@ def _graph_name(target: Any) -> str:
 
 
 class _NoFile:
-    """The place above the outermost function: it has no source line."""
+    """Source file of the frame around the outermost function, without a source line."""
 
     name = ""
     is_own = True
@@ -236,7 +234,7 @@ def _outermost(script_folder: str) -> Frame:
 
 
 def _fed(tracer: Tracer, target: Any, args: Sequence[Any]) -> list[Any]:
-    """Graph inputs for the tensors among `args`, called after the parameters of `target`."""
+    """Create graph inputs for the tensors among `args`, named after the parameters of `target`."""
     names = _argument_names(tracer.sources, target, len(args))
     return [_input(tracer, name, arg) for name, arg in zip(names, args, strict=True)]
 
@@ -281,7 +279,7 @@ def _tensor_type(arg: Any) -> TensorType | None:
 
 
 def _argument_names(sources: Sources, target: Any, count: int) -> list[str]:
-    """Names of the inputs: construct's arguments; `inputs0`, `inputs1`, ... for `*inputs`."""
+    """Return names of the inputs: the arguments of construct; `inputs0`, `inputs1`, ... for `*inputs`."""
     by_name = target.names if isinstance(target, GradientFunction | NamedCall) else ()
     if by_name:
         return [*_argument_names(sources, target.fn, count - len(by_name)), *by_name]
@@ -343,7 +341,7 @@ def _rebuilt(structure: Any, results: Sequence[Any]) -> Any:
 
 
 def _like(given: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
-    """The items as a list, a tuple or a named tuple, as `given` is one."""
+    """Return the items as a list, a tuple or a named tuple, like `given`."""
     if isinstance(given, list):
         return items
     return type(given)(*items) if hasattr(given, "_fields") else tuple(items)

@@ -1,4 +1,4 @@
-"""Makes loops of `for` and `while` statements whose turns only the run counts."""
+"""Loops for `for` and `while` statements whose iterations are counted at run time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mspc.ir.graph import Value
 Block = Callable[[Tracer, Frame, list[ast.stmt]], Any]
 
 UNROLLED = object()
-"""A loop has to be unrolled: its body reads numbers that must be known at compile time."""
+"""A loop must be unrolled, because its body needs numbers known at compile time."""
 
 
 def for_turns(
     tracer: Tracer, frame: Frame, node: ast.For, numbers: TensorRange | range, block: Block
 ) -> Any:
-    """A `for` over numbers. Returns None, or how it ends where it is left by `return`."""
+    """Compile a `for` over numbers. Return None, or how it ends if it is left by `return`."""
     tracer.at(frame, node.iter)
     count = count_of(tracer, numbers)
 
@@ -38,7 +38,7 @@ def for_turns(
 
 
 def while_turns(tracer: Tracer, frame: Frame, node: ast.While, block: Block) -> Any:
-    """A `while`. Returns None, or how it ends where it is left by `return`."""
+    """Compile a `while`. Return None, or how it ends if it is left by `return`."""
     statements, test = node.body, node.test
     if any(isinstance(part, ast.NamedExpr) for part in ast.walk(test)):
         statements, test = [_left_unless(test), *statements], _true(test)
@@ -54,7 +54,7 @@ def while_turns(tracer: Tracer, frame: Frame, node: ast.While, block: Block) -> 
 
 
 def require_end(tracer: Tracer, frame: Frame, node: ast.While, block: Block) -> None:
-    """Raises MspcError where a `while` whose condition is known goes on, whatever its turns change."""
+    """Raise MspcError if a `while` with a known condition never ends, because no iteration changes the condition."""
     beginning = TraceSnapshot(tracer, frame)
     try:
         while_turns(tracer, frame, node, block)
@@ -66,7 +66,7 @@ def require_end(tracer: Tracer, frame: Frame, node: ast.While, block: Block) -> 
 
 
 def _left_unless(test: ast.expr) -> ast.stmt:
-    """`if not test: break`: a condition that assigns names is part of the turn."""
+    """Return `if not test: break`: a condition that assigns names is part of the iteration."""
     negated = ast.copy_location(ast.UnaryOp(ast.Not(), test), test)
     return ast.copy_location(ast.If(negated, [ast.copy_location(ast.Break(), test)], []), test)
 
@@ -76,7 +76,7 @@ def _true(test: ast.expr) -> ast.expr:
 
 
 def tried(tracer: Tracer, beginning: TraceSnapshot, run: Callable[[], Any]) -> Any:
-    """What `run` gives from the beginning on; `UNROLLED`, and nothing is traced, where it has mistakes."""
+    """Return the result of `run` from `beginning` on; `UNROLLED`, with nothing traced, if it has errors."""
     beginning.restore()
     noted = len(tracer.errors)
     try:

@@ -1,6 +1,6 @@
-"""Defines values of the interpreted program that are neither tensors nor plain Python objects, and running functions.
+"""Values of the interpreted program that are neither tensors nor plain Python objects, and running functions.
 
-Tensors are values of the graph; all that is known at compile time is an ordinary Python object.
+Tensors are values of the graph; everything known at compile time is an ordinary Python object.
 """
 
 from __future__ import annotations
@@ -26,31 +26,30 @@ from mspc.mindspore_api.nn.cell import Cell
 
 
 class Poisoned(Exception):
-    """A statement reads what an earlier mistake, already noted, left without a value."""
+    """Raised if a statement reads a name left without a value by an earlier error that has been noted."""
 
 
 class Unrolled(Exception):
-    """Equal cells cannot be one graph, since something is done for one of them alone."""
+    """Raised if equal cells cannot be one graph because something is done for one of them alone."""
 
 
 class TooManyErrors(Exception):
-    """Ends a trace that has enough to report."""
+    """Raised to end a trace that has enough errors to report."""
 
 
 class Poison:
-    """The value of a name whose statement had a mistake; reading it skips the reader without another
-    message."""
+    """Value of a name whose statement had an error. A statement that reads it is skipped without another message."""
 
 
 POISON = Poison()
 MISSING = object()
-"""What looking up a name gives where there is none."""
+"""Result of looking up a name that does not exist."""
 UNSET = object()
-"""What looking up a name gives that the function assigns, but not before this point."""
+"""Result of looking up a name that the function assigns, but has not assigned yet."""
 
 
 class Returned:
-    """The end of a function: its value."""
+    """End of a function with its value."""
 
     __slots__ = ("value",)
 
@@ -61,20 +60,20 @@ class Returned:
 BREAK = object()
 CONTINUE = object()
 END = object()
-"""All up to the end of the innermost loop, or `with`, has been run."""
+"""Everything up to the end of the innermost loop, or `with`, has been run."""
 
 NEVER_ENDS = "the loop never ends: its condition always holds, and nothing leaves it"
 
 LEFT, RETURNED = "left", "returned"
 KINDS = ("continued", LEFT, RETURNED)
-"""Ways to leave a block ahead of its end: by `continue`, `break` and `return`."""
+"""Ways to leave a block early: by `continue`, `break` and `return`."""
 
 
 class Exit:
-    """The end of a block that may have been left in several ways.
+    """End of a block that may have been left in several ways.
 
-    flags: for each of `KINDS` whether the block was left so: True, False, or a Bool of shape (). value: what is
-    returned, where it was left by `return`; elsewhere zeros of the same types.
+    flags: for each of `KINDS` whether the block was left that way: True, False, or a Bool of shape (). value: the
+    returned value if it was left by `return`, otherwise zeros of the same types.
     """
 
     __slots__ = ("flags", "value")
@@ -88,7 +87,7 @@ class Exit:
 
 
 def exit_of(signal: Any) -> Exit:
-    """The same for every signal; of `None` and `END` all flags are False."""
+    """Return the same as an Exit for any signal. All flags are False for `None` and `END`."""
     if isinstance(signal, Exit):
         return signal
     kind = RETURNED if isinstance(signal, Returned) else {CONTINUE: "continued", BREAK: LEFT}.get(signal)
@@ -96,7 +95,7 @@ def exit_of(signal: Any) -> Exit:
 
 
 def simplest(signal: Exit) -> Any:
-    """The signal that says the same, where only one way is possible."""
+    """Return the simplest equivalent signal if only one way is possible, otherwise `signal`."""
     flags = signal.flags
     if any(isinstance(flag, Value) for flag in flags.values()):
         return signal
@@ -107,7 +106,7 @@ def simplest(signal: Exit) -> Any:
 
 @dataclass(frozen=True)
 class Closure:
-    """A function or lambda that is defined inside a traced function."""
+    """A function or lambda defined inside a traced function."""
 
     source: FunctionSource
     frame: Frame
@@ -119,13 +118,14 @@ class Closure:
         return getattr(self.source.tree, "name", "<lambda>")
 
     def __call__(self, *_: Any) -> Any:
-        """Closures are read, never run; they are callable so that requests for gradients accept them."""
+        """Raise AssertionError: closures are read, never run. They are callable so that gradient requests accept them.
+        """
         raise AssertionError(f"{self.name} is run outside of the front end")
 
 
 @dataclass(frozen=True)
 class TensorMethod:
-    """`x.sum` before it is called."""
+    """A method of a tensor, such as `x.sum`, that is not called yet."""
 
     value: Value
     name: str
@@ -133,11 +133,10 @@ class TensorMethod:
 
 @dataclass(frozen=True, eq=False)
 class Undecided:
-    """What a name refers to behind an `if` on the contents of a tensor whose branches left values that are no tensors
-    of one type and shape. What is done with it is done with the one that it is, where both are known.
+    """Value of a name after an `if` on the contents of a tensor, if the branches left values that are not tensors of
+    one type and shape. An operation on it applies to the value of the path taken, if both are known.
 
-    within: the tensors among them are known inside of the branches alone. holds: the condition of `left`, where it is
-    known here.
+    within: its tensors are known only inside the branches. holds: the condition of `left`, if it is known here.
     """
 
     left: Any
@@ -156,7 +155,7 @@ class Undecided:
 
 
 def way_of(*values: Any) -> Value | None:
-    """The condition of the first of these values that is `Undecided` where both of its sides are known."""
+    """Return the condition of the first `Undecided` value of which both sides are known, or None."""
     for value in values:
         if isinstance(value, Undecided) and not value.within and value.holds is not None:
             return value.holds
@@ -164,14 +163,14 @@ def way_of(*values: Any) -> Value | None:
 
 
 def is_read(fn: Any) -> bool:
-    """Whether what is called is code whose operators look at their operands themselves."""
+    """Return whether `fn` is traced code, whose operators check their operands themselves."""
     return isinstance(fn, Cell | Closure | types.MethodType) or (
         isinstance(fn, types.FunctionType) and not hasattr(fn, "check_arguments")
     )
 
 
 def on_way(value: Any, holds: Value, way: int) -> Any:
-    """What a value is where a condition holds, way 0, or elsewhere, way 1."""
+    """Return the value on one path of a condition: way 0 if it holds, way 1 otherwise."""
     while isinstance(value, Undecided) and value.holds is holds:
         value = value.right if way else value.left
     return value
@@ -183,7 +182,7 @@ def _of_one_way(value: Any) -> str:
 
 @dataclass(frozen=True)
 class TensorRange:
-    """`range(...)` of integers of which the run knows one at least, a tensor."""
+    """`range(...)` of integers, at least one of which is a tensor known only at run time."""
 
     start: Any
     stop: Any
@@ -192,7 +191,7 @@ class TensorRange:
 
 @dataclass(frozen=True)
 class OneOf:
-    """The one of these items that stands at a place that only the run knows; the first one stands at `first`."""
+    """The item at an index known only at run time. `first` is the index of the first of these items."""
 
     items: tuple[Any, ...]
     place: Value
@@ -201,7 +200,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class OnlyInLoop:
-    """What a name refers to behind a loop that may have made no turn, and has first given it a value."""
+    """Value of a name that first gets a value in a loop that may run no iteration, after that loop."""
 
     name: str
 
@@ -235,7 +234,7 @@ class Frame:
         self.to_float: Any = caller.to_float if caller else None
         self.depth = caller.depth + 1 if caller else 0
         self.following: tuple[list[ast.stmt] | None, ...] = ()
-        """What comes behind the statement in the blocks around it, outermost first; None for a loop."""
+        """Statements that follow in the enclosing blocks, outermost first; None for a loop."""
         self._local_names: frozenset[str] | None = None
         self._spans: dict[ast.AST, Frames] = {}
 
@@ -247,7 +246,7 @@ class Frame:
 
     @contextmanager
     def followed_by(self, statements: list[ast.stmt] | None) -> Generator[None]:
-        """Inside of a block that `statements` follow; None is a loop."""
+        """Enter a block that `statements` follow; None for a loop."""
         outer = self.following
         self.following = (*outer, statements)
         try:
@@ -256,7 +255,7 @@ class Frame:
             self.following = outer
 
     def frames(self, node: ast.AST) -> Frames:
-        """The call stack at `node`, innermost first; lines of files without a shown name are left out."""
+        """Return the call stack at `node`, innermost first. Lines of files without a displayed name are left out."""
         if not self.source.file.name:
             return self.call_frames
         found = self._spans.get(node)
@@ -274,10 +273,9 @@ class Frame:
         return MspcError(message, notes=notes, frames=self.frames(node), kind=kind or RuntimeError)
 
     def lookup(self, name: str) -> Any:
-        """The value of a name as this function sees it: its own, then those of the functions around it,
-        then the module's and Python's. `UNSET` for an own name without a value yet, `MISSING` where
-        there is none.
-        """
+        """Return the value of a name as this function sees it: its own names first, then those of the enclosing
+        functions, the module and Python's builtins. Return `UNSET` for an own name without a value yet, `MISSING`
+        for an unknown name."""
         found = self.locals.get(name, MISSING)
         if found is not MISSING:
             return found
@@ -291,12 +289,12 @@ class Frame:
         return vars(builtins).get(name, MISSING) if found is MISSING else found
 
     def known_names(self) -> list[str]:
-        """Names that could have been meant, for messages."""
+        """Return the names that could have been meant, for messages."""
         return [*self.locals, *self.globals, *vars(builtins)]
 
 
 def describe(value: Any) -> str:
-    """A short text of a value for messages, without addresses."""
+    """Return a short text of a value for messages, without addresses."""
     if isinstance(value, Weight):
         return f"{value.message_label} of shape {value.shape}"
     if isinstance(value, Parameter) and value.kind == "parameter":
@@ -321,7 +319,7 @@ def describe(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """A note that guesses what was meant."""
+    """Return a note with the most similar known name, or no note."""
     close = difflib.get_close_matches(name, list(known), 1)
     return [f"did you mean '{close[0]}'?"] if close else []
 
@@ -354,7 +352,7 @@ def values_in(value: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
 
 
 def tensors_in(value: Any) -> list[Value]:
-    """All graph values in nested tuples, lists and dicts, in order."""
+    """Return all graph values in nested tuples, lists and dicts, in order."""
     if isinstance(value, Value):
         return [value]
     if isinstance(value, tuple | list):

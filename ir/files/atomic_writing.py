@@ -1,4 +1,5 @@
-"""Files and folders appear complete or not at all: they are written beside their place under a name of their own.
+"""Atomic writing: files and folders appear complete or not at all. They are written under a temporary name next to
+their place.
 
 Each writer holds a lock on its file, so that leftovers of killed processes differ from files still being written.
 """
@@ -24,28 +25,28 @@ from typing import Any, BinaryIO
 from mspc.ir.diagnostics import MspcError
 
 UNFINISHED = re.compile(r"\..*\.\d+-[0-9a-f]{8}\.new")
-"""Names of what is not complete yet, or not needed any more: it may be removed once nobody holds it."""
+"""Names of files and folders that are incomplete or no longer needed: they may be removed if no process holds them."""
 LONGEST = 200
-"""Bytes of a name that are taken over: file systems take 255, and more comes behind."""
+"""Most bytes of a name that a temporary name contains: file systems allow 255, and a suffix follows."""
 
 _UNFINISHED: set[tuple[int, Path]] = set()
-"""(process, file) of what is being written; a process that was forked off meanwhile has the list, and not the files."""
+"""(process, path) of files being written. A forked process inherits this set but does not own the files."""
 
 
 class TemporaryPath:
-    """A new file or folder that this process holds until `release`."""
+    """A new file or folder that this process holds locked until `release`."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self.descriptor = descriptor
 
     def release(self) -> None:
-        """Let go of it; whoever comes next may remove what still has a name of unfinished things."""
+        """Release the lock; another process may then remove the path if it still has its temporary name."""
         os.close(self.descriptor)
 
 
 def unfinished_name(name: str) -> str:
-    """A new name for what will be called `name`."""
+    """Return a new temporary name for a file or folder with the final name `name`."""
     encoded = os.fsencode(name)
     if len(encoded) > LONGEST:
         digest = hashlib.sha256(encoded).hexdigest()[:12]
@@ -54,14 +55,14 @@ def unfinished_name(name: str) -> str:
 
 
 def new_file(folder: Path, name: str) -> TemporaryPath:
-    """A new file in `folder`, open for writing, for what will be called `name`. Raises OSError."""
+    """Return a new file in `folder`, open for writing, with the final name `name`. Raise OSError if that fails."""
     return _new(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
 
 @contextlib.contextmanager
 def unfinished_file(folder: Path, name: str) -> Generator[TemporaryPath]:
-    """`new_file` for the time of a block, which moves it to its place. Where the block raises, and where SIGTERM ends
-    the process inside of it, the file is removed."""
+    """Make a `new_file` for a block that moves it to its place. The file is removed if the block raises or SIGTERM ends
+    the process inside it."""
     with tidy_when_terminated():
         beside = new_file(folder, name)
         with _noted(beside.path):
@@ -70,8 +71,8 @@ def unfinished_file(folder: Path, name: str) -> Generator[TemporaryPath]:
 
 @contextlib.contextmanager
 def unfinished_folder(folder: Path, name: str) -> Generator[Path]:
-    """`new_folder` for the time of a block, which moves what is in it to its places: behind the block, and where
-    SIGTERM ends the process inside of it, the folder is removed with what is left there."""
+    """Make a `new_folder` for a block that moves its contents to their places. The folder with its remaining contents
+    is removed after the block, and if SIGTERM ends the process inside it."""
     with tidy_when_terminated():
         beside = new_folder(folder, name)
         try:
@@ -84,7 +85,7 @@ def unfinished_folder(folder: Path, name: str) -> Generator[Path]:
 
 @contextlib.contextmanager
 def _noted(path: Path) -> Generator[None]:
-    """Have what is at a path removed where the block raises or the process is terminated inside of it."""
+    """Remove the file or folder at a path if the block raises or the process is terminated inside it."""
     entry = os.getpid(), path
     _UNFINISHED.add(entry)
     try:
@@ -98,8 +99,8 @@ def _noted(path: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def tidy_when_terminated() -> Generator[None]:
-    """Inside, SIGTERM removes what this process has not finished before it ends it, other threads' files too. In a
-    thread that is not the main one, and where the process has a way of its own to end, nothing changes."""
+    """Make SIGTERM, inside the block, remove the unfinished files of this process, other threads' included, before it
+    ends the process. Change nothing in threads other than the main one, or if the process handles SIGTERM itself."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -118,14 +119,14 @@ def _end_tidily(number: int, _: Any) -> None:
 
 
 def remove_unfinished() -> None:
-    """Remove what this process is writing, for one that ends at once."""
+    """Remove the files and folders that this process is writing, before it ends at once."""
     for process, path in list(_UNFINISHED):
         if process == os.getpid():
             remove(path)
 
 
 def new_folder(folder: Path, name: str) -> TemporaryPath:
-    """A new folder in `folder` for what will be called `name`. Raises OSError."""
+    """Return a new folder in `folder` with the final name `name`. Raise OSError if that fails."""
     return _new(folder, name, os.O_RDONLY | os.O_DIRECTORY)
 
 
@@ -139,8 +140,8 @@ def _new(folder: Path, name: str, flags: int) -> TemporaryPath:
         except FileNotFoundError:
             if not folder.is_dir():
                 raise
-            continue  # somebody has removed it before it was held
-        with contextlib.suppress(OSError):  # a file system without locks: nobody removes anything there
+            continue  # another process removed it before it was locked
+        with contextlib.suppress(OSError):  # a file system without locks: no process removes anything there
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if is_at(path, descriptor):
             return TemporaryPath(path, descriptor)
@@ -149,7 +150,7 @@ def _new(folder: Path, name: str, flags: int) -> TemporaryPath:
 
 @contextlib.contextmanager
 def held(path: Path) -> Generator[bool]:
-    """Hold the file at `path` inside the block; False where somebody else does, or nobody can."""
+    """Hold the file at `path` inside the block. Yield False if another process holds it or it cannot be locked."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -167,7 +168,7 @@ def held(path: Path) -> Generator[bool]:
 
 
 def remove_left_over(folder: Path) -> None:
-    """Remove from a folder what processes have left there that were killed while they wrote."""
+    """Remove the unfinished files that killed processes left in a folder."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -179,7 +180,7 @@ def remove_left_over(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, as far as that is possible."""
+    """Remove a file or a folder, as far as possible; errors are ignored."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
         return
@@ -195,23 +196,23 @@ def is_at(path: Path, descriptor: int) -> bool:
 
 
 OPEN_ALREADY = re.compile(r"/dev/(fd/|std)|/proc/")
-"""Paths that stand for what a process has open: they are written to, whatever lies behind them."""
+"""Paths that name a process's open files: they are written to directly, whatever they refer to."""
 
 
 def write_atomically(
     path: Path, write: Callable[[BinaryIO], object], shown: Path | None = None, one_of_many: bool = False
 ) -> None:
-    """Write a file: a reader sees the old one or the new one, never half of it, nor is there one after a crash.
+    """Write a file: a reader sees the old or the new contents, never a part, even after a crash.
 
-    A link stays one, and what it leads to is written; pipes and devices are written to as they are.
+    If the path is a link, its target is written; pipes and devices are written to directly.
 
     Args:
-        write: writes to what it is handed. shown: the path as the user wrote it, where that is another.
-        one_of_many: a file of a long row, such as a dump of every step. The disk is not waited for, and what others
-            have left in the folder is not looked for.
+        write: writes the contents to the open file it gets. shown: the path as the user wrote it, if it differs.
+        one_of_many: the file belongs to a long series, such as a dump of every step. Do not wait for the disk, and do
+            not look for leftovers of other processes in the folder.
 
     Raises:
-        MspcError: it cannot be written; an older file is as it was.
+        MspcError: it cannot be written; an older file is unchanged.
     """
     try:
         if _is_written_to(path):
@@ -222,7 +223,7 @@ def write_atomically(
         if not one_of_many:
             remove_left_over(place.parent)
         _replace(place, write, wait=not one_of_many)
-    except (OSError, ValueError) as error:  # ValueError: characters that no file name holds
+    except (OSError, ValueError) as error:  # ValueError: characters not allowed in file names
         raise cannot_write(shown or path, error) from None
 
 
@@ -240,12 +241,12 @@ def _replace(place: Path, write: Callable[[BinaryIO], object], wait: bool) -> No
 
 
 def check_writable(path: Path, option: str = "") -> None:
-    """Find out ahead whether `write_atomically` can write a file, so that no work is done for nothing.
+    """Check in advance that `write_atomically` can write a file, so that no work is wasted.
 
-    option: by which the user named it.
+    option: the option by which the user named it.
 
     Raises:
-        MspcError: it cannot.
+        MspcError: the file cannot be written.
     """
     try:
         if _is_written_to(path):
@@ -260,10 +261,10 @@ def check_writable(path: Path, option: str = "") -> None:
 
 
 def check_files(files: Mapping[str, Path | None]) -> None:
-    """`check_writable` for the files that a command is to write, by the options that name them.
+    """Call `check_writable` for the files that a command is to write, given by option; skip None.
 
     Raises:
-        MspcError: one cannot be written, or two are the same.
+        MspcError: one cannot be written, or two options name the same file.
     """
     found: dict[str, str] = {}
     for option, path in files.items():
@@ -277,7 +278,7 @@ def check_files(files: Mapping[str, Path | None]) -> None:
 
 
 def _hindrance(place: Path, path: Path) -> str:
-    """Why no file can be written at `place`, which the user called `path`; "" where one can."""
+    """Return the reason why no file can be written at `place`, which the user called `path`, or ""."""
     folder = place.parent
     shown = str(path.parent if not path.is_symlink() else folder)
     if place.is_dir():
@@ -289,14 +290,14 @@ def _hindrance(place: Path, path: Path) -> str:
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"the folder {shown!r} is read-only"
     with contextlib.suppress(FileNotFoundError):
-        os.stat(place)  # a name that is too long
+        os.stat(place)  # raises OSError for a name that is too long
         if not os.access(place, os.W_OK):
             return "it is read-only"
     return ""
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for files, and those above it, where they are missing.
+    """Make a folder for files, and its parents, if they are missing.
 
     Raises:
         MspcError: it cannot be made.
@@ -310,11 +311,11 @@ def make_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path, name: str) -> None:
-    """Find out ahead if `make_folder` and then `write_atomically` of a file `name` in the folder can do their work;
-    nothing is made.
+    """Check in advance that `make_folder`, and then `write_atomically` of a file `name` in the folder, can succeed.
+    Nothing is made.
 
     Raises:
-        MspcError: they cannot.
+        MspcError: one of them would fail.
     """
     place, missing = Path(os.path.abspath(folder)), [""]
     while not os.path.lexists(place):
@@ -328,7 +329,7 @@ def check_folder(folder: Path, name: str) -> None:
     above = [(part, folder, _cannot_make) for part in missing]
     for part, path, cannot in [*above, (name, folder / name, cannot_write)]:
         try:
-            os.stat(place / part)  # it is not there; a name that is too long is another error
+            os.stat(place / part)  # a missing name is expected; a name that is too long is another error
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
@@ -342,27 +343,27 @@ def _cannot_make(folder: Path, error: Exception) -> MspcError:
 
 
 def cannot_write(path: Path, error: Exception) -> MspcError:
-    """The mistake for an OSError, or for the ValueError that a name gets that no file can have."""
+    """Return the MspcError for an OSError, or for the ValueError of a name that no file can have."""
     return MspcError(f"cannot write {shown_path(path)}: {reason_of(error)}")
 
 
 def reason_of(error: Exception) -> str:
-    """What an error of the file system says, without the path."""
+    """Return the message of a file system error, without the path."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def utf8_bytes(text: str) -> bytes:
-    """A text in UTF-8; bytes of names of files that are none stand as escapes."""
+    """Return a text in UTF-8; bytes of file names that are not UTF-8 become escapes."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def shown_path(path: Path) -> str:
-    """A path as text that a terminal can show."""
+    """Return a path as text that a terminal can show."""
     return str(path) if str(path).isprintable() else repr(str(path))
 
 
 def _is_written_to(path: Path) -> bool:
-    """Whether a path leads to a pipe or a device, or to something that is open already: nothing is replaced there."""
+    """Return whether a path leads to a pipe, a device or an open file, which must not be replaced."""
     if OPEN_ALREADY.match(os.path.abspath(path)):
         return True
     try:
@@ -377,7 +378,7 @@ def _is_written_to(path: Path) -> bool:
 def cache_folder(name: str) -> Path | None:
     """Return the folder for one kind of results, under `$XDG_CACHE_HOME/mspc` (`~/.cache/mspc`).
 
-    It may not exist yet, see `make_cache_folder`. None for a user without a home, and if others may write there.
+    It may not exist yet, see `make_cache_folder`. Return None if the user has no home or other users may write there.
     """
     given, home = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
     found = given if os.path.isabs(given) else home
@@ -393,7 +394,7 @@ def cache_folder(name: str) -> Path | None:
 
 
 def make_cache_folder(folder: Path) -> None:
-    """Create a folder of `cache_folder`, for this user alone. Raises OSError."""
+    """Create a folder of `cache_folder`, for this user only. Raise OSError if that fails."""
     for each in (folder.parent, folder):
         each.mkdir(0o700, parents=True, exist_ok=True)
 
@@ -413,7 +414,7 @@ def read_own(path: Path) -> bytes | None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that `read_own` accepts, whatever the umask is. Raises MspcError."""
+    """Write a file that `read_own` accepts, whatever the umask is. Raise MspcError if that fails."""
 
     def write(file: BinaryIO) -> None:
         os.fchmod(file.fileno(), 0o600)
@@ -423,12 +424,12 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def drop_oldest(folder: Path, suffix: str, most: int) -> None:
-    """Remove the files that were not used for longest until the rest has at most `most` bytes. Raises OSError."""
+    """Remove the least recently used files until the rest has at most `most` bytes. Raise OSError if that fails."""
     files: list[tuple[int, int, str]] = []
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(suffix):
-                with contextlib.suppress(FileNotFoundError):  # another process removes some, too
+                with contextlib.suppress(FileNotFoundError):  # another process may remove some as well
                     found = entry.stat()
                     files.append((found.st_mtime_ns, found.st_size, entry.path))
     surplus = sum(size for _, size, _ in files) - most
@@ -441,7 +442,7 @@ def drop_oldest(folder: Path, suffix: str, most: int) -> None:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Tell whether only this user, or the administrator, may change a file or folder."""
+    """Return whether only this user or the administrator may change a file or folder."""
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 

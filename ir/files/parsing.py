@@ -1,5 +1,4 @@
-"""This module reads JSON and TOML from files strictly: where a standard leaves something open, it is an error. JSON is
-written here, too."""
+"""Strict reading of JSON and TOML: input that a standard leaves undefined is an error. JSON is written here, too."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ DEEP = "brackets stand too deep in brackets"
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """What a text of JSON says.
+    """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is empty, no UTF-8 or no JSON, has an entry twice, or brackets so deep in brackets that no reader
-            has room for them.
+        ValueError: the text is empty, no UTF-8 or no JSON, has an entry twice, or nests brackets too deep for the
+            reader.
     """
     try:
         decoded = _decoded(text)
@@ -34,8 +33,8 @@ def parsed_json(text: str | bytes) -> Any:
 
 
 def parsed_toml(text: str | bytes) -> dict[str, Any]:
-    """What a text of TOML says. Raises ValueError as `parsed_json`."""
-    import tomllib  # hardly any command needs it
+    """Return the value of a TOML text. Raise ValueError as `parsed_json`."""
+    import tomllib  # late: hardly any command needs it
 
     try:
         return tomllib.loads(_decoded(text))
@@ -44,7 +43,7 @@ def parsed_toml(text: str | bytes) -> dict[str, Any]:
 
 
 def _decoded(text: str | bytes) -> str:
-    """Without the mark that editors put before UTF-8."""
+    """Return the text without the byte order mark that editors put before UTF-8. Raise ValueError if it is no UTF-8."""
     try:
         decoded = text.decode() if isinstance(text, bytes) else text
     except UnicodeDecodeError:
@@ -62,17 +61,17 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Written(str):
-    """A value as JSON has it, in the lines that its place asks for."""
+    """A value that is already JSON text, with the indentation of its place."""
 
     __slots__ = ()
 
 
 def indented(value: Any, newline: str = "\n") -> str:
-    """The text of objects, lists, texts and numbers with one value a line, as `json.dumps(value, indent=1)` writes it.
+    """Return JSON with one value per line, in the format of `json.dumps(value, indent=1)`.
 
-    That goes through them in Python, one generator inside of another, and a program has thousands of entries.
+    `json.dumps` is slow here, since it nests Python generators and a program has thousands of entries.
 
-    newline: what ends a line, and indents the next as far as the value is. Raises TypeError for what JSON has not.
+    newline: the end of a line with the indentation of the value. Raise TypeError for values without a form in JSON.
     """
     kind: Any = type(value)
     if kind is str:
@@ -91,13 +90,13 @@ def indented(value: Any, newline: str = "\n") -> str:
 
 
 def read_toml(path: Path, what: str, largest: int) -> dict[str, Any]:
-    """What a file of TOML says.
+    """Return the contents of a TOML file.
 
     Args:
-        what: the file is, for messages. largest: bytes that it may have.
+        what: the kind of file, for messages. largest: the most bytes that it may have.
 
     Raises:
-        MspcError: there is no such file, or it cannot be read, or is no TOML.
+        MspcError: the file does not exist, cannot be read, or is no TOML.
     """
     shown = shown_path(path)
     try:
@@ -112,13 +111,13 @@ def read_toml(path: Path, what: str, largest: int) -> dict[str, Any]:
 
 
 def check_keys(shown: str, found: Iterable[str], known: tuple[str, ...], of: str) -> None:
-    """Raises MspcError, naming the file and the nearest known key, where there is another than those."""
+    """Raise MspcError, with the file and the nearest known key, if there is an unknown key."""
     for key in found:
         if key not in known:
             raise MspcError(f"{shown}: there is no {key!r} of {of}", notes=did_you_mean(key, known))
 
 
 def quoted(text: str) -> str:
-    """A basic string of TOML (toml.io, version 1.0, section "String")."""
+    """Return a basic string of TOML (toml.io, version 1.0, section "String")."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'

@@ -1,10 +1,10 @@
-"""This module exchanges two names of a file system in one step where the system can, and replaces the contents of a
-folder while the folder stays: a mount point, or one that cannot be exchanged with another.
+"""Exchange of two names of a file system in one step, if the system supports it, and replacement of a folder's contents
+if the folder itself must remain: a mount point, or one that cannot be exchanged.
 
-The new contents come into the folder under the name of unfinished things, and the ending of that name says how far
-things are: `.new`, they are being written; `.whole`, the old contents move away; `.ready`, the new ones move to their
-names. Whatever is left half done is finished by the next who comes by. One file, the sign, is the first to leave and
-the last to come, so that a folder that has it is complete.
+The new contents are first written into the folder under a temporary name. The suffix of that name is the state: `.new`,
+they are being written; `.whole`, the old contents are moved away; `.ready`, the new contents are moved to their
+names. The next process finishes an interrupted replacement. One file, the sign, is moved away first and moved in
+last, so that a folder with the sign is complete.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from mspc.ir.files.atomic_writing import UNFINISHED, held
 
 PENDING = re.compile(UNFINISHED.pattern.removesuffix("new") + "(whole|ready)")
 OLD = ".old"
-"""Where the old contents go, in the folder with the new ones."""
+"""Subfolder for the old contents, in the folder with the new ones."""
 
 
 def refill(place: Path, new: Path, sign: str) -> None:
-    """Put the contents of the folder `new`, which this process holds, in the place of those of `place`. Both lie in one
-    file system. Raises OSError."""
+    """Replace the contents of `place` by those of the folder `new`, which this process holds. Both are in one file
+    system. Raise OSError if that fails."""
     (new / OLD).mkdir(exist_ok=True)
     renamed = place / f"{new.name.removesuffix('.new')}.whole"
     os.rename(new, renamed)
@@ -34,7 +34,7 @@ def refill(place: Path, new: Path, sign: str) -> None:
 
 
 def finish_refill(place: Path, sign: str) -> None:
-    """Finish what a process has begun that was killed. Raises OSError."""
+    """Finish the replacement of a killed process. Raise OSError if that fails."""
     if not os.path.isdir(place):
         return
     for name in filter(PENDING.fullmatch, os.listdir(place)):
@@ -44,7 +44,7 @@ def finish_refill(place: Path, sign: str) -> None:
 
 
 def is_own_name(name: str) -> bool:
-    """Whether `name` is that of something unfinished or of contents that are to come."""
+    """Return whether `name` is a temporary name of an unfinished file or of new contents."""
     return bool(UNFINISHED.fullmatch(name) or PENDING.fullmatch(name))
 
 
@@ -65,24 +65,23 @@ def _go_on(place: Path, pending: Path, sign: str) -> None:
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
 CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV, errno.EBUSY)
-"""Answers of a system, a file system or a mount point that exchanges nothing; anything else is a failure."""
+"""Errors of a system, a file system or a mount point without support for exchange; any other error is a failure."""
 MOUNTS = Path("/proc/self/mountinfo")
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two names: the file of `one` is that of `other` afterwards, and the other way round; at no time is
-    either name free.
+    """Exchange two names: each path then names the file of the other. At no time is either name missing.
 
     Returns:
-        Whether that was possible here at all; where not, nothing has changed.
+        Whether the system supports this; if not, nothing has changed.
 
     Raises:
-        OSError: it is possible, and has failed.
+        OSError: it is supported, but failed.
     """
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         return False
-    sys.audit("os.rename", str(one), str(other), -1, -1)  # as every other change of a name
+    sys.audit("os.rename", str(one), str(other), -1, -1)  # as for every other rename
     if call(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
@@ -92,7 +91,7 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def is_mount_point(place: Path) -> bool:
-    """Whether something is mounted at an absolute path without links, a part of the same file system included."""
+    """Return whether an absolute path without links is a mount point, bind mounts of the same file system included."""
     if os.path.ismount(place):
         return True
     try:

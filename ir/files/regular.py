@@ -1,5 +1,5 @@
-"""This module reads files that a user names: regular ones of a size that fits, so that no reader waits for ever or
-takes all memory. A FIFO is never opened."""
+"""Reading of files that a user names: only regular files of limited size, so that no reader waits forever or uses all
+memory. A FIFO is never opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mspc.ir.diagnostics import MspcError
 LARGEST_TEXT = 1 << 28
 """Most bytes of a text."""
 BEGIN = 4096
-"""Bytes that tell what a text is."""
+"""Bytes that are enough to recognise the kind of a text."""
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
@@ -23,11 +23,11 @@ _KINDS = (
 
 
 def check_regular(path: Path, most: int | None = None) -> None:
-    """Look before a file is opened.
+    """Check a file before it is opened.
 
     Raises:
-        MspcError: it is no regular file, or has more than `most` bytes. OSError: there is no such file, it is a folder,
-            or it cannot be reached. ValueError: no file can have this name.
+        MspcError: it is no regular file, or has more than `most` bytes. OSError: it does not exist, is a folder,
+            or cannot be reached. ValueError: no file can have this name.
     """
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
@@ -40,19 +40,21 @@ def check_regular(path: Path, most: int | None = None) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """What a regular file of text holds. Raises MspcError and OSError as `check_regular`."""
+    """Return the contents of a regular text file. Raise MspcError and OSError as `check_regular`."""
     check_regular(path, LARGEST_TEXT)
     return path.read_bytes()
 
 
 def read_text(path: Path) -> str:
-    """The text of a regular file. Raises MspcError and OSError as `check_regular`; ValueError: it is not UTF-8."""
+    """Return the text of a regular file. Raise MspcError and OSError as `check_regular`, and ValueError if it is not
+    UTF-8."""
     check_regular(path, LARGEST_TEXT)
     return path.read_text(encoding="utf-8")
 
 
 def read_begin(path: Path) -> str:
-    """The first `BEGIN` bytes of a regular file, with marks for what is no UTF-8. Raises as `read_text` does."""
+    """Return the first `BEGIN` bytes of a regular file as text, with replacement marks for bytes that are not UTF-8.
+    Raise MspcError and OSError as `check_regular`."""
     check_regular(path, LARGEST_TEXT)
     with open(path, "rb") as file:
         return file.read(BEGIN).decode("utf-8", errors="replace")
@@ -62,28 +64,28 @@ RULE = "a compiled folder may name files of its own only: no absolute paths, no 
 
 
 def inside(folder: Path, name: str, who: str) -> Path:
-    """The path of the file in `folder` that `name` is for.
+    """Return the path of the file `name` in `folder`.
 
-    who: what names it, the subject of the sentence.
+    who: the source of the name, the subject of the message.
 
     Raises:
-        MspcError: the path leads out of the folder, or can be none.
+        MspcError: the path leads out of the folder, or no file can have it.
     """
     check_name(name, who)
     path = folder / name
     try:
         if not leads_out(folder, path):
             return path
-    except (OSError, ValueError):  # a loop of links, a name that no file has: nothing leads anywhere
+    except (OSError, ValueError):  # a loop of links, or a name that no file can have
         raise MspcError(f"{who} names {name!r}, which can be no file") from None
     raise MspcError(f"{who} names {name!r}, which a link leads out of {folder}", notes=[RULE])
 
 
 def check_name(name: str, who: str) -> None:
-    """Whether `name` says of itself that it leads out of a folder; links are not looked at.
+    """Check that `name` itself does not lead out of a folder; links are not resolved.
 
     Raises:
-        MspcError: it does, or no file can have it.
+        MspcError: it leads out, or no file can have this name.
     """
     path = Path(name)
     if not path.parts or "\0" in name:
@@ -93,7 +95,7 @@ def check_name(name: str, who: str) -> None:
 
 
 def leads_out(folder: Path, path: Path) -> bool:
-    """Whether `path` lies outside of `folder` once links are resolved. Raises OSError or ValueError for what can be no
+    """Return whether `path` is outside `folder` after links are resolved. Raise OSError or ValueError if it cannot be a
     path."""
     root = os.path.realpath(folder)
     return os.path.commonpath([root, os.path.realpath(path)]) != root

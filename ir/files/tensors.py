@@ -1,7 +1,9 @@
-"""This module reads the wire format of Protocol Buffers, as far as files of MindSpore need it, and trusts no length.
+"""The wire format of Protocol Buffers, as far as files of MindSpore need it, with every length checked; and safetensors
+files.
 
-Source: the Protocol Buffers encoding guide. A message is a row of fields; each begins with its number and kind, as a
-variable-length integer: 0 an integer of that sort, 1 eight bytes, 2 a length and so many bytes, 5 four bytes."""
+Source: the Protocol Buffers encoding guide. A message is a sequence of fields; each begins with its number and kind as
+a variable-length integer. Kinds: 0 a variable-length integer, 1 eight bytes, 2 a length and that many bytes, 5 four
+bytes."""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, DType, TensorType
 
 LONGEST = 10
-"""Bytes of an integer of 64 bits."""
+"""Most bytes of a variable-length integer of 64 bits."""
 VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """A field: its number, its kind, its integer, and where its bytes lie."""
+    """A field: its number, its kind, its integer, and the span of its bytes."""
 
     number: int
     kind: int
@@ -36,10 +38,10 @@ class WireField:
 
 
 def fields(data: Any, begin: int, end: int) -> Iterator[WireField]:
-    """The fields of the message that takes the bytes from `begin` to `end` of `data`, anything that can be indexed.
+    """Yield the fields of the message in the bytes from `begin` to `end` of `data`, which can be anything indexable.
 
     Raises:
-        ValueError: it is no message.
+        ValueError: the bytes are no message.
     """
     at = begin
     while at < end:
@@ -64,7 +66,7 @@ def fields(data: Any, begin: int, end: int) -> Iterator[WireField]:
 
 
 def varint(data: Any, at: int, end: int) -> tuple[int, int]:
-    """(an integer, the place behind it). Raises ValueError."""
+    """Return (integer, the position after it). Raise ValueError if it is cut off or too long."""
     value = 0
     for place in range(LONGEST):
         if at + place >= end:
@@ -77,19 +79,19 @@ def varint(data: Any, at: int, end: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """An integer of 64 bits with a sign."""
+    """Return an unsigned integer of 64 bits as a signed one."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def text(data: Any, field: WireField) -> str:
-    """The text of a field. Raises ValueError."""
+    """Return the text of a field. Raise ValueError if it is no text."""
     if field.kind != BYTES:
         raise ValueError(f"field {field.number} is no text")
     return bytes(data[field.begin : field.end]).decode()
 
 
 def integers(data: Any, field: WireField) -> list[int]:
-    """The integers of a field of a row of them, packed into one or not. Raises ValueError."""
+    """Return the integers of a repeated field, packed or not. Raise ValueError if it holds no integers."""
     if field.kind == VARINT:
         return [signed(field.value)]
     if field.kind != BYTES:
@@ -103,7 +105,7 @@ def integers(data: Any, field: WireField) -> list[int]:
 
 
 def put_varint(value: int) -> bytes:
-    """An integer; a negative one as 64 bits."""
+    """Return a variable-length integer; a negative one as 64 bits."""
     value &= (1 << 64) - 1
     found = bytearray()
     while value > 127:
@@ -114,27 +116,27 @@ def put_varint(value: int) -> bytes:
 
 
 def put_integer(number: int, value: int) -> bytes:
-    """A field with an integer."""
+    """Return a field with an integer."""
     return put_varint(number << 3 | VARINT) + put_varint(value)
 
 
 def put_head(number: int, size: int) -> bytes:
-    """The number, the kind and the length before the bytes of a field."""
+    """Return the number, the kind and the length before the bytes of a field."""
     return put_varint(number << 3 | BYTES) + put_varint(size)
 
 
 def put_bytes(number: int, data: bytes) -> bytes:
-    """A field with bytes."""
+    """Return a field with bytes."""
     return put_head(number, len(data)) + data
 
 
 def put_text(number: int, value: str) -> bytes:
-    """A field with text."""
+    """Return a field with text."""
     return put_bytes(number, value.encode())
 
 
 def put_float(number: int, value: float) -> bytes:
-    """A field with a number of four bytes."""
+    """Return a field with a float of four bytes."""
     return put_varint(number << 3 | FOUR) + struct.pack("<f", value)
 
 
@@ -143,23 +145,23 @@ CODES = {
     "UInt32": "U32", "Int32": "I32",
     "BFloat16": "BF16", "Float16": "F16", "UInt16": "U16", "Int16": "I16", "Int8": "I8", "UInt8": "U8", "Bool": "BOOL",
 }  # fmt: skip
-"""The format's names of element types, in the order in which tensors lie in a file: wide ones first."""
+"""The names of element types in safetensors, in the order of tensors in a file: wide types first."""
 
 ABOUT_FILE = "__metadata__"
-"""The entry of a header that is no tensor."""
+"""The entry of a header with metadata in place of a tensor."""
 LONGEST_HEADER = 100_000_000
-"""Bytes, as the format has it."""
+"""Most bytes of a header, by the format."""
 MOST_DIMENSIONS = 32
-"""Of a tensor of a file; NumPy has room for 64."""
+"""Most dimensions of a tensor in a file; NumPy allows 64."""
 ALIGNMENT = 8
 AT_ONCE = 1 << 24
-"""Bytes that are handed to the file together."""
+"""Most bytes per write to a file."""
 IN_MEMORY = 1 << 26
-"""Bytes of a tensor that are made together, where it can be made in parts."""
+"""Most bytes of a tensor that are made at once, if it can be made in parts."""
 
 
 class Writer(Protocol):
-    """What bytes can be written to."""
+    """Object that bytes can be written to."""
 
     def write(self, data: Any, /) -> object: ...
 
@@ -168,7 +170,8 @@ class Writer(Protocol):
 class StoredTensor:
     """A tensor to be written.
 
-    make: gives its values, when its turn comes. part: gives those of a box of it, where large ones can be had so.
+    make: returns its values, called when it is written. part: returns the values of a box of it, if it can be made in
+    parts.
     """
 
     name: str
@@ -177,7 +180,7 @@ class StoredTensor:
     part: Callable[[tuple[slice, ...]], Any] | None = None
 
     def pieces(self) -> Iterator[Any]:
-        """Its values in C order: as one array, or rows that are made one after the other and forgotten."""
+        """Yield its values in C order: one array, or blocks of rows that are made one after the other."""
         shape, dtype = self.type.shape, self.type.dtype.numpy
         if self.part is None or self.type.nbytes <= IN_MEMORY or not shape:
             yield np.asarray(self.make(), dtype)
@@ -189,7 +192,7 @@ class StoredTensor:
 
 
 def in_order(tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
-    """The tensors in the order in which they lie in a file, and are made. Raises MspcError for an element type that
+    """Return the tensors in the order in which they are made and written. Raise MspcError for an element type that
     the format does not have."""
     order = list(CODES)
     for tensor in tensors:
@@ -199,8 +202,8 @@ def in_order(tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
 
 
 def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor], about: Mapping[str, str] | None = None) -> None:
-    """Write the tensors to a file that is open for writing, and in its header the facts about it. Raises
-    OSError; MspcError for a name that the format cannot hold."""
+    """Write the tensors to a file that is open for writing, with the metadata `about` in its header. Raise OSError if
+    that fails, and MspcError for a name or element type that the format cannot hold."""
     ordered = in_order(tensors)
     file.write(header_of(ordered, about))
     for tensor in ordered:
@@ -209,8 +212,7 @@ def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor], about: Mappin
 
 
 def header_of(ordered: Sequence[StoredTensor], about: Mapping[str, str] | None = None) -> bytes:
-    """The header of a file, which comes before its tensors, its own length included. Raises MspcError for a name that
-    the format cannot hold."""
+    """Return the header of a file, with its length in front. Raise MspcError for a name that the format cannot hold."""
     for tensor in ordered:
         _check_name(tensor.name)
     header: dict[str, Any] = {ABOUT_FILE: dict(about)} if about else {}
@@ -228,7 +230,7 @@ def header_of(ordered: Sequence[StoredTensor], about: Mapping[str, str] | None =
 
 
 def write_array(file: Writer, array: Any, at_once: int = AT_ONCE) -> None:
-    """The elements in C order; of an array that lies otherwise only a part is copied at a time."""
+    """Write the elements in C order. An array with another memory order is copied in parts of `at_once` bytes."""
     if array.ndim and not array.flags.c_contiguous:
         rows = max(1, at_once // max(1, array[:1].nbytes))
         for start in range(0, len(array), rows):
@@ -249,13 +251,13 @@ def _check_name(name: str) -> None:
 
 
 class TensorFile:
-    """A safetensors file that is open for reading; its header is checked, its tensors are read when somebody needs
-    them.
+    """A safetensors file for reading. The header is checked at once; tensors are read on demand.
 
-    header: the facts before the tensors. about: what it says about the file. size: of the file, in bytes.
+    header: the bytes before the tensors. about: the metadata in the header. size: bytes of the file.
 
     Raises:
-        OSError: it cannot be read. ValueError: it is no such file, or damaged. MspcError: it is no regular file.
+        OSError: it cannot be read. ValueError: it is no safetensors file, or is damaged. MspcError: it is no regular
+            file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -280,15 +282,15 @@ class TensorFile:
         return sorted(self._entries)
 
     def type(self, name: str) -> TensorType:
-        """The type of a tensor. Raises KeyError."""
+        """Return the type of a tensor. Raise KeyError if there is none of this name."""
         return self._entries[name][0]
 
     def place(self, name: str) -> int:
-        """The byte of the file at which a tensor begins. Raises KeyError."""
+        """Return the byte of the file at which a tensor begins. Raise KeyError if there is none of this name."""
         return self._start + self._entries[name][1]
 
     def read(self, name: str, where: tuple[slice, ...] = ()) -> Any:
-        """A tensor, or a part of one, as an array of its own. Raises OSError."""
+        """Return a tensor, or the part in `where`, as a new array. Raise OSError if it cannot be read."""
         type, offset = self._entries[name]
         if not type.size:
             return np.empty(type.shape, type.dtype.numpy)[where].copy()
@@ -297,8 +299,8 @@ class TensorFile:
 
 
 def _read_header(text: bytes, size: int) -> tuple[dict[str, tuple[TensorType, int]], dict[str, str]]:
-    """Type and place of every tensor, and the facts about the file; the tensors fill the `size` bytes behind the
-    header, without gaps."""
+    """Return the type and first byte of every tensor, and the metadata. Raise ValueError if the header is damaged or
+    the tensors do not fill the `size` bytes after it without gaps."""
     try:
         header = parsed_json(text)
     except ValueError as error:
@@ -328,7 +330,7 @@ def _read_header(text: bytes, size: int) -> tuple[dict[str, tuple[TensorType, in
 
 
 def _read_entry(name: str, entry: Any) -> tuple[TensorType, int, int]:
-    """(type, first byte, byte behind the last) of a tensor."""
+    """Return (type, first byte, byte after the last) of a tensor. Raise ValueError if the entry is damaged."""
     place = f"tensor {name!r}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"{place}: its entry does not have dtype, shape and data_offsets")
@@ -346,7 +348,7 @@ def _read_entry(name: str, entry: Any) -> tuple[TensorType, int, int]:
 
 
 def _sizes(value: Any) -> tuple[int, ...] | None:
-    """A list of integers from 0 on, as many as a shape may have; None for anything else."""
+    """Return a list of integers from 0 on as a tuple, at most MOST_DIMENSIONS of them; None for any other value."""
     if not isinstance(value, list):
         return None
     numbers = cast(list[Any], value)

@@ -1,5 +1,5 @@
-"""This table has the further facts of a file that mspc itself reads, and the values that they may have. Others are
-carried along."""
+"""Table of the further facts of a file that mspc itself reads, and of their valid values. Other facts are stored
+unchecked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mspc.ir.text.limits import MOST_RANKS
 
 @dataclass(frozen=True)
 class Fact:
-    """A value that a file may give. what: how messages name the values that fit."""
+    """A check of a value in a file. what: description of the valid values in messages."""
 
     what: str
     fits: Callable[[Any], bool]
@@ -90,7 +90,7 @@ HEADER: Mapping[str, Fact] = {
     "plan_loops": _ENTRIES,
     "plan_places": _COUNTS,
 }
-"""Of the lines `key : value` above the parameters."""
+"""Facts in the lines `key : value` above the parameters."""
 
 NODE: Mapping[str, Fact] = {
     "fused": _TEXTS,
@@ -104,23 +104,23 @@ NODE: Mapping[str, Fact] = {
     "keeps_communication": _SWITCH,
     "gathers_again": _SWITCH,
 }
-"""Of `cnode_attrs` behind a node."""
+"""Facts in `cnode_attrs` after a node."""
 
 SWITCHES = frozenset(key for key, fact in NODE.items() if fact is _SWITCH)
-"""Those that are true or false; a node that does the work of several has one of them where any had it."""
+"""Boolean facts; a node that replaces several nodes has such a fact if any of them had it."""
 
 PHASES = ("forward", "backward", "update")
-"""What `phase` in `cnode_attrs` may say."""
+"""Valid values of `phase` in `cnode_attrs`."""
 
 
 def mistake(facts: Mapping[str, Fact], key: str, value: Any) -> str:
-    """What is wrong with the value of a fact; "" where nothing is."""
+    """Return a message about an invalid value of a fact, or "" if it is valid or the fact is unknown."""
     fact = facts.get(key)
     return "" if fact is None or fact.fits(value) else f"{key} is {shown(value)}, not {fact.what}"
 
 
 def shown(value: Any, most: int = 60) -> str:
-    """A value as a message shows it: its begin alone where it is long."""
+    """Return a value for a message, cut after `most` characters."""
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}..."
 
@@ -130,7 +130,7 @@ Check = Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class AttributeField:
-    """One field of an operator: its name, its annotation as people read it, and the check of a value."""
+    """One field of an operator: its name, its annotation for human readers, and the check of a value."""
 
     name: str
     annotation: str
@@ -139,7 +139,7 @@ class AttributeField:
 
 @cache
 def fields_of(cls: type) -> Mapping[str, AttributeField]:
-    """The fields of an operator class by name, in the order of their declaration."""
+    """Return the fields of an operator class by name, in the order of their declaration."""
     hints = _hints_of(cls)
     return {
         f.name: AttributeField(f.name, f.type if isinstance(f.type, str) else str(f.type), check_of(hints[f.name]))
@@ -148,8 +148,8 @@ def fields_of(cls: type) -> Mapping[str, AttributeField]:
 
 
 def _hints_of(cls: type) -> dict[str, Any]:
-    """The annotations of a dataclass's fields, evaluated. Those of its class variables, of which operators have far
-    more, are left alone: each costs as much."""
+    """Return the evaluated annotations of a dataclass's fields. Those of class variables are not evaluated: operators
+    have far more of them, and each costs as much."""
     names = {field.name for field in dataclasses.fields(cls)}
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
@@ -162,7 +162,7 @@ def _hints_of(cls: type) -> dict[str, Any]:
 
 
 def check_of(annotation: Any) -> Check:
-    """A check of values against an annotation; annotations that it does not know take any value."""
+    """Return a check of values against an annotation; for unknown annotations it accepts any value."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is None or annotation is type(None):
         return lambda value: value is None

@@ -1,5 +1,6 @@
-"""Parameters of equal layers stand on one line: `%para4_layers.{0..79}.wq: <..>` is 80 of them, `%para4_layers.0.wq` to
-`%para83_layers.79.wq`, which differ in that number alone; as operands they stand as `%para4_layers.{0..79}.wq`."""
+"""Families: parameters of equal layers on one line. `%para4_layers.{0..79}.wq: <..>` is 80 of them,
+`%para4_layers.0.wq` to `%para83_layers.79.wq`, which differ in that number only; as operands they are written
+`%para4_layers.{0..79}.wq`."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ _FACTS = attrgetter("kind", "type", "trainable", "layout", "global_type", "attrs
 
 
 def families(graph: Graph) -> dict[Parameter, tuple[list[Parameter], str]]:
-    """The parameters that stand on one line and the name that they have together, by the first of them: those that a
-    stack holds, one behind the other."""
+    """Return (parameters on one line, common name) by the first of them: equal parameters that one stack holds, in
+    consecutive order."""
     place = dict(zip(graph.parameters, itertools.count(), strict=False))
     found: dict[Parameter, tuple[list[Parameter], str]] = {}
     for node in graph.nodes:
@@ -41,7 +42,7 @@ def families(graph: Graph) -> dict[Parameter, tuple[list[Parameter], str]]:
 
 @functools.lru_cache(maxsize=4096)
 def common_name(names: tuple[str, ...]) -> str:
-    """`layers.{0..2}.w` for `layers.0.w`, `layers.1.w`, `layers.2.w`; "" for names that do not count up so."""
+    """Return `layers.{0..2}.w` for `layers.0.w`, `layers.1.w`, `layers.2.w`; "" for names that do not count up."""
     if not _BARE.match(names[0]):
         return ""
     for match in _NUMBER.finditer(names[0]):
@@ -55,13 +56,13 @@ def common_name(names: tuple[str, ...]) -> str:
 
 
 def gradient_names(node: Node) -> list[str]:
-    """The names of the parameters whose gradient a node is."""
+    """Return the names of the parameters that a node is the gradient of."""
     names = filter(None, str(node.attrs.get("gradient_for", "")).split(","))
     return [member for name in names for member in members_of(name)]
 
 
 def members_of(name: str) -> Iterator[str]:
-    """The names that a common name stands for; a name without numbers in braces stands for itself."""
+    """Yield the names in a common name, at most LONGEST_LIST + 1. A name without numbers in braces yields itself."""
     match = RANGE.search(name)
     if match is None:
         yield name
@@ -75,18 +76,18 @@ CELLS = re.compile(r"\[(\d{1,9})\.\.(\d{1,9})\]")
 
 
 def name_of_cells(names: Sequence[str]) -> str:
-    """`layers-CellList/[0..2]` for `layers-CellList/0`, `layers-CellList/1`, `layers-CellList/2`; "" for names that do
-    not count up so."""
+    """Return `layers-CellList/[0..2]` for `layers-CellList/0`, `layers-CellList/1`, `layers-CellList/2`; "" for names
+    that do not count up."""
     return common_name(tuple(names)).replace("{", "[").replace("}", "]")
 
 
 def are_cells(name: str) -> bool:
-    """Whether a name stands for several cells, or for what is in them."""
+    """Return whether a name denotes several cells, or their contents."""
     return "[" in name and CELLS.search(name) is not None
 
 
 def each_of_cells(name: str) -> Iterator[str]:
-    """The names that one stands for; itself where that is one."""
+    """Yield the names of the cells that a name denotes; the name itself if that is one cell."""
     match = CELLS.search(name)
     if match is None:
         yield name

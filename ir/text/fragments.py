@@ -1,4 +1,4 @@
-"""This module reads texts of constants: `Tensor(shape=[2], dtype=Float32, value=[1.0, 2.0])` becomes a Constant."""
+"""Reading of small texts: attributes, layouts, values and types, with the grammar if the quick readers fail."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ _NAMED_LAYOUT_KEYS = ("device_matrix", "tensor_map", "alias_name")
 
 
 class _Run(NamedTuple):
-    """So many elements of a tuple that differ in their shapes alone."""
+    """A run of tuple elements that differ only in their shapes."""
 
     kind: TensorType
     times: int
 
 
 class _Actions:
-    """What each rule of the grammar becomes."""
+    """Results of the rules of the grammar, one method per rule."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Start to count the members of lists anew, as another file is read."""
+        """Restart the count of list members for a new file."""
         self._lists: dict[str, tuple[int, ...]] = {}
         self._listed = 0
 
@@ -247,7 +247,7 @@ def _at(token: Token, read: Callable[[str], Any], text: str) -> Any:
 
 
 def _shallow(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same tuple, unless it is one of tuples of tuples of ... that go deeper than DEEPEST."""
+    """Return the tuple. Raise Malformed if its tuples nest deeper than DEEPEST."""
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         level = [member for entry in level for member in entry if isinstance(member, tuple)]
@@ -257,7 +257,7 @@ def _shallow(value: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _entries(value: Any) -> tuple[Any, ...]:
-    """The members of a tuple; anything else is its own only member."""
+    """Return the members of a tuple; any other value becomes the only member."""
     return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
 
 
@@ -267,7 +267,7 @@ def _are_integers(value: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def grammar() -> Lark:
-    """The parser of grammar.lark; made once, when the first text needs it, since it costs a tenth of a second."""
+    """Return the parser of grammar.lark; made once, at the first text that needs it: it costs a tenth of a second."""
     from lark import Lark
 
     text = resources.files("mspc.ir.text").joinpath("grammar.lark").read_text("utf-8")
@@ -278,7 +278,7 @@ def grammar() -> Lark:
 
 
 def parse_text(text: str, start: str) -> Any:
-    """The result of a start rule of the grammar. Raises lark's UnexpectedInput, Malformed, VisitError."""
+    """Return the result of a start rule of the grammar. Raise lark's UnexpectedInput or VisitError, or Malformed."""
     return cast(Any, grammar()).parse(text, start=start)
 
 
@@ -294,7 +294,7 @@ def _read(text: str, start: str) -> Any:
 
 
 def unexpected(error: UnexpectedInput, text: str) -> str:
-    """The text that stands where the grammar allows something else."""
+    """Return a message with the text at the position at which the grammar expects another token."""
     at = error.pos_in_stream
     if at is None or at < 0 or at >= len(text):
         return "the text ends too early"
@@ -303,7 +303,7 @@ def unexpected(error: UnexpectedInput, text: str) -> str:
 
 
 def expected(error: UnexpectedInput) -> tuple[str, ...]:
-    """Names of what the grammar allows, as words."""
+    """Return the names of the tokens that the grammar allows, as words."""
     names: Iterable[str] = getattr(error, "allowed", None) or getattr(error, "accepts", None) or ()
     words = [_PUNCTUATION.get(name, name.lower().replace("_", " ")) for name in names]
     return tuple(sorted(word for word in words if not word.startswith(" ")))
@@ -311,14 +311,14 @@ def expected(error: UnexpectedInput) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16384)
 def read_attributes(text: str) -> dict[str, Any]:
-    """`{key: value, ...}`; shared, so callers must not change it. Raises Malformed."""
+    """Return the dict of `{key: value, ...}`; it is shared, so callers must not change it. Raise Malformed."""
     found = plain_attributes(text)
     return _read(text, "attributes") if found is None else found
 
 
 @lru_cache(maxsize=16384)
 def read_layouts(text: str) -> tuple[Any, ...]:
-    """Layouts separated by `;`; None where the text says none. Raises Malformed."""
+    """Return layouts separated by `;`, with None for `none`. Raise Malformed."""
     if not text.strip():
         return ()
     found = [_plain_layout(each) for each in text.split("; ")]
@@ -326,7 +326,7 @@ def read_layouts(text: str) -> tuple[Any, ...]:
 
 
 def _plain_layout(text: str) -> Layout | Literal[False] | None:
-    """A layout, None where the text says none, False where the grammar is to read it. Raises Malformed."""
+    """Return a layout, None for `none`, or False if the grammar must read it. Raise Malformed."""
     parts = plain_layout(text)
     if parts is None:
         return None if text == "none" else False
@@ -337,14 +337,15 @@ def _plain_layout(text: str) -> Layout | Literal[False] | None:
 
 @lru_cache(maxsize=4096)
 def read_value(text: str) -> Any:
-    """One value. Raises Malformed."""
+    """Return one value. Raise Malformed."""
     found = alone_value(text)
     return _read(text, "value") if found is None else found[0]
 
 
 @lru_cache(maxsize=16384)
 def read_type(text: str) -> Type:
-    """`<...>`: a type of mspc, or an OpaqueType for what does not even begin like one. Raises Malformed."""
+    """Return the type of `<...>`: a type of mspc, or an OpaqueType for a text that does not begin like one. Raise
+    Malformed."""
     found = _plain_type(text)
     if found is not None:
         return found
@@ -354,7 +355,7 @@ def read_type(text: str) -> Type:
 
 
 def _plain_type(text: str) -> Type | None:
-    """The type of a text that needs no grammar. Raises Malformed."""
+    """Return the type of a text that needs no grammar, else None. Raise Malformed."""
     tensor = plain_tensor_type(text)
     if tensor is not None:
         return TensorType(dtype_called(tensor[0]), _ACTIONS.shape(tensor[1]))
@@ -366,7 +367,7 @@ def _plain_type(text: str) -> Type | None:
 
 
 def read_foreign_type(text: str) -> Type:
-    """The same for another compiler's text, where everything that mspc's types cannot say stays opaque."""
+    """Return the type in another compiler's text; types that mspc cannot express are opaque."""
     try:
         return read_type(text)
     except Malformed:

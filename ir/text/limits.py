@@ -1,9 +1,9 @@
-"""These limits bound what a text may hold. Beyond them lie typing errors and damage, which would fill the memory."""
+"""Limits on the contents of a text. Larger values are typing errors or damage, and would fill the memory."""
 
 from __future__ import annotations
 
 LARGEST_SIZE = 1 << 60
-"""The largest dimension: arrays count their elements in 63 bits."""
+"""The largest size: arrays count their elements in 63 bits."""
 MOST_DIMENSIONS = 1 << 10
 """The largest rank of a tensor, far above any network's: longer tuples of sizes, axes or slices are mistakes."""
 LARGEST_CONSTANT = 1 << 26
@@ -11,21 +11,21 @@ LARGEST_CONSTANT = 1 << 26
 LONGEST_LIST = 1 << 20
 """Most members of a list start:stop:step, and most types of a node's operands."""
 MOST_LISTED = 1 << 24
-"""Most members of all different lists start:stop:step of a file: a few bytes of text stand for megabytes."""
+"""Most members of all different lists start:stop:step of a file: a few bytes of text expand to megabytes."""
 DEEPEST = 32
-"""Brackets inside brackets of a value."""
+"""Deepest nesting of brackets in a value."""
 DEEPEST_REGIONS = 100
-"""Graphs inside of graphs."""
+"""Deepest nesting of graphs."""
 DEEPEST_TUPLE = 200
-"""Tuples inside tuples, among the arguments or results of a network."""
+"""Deepest nesting of tuples among the arguments or results of a network."""
 MOST_RANKS = 1 << 20
-"""Ranks that a graph may be for: a group of them is a list."""
+"""Most ranks of a graph: a group of ranks is a list."""
 
 
 def number_of(text: str, most: int) -> int | None:
-    """Return the number that decimal digits say; None for other text, and above `most`.
+    """Return the number in decimal digits; None for other text or a number above `most`.
 
-    Unlike `int`, which takes quadratic time and refuses thousands of digits, it looks at no more digits than it needs.
+    Unlike `int`, which takes quadratic time and refuses thousands of digits, it reads only as many digits as it needs.
     """
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit()):

@@ -1,5 +1,5 @@
-"""This module makes an operator and the user's strategies from a node's name and its primitive_attrs.
-`mspc.ir.text.parser` uses it."""
+"""Readers of nodes for `mspc.ir.text.parser`: operators and the user's strategies from primitive_attrs, node lines, and
+the graphs that nodes run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from mspc.ir.text.source_text import TextToken
 
 Registry = Mapping[str, Callable[..., OpLike]]
-"""Operator classes (frozen dataclasses) by the name that the text uses."""
+"""Operator classes (frozen dataclasses) by their names in the text."""
 
 
 class OperatorReader:
-    """Makes operators for one file; nodes with the same text share one, since operators never change."""
+    """Reader of the operators of one file; nodes with the same text share one, since operators never change."""
 
     def __init__(self, source: SourceText, registry: Registry) -> None:
         self.source = source
@@ -34,7 +34,8 @@ class OperatorReader:
         self.known: dict[tuple[str, str], tuple[OpLike, Any, Any]] = {}
 
     def read(self, name: str, text: str, at: int) -> tuple[OpLike, Any, Any]:
-        """(operator, in strategy, out strategy); `text` is in braces at a character of the file."""
+        """Return (operator, in strategy, out strategy). text: the attributes in braces. at: their character in the
+        file."""
         found = self.known.get((name, text))
         if found is None:
             attributes = dict(self.source.piece(read_attributes, text, at))
@@ -43,7 +44,8 @@ class OperatorReader:
         return found
 
     def operator(self, name: str, attributes: dict[str, Any], at: int) -> OpLike:
-        """The registered operator with these attributes: all its fields, but for `omitted` ones."""
+        """Return the registered operator with these attributes, which must be all its fields except `omitted` ones, or
+        an `OpaqueOp` if the name is not registered."""
         cls = self.registry.get(name)
         if cls is None:
             return OpaqueOp(name, attributes)
@@ -68,7 +70,7 @@ class OperatorReader:
 
 
 def _take_strategy(attributes: dict[str, Any], side: str) -> Any:
-    """The user's strategy of one side, removed from the attributes; None where there is none."""
+    """Remove the user's strategy of one side from the attributes and return it, or None."""
     for kind in ("strategy", "layout"):
         value: Any = attributes.get(f"{side}_{kind}")
         if _is_strategy(value):
@@ -91,8 +93,8 @@ _FOREIGN_HEADER = re.compile(r"^(?:# IR entry:|subgraph instance: )", re.MULTILI
 
 
 class ForwardReference(NamedTuple):
-    """What a node says of the node that it is the gradient of: `{gradient_of: @graph:%3.0}`, of the input 0 of the node
-    %3 of that graph; without the graph's name one of its own graph. index: -1 where it names no input."""
+    """Reference of a gradient node to its forward node: `{gradient_of: @graph:%3.0}` is input 0 of node %3 of that
+    graph; without a graph's name it is the node's own graph. index: -1 if no input is named."""
 
     node: Node
     graph: str
@@ -104,10 +106,10 @@ class ForwardReference(NamedTuple):
 class GraphTextReader:
     """The state of reading one file from text to graphs.
 
-    foreign: MindSpore wrote it. opaque: its operators, operands and types are not mspc's. frames: source spans are
-    read too. parameter_names: of the graph that is read. graphs: so far; heads: where each begins. lines: parameters
-    that stand above the next graph. visible: parameters that the graph which is read may name. references, forwards,
-    regions: what can be resolved once the whole file is read.
+    foreign: MindSpore wrote the file. opaque: its operators, operands and types are not mspc's. frames: source spans
+    are read. parameter_names: names in the current graph. graphs: those read so far; heads: their first characters.
+    lines: parameters with lines above the next graph. visible: parameters that the current graph may name. references,
+    forwards, regions: entries that can only be resolved after the whole file is read.
     """
 
     def __init__(self, text: str, registry: Registry, file: str, frames: bool) -> None:
@@ -125,7 +127,7 @@ class GraphTextReader:
         self.header: list[Parameter] = []
         self.graphs: list[Graph] = []
         self.heads: dict[Graph, int] = {}
-        """Parameters that stand on one line, by how they are referred to."""
+        """The character at which each graph begins."""
         self.lines: dict[str, Parameter] = {}
         self.visible: dict[str, Parameter] = self.parameters
         self.references: list[GraphReference] = []
@@ -146,19 +148,19 @@ class GraphTextReader:
         return parameter
 
     def visible_parameter(self, reference: str) -> Parameter | None:
-        """The parameter that a text of this name means in the graph that is read. MindSpore names one by its number
-        where its line has another name."""
+        """Return the parameter that a reference denotes in the current graph, or None. MindSpore refers to one by its
+        number if its line has another name."""
         return self.any_parameter(reference) if self.opaque else self.visible.get(reference)
 
     def any_parameter(self, reference: str) -> Parameter | None:
-        """The parameter of any graph that a text of MindSpore's means by this name."""
+        """Return the parameter of any graph that a reference denotes, in MindSpore's texts also by number, or None."""
         found = self.parameters.get(reference)
         if found is None and self.opaque and (number := _NUMBER.match(reference)):
             found = self.numbered.get(number[1])
         return found
 
     def unknown_value(self, reference: str, at: int) -> NoReturn:
-        """Fail at an operand that is nothing in the graph that is read."""
+        """Raise MspcError for an operand that is no value of the current graph."""
         notes: tuple[str, ...] = ()
         if reference in self.parameters and len(self.graphs) > 1:
             notes = ("it is of another graph; a node hands in what its graphs read from outside, with its operands",)
@@ -187,7 +189,7 @@ class GraphTextReader:
         return tuple(found)
 
     def placement(self, layouts: tuple[Any, ...], type: Type, at: int) -> Any:
-        """The layout of a value of this type: one, or a tuple for a tuple."""
+        """Return the layout of a value of this type: one, or a tuple for a tuple. Raise MspcError for others."""
         if isinstance(type, TupleType):
             if len(layouts) != len(type.elements):
                 self.fail(f"{len(layouts)} layouts for a tuple of {len(type.elements)} tensors", at)
@@ -200,7 +202,7 @@ class GraphTextReader:
         return layouts[0]
 
     def check_layout(self, layout: Any, type: Type, at: int) -> None:
-        """Fail where this is no layout of a tensor of this type."""
+        """Raise MspcError if this is no layout for a tensor of this type."""
         if isinstance(layout, tuple):
             self.fail(f"{len(cast('tuple[Any, ...]', layout))} layouts for one tensor", at)
         if layout is not None and isinstance(type, TensorType) and len(layout.dims) != type.rank:
@@ -214,7 +216,8 @@ _ABOVE = "it stands above the graph: `{}: <Tensor[...], (...)>`"
 
 
 def read_regions(reading: GraphTextReader, graph: Graph, node: Node, text: str, at: int) -> None:
-    """Note the graphs that a node of `graph` runs: `{regions: @while_1_condition, @while_1_body}`."""
+    """Note the graphs that a node of `graph` runs: `{regions: @while_1_condition, @while_1_body}`. Raise MspcError for
+    another text."""
     if not _REGIONS.match(text):
         reading.fail(f"unknown group {text}", at, ("graphs that a node runs stand as `{regions: @name, @name}`",))
     names = [(name_of(match.group(1)), at + match.start()) for match in _GRAPH_NAME.finditer(text)]
@@ -224,8 +227,8 @@ def read_regions(reading: GraphTextReader, graph: Graph, node: Node, text: str, 
 def check_parameters(
     reading: GraphTextReader, graph: Graph, references: Sequence[str], lines: Mapping[str, Parameter], at: int
 ) -> None:
-    """Raise MspcError where the head of a graph, at a character of the text, names others than the lines above it are
-    of: that of the first graph names none."""
+    """Raise MspcError if the head of a graph, at character `at` of the text, does not name the parameters in the lines
+    above it, or names one that is no input. The head of the first graph names none."""
     if graph is reading.graphs[0]:
         notes = (f"the head of the first graph names none: `subgraph @{graph.name}() {{`",)
         reading.fail(f"the parameters of @{graph.name} are the lines above it", at, notes)
@@ -246,7 +249,8 @@ def resolve_regions(reading: GraphTextReader, main: Graph) -> None:
     """Give every node the graphs that it names.
 
     Raises:
-        MspcError: one is unknown, is run by itself or by nobody, or is the one that runs first.
+        MspcError: a graph is unknown, runs itself, is run by no node, or is the main graph but not the first one; or
+            no graph takes a parameter.
     """
     if main is not reading.graphs[0]:
         notes = ("its parameters are those above all graphs",)
@@ -280,7 +284,8 @@ def _count_levels(
     around: list[Graph],
     levels: dict[Graph, int],
 ) -> int:
-    """How deep graphs nest in one, noted in `levels`. around: those that run it, the outermost first.
+    """Return the depth of nested graphs in a graph, and note it in `levels`. around: the graphs that run it, the
+    outermost first.
 
     Raises:
         MspcError: a graph runs itself, or they nest too deep.
@@ -301,7 +306,7 @@ def _count_levels(
 
 
 def _inside(main: Graph, runs: dict[Graph, dict[Graph, int]]) -> set[Graph]:
-    """The graph and all that it runs."""
+    """Return the graph and all graphs that it runs, directly or not."""
     found = {main}
     waiting = [main]
     while waiting:
@@ -322,10 +327,10 @@ _NO_OP = OpaqueOp("")
 
 
 class NodeReader:
-    """Reads the lines of nodes of one file. Constants that are equal to the bit are one object, as they are behind the
-    pass `simplify`: passes recognise operands that are the same by it.
+    """Reader of the node lines of one file. Bitwise equal constants become one object, as they are after the
+    pass `simplify`: passes recognise equal operands by identity.
 
-    together: parameters that stand on one line, by how the first is referred to; common: that, by how all are.
+    together: parameters on one line, by the reference of the first; common: that reference, by the reference of all.
     """
 
     def __init__(self, reading: GraphTextReader) -> None:

@@ -1,8 +1,8 @@
 """Readers of the commonest texts of a file without grammar.lark: whole lines, attributes, types, layouts and constants.
 
-To make the grammar's parser takes longer than to read all of most graphs, and it takes ten times as long for the lines
-of a large one. Each function returns None for anything that is not as `mspc.ir.text.printer` writes it, mistakes above
-all: the grammar reads those, and says why they are wrong.
+Making the grammar's parser takes longer than reading most graphs here, and the parser takes ten times as long for the
+lines of a large graph. Each function returns None for any text not in the form of `mspc.ir.text.printer`, mistakes
+included: the grammar reads those, and its messages explain them.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _LAYOUT = re.compile(
     r"(?: ([a-z]+)\[(\d{1,18}(?:, \d{1,18})*)\])?\Z", re.ASCII,
 )  # fmt: skip
 _DEEP = 8
-"""Brackets inside brackets from which on the grammar reads a value."""
+"""Nesting of brackets from which the grammar reads a value."""
 
 
 def plain_attributes(text: str) -> dict[str, Any] | None:
-    """`{key: value, ...}`, whose values are numbers, words, strings, and tuples of these."""
+    """Return the dict of `{key: value, ...}` with numbers, words, strings, and tuples of these as values."""
     if text == "{}":
         return {}
     found: dict[str, Any] = {}
@@ -62,13 +62,13 @@ def plain_attributes(text: str) -> dict[str, Any] | None:
 
 
 def alone_value(text: str) -> Any:
-    """A tuple of the one value that the text is."""
+    """Return a tuple with the one value of the text."""
     value = _value(text, 0, 0)
     return (value[0],) if value is not None and value[1] == len(text) else None
 
 
 def _value(text: str, at: int, depth: int) -> tuple[Any, int] | None:
-    """(the value that begins at a character, where it ends)."""
+    """Return (value, end) for the value that begins at `at`, a character index."""
     match = _VALUE.match(text, at)
     if match is None:
         return None
@@ -82,7 +82,7 @@ def _value(text: str, at: int, depth: int) -> tuple[Any, int] | None:
 
 
 def _members(text: str, at: int, depth: int) -> tuple[tuple[Any, ...], int] | None:
-    """The members of a tuple behind its bracket."""
+    """Return (members, end) for a tuple, from the character after its opening bracket."""
     if text.startswith(")", at):
         return (), at + 1
     found: list[Any] = []
@@ -100,7 +100,7 @@ def _members(text: str, at: int, depth: int) -> tuple[tuple[Any, ...], int] | No
 
 
 def plain_tensor_type(text: str) -> tuple[str, list[str]] | None:
-    """(element type, sizes) of `<Tensor[Float32], (2, 3)>` and `<Ref[Tensor[Float32]], (2, 3)>`."""
+    """Return (element type, sizes) of `<Tensor[Float32], (2, 3)>` and `<Ref[Tensor[Float32]], (2, 3)>`."""
     match = _TENSOR_TYPE.match(text)
     if match is None or (match[2] == "]") != text.startswith("<Ref["):
         return None
@@ -108,7 +108,8 @@ def plain_tensor_type(text: str) -> tuple[str, list[str]] | None:
 
 
 def plain_tuple_type(text: str) -> tuple[list[tuple[str, str]], list[list[str]]] | None:
-    """(elements with how often they stand, "" for once; sizes) of `<Tuple[Tensor[Int8]*2], TupleShape((2), (3))>`."""
+    """Return (elements with repetitions, sizes) of `<Tuple[Tensor[Int8]*2], TupleShape((2), (3))>`; repetitions are ""
+    for one."""
     match = _TUPLE.match(text)
     if match is None:
         return None
@@ -116,7 +117,7 @@ def plain_tuple_type(text: str) -> tuple[list[tuple[str, str]], list[list[str]]]
 
 
 def plain_layout(text: str) -> tuple[list[str], list[str], str | None, list[str]] | None:
-    """(mesh, dimensions, reduction, its axes) of `(2, 4) [0, -] sum[1]`; None and no axes for no reduction."""
+    """Return (mesh, dimensions, reduction, its axes) of `(2, 4) [0, -] sum[1]`; None and no axes for no reduction."""
     match = _LAYOUT.match(text)
     if match is None:
         return None
@@ -144,12 +145,12 @@ _NODE = re.compile(rf"({_HEAD})({_OPERANDS})\) ?({_GROUPS})?\n\s*({_TYPES})({_CO
 _RESULT = re.compile(rf"(Return\((\(?))({_OPERANDS})\)(\)?)\n\s*({_TYPES})\}}\s*")
 _OPERAND = re.compile(rf"({_REFERENCES})|({_TENSOR})")
 _FOREIGN = ("jit config {", "[const vector]")
-"""Texts that mean something else in MindSpore's dumps."""
+"""Texts with another meaning in MindSpore's dumps."""
 
 
 def own_items(text: str) -> list[Any] | None:
-    """The items of a file as the rule `module` of the grammar gives them, an attribute's line as a piece; None for a
-    file that is to be read by the grammar."""
+    """Return the items of a file as the grammar's rule `module` returns them, with an attribute's line as one token;
+    None for a file that the grammar must read."""
     if any(words in text for words in _FOREIGN):
         return None
     items: list[Any] = []
@@ -163,11 +164,11 @@ def own_items(text: str) -> list[Any] | None:
 
 
 class _OfTheGrammar(Exception):
-    """Something is not as it is written."""
+    """Error: the text differs from the printer's form, so the grammar must read it."""
 
 
 def _next_item(text: str, at: int, items: list[Any]) -> int:
-    """Append the item that begins at a character; where the next one begins."""
+    """Append the item that begins at character `at`. Return the beginning of the next one."""
     if match := _ANY_COMMENTS.match(text, at):
         items.append(TextToken.of("COMMENTS", match[0], at))
     elif match := _PARAMETER.match(text, at):
@@ -185,7 +186,7 @@ def _next_item(text: str, at: int, items: list[Any]) -> int:
 
 
 def _rest_of_graph(text: str, at: int, subgraph: list[Any]) -> int:
-    """Append the nodes and the result; where the item behind the graph begins."""
+    """Append the nodes and the result. Return the beginning of the item after the graph."""
     while match := _NODE.match(text, at):
         subgraph.append([
             _piece(match, 1, "NODE_HEAD"), _operands(match, 2), _piece(match, 3, "GROUPS"), _piece(match, 4, "TYPES"),
@@ -206,7 +207,7 @@ def _piece(match: re.Match[str], group: int, name: str) -> TextToken | None:
 
 
 def _operands(match: re.Match[str], group: int) -> list[Any]:
-    """References that follow each other are one piece."""
+    """Return the operands; consecutive references are one token."""
     text, at = match[group], match.start(group)
     if not text or "Tensor(" not in text:
         return [TextToken.of("REFERENCES", text, at)] if text else []
@@ -226,7 +227,8 @@ _CONSTANT_ELEMENT = re.compile(rf"(?:{_ONE_NUMBER}(?:&{_ONE_NUMBER})?|true|false
 
 @lru_cache(maxsize=4096)
 def read_tensor(text: str) -> Constant | Symbol:
-    """`Tensor(shape=[..], dtype=.., value=..)`; a Symbol where the value is shortened. Raises Malformed."""
+    """Return the constant of `Tensor(shape=[..], dtype=.., value=..)`; a Symbol if the value is shortened. Raise
+    Malformed."""
     match = _CONSTANT.match(text)
     assert match is not None
     dims, name, value = match.groups()

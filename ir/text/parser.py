@@ -1,7 +1,7 @@
-"""The parser reads texts into graphs: what `mspc.ir.text.printer` writes, and MindSpore's own dumps, as
-docs/ir-format.md specifies.
+"""The parser of texts into graphs, for the output of `mspc.ir.text.printer` and MindSpore's own dumps, as specified in
+docs/ir-format.md.
 
-Nothing of a file is evaluated or imported: operators are looked up in the registry that the caller hands in.
+No part of a file is evaluated or imported: operators are looked up in the caller's registry.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ _KINDS = ("input", "parameter", "constant")
 
 
 def parse(text: str, registry: Registry, file: str = "<text>", frames: bool = True) -> Module:
-    """The graphs of a file.
+    """Return the graphs of a file.
 
     Args:
         text: the whole file.
-        registry: operators that become real ones; every other name becomes an `OpaqueOp`. In MindSpore's own
-            dumps all stay opaque, because their operands and attributes mean something else.
-        file: how messages name the file.
-        frames: whether the source spans are read too; scopes always are.
+        registry: the known operators; every other name becomes an `OpaqueOp`. In MindSpore's own dumps all
+            operators are opaque, because their operands and attributes have other meanings.
+        file: the name of the file in messages.
+        frames: whether source spans are read; scopes always are.
 
     Raises:
-        MspcError: the file is damaged; the message names line and column.
+        MspcError: the file is damaged; the message has line and column.
     """
     begin_file()
     return _FileReader(GraphTextReader(text, registry, file, frames)).module()
 
 
 class _FileReader:
-    """The state of reading one file from text to graphs."""
+    """Reader of one file from text to graphs, with its state."""
 
     def __init__(self, reading: GraphTextReader) -> None:
         self.reading = reading
@@ -96,12 +96,12 @@ class _FileReader:
         return module
 
     def items(self) -> list[Any]:
-        """Lists for parameters and graphs, pieces for comments and for lines of attributes."""
+        """Return the items of the file: lists for parameters and graphs, tokens for comments and attribute lines."""
         found = None if self.reading.foreign else own_items(self.reading.text)
         return self.items_by_grammar() if found is None else found
 
     def items_by_grammar(self) -> list[Any]:
-        from lark.exceptions import UnexpectedInput, VisitError  # late: most files do without the grammar
+        from lark.exceptions import UnexpectedInput, VisitError  # late: most files do not need the grammar
 
         try:
             tree = parse_text(self.reading.text, "module")
@@ -120,7 +120,7 @@ class _FileReader:
         return [item for item in map(_plain_item, tree.children) if item is not None]
 
     def finish(self, module: Module) -> None:
-        """Check what only the whole file can tell; resolve references that may point forward."""
+        """Do the checks that need the whole file, and resolve references, which may point forward."""
         main = next((graph for graph in self.graphs if graph.name == module.entry), None)
         if main is None:
             message = f"the entry is @{module.entry}, but there is no such graph"
@@ -223,7 +223,7 @@ class _FileReader:
         return parameter
 
     def add_members(self, reference: str, first: Parameter, names: list[str], at: int) -> None:
-        """Parameters that stand on the line of the first of them."""
+        """Add the other parameters on the line of `first`."""
         members = self.nodes.together[reference] = [first]
         for name in names:
             number = f"%para{len(self.reading.parameters) + 1}"
@@ -286,7 +286,7 @@ class _FileReader:
         self.reading.parameter_names.clear()
 
     def take_parameters(self, graph: Graph, references: list[str], at: int) -> None:
-        """Give a graph the parameters whose lines stand between the graph before it and its own head."""
+        """Give a graph the parameters with lines between the previous graph and its own head."""
         self.reading.visible = lines = self.reading.lines
         self.reading.lines = dict[str, Parameter]()
         if references or len(self.graphs) > 1:
@@ -297,7 +297,7 @@ class _FileReader:
 
 
 def _plain_item(item: Any) -> Any:
-    """An item of the grammar; of the line of an attribute its token, None for a configuration."""
+    """Return an item of the grammar; for an attribute line its token, None for a configuration."""
     rule = getattr(item, "data", "")
     return item if not rule else item.children[0] if rule == "attribute_line" else None
 

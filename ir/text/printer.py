@@ -1,6 +1,6 @@
-"""The printer writes a graph as text, in the two-line node form of MindSpore's dumps; docs/ir-format.md specifies it.
+"""The printer of graphs as text, in the two-line node form of MindSpore's dumps; docs/ir-format.md specifies it.
 
-Deterministic: numbers follow the run order, attributes their declaration; no addresses, no times.
+The text is deterministic: numbers follow the run order, attributes their declaration; no addresses, no times.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _INDENT = "      "
 
 @dataclass
 class SharedTexts:
-    """Texts that graphs share. They are by the ids of what they are of, which stands with them, so that it stays.
+    """Texts that graphs share, by the ids of their objects. Each entry holds its object, so that the id is not reused.
 
-    operators: the attributes of operators. nodes: of nodes that stand in several graphs, as they are, what follows the
-    operands in their first line, and their other lines.
+    operators: the attributes of operators. nodes: for nodes that are in several graphs unchanged, the rest of the first
+    line after the operands, and the other lines.
     """
 
     operators: dict[int, tuple[OpLike, str]] = field(default_factory=dict[int, "tuple[OpLike, str]"])
@@ -42,38 +42,38 @@ class SharedTexts:
     _alike: dict[int, tuple[Node, Node]] = field(default_factory=dict[int, "tuple[Node, Node]"])
 
     def write_alike(self, node: Node, other: Node) -> None:
-        """The texts of a node are those of another one."""
+        """Use the texts of node `other` for `node`."""
         _, first = self._alike.get(id(other), (other, other))
         self._alike[id(node)] = node, first
 
     def place(self, node: Node) -> int:
-        """Where the texts of a node are, or are to be."""
+        """Return the key in `nodes` for the texts of a node."""
         found = self._alike.get(id(node))
         return id(node if found is None else found[1])
 
 
 def print_graph(graph: Graph) -> str:
-    """The text of one graph; `mspc.ir.text.parser.parse` reads it back to an equal graph.
+    """Return the text of one graph; `mspc.ir.text.parser.parse` reads it back to an equal graph.
 
     Raises:
-        TypeError: an attribute has a value that has no text.
+        TypeError: an attribute has a value without a text form.
         KeyError: a node reads a value that is not in the graph.
     """
     return print_module(Module(graph.name, graph.graphs()))
 
 
 def print_module(module: Module) -> str:
-    """The text of a file with one or more graphs."""
+    """Return the text of a file with one or more graphs."""
     return "\n".join(_module_lines(module)[0])
 
 
 class OpenText:
-    """The text of a graph in which the graph's attributes and the first lines of some nodes are left open: what graphs
-    share that differ there alone is written once.
+    """The text of a graph with the graph's attributes and the first lines of some nodes left open, so that graphs that
+    differ only there share the rest of the text.
 
     Args:
-        is_open: whether a node's operator or constants are still to come; its types and its place are not.
-        known: of what other graphs have, too; it is added to.
+        is_open: whether a node's operator or constants are filled in later; its types and its position are fixed.
+        known: texts that other graphs share; new ones are added.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class OpenText:
         self._last = "\n".join(lines[first:])
 
     def text(self, attrs: Mapping[str, Any], filled: Callable[[Node], Node]) -> str:
-        """The text of the graph that has these attributes, and in the place of every open node the one that `filled`
-        gives, whose operands are those of the open one but for constants."""
+        """Return the text of the graph with these attributes and with every open node replaced by `filled(node)`, which
+        has the same operands except for constants."""
         found: list[str] = []
         for part, place in zip(self._parts, self._open, strict=True):
             lines = _attribute_lines(attrs) if place is None else [place[1].head(filled(place[0]), place[0])]
@@ -106,7 +106,7 @@ class OpenText:
 def _module_lines(
     module: Module, is_open: Callable[[Node], bool] | None = None, known: SharedTexts | None = None
 ) -> tuple[list[str], list[_GraphWriter]]:
-    """(the lines of a file, the writers of its graphs). With `is_open` the attributes are left out too."""
+    """Return (the lines of a file, the writers of its graphs). With `is_open` the attributes are left out as well."""
     main = module.main
     texts = SharedTexts() if known is None else known
     lines = [f"#IR entry      : @{name_text(module.entry)}"]
@@ -162,7 +162,7 @@ def _module_lines(
 
 
 def _names_elsewhere(graphs: Sequence[Graph]) -> dict[Node, str]:
-    """How nodes that others are gradients of are named in other graphs than their own."""
+    """Return, for forward nodes of gradient nodes, their names in other graphs: `@graph:%3`."""
     named = {node.forward for graph in graphs for node in graph.nodes}
     return {
         node: f"@{name_text(graph.name)}:%{number}"
@@ -175,11 +175,11 @@ def _parameter_name(parameter: Value, number: int) -> str:
 
 
 class _GraphWriter:
-    """Appends the nodes of one graph to `lines`; remembers the texts of call stacks that nodes share.
+    """Writer of the nodes of one graph to `lines`; it caches the texts of call stacks that nodes share.
 
-    header: where the attributes of the file's main graph begin. left_open: the lines that are still to be written.
-    elsewhere: how a node of any graph is named in the others. together: parameters that stand on one line; common: how
-    the first of them names them all.
+    header: the line at which the attributes of the file's main graph begin. left_open: the lines of open nodes.
+    elsewhere: names of forward nodes in other graphs. together: parameters on one line, by the first; common: their
+    common name, by the first.
     """
 
     def __init__(
@@ -201,14 +201,14 @@ class _GraphWriter:
         self.trailers: dict[tuple[str, int], str] = {}
         self.texts = texts
         self.operand_types: dict[int, str] = {}
-        """The types of operands, and of results, by their ids, as their hashes take long."""
+        """Texts of the types of operands by the ids of the types, as their hashes are slow."""
         self.result_types: dict[int, str] = {}
 
     def operand(self, value: Value) -> str:
         name = self.names.get(value)
         if name is not None:
             return name
-        if isinstance(value, Parameter) and value in self.parameters:  # of thousands few are read one by one
+        if isinstance(value, Parameter) and value in self.parameters:  # lazily: few of thousands are read singly
             name = self.names[value] = _parameter_name(value, self.parameters[value])
             return name
         if isinstance(value, Constant):
@@ -232,7 +232,7 @@ class _GraphWriter:
                 continue
             else:
                 groups, others = self.groups(node), self.others(node)
-                if is_open is not None and node.forward is None and not self.together:  # which other nodes name
+                if is_open is not None and node.forward is None and not self.together:  # those name other nodes
                     written[place] = node, groups, others
             append(self.beginning(node, node) + groups)
             append(others)
@@ -241,7 +241,7 @@ class _GraphWriter:
         append(f"{_INDENT}: ({', '.join(type_text(v.type) for v in self.graph.results)})")
 
     def others(self, node: Node) -> str:
-        """The lines of a node behind the first one: types, scope, and source."""
+        """Return the lines of a node after the first one: types, scope, and source."""
         operands, results = self.operand_types, self.result_types
         for value in node.inputs:
             if id(value.type) not in operands:
@@ -257,11 +257,11 @@ class _GraphWriter:
         return f"{_INDENT}: ({types}) -> ({made})" + (f"\n{trailer}" if trailer else "")
 
     def head(self, node: Node, place: Node) -> str:
-        """The first line of a node that stands in the place of one of the graph's."""
+        """Return the first line of a node that replaces the graph's node `place`."""
         return self.beginning(node, place) + self.groups(node)
 
     def beginning(self, node: Node, place: Node) -> str:
-        """Of this line what is ahead of its groups in braces."""
+        """Return the part of this line before the groups in braces."""
         head = f"  {self.names[place]}({name_text(node.name)})" if node.name else f"  {self.names[place]}"
         if self.together and self.shown_as_one(place):
             inputs = self.common[place.inputs[0]]
@@ -271,7 +271,7 @@ class _GraphWriter:
         return f"{head} = {node.op.name}({inputs})"
 
     def shown_as_one(self, node: Node) -> bool:
-        """Whether a node's operands stand as one."""
+        """Return whether a node's operands are written as one common name."""
         first = node.inputs[0] if node.inputs and isinstance(node.type, StackType) else None
         return isinstance(first, Parameter) and self.together.get(first) == node.inputs
 
@@ -305,7 +305,7 @@ class _GraphWriter:
         return text
 
     def attributes(self, op: OpLike) -> str:
-        """The attributes of an operator, which many nodes may share; "" where it has none."""
+        """Return the text of an operator's attributes, or "". It is cached, since many nodes may share an operator."""
         found = self.texts.operators.get(id(op))
         if found is None:
             found = self.texts.operators[id(op)] = op, ", ".join(_attributes_text(op.attributes()))
@@ -339,7 +339,7 @@ def _attributes_text(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def strategy_text(side: str, strategy: Iterable[Any]) -> str:
-    """`in_strategy: ((2, 4), (4, 1))`, `in_layout` where it is made of layouts; `side` is "in" or "out"."""
+    """Return `in_strategy: ((2, 4), (4, 1))`, or `in_layout: ...` for layouts; `side` is "in" or "out"."""
     entries = tuple(strategy)
     kind = "layout" if any(isinstance(entry, NamedLayout) for entry in entries) else "strategy"
     return f"{side}_{kind}: {value_text(entries)}"

@@ -1,4 +1,4 @@
-"""A piece is a stretch of a file's text that knows where it begins, as the tokens of the grammar do."""
+"""Pieces of a file's text that carry their position, as the tokens of the grammar do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mspc.ir.types import DTYPES, DType
 
 
 class TextToken(str):
-    """The text. type: the name of the grammar's terminal. start_pos: its first character's place in the file."""
+    """A piece of text. type: the name of the grammar's terminal. start_pos: its first character in the file."""
 
     __slots__ = ("start_pos", "type")
 
@@ -29,7 +29,7 @@ class TextToken(str):
 
 
 class SourceText:
-    """A file's text and how messages name the file."""
+    """A file's text, and the file's name in messages."""
 
     def __init__(self, text: str, file: str) -> None:
         self.text = text
@@ -37,7 +37,7 @@ class SourceText:
         self.line_starts: list[int] = []
 
     def fail(self, message: str, at: int, notes: tuple[str, ...] = ()) -> NoReturn:
-        """Raise an MspcError at a character of the text; past its end, at the end of the last line."""
+        """Raise an MspcError at character `at` of the text; past its end, at the end of the last line."""
         if not self.line_starts:
             self.line_starts = [0, *(m.end() for m in re.finditer("\n", self.text))]
         at = max(0, min(at, len(self.text.rstrip())))
@@ -48,7 +48,7 @@ class SourceText:
         raise MspcError(message, Location(self.file, line, column, column + 1, source), notes)
 
     def piece(self, read: Callable[[str], Any], text: str, at: int) -> Any:
-        """Read a small text that begins at a character of the file."""
+        """Return `read(text)` for a text that begins at character `at` of the file. Raise MspcError if malformed."""
         try:
             return read(text)
         except Malformed as error:
@@ -56,14 +56,14 @@ class SourceText:
 
 
 def expectation(names: tuple[str, ...]) -> tuple[str, ...]:
-    """A note that says what the grammar allows; none when it is not known."""
+    """Return a note with the tokens that the grammar allows; () if they are not known."""
     if not names:
         return ()
     return ("expected " + (names[0] if len(names) == 1 else "one of " + ", ".join(names)),)
 
 
 class Malformed(Exception):
-    """A malformed piece of text: the message, and how many characters behind the start of the piece the error is."""
+    """Error: a piece of text is malformed. offset: characters from the start of the piece to the error."""
 
     def __init__(self, message: str, offset: int = 0, expected: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -73,7 +73,7 @@ class Malformed(Exception):
 
 
 def string_of(text: str) -> str:
-    """The string of a quoted text. MindSpore does not escape; such a text is taken as it stands."""
+    """Return the string in a quoted text. MindSpore does not escape; such a text is taken literally."""
     try:
         return json.loads(text)
     except ValueError:
@@ -81,12 +81,12 @@ def string_of(text: str) -> str:
 
 
 def name_of(text: str) -> str:
-    """The name that a bare word or a quoted text stands for."""
+    """Return the name in a bare word or a quoted text."""
     return string_of(text) if text.startswith('"') else text
 
 
 def dtype_called(name: str) -> DType:
-    """The element type of this name. Raises Malformed."""
+    """Return the element type of this name. Raise Malformed if there is none."""
     if name not in DTYPES:
         raise Malformed(f"unknown element type {name}; known are {', '.join(DTYPES)}")
     return DTYPES[name]
@@ -103,7 +103,7 @@ _OTHER_NODES = ("# Corresponding forward node candidate:", "# Corresponding code
 
 @lru_cache(maxsize=16384)
 def read_trailer(text: str, with_frames: bool) -> tuple[str, Frames]:
-    """(scope, frames) that the comment lines below a node tell; other comments are passed over.
+    """Return (scope, frames) from the comment lines below a node; other comments are ignored.
 
     mspc writes the innermost frame first. MindSpore's newer form (`file:line, columns/ source/`) has it last.
     """
@@ -132,7 +132,7 @@ def _read_frame(line: str, own: list[Location], foreign: list[Location]) -> None
 
 
 def header_facts(text: str) -> dict[str, str]:
-    """`IR entry`, `IR dialect`, `Total subgraph`, `Total params` of the comment lines, as texts."""
+    """Return the facts `IR entry`, `IR dialect`, `Total subgraph`, `Total params` of comment lines, as texts."""
     found: dict[str, str] = {}
     for line in text.split("\n"):
         if match := _FACT.match(line.strip()):
@@ -141,7 +141,7 @@ def header_facts(text: str) -> dict[str, str]:
 
 
 def parameter_types(text: str) -> list[str] | None:
-    """Texts of the types in a comment `# Parameters: 2, (<..>, <..>)`; None where there is none."""
+    """Return the texts of the types in a comment `# Parameters: 2, (<..>, <..>)`, or None if there is none."""
     for line in text.split("\n"):
         if match := _PARAMETERS.match(line.strip()):
             return re.findall(r"<[^<>]*>", match.group(1))

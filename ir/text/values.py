@@ -1,4 +1,4 @@
-"""This module writes attribute values, strings, layouts and constants as the text form has them."""
+"""Writing of attribute values, strings, layouts and constants in the text form."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from mspc.ir.types import DType, OpaqueType, StackType, TensorType, TupleType, r
 LONGEST_PLAIN_LIST = 64
 """A longer list of equally spaced integers is written start:stop:step."""
 LARGEST_PLAIN_TENSOR = 16
-"""A larger constant whose elements are all the same is written as that one element."""
+"""A larger constant with equal elements is written as that one element."""
 
 _WORD = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _NAME = re.compile(r"[\w.\-/\[\]$]+\Z")
 _SYMBOL = re.compile(r"[A-Za-z_][\w.\[\]]*\Z", re.ASCII)
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "{}()<>,"}
-"""In names these stand escaped, so that a bracket in the text always is structure."""
+"""Characters that are escaped in names, so that a bracket in the text always is structure."""
 RESERVED = frozenset({"true", "false", "None", "inf", "nan", "none"})
 
 
 def quoted(text: str) -> str:
-    """The text in double quotes, on one line, with the escapes of JSON."""
+    """Return the text in double quotes, on one line, with the escapes of JSON."""
     plain = encode_basestring(text)
     return plain if plain.isprintable() else encode_basestring_ascii(text)
 
 
 @lru_cache(maxsize=1 << 16)
 def name_text(name: str) -> str:
-    """A name: bare where it consists of letters, digits and `_ . - / [ ] $`, else quoted."""
+    """Return the text of a name: bare if it consists of letters, digits and `_ . - / [ ] $`, else quoted."""
     if _NAME.match(name):
         return name
     return quoted(name).translate(_ESCAPES)
@@ -46,15 +46,15 @@ def name_text(name: str) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def key_text(key: str) -> str:
-    """The key of an attribute: a bare word, else quoted."""
+    """Return the text of an attribute's key: bare if it is a word, else quoted."""
     return key if _WORD.match(key) else quoted(key)
 
 
 def value_text(value: Any) -> str:
-    """The text of an attribute's value; what it is read back as is equal to it.
+    """Return the text of an attribute's value; it reads back to an equal value.
 
     Raises:
-        TypeError: the value is of a kind that has no text.
+        TypeError: values of this kind have no text form.
     """
     writer = _WRITERS.get(cast("type[Any]", type(value)))
     if writer is not None:
@@ -140,12 +140,12 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
 
 @lru_cache(maxsize=65536)
 def layout_text(layout: Layout | None) -> str:
-    """`(2, 4) [0, -] sum[1]`, or `none`."""
+    """Return a layout's text, `(2, 4) [0, -] sum[1]`, or `none`."""
     return "none" if layout is None else str(layout)
 
 
 def layouts_text(layouts: Any) -> str:
-    """One layout, or several separated by `;`; a tuple inside is in parentheses."""
+    """Return the text of one layout, or of several separated by `;`; an inner tuple is in parentheses."""
     if not isinstance(layouts, tuple):
         return layout_text(layouts)
     entries = cast("tuple[Any, ...]", layouts)
@@ -154,25 +154,25 @@ def layouts_text(layouts: Any) -> str:
 
 @lru_cache(maxsize=8192)
 def type_text(type: Any) -> str:
-    """The type's own text, which is remembered, since networks repeat the same types."""
+    """Return the type's text, which is cached because networks repeat the same types."""
     return str(type)
 
 
 LONG_TUPLE = 32
-"""Elements of a tuple from which only their number stands where it is read."""
+"""Elements of a tuple from which an operand's type is written as their number only."""
 
 
 @lru_cache(maxsize=8192)
 def operand_type_text(type: Any) -> str:
-    """The type of an operand: of a long tuple how many elements it has, `<Tuple of 90>`, as the node that makes it has
-    all of them on its line."""
+    """Return the text of an operand's type. A long tuple is written with its number of elements, `<Tuple of 90>`, since
+    the line of the node that makes it has them all."""
     if isinstance(type, TupleType) and len(type.elements) >= LONG_TUPLE:
         return f"<Tuple of {len(type.elements)}>"
     return type_text(type)
 
 
 def constant_text(constant: Constant) -> str:
-    """`Tensor(shape=[2], dtype=Int32, value=[1, 2])`; all elements read back to the same bits."""
+    """Return `Tensor(shape=[2], dtype=Int32, value=[1, 2])`; all elements read back to the same bits."""
     array = constant.value
     tensor = constant.tensor_type
     shape = ", ".join(map(str, tensor.shape))
@@ -200,8 +200,8 @@ def _nested_text(elements: list[str], shape: tuple[int, ...]) -> str:
 
 
 def element_text(element: Any, dtype: DType) -> str:
-    """The shortest text of one element that reads back to the same bits; `nan:HEX` for an unusual NaN, and the parts
-    of a complex number as `1.0&-2.0`."""
+    """Return the shortest text of one element that reads back to the same bits: `nan:HEX` for an unusual NaN, and
+    `1.0&-2.0` for the parts of a complex number."""
     if dtype.kind == "b":
         return _bool_text(bool(element))
     if dtype.is_complex:
@@ -233,15 +233,15 @@ def _short_float_text(element: Any) -> str:
 
 
 _EXACT = frozenset({bool, int, float, str, type(None), DType, Layout, NamedLayout, TensorType, TupleType, StackType})
-"""Kinds of values that are read back as what they are; a list becomes a tuple, a number of NumPy one of Python, and the
-function of a script its name."""
+"""Types of values that are read back unchanged; a list becomes a tuple, a NumPy number one of Python, and a script's
+function its name."""
 _LIKE_A_LINE = re.compile(r"\(\d+\)/|[\r\n]")
-"""What in the name of a file looks like the end of that name."""
+"""Parts of a file's name that look like the end of that name."""
 
 
 def has_exact_text(graph: Graph) -> bool:
-    """Whether what is read from the text of a graph with its regions equals it in every value, kind of value and source
-    span. Operators and constants are not looked at but for their attributes."""
+    """Return whether the text of a graph with its regions reads back to an equal graph, in every value, kind of value
+    and source span. Operators are only checked in their attributes, constants not at all."""
     known = set[int]()
     for each in graph.graphs():
         parameters = (value.attrs for value in each.parameters)
@@ -251,7 +251,7 @@ def has_exact_text(graph: Graph) -> bool:
 
 
 def _node_is_exact(node: Node, known: set[int]) -> bool:
-    """known: ids of operators and frames that are exact."""
+    """Return whether a node reads back exactly. known: ids of exact operators and frames; new ones are added."""
     if id(node.op) not in known:
         if not _are_exact((node.op.attributes(),)):
             return False

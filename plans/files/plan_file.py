@@ -1,4 +1,4 @@
-"""Plans as files that people edit, in TOML: how every operator's operands are sharded, and the stages."""
+"""Plan files in TOML, which people edit: the layouts of every operator's operands, and the stages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ STAGE_KEYS = ("count", "schedule", "chunks", "micro_batches", "cells")
 
 @dataclass(frozen=True)
 class StagePlan:
-    """The stages of a network. count: of them, 1 for none, whatever the script says. schedule: as scripts name it.
-    chunks: of a stage, in rounds or there and back. cells: the chunk of each, by its scope, in the order of the
-    values. tries: of a search, which cuts as many micro-batches as it says (0: as the script does), and may have more
-    stages than that."""
+    """Stages of a network. count: the number of stages, 1 for none; it overrides the script. schedule: the name used in
+    scripts. chunks: the chunks per stage, placed in rounds or there and back. cells: the chunk of each cell, by scope,
+    in the order of chunks. tries: the plan belongs to a search, which uses `micro_batches` of them (0: the script's
+    number) and may use more stages than `count`."""
 
     count: int
     schedule: str
@@ -42,17 +42,17 @@ class StagePlan:
         return {name: chunk for key, chunk in self.cells.items() for name in each_of_cells(key)}
 
     def chunk_of(self, scope: str) -> int | None:
-        """The chunk of a cell, or of equal cells that are one graph; None where others decide on it."""
+        """Return the chunk of a cell, or of equal cells that share one graph; None if the plan does not name it."""
         return self._each.get(next(each_of_cells(scope)))
 
     @property
     def interleaves(self) -> bool:
-        """Whether a stage has several chunks."""
+        """Whether every stage has several chunks."""
         return self.chunks > 1
 
 
 def together(cells: Mapping[str, int]) -> dict[str, int]:
-    """The same with cells in a row that are of one chunk, and of names that count up, as one entry."""
+    """Return `cells` with neighbours of one chunk, if their names count up, joined into one entry."""
     found: dict[str, int] = {}
     run: list[str] = []
     for name, chunk in (*cells.items(), ("", -1)):
@@ -64,7 +64,7 @@ def together(cells: Mapping[str, int]) -> dict[str, int]:
 
 
 def stage_lines(plan: StagePlan) -> Iterator[str]:
-    """The lines of a file that say so."""
+    """Yield the lines of a file for this plan of stages."""
     yield from ("", f"[{KEY}]", f"count = {plan.count}", f"schedule = {quoted(plan.schedule)}")
     if plan.chunks > 1:
         yield f"chunks = {plan.chunks}"
@@ -74,7 +74,7 @@ def stage_lines(plan: StagePlan) -> Iterator[str]:
 
 
 def read_stages(shown: str, found: Any) -> StagePlan:
-    """What a file's table says; `shown` names the file. Raises MspcError."""
+    """Return the stages of a file's table; `shown` names the file. Raise MspcError if the table is wrong."""
     if not isinstance(found, dict):
         raise MspcError(f"{shown}: {KEY} is {found!r}, not a table [{KEY}]")
     table = cast("dict[str, Any]", found)
@@ -104,7 +104,7 @@ def _number(shown: str, table: Mapping[str, Any], key: str, least: int) -> int:
 
 
 LARGEST = 1 << 28
-"""Bytes of a file."""
+"""Most bytes of a file."""
 SUFFIX = ".toml"
 KEYS = (
     "ranks", "device", "operators", "results", "strategies", "parameters", "recompute", "gather_again", "loops",
@@ -113,31 +113,31 @@ KEYS = (
 DEVICES = ("CPU", "GPU")
 STATES_IN_WORDS = "optimizer states"
 SIDES = {"in": ("in_strategy", "in_layout"), "out": ("out_strategy", "out_layout")}
-"""The words for a strategy of operands and for one of results."""
+"""The keys of a strategy or layout of operands ("in") and of results ("out")."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a script gives one operator: its in_strategy and its out_strategy, None where there is none."""
+    """The in_strategy and out_strategy that a script gives one operator; None for a missing one."""
 
     operands: tuple[Any, ...] | None
     results: tuple[Any, ...] | None
 
     @property
     def texts(self) -> list[str]:
-        """As a file has it."""
+        """The strategies as texts of a file."""
         sides = (("in", self.operands), ("out", self.results))
         return [strategy_text(side, given) for side, given in sides if given is not None]
 
 
 @dataclass(frozen=True)
 class PlanFile:
-    """What a file says: of every operator the layouts of its operands, of parameters those that they are stored in;
-    cells that are computed again, and parameters that are gathered again. results: layouts of results that do not
-    follow from those of operands. strategies: all that the script is taken to say; None where it may say it itself.
-    device: what programs are made for, "" for the script's. loops: what loops over equal layers carry and keep. stages:
-    of the network, None where the script says all of that. offload: cells of which what gradients read is kept on the
-    host; offload_states: states of optimizers are."""
+    """Contents of a plan file. operators: operand layouts of every operator. parameters: layouts of stored parameters.
+    recompute: cells whose forward work is repeated for backward. gather_again: parameters that are gathered
+    again for gradients. results: layouts of results that do not follow from the operands. strategies: replace all
+    strategies of the script; None to use the script's. device: the target of the programs, "" for the script's. loops:
+    layouts of the carried and saved values of loops over equal layers. stages: None to use the script's. offload: cells
+    whose values saved for gradients are stored on the host. offload_states: optimizer states are stored on the host."""
 
     ranks: int
     operators: Mapping[str, tuple[Layout, ...]]
@@ -154,12 +154,12 @@ class PlanFile:
 
     @property
     def on_host(self) -> tuple[str, ...]:
-        """What lives on the host, in words: cells, and the states of optimizers."""
+        """The cells with values on the host, and `STATES_IN_WORDS` if optimizer states are there."""
         return self.offload + (STATES_IN_WORDS,) * self.offload_states
 
     def for_operators(self, known: Collection[str]) -> PlanFile:
-        """The same for a network that has operators of these names: layers that are not one graph there are named one
-        by one, those that are one graph with fewer of them by that, and loops over them left out."""
+        """Return this plan for a network with operators of these names. Layers that share no graph there are named one
+        by one. Layers that share a graph with fewer of them get its name, and loops over them are left out."""
         from mspc.ir.text.families import are_cells, each_of_cells  # late, as only a plan needs them
 
         scopes = {name.rpartition("/")[0] for name in known}
@@ -198,7 +198,7 @@ _TOGETHER = re.compile(rb'^\s*"[^"\n]*\[\d+\.\.\d+\]', re.MULTILINE)
 
 
 def names_layers_together(path: Path) -> bool:
-    """Whether a file is a plan that names equal layers together; False where it cannot be read."""
+    """Return whether a file is a plan that names equal layers together; False if it cannot be read."""
     try:
         return path.suffix == SUFFIX and _TOGETHER.search(path.read_bytes()) is not None
     except OSError:
@@ -209,7 +209,8 @@ _STAGES = re.compile(rb"^\s*\[stages\]", re.MULTILINE)
 
 
 def stages_of_plan(path: Path) -> StagePlan | None:
-    """What a file says of stages; None where it says nothing, or is no plan. Raises MspcError where it is wrong."""
+    """Return the stages of a plan file; None if it has none, cannot be read or is no plan. Raise MspcError if they are
+    wrong."""
     try:
         if path.suffix != SUFFIX or not _STAGES.search(path.read_bytes()):
             return None
@@ -220,7 +221,7 @@ def stages_of_plan(path: Path) -> StagePlan | None:
 
 
 def write_plan(path: Path, plan: PlanFile) -> None:
-    """Write a plan. Raises MspcError where that cannot be."""
+    """Write a plan. Raise MspcError if it cannot be written."""
     lines = ["# How the operands of every operator are sharded; see docs/search.md.", f"ranks = {plan.ranks}"]
     if plan.device:
         lines.append(f"device = {quoted(plan.device)}")
@@ -254,7 +255,7 @@ def read_plan(path: Path) -> PlanFile:
     """Read a plan.
 
     Raises:
-        MspcError: there is no such file, or it is no plan.
+        MspcError: the file does not exist, or is no plan.
     """
     shown = shown_path(path)
     found = read_toml(path, "plan", LARGEST)
@@ -287,7 +288,7 @@ def read_plan(path: Path) -> PlanFile:
 
 
 def _table(shown: str, found: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A table that may be left out. Raises MspcError."""
+    """Return a table that may be missing. Raise MspcError if it is no table."""
     value = found.get(key, {})
     if not isinstance(value, dict):
         raise MspcError(f"{shown}: {key} is {value!r}, not a table [{key}]")
@@ -295,7 +296,7 @@ def _table(shown: str, found: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _given(shown: str, name: str, value: Any) -> Given:
-    """What the file states of one operator. Raises MspcError."""
+    """Return the strategies of one operator. Raise MspcError if they are malformed."""
     sides: dict[str, Any] = {}
     for text in cast("list[Any]", value) if isinstance(value, list) else [value]:
         side, found = _side(text)
@@ -309,7 +310,7 @@ def _given(shown: str, name: str, value: Any) -> Given:
 
 
 def _side(text: Any) -> tuple[str, tuple[Any, ...] | None]:
-    """("in" or "out", the strategy); None in its place where the text says none."""
+    """Return ("in" or "out", the strategy). The strategy is None if the text holds none."""
     try:
         ((key, value),) = read_attributes(f"{{{text}}}").items() if isinstance(text, str) else ()
     except (Malformed, ValueError):
@@ -320,14 +321,14 @@ def _side(text: Any) -> tuple[str, tuple[Any, ...] | None]:
 
 
 def _is_entry(value: Any) -> bool:
-    """Whether it is what a strategy says of one tensor, or of a tuple of tensors."""
+    """Return whether a value is a valid entry of a strategy for one tensor, or for a tuple of tensors."""
     if not isinstance(value, tuple):
         return isinstance(value, NamedLayout)
     return all(type(each) is int or _is_entry(each) for each in cast("tuple[Any, ...]", value))
 
 
 def _names(shown: str, key: str, value: Any) -> tuple[str, ...]:
-    """A list of names. Raises MspcError."""
+    """Return a list of names without repetitions. Raise MspcError if it is no list of names."""
     entries = cast("list[Any]", value) if isinstance(value, list) else None
     if entries is None or not all(isinstance(entry, str) for entry in entries):
         raise MspcError(f"{shown}: {key} is {value!r}, not a list of names")
@@ -335,14 +336,14 @@ def _names(shown: str, key: str, value: Any) -> tuple[str, ...]:
 
 
 def _flag(shown: str, key: str, value: Any) -> bool:
-    """Raises MspcError."""
+    """Return a boolean entry. Raise MspcError if it is no boolean."""
     if not isinstance(value, bool):
         raise MspcError(f"{shown}: {key} is {value!r}, not true or false")
     return value
 
 
 def _strategy(shown: str, name: str, value: Any, ranks: int) -> tuple[Layout, ...]:
-    """The layouts of one operator. Raises MspcError."""
+    """Return the layouts of one operator. Raise MspcError if they are malformed or of other ranks."""
     if not isinstance(value, list):
         raise MspcError(f"{shown}: {name!r} is {value!r}, not a list with a layout for every operand")
     return tuple(_layout(shown, name, entry, ranks) for entry in cast("list[Any]", value))
@@ -363,5 +364,5 @@ def _layout(shown: str, name: str, entry: Any, ranks: int, sums: bool = True) ->
 
 
 def _read_stages(shown: str, found: Any) -> StagePlan:
-    """Raises MspcError where the table is damaged."""
+    """Return the stages. Raise MspcError if the table is wrong."""
     return read_stages(shown, found)

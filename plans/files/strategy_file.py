@@ -1,4 +1,4 @@
-"""MindSpore's strategy files: how operators and parameters were sharded, with checksums, and of several stages."""
+"""MindSpore's strategy files: shardings of operators and parameters, with checksums, merged from several stages."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout
 
 FIELD = 4095
-"""The field's number, far from any that MindSpore has."""
+"""The number of the checksum's field, far from all numbers in MindSpore's files."""
 ENTRY = "mspc_crc32"
-"""The entry's name."""
+"""The name of the checksum's entry in JSON."""
 EDITED = f"it is damaged; where it was edited by hand, take the entry {ENTRY!r} out"
 _HEAD = put_varint(FIELD << 3 | FOUR)
 
 
 def with_checksum(message: bytes) -> bytes:
-    """A message with its checksum before it."""
+    """Return a message with its checksum in front."""
     return _HEAD + struct.pack("<I", zlib.crc32(message)) + message
 
 
 def without_checksum(data: bytes) -> bytes:
-    """The message behind a checksum, or all of the data where there is none.
+    """Return the message after its checksum, or all of the data if it has none.
 
     Raises:
-        ValueError: it is not what was written.
+        ValueError: the bytes differ from those that were written.
     """
     first = next(fields(data, 0, len(data)), None)
     if first is None or (first.number, first.kind) != (FIELD, FOUR):
@@ -61,12 +61,12 @@ def without_checksum(data: bytes) -> bytes:
 
 
 def json_with_checksum(content: dict[str, Any]) -> dict[str, Any]:
-    """An object with its checksum as the first entry."""
+    """Return an object with its checksum as the first entry."""
     return {ENTRY: _of(content), **content}
 
 
 def json_without_checksum(content: dict[str, Any]) -> dict[str, Any]:
-    """The object without its checksum, if it has one. Raises ValueError where it is not what was written."""
+    """Return the object without its checksum, if it has one. Raise ValueError if it was changed after writing."""
     if ENTRY not in content:
         return content
     rest = {key: value for key, value in content.items() if key != ENTRY}
@@ -80,7 +80,7 @@ def _of(content: dict[str, Any]) -> str:
 
 
 LARGEST = 1 << 28
-"""Bytes of a file."""
+"""Most bytes of a file."""
 MOST_RANKS = 1 << 20
 
 Cuts = tuple[tuple[int, ...], ...]
@@ -88,12 +88,12 @@ Cuts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class ParameterCut:
-    """How a parameter was sharded.
+    """Sharding of a parameter.
 
-    device_matrix: of the mesh. tensor_map: for every dimension the axes that shard it, counted from the last, the first
-    the most significant; () for none. optimizer_step, optimizer_size: of the further sharding of
-    dimension 0: how far apart the ranks are, and how many, -1 for all replicas; 0 for none. split_shape,
-    offsets, field_size: of shardings into unequal slices, which mspc does not make."""
+    device_matrix: sizes of the mesh axes. tensor_map: for every dimension the mesh axes that shard it, counted from the
+    last axis, the most significant first; () for none. optimizer_step, optimizer_size: the further sharding of
+    dimension 0: the distance of its ranks, and their number (-1 for all replicas, 0 for none). split_shape,
+    offsets, field_size: shardings into unequal slices, which mspc does not make."""
 
     device_matrix: tuple[int, ...]
     tensor_map: tuple[tuple[int, ...], ...]
@@ -106,7 +106,7 @@ class ParameterCut:
 
 @dataclass(frozen=True)
 class StrategyFile:
-    """What a file says. stages: by operator the stage of the pipeline that it is in, where that is not `stage`."""
+    """Contents of a strategy file. stages: the pipeline stages of operators that are not in `stage`."""
 
     operators: Mapping[str, Cuts] = field(default_factory=dict[str, Cuts])
     parameters: Mapping[str, ParameterCut] = field(default_factory=dict[str, ParameterCut])
@@ -115,7 +115,7 @@ class StrategyFile:
 
 
 def write_strategies(path: Path, strategies: StrategyFile) -> None:
-    """Write a file. Raises MspcError where that cannot be."""
+    """Write a file, as JSON if its suffix says so. Raise MspcError if it cannot be written."""
     is_json = path.suffix == ".json"
     content = _as_json(strategies).encode() if is_json else with_checksum(_as_message(strategies))
     make_folder(path.parent)
@@ -126,7 +126,7 @@ def read_strategies(path: Path) -> StrategyFile:
     """Read a file.
 
     Raises:
-        MspcError: there is none, or it is no strategy file.
+        MspcError: the file does not exist, cannot be read, or is no strategy file.
     """
     shown = shown_path(path)
     try:
@@ -149,8 +149,8 @@ def read_strategies(path: Path) -> StrategyFile:
 
 
 def read_restore_ranks(path: Path) -> list[int]:
-    """The ranks of a file of groups (`ParallelGroupMap`) that hold the same as the rank that wrote it. Raises
-    MspcError."""
+    """Return the ranks in a file of groups (`ParallelGroupMap`) that hold the same slices as the rank that wrote it.
+    Raise MspcError if the file cannot be read or is no such file."""
     shown = shown_path(path)
     try:
         check_regular(path, LARGEST)
@@ -168,7 +168,8 @@ def read_restore_ranks(path: Path) -> list[int]:
 
 
 def write_groups(path: Path, groups: Mapping[str, Iterable[int]], alike: Iterable[int]) -> None:
-    """Write a file of groups: those of a rank by name, and the ranks that hold the same as it. Raises MspcError."""
+    """Write a file of groups: the groups of a rank by name, and the ranks that hold the same slices. Raise MspcError if
+    it cannot be written."""
     items = [put_bytes(1, put_text(1, name) + put_bytes(2, _row(ranks))) for name, ranks in sorted(groups.items())]
     content = b"".join(items) + put_bytes(2, _row(alike))
     make_folder(path.parent)
@@ -176,10 +177,10 @@ def write_groups(path: Path, groups: Mapping[str, Iterable[int]], alike: Iterabl
 
 
 def _check(shown: str, name: str, sharding: ParameterCut) -> None:
-    """Check that a sharding is one. Raises MspcError."""
+    """Raise MspcError if a sharding is not valid."""
     ranks = 1
     for size in sharding.device_matrix:
-        ranks = min(ranks * size, MOST_RANKS + 1)  # a file may have a million of sizes
+        ranks = min(ranks * size, MOST_RANKS + 1)  # a file may hold a million sizes
     used = [axis for axes in sharding.tensor_map for axis in axes]
     fits = all(size > 0 for size in sharding.device_matrix) and 0 < ranks <= MOST_RANKS
     if not fits or any(not 0 <= axis < len(sharding.device_matrix) for axis in used) or len(set(used)) < len(used):
@@ -212,7 +213,7 @@ def _layouts(sharding: ParameterCut) -> bytes:
 
 
 def _map_rows(sharding: ParameterCut) -> list[list[int]]:
-    """One row of axes where at most one shards each dimension, else a row for every dimension."""
+    """Return one row of axes if at most one axis shards each dimension, else a row for every dimension."""
     if all(len(axes) < 2 for axes in sharding.tensor_map):
         return [[axes[0] if axes else -1 for axes in sharding.tensor_map]]
     rows = [list(axes) or [-1] for axes in sharding.tensor_map]
@@ -338,7 +339,7 @@ def _stage(number: Any) -> int:
 
 
 def _json_sharding(entry: dict[str, Any], what: str) -> ParameterCut:
-    """The sharding of one parameter. Raises ValueError."""
+    """Return the sharding of one parameter. Raise ValueError if the entry is malformed."""
     given = _list(entry, "tensor_map", what)
     several = any(isinstance(row, list) for row in given)
     rows = [row if isinstance(row, list) else [row] for row in given] if several else [given]
@@ -353,7 +354,7 @@ def _json_sharding(entry: dict[str, Any], what: str) -> ParameterCut:
 
 
 def _entries(content: dict[str, Any], key: str, kind: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By name (what messages call it, its object) of all that is under a key, which may be missing."""
+    """Return, by name, (label for messages, object) for all entries under a key, which may be missing."""
     found = _object(content.get(key) or {}, key)
     named = {name: f"{kind} {name!r}" for name in found}
     return {name: (what, _object(found[name], what)) for name, what in named.items()}
@@ -379,11 +380,11 @@ def _integers(row: Any, what: str) -> list[int]:
 
 
 def merged_stages(paths: Sequence[Path]) -> StrategyFile:
-    """What the files of all stages say together. A parameter is called by its stage, `1-net.weight`, as there may be
-    slices of it in several.
+    """Return the joined contents of the files of all stages. Names of parameters begin with the stage, `1-net.weight`,
+    because several stages may hold slices of one.
 
     Raises:
-        MspcError: one is no strategy file, or says nothing of operators or of parameters; two of one stage differ.
+        MspcError: a file is no strategy file, or has no operators or no parameters; two files of one stage differ.
     """
     first: dict[int, tuple[Path, StrategyFile]] = {}
     for path in paths:
@@ -408,7 +409,7 @@ def merged_stages(paths: Sequence[Path]) -> StrategyFile:
 
 
 def layout_of(name: str, sharding: ParameterCut) -> Layout:
-    """The layout that a strategy file gives a parameter.
+    """Return the layout that a strategy file gives a parameter.
 
     Raises:
         MspcError: the slices are unequal, or the optimizer's sharding is not possible.
@@ -429,8 +430,8 @@ def layout_of(name: str, sharding: ParameterCut) -> Layout:
 
 
 def shard_further(mesh: Sequence[int], dims: Sequence[Axes], size: int) -> Layout | None:
-    """The layout with dimension 0 sharded over `size` more ranks, -1 for as many as there are replicas; None where that
-    cannot be."""
+    """Return the layout with dimension 0 sharded over `size` more ranks, -1 for all replicas. Return None if that is
+    not possible."""
     mesh, dims = tuple(mesh), list(dims)
     used = {axis for axes in dims for axis in axes}
     free = [a for a in range(len(mesh)) if a not in used and mesh[a] > 1]
@@ -455,8 +456,8 @@ def shard_further(mesh: Sequence[int], dims: Sequence[Axes], size: int) -> Layou
 
 
 def sharding_of(layout: Layout) -> ParameterCut:
-    """The sharding that a strategy file states for a layout: one axis for every dimension, and a further sharding by
-    the optimizer, where the layout can be stated so, else with several axes for a dimension."""
+    """Return the sharding that a strategy file states for a layout: one axis per dimension and a further sharding by
+    the optimizer, if the layout has this form, else several axes per dimension."""
     mesh, dims = layout.mesh or (1,), layout.dims
     several = [d for d, axes in enumerate(dims) if len(axes) > 1]
     if several == [0]:

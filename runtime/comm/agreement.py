@@ -24,10 +24,10 @@ from mspc.runtime.faults.stopped import shown_ranks
 
 
 def agree(comm: Communicator, compile_id: str, folder: str = "") -> None:
-    """Make sure that all ranks hold graphs of one compile; all ranks call this before their first step.
+    """Make sure that all ranks have graphs of one compile; all ranks call this before their first step.
 
     Raises:
-        MspcError: some hold another; status 2.
+        MspcError: some have another; status 2.
     """
     if comm.size == 1:
         return
@@ -46,8 +46,7 @@ def agree(comm: Communicator, compile_id: str, folder: str = "") -> None:
 
 
 def stop_together(comm: Communicator, error: MspcError | None) -> None:
-    """Raise on every rank when one rank cannot start, so that no other waits for it; all ranks call this
-    together.
+    """Raise on every rank if one rank cannot start, so that no other waits for it; all ranks call this together.
 
     Raises:
         MspcError: this rank's own `error`. StoppedByOther: another rank has one.
@@ -64,9 +63,9 @@ def stop_together(comm: Communicator, error: MspcError | None) -> None:
 
 
 def agree_on_collectives(comm: Communicator, graph: Graph) -> None:
-    """Make sure that whenever ranks meet in the graphs that they hold, all say the same: operator, attributes, types,
-    group, in one order. All ranks call this before a graph's first step; ranks may hold graphs of their own, or files
-    that somebody has edited.
+    """Make sure that ranks that meet in their graphs agree on every meeting: operator, attributes, types, group, in one
+    order. All ranks call this before a graph's first step. Ranks may have different graphs, or files that somebody has
+    edited.
 
     Raises:
         MspcError: ranks do not fit together; status 2. StoppedByOther: another rank reports it.
@@ -86,7 +85,7 @@ def agree_on_collectives(comm: Communicator, graph: Graph) -> None:
 
 
 Said = dict[str, tuple[list[str], list[Node]]]
-"""What a rank says at its meetings, in their order, and the nodes that say it; by the ranks that meet."""
+"""A rank's descriptions of its meetings, in their order, and the nodes of these meetings; by the ranks that meet."""
 
 
 def _schedule(graph: Graph, rank: int) -> Said:
@@ -96,7 +95,7 @@ def _schedule(graph: Graph, rank: int) -> Said:
 
 
 def _add_meetings(graph: Graph, rank: int, inside: str, found: Said) -> None:
-    """Add the meetings of a graph. inside: of which nodes it is, as in " in the body of For of 3 turns"."""
+    """Add the meetings of a graph. inside: text about the nodes that run it, as in " in the body of For of 3 turns"."""
     for node in graph.nodes:
         for name, region in zip(getattr(node.op, "region_names", ()), node.regions, strict=False):
             turns = getattr(node.op, "turns", -1)
@@ -113,7 +112,7 @@ def _add_meetings(graph: Graph, rank: int, inside: str, found: Said) -> None:
 
 
 def gathered(comm: Communicator, own: Any) -> list[Any]:
-    """The values that the ranks hand over, by rank; they travel as JSON."""
+    """Return the values of all ranks, by rank; they travel as JSON."""
     everyone = tuple(range(comm.size))
     data = np.frombuffer(json.dumps(own).encode(), np.uint8)
     sizes = comm.all_gather(np.array([data.size]), everyone, 0)
@@ -124,7 +123,7 @@ def gathered(comm: Communicator, own: Any) -> list[Any]:
 
 
 def _refuse(comm: Communicator, key: str, ranks: Sequence[int], own: tuple[list[str], list[Node]]) -> None:
-    """Raise the error of ranks that do not say the same; the first that differs from the first rank reports it."""
+    """Raise the error of ranks that disagree; the first that differs from the first rank reports it."""
     texts, nodes = own
     said = gathered(comm, texts)
     first = ranks[0]
@@ -146,11 +145,11 @@ def _refuse(comm: Communicator, key: str, ranks: Sequence[int], own: tuple[list[
     )
 
 
-# Slices of an exchange are received where they belong, so that no more than source and target are alive.
+# Slices of an exchange are received in their final place, so that only source and target are alive.
 #
 # Input:  %1 = NeighborExchange(%0); %2 = TupleGetItem(%1); %3 = PasteSlices(%kept, %2), or Concat.
-# Output: the kernel of %1 makes the tensor %3 and receives into its parts, which %2 shows; the kernel of %3 only puts
-#         the slices that came from elsewhere to theirs.
+# Output: the kernel of %1 makes the tensor %3 and receives into its parts, which %2 aliases; the kernel of %3 only
+# copies the other slices to their places.
 
 
 Array = Any
@@ -159,7 +158,7 @@ Readers = Mapping[Value, Sequence[Node]]
 
 
 def arrival_kernels(graph: Graph, backend: NumPyBackend) -> dict[int, Callable[..., Any]]:
-    """Kernels of exchanges and of the operators that join their slices, by the index of their node."""
+    """Return the kernels of exchanges and of the operators that join their slices, by the index of their node."""
     nodes = graph.nodes
     exchanges = [index for index, node in enumerate(nodes) if isinstance(node.op, NeighborExchange)]
     if not exchanges or backend.xp is not np:
@@ -180,7 +179,7 @@ def arrival_kernels(graph: Graph, backend: NumPyBackend) -> dict[int, Callable[.
 
 
 class _Arrival:
-    """One exchange and the operator that joins its slices; `target` lives from one to the other."""
+    """Exchange and the operator that joins its slices; `target` is alive from one to the other."""
 
     def __init__(self, exchange: Node, join: Node, backend: NumPyBackend) -> None:
         op: Any = exchange.op
@@ -199,14 +198,14 @@ class _Arrival:
         self._arrivals = [(rank, arrivals[i]) for i, rank in enumerate(op.recv_rank_ids)]
 
     def receive(self, *arrays: Array) -> tuple[Array, ...]:
-        """The kernel of the exchange: the slices that arrive, each a part of the target."""
+        """Kernel of the exchange: return the slices that arrive, each a part of the target."""
         self._target = np.empty(self._shape, self._dtype)
         parts = [(rank, self._target[place]) for rank, place in self._arrivals]
         self._comm.exchange_into(list(zip(self._send_to, arrays, strict=True)), parts)
         return tuple(part for _, part in parts)
 
     def complete(self, *pieces: Array) -> Array:
-        """The kernel of the operator that joins: the target with the other slices in it."""
+        """Kernel of the operator that joins: return the target with the other slices in it."""
         target, self._target = self._target, None
         for i, place in self._others:
             target[place] = pieces[i]
@@ -214,7 +213,7 @@ class _Arrival:
 
 
 def _joined_by(exchange: Node, readers: Readers, results: Sequence[Value]) -> Node | None:
-    """The PasteSlices or Concat that alone reads the slices, each once; None where there is no such operator."""
+    """Return the PasteSlices or Concat that alone reads the slices, each once, or None if there is no such operator."""
     op = exchange.op
     items = readers.get(exchange, ())
     joins = dict.fromkeys(join for item in items for join in readers.get(item, ()))
@@ -227,14 +226,14 @@ def _joined_by(exchange: Node, readers: Readers, results: Sequence[Value]) -> No
 
 
 def _item_of(value: Value, exchange: Node) -> int | None:
-    """The index of the slice of `exchange` that `value` is, None where it is something else."""
+    """Return the index of the slice of `exchange` that `value` is, or None if it is no slice."""
     if isinstance(value, Node) and isinstance(value.op, TupleGetItem) and value.inputs[0] is exchange:
         return value.op.index
     return None
 
 
 def _places(join: Node) -> Iterator[Place]:
-    """The place of each operand of a PasteSlices or Concat in the result."""
+    """Yield the place of each operand of a PasteSlices or Concat in the result."""
     shapes = [value.shape for value in join.inputs]
     if isinstance(join.op, PasteSlices):
         begins = join.op.begins

@@ -1,7 +1,7 @@
-"""This is the interface of communicators, which kernels use, and the way in which they combine the ranks' parts.
+"""Interface of communicators, which kernels use, and the combination of the ranks' parts.
 
-All implementations combine parts with `combine`, in the order of the group's ranks, so that every rank
-gets the same bits and a simulation gives the bits of a run under MPI.
+All implementations combine parts with `combine`, in the order of the group's ranks, so that every rank gets the same
+bits and a simulation gives the bits of a run under MPI.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from mspc.ir.graph import Node
 from mspc.ops.collective.base import Collective
 
 Array = Any
-"""An array of the backend's array module."""
+"""Array of the backend's array module."""
 
 Ranks = tuple[int, ...]
-"""The members of a group; their order is the order of slices in gathers and scatters."""
+"""Members of a group; their order is the order of slices in gathers and scatters."""
 
 GRAPH_CHANNELS = 16
-"""The channel of graph 0; those before it are for what is done outside of graphs."""
+"""Channel of graph 0; lower channels are for communication outside of graphs."""
 
 BESIDE = 1 << 20
-"""What the channel beside a graph's is more than its own."""
+"""Offset of the channel beside a graph's from the graph's own."""
 
 _COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 _NARROW = ("float16", "bfloat16")
@@ -43,38 +43,39 @@ class Communicator(Protocol):
     size: int
 
     def all_reduce(self, array: Array, op: str, ranks: Ranks) -> Array:
-        """The members' arrays combined, in the array's own shape."""
+        """Return the members' arrays combined, in the array's own shape."""
         ...
 
     def all_gather(self, array: Array, ranks: Ranks, axis: int = 0) -> Array:
-        """The members' arrays side by side along `axis`."""
+        """Return the members' arrays joined along `axis`."""
         ...
 
     def reduce_scatter(self, array: Array, op: str, ranks: Ranks, axis: int = 0) -> Array:
-        """This rank's slice along `axis` of the members' arrays combined."""
+        """Return this rank's slice along `axis` of the members' arrays combined."""
         ...
 
     def all_to_all(self, array: Array, ranks: Ranks, split_dim: int, concat_dim: int) -> Array:
-        """Slice i of `array` along `split_dim` goes to member i; what arrives is joined along
+        """Send slice i of `array` along `split_dim` to member i; return the received slices joined along
         `concat_dim`."""
         ...
 
     def exchange(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, tuple[int, ...], Any]]
     ) -> list[Array]:
-        """Send arrays to ranks and receive from ranks (rank, shape, dtype); arrays between two ranks
-        stay in their order.
+        """Send arrays to ranks and receive from ranks (rank, shape, dtype); arrays between two ranks stay in their
+        order.
 
-        An array to the calling rank itself is allowed."""
+        An array to the calling rank itself is allowed.
+        """
         ...
 
     def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
-        """The same, filling arrays (rank, array) that exist; they share no memory with what is sent. Neither these nor
-        the arrays sent need be contiguous, and nothing else of their size is allocated."""
+        """Exchange arrays like `exchange`, but receive into existing arrays (rank, array), which share no memory with
+        the arrays sent. Neither need be contiguous, and nothing else of their size is allocated."""
         ...
 
     def broadcast(self, array: Array, root: int, ranks: Ranks) -> Array:
-        """The array of `root` (a member's rank); on the others `array` gives shape and dtype."""
+        """Return the array of `root` (a member's rank); on the others `array` gives shape and dtype."""
         ...
 
     def send(self, array: Array, rank: int, tag: int = 0) -> None: ...
@@ -86,21 +87,21 @@ class Communicator(Protocol):
         ...
 
     def for_graph(self, number: int) -> Communicator:
-        """The communicator of a graph, by its number in the job: what one graph sends never meets another's."""
+        """Return the communicator of a graph, by its number in the job: messages of one graph never meet another's."""
         ...
 
     def beside(self) -> Communicator:
-        """Another communicator of the same graph, for what ranks settle beside its own meetings."""
+        """Return another communicator of the same graph, for agreements of ranks beside the graph's own meetings."""
         ...
 
     def say(self, text: str) -> None:
-        """Leave a text for the others, which tells what this rank is about, for messages if they never come: what it
-        has done, then a note a line; "" for nothing any more."""
+        """Leave a text about this rank for the others, for messages if they never come: the rank's last action, then
+        one note a line; "" if there is none any more."""
         ...
 
 
 class Exchanging:
-    """An exchange into fresh arrays, by one into arrays that exist."""
+    """Exchange into fresh arrays, implemented by the exchange into existing ones."""
 
     def exchange_into(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
         """See `Communicator`."""
@@ -116,7 +117,7 @@ class Exchanging:
 
 
 class OneRank(Exchanging):
-    """The communicator of a run on one rank: nothing is sent."""
+    """Communicator of a run on one rank: nothing is sent."""
 
     rank = 0
     size = 1
@@ -162,8 +163,7 @@ class OneRank(Exchanging):
 
 
 def combine(parts: Sequence[Array], op: str) -> Array:
-    """The parts combined in their order, as a fresh array of their dtype; half precision is summed in
-    Float32.
+    """Return the parts combined in their order, as a fresh array of their dtype; half precision is summed in Float32.
 
     Raises:
         ValueError: `op` is not one of sum, max, min, prod.
@@ -182,7 +182,7 @@ def combine(parts: Sequence[Array], op: str) -> Array:
 
 
 def pieces(array: Array, count: int, axis: int) -> list[Array]:
-    """`array` split into `count` equal contiguous slices along `axis`.
+    """Return `array` split into `count` equal contiguous slices along `axis`.
 
     Raises:
         ValueError: `count` does not divide the dimension.
@@ -194,28 +194,30 @@ def pieces(array: Array, count: int, axis: int) -> list[Array]:
 
 
 def fingerprint(text: str) -> Array:
-    """A short identity of `text` as an Int64 array of shape (4,), to be compared between ranks."""
+    """Return a short identity of `text` as an Int64 array of shape (4,), to be compared between ranks."""
     return np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.int64)
 
 
-# Ranks that meet inside of a node that runs graphs go the same way through it: the same branch, as many turns.
+# Ranks that meet inside of a node that runs graphs must take the same path: the same branch, and equally many
+# iterations.
 #
-# A rank that goes another way misses a meeting, and the others may take its next one for that. So whoever calls
-# collectives inside tells the ranks that it meets there, beside the graph's own meetings, which way it goes: ahead of a
-# branch and of a counted loop, and behind a loop that a condition ends. One small message a run, none a turn. A rank
-# that waits there in vain, as another is still inside, is named by what it said.
+# A rank on another path misses a meeting, and the others may take its next one for that. So a rank with collectives
+# inside reports its path to the ranks that it meets there, beside the graph's own meetings: before a branch and a
+# counted loop, and after a loop that a condition ends. That is one small message per run, none per iteration. If a rank
+# waits there in vain, because another is still inside, the message names it with its report.
 
 
 Check = Callable[[int], None]
-"""Called with the way that this rank goes, a branch or a number of turns. Raises ExecutionError where ranks differ."""
+"""Function called with this rank's path, a branch or a number of iterations. Raises ExecutionError if ranks differ."""
 
 _LONGEST = 256
-"""Bytes of what a rank has done, for messages."""
+"""Bytes of a rank's report, for messages."""
 
 
 def same_way(node: Node, comm: Communicator, said: Callable[[int], str]) -> Check | None:
-    """What compares the way of this rank through the node with that of those that it meets inside; None where it meets
-    nobody. said: tells a way, for messages, as what the rank has done: "has left While after 3 turns"."""
+    """Return a function that compares this rank's path through the node with that of the ranks that it meets inside, or
+    None if it meets nobody. said: describes a path, for messages, as an action of the rank: "has left While after 3
+    turns"."""
     groups = meetings_inside(node, comm.rank) if comm.size > 1 else []
     if not groups:
         return None
@@ -238,7 +240,7 @@ def same_way(node: Node, comm: Communicator, said: Callable[[int], str]) -> Chec
 
 
 def meetings_inside(node: Node, rank: int) -> list[Ranks]:
-    """The groups of ranks that a rank meets inside of a node, ascending: in one order on all ranks."""
+    """Return the groups of ranks that a rank meets inside of a node, ascending: in one order on all ranks."""
     found: set[Ranks] = set()
     for inner in collectives_of([node]):
         types = [value.type for value in inner.inputs]
@@ -247,7 +249,7 @@ def meetings_inside(node: Node, rank: int) -> list[Ranks]:
 
 
 def collectives_of(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The collectives among nodes and all that they run."""
+    """Yield the collectives among nodes and all graphs that they run."""
     own = list(nodes)
     regions = dict.fromkeys(region for node in own for region in node.regions)
     graphs = dict.fromkeys(graph for region in regions for graph in region.graphs())

@@ -1,7 +1,7 @@
-"""This communicator simulates ranks in one process by threads that take turns, so that a run is reproducible.
+"""Communicator that simulates ranks in one process by threads that alternate, so that a run is reproducible.
 
-One thread runs at a time. It hands over only where it communicates or pauses, always to the next rank in
-cyclic order that can continue; so prints come in the same order every time, and no kernel needs a lock.
+One thread runs at a time. It yields only when it communicates or pauses, always to the next rank in cyclic order that
+can continue; so prints come in the same order every time, and no kernel needs a lock.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _Compute = Callable[[list[Any]], list[Any]]
 
 
 class RankStopped(BaseException):
-    """Unwinds the other ranks' threads once one has failed; never reaches a user."""
+    """Exception that unwinds the other ranks' threads once one has failed; never reaches a user."""
 
 
 @dataclass
 class _Meeting:
-    """One collective: what the members bring, and what each takes away once all are there."""
+    """One collective: the contributions of the members, and their results once all are there."""
 
     kind: str
     ranks: Ranks
@@ -39,7 +39,7 @@ class _Meeting:
 
 @dataclass(slots=True)
 class _Offer:
-    """An array that a rank holds still until another has copied it."""
+    """Array that a rank does not change until another has copied it."""
 
     array: Array
     taken: bool = False
@@ -47,8 +47,8 @@ class _Offer:
 
 @dataclass
 class _Rank:
-    """What one rank does: `waits_for` tells whether it may continue. For messages: `waiting` says for what, and `said`
-    what it is about to do."""
+    """State of one rank. `waits_for` returns whether it may continue. For messages: `waiting` is the call it waits in,
+    and `said` its announcement."""
 
     gate: threading.Lock = field(default_factory=threading.Lock)
     waits_for: Callable[[], bool] | None = None
@@ -60,7 +60,7 @@ class _Rank:
 
 
 class World:
-    """The ranks of a simulation."""
+    """Ranks of a simulation."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -76,10 +76,10 @@ class World:
         self._finished = threading.Event()
 
     def run(self, main: Main) -> list[Any]:
-        """Call `main(communicator)` on every rank, from rank 0 on, and return what the calls returned.
+        """Call `main(communicator)` on every rank, from rank 0 on, and return the results of the calls.
 
         Raises:
-            BaseException: what the first rank that failed raised; the other ranks are unwound.
+            BaseException: the exception of the first rank that failed; the other ranks are unwound.
         """
         threads = [
             threading.Thread(target=self._body, args=(rank, main), name=f"rank {rank}", daemon=True)
@@ -108,15 +108,15 @@ class World:
                 rank.result = main(LocalComm(self, number))
         except RankStopped:
             pass
-        except StoppedByOther as error:  # the rank that speaks for it goes on until it does
+        except StoppedByOther as error:  # the rank that reports for it runs on until then
             self._quiet.append((number, error))
-        except BaseException as error:  # whatever it is, the caller of `run` gets it
+        except BaseException as error:  # the caller of `run` gets any exception
             self.failures.append((number, error))
         rank.done = True
         self._hand_over(number)
 
     def switch(self, number: int) -> None:
-        """Let the others run; return when it is this rank's turn again.
+        """Let the others run; return when this rank runs again.
 
         Raises:
             RankStopped: another rank has failed. ExecutionError: no rank can continue.
@@ -131,7 +131,7 @@ class World:
         rank.waits_for = None
 
     def _hand_over(self, number: int) -> bool:
-        """Wake the rank whose turn it is; False when it is the caller's own."""
+        """Wake the rank that runs next; return False if it is the caller."""
         following = self._next(number)
         if following == number:
             return False
@@ -176,8 +176,8 @@ class World:
         return ExecutionError(f"rank {number} would wait for ever in {waiting}", notes=notes)
 
     def meet(self, number: int, channel: int, kind: str, ranks: Ranks, brought: Any, compute: _Compute) -> Any:
-        """Bring `brought` to the next meeting of `ranks`; `compute` turns what all brought, in the order
-        of `ranks`, into what each takes away.
+        """Bring `brought` to the next meeting of `ranks`; `compute` maps the contributions of all, in the order of
+        `ranks`, to the results of each.
 
         Raises:
             ExecutionError: the members call different operations.
@@ -218,8 +218,8 @@ class World:
         return [box.popleft() for box in boxes]
 
     def swap(self, number: int, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
-        """Copy what others offer into the arrays of `receives`, straight from theirs; return once everything of
-        `sends` has been copied. All is offered before anything is waited for, so ranks cannot block each other."""
+        """Copy the arrays offered by others into the arrays of `receives`, directly from theirs; return once everything
+        of `sends` has been copied. All is offered before anything is awaited, so ranks cannot block each other."""
         offers = [_Offer(array) for _, array in sends]
         for (target, _), offer in zip(sends, offers, strict=True):
             self._offers[number, target].append(offer)
@@ -247,7 +247,7 @@ class World:
 
 
 class LocalComm(Exchanging):
-    """The communicator of one simulated rank."""
+    """Communicator of one simulated rank."""
 
     def __init__(self, world: World, rank: int, channel: int = 0) -> None:
         self.world = world
@@ -268,7 +268,7 @@ class LocalComm(Exchanging):
         self.world.ranks[self.rank].said = text
 
     def pause(self) -> None:
-        """The end of a step: the other ranks reach theirs before this one continues."""
+        """End a step: the other ranks reach their ends before this one continues."""
         self.world.park(self.rank)
 
     def _meet(self, kind: str, ranks: Ranks, brought: Any, compute: _Compute) -> Any:

@@ -1,7 +1,7 @@
-"""This communicator runs collectives through MPI (mpi4py, host buffers).
+"""Communicator that runs collectives through MPI (mpi4py, host buffers).
 
-Data travel as bytes and are combined here in the order of the group's ranks: MPI's own reductions may
-use another order on every rank count and do not know bfloat16.
+Data travel as bytes and are combined here in the order of the group's ranks: MPI's own reductions may use another order
+on every rank count and do not know bfloat16.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from mspc.runtime.comm.mpi_library import MPI, end_mpi, start_mpi
 from mspc.runtime.faults.record import group_of
 from mspc.runtime.faults.watch import JobWatch
 
-# Messages on their way through MPI, driven on while their rank computes.
+# Drives messages through MPI while their rank computes.
 #
-# MPI hands a long message over in steps that both sides take, each whenever it calls MPI. Where ranks of a host cannot
-# read each other's memory, as in many containers, and between hosts, a receiver would wait for the sender's next call:
-# for as long as that one computes.
+# MPI transfers a long message in steps that both sides take, each whenever it calls MPI. If ranks of a host cannot read
+# each other's memory, as in many containers, and between hosts, a receiver would wait for the sender's next call: for
+# as long as that one computes.
 
 
 PAUSE = 0.0002
-"""Seconds from one look at the messages to the next: a message is late by a few of them, and a rank that computes
-meanwhile loses one or two hundredths of its time."""
+"""Seconds between two looks at the messages: a message is late by a few of them, and a rank that computes meanwhile
+loses one or two percent of its time."""
 
 
 class MessagesUnderWay:
-    """The messages of a process that are sent and may not have arrived. A thread calls MPI for them, until all have."""
+    """Messages of a process that are sent and may not have arrived. A thread calls MPI for them until all have."""
 
     def __init__(self) -> None:
         self._messages: list[tuple[Any, Any]] = []
@@ -42,7 +42,7 @@ class MessagesUnderWay:
         self._ended = False
 
     def add(self, request: Any, carried: Any) -> None:
-        """A message that MPI has been given. carried: the memory it is read from, held until it has arrived."""
+        """Add a message that was passed to MPI. carried: the memory it is read from, held until it has arrived."""
         if request.Test():
             return
         with self._changed:
@@ -54,7 +54,7 @@ class MessagesUnderWay:
             self._changed.notify()
 
     def end(self) -> None:
-        """Call MPI no more: it is about to end, which sees to the messages that are left."""
+        """Stop calling MPI: it is about to end, and completes the remaining messages itself."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -71,7 +71,7 @@ class MessagesUnderWay:
             try:
                 arrived = {id(message) for message in looked_at if message[0].Test()}
             except MPI.Exception:
-                return  # a rank has died, which the next call of this one says
+                return  # a rank has died, which the next call of this rank reports
             with self._changed:
                 self._messages = [message for message in self._messages if id(message) not in arrived]
             time.sleep(PAUSE)
@@ -82,21 +82,21 @@ SMALL = 8192
 
 _EXCHANGE_TAG = 2**14
 _EXCHANGE_TAGS = 2**14
-"""Exchanges of graphs are told apart by their channel modulo this."""
+"""Exchanges of graphs are distinguished by their channel modulo this."""
 _CREATION_TAGS = 2**20
-"""Groups are told apart while they are made, so that ranks that make others wait instead of mixing them up."""
+"""Groups are distinguished while they are created, so that mismatched ranks wait instead of mixing groups up."""
 _BY_TAG = 2**32
-"""In the place of a channel, for messages under a tag of the script's own."""
+"""Used instead of a channel, for messages under a tag of the script's own."""
 
 
 class MpiComm(Exchanging):
-    """The communicator of this process. Every group gets an MPI communicator on its first use, made by
-    its members only, in the order in which they meet; so no rank outside a group can hold it up.
+    """Communicator of this process. Every group gets an MPI communicator on its first use, made by its members only, in
+    the order in which they meet; so no rank outside a group can delay it.
 
     Args:
-        channel: separates graphs from one another, and from what is done outside of them: ranks that run different
+        channel: separates graphs from one another, and from communication outside of them: ranks that run different
         graphs wait for each other, and never take one's data for the other's.
-        watch: told when this rank waits for others, so that a rank that waits for ever can be named.
+        watch: notified when this rank waits for others, so that a rank that waits for ever can be named.
         sent: the messages of this process, of all its communicators.
     """
 
@@ -194,7 +194,7 @@ class MpiComm(Exchanging):
         return result
 
     def send(self, array: Array, rank: int, tag: int = 0) -> None:
-        """Returns at once: two ranks may both send before either receives."""
+        """Send an array and return at once: two ranks may both send before either receives."""
         contiguous = np.array(array, order="C")
         with self._messages((rank,), (), _BY_TAG + tag):
             request = self._world.Isend(_bytes(contiguous), rank, tag)
@@ -220,12 +220,12 @@ class MpiComm(Exchanging):
             comm.Barrier()
 
     def finalize(self) -> None:
-        """Leave MPI; returns once every rank of the job has called it."""
+        """Leave MPI; return once every rank of the job has called it."""
         self._sent.end()
         end_mpi()
 
     def _gather(self, array: Array, ranks: Ranks) -> Array:
-        """Shape (members, *array.shape)."""
+        """Return the arrays of all members, of shape (members, *array.shape)."""
         result = np.empty((len(ranks), *array.shape), array.dtype)
         comm = self._group(ranks)
         with self._waiting(ranks):
@@ -233,7 +233,7 @@ class MpiComm(Exchanging):
         return result
 
     def _swap(self, rows: Array, ranks: Ranks) -> Array:
-        """Row i goes to member i; row i of the result comes from member i."""
+        """Send row i to member i; return the received rows, row i from member i."""
         result = np.empty_like(rows)
         comm = self._group(ranks)
         with self._waiting(ranks):
@@ -270,15 +270,15 @@ def _bytes(array: Array) -> list[Any]:
 
 
 def _strided(array: Array) -> list[Any]:
-    """The elements of an array where they lie, contiguous or not, as an MPI message: MPI packs them in small parts
-    as it sends, so that no copy of the array is made."""
+    """Return the elements of an array in place, contiguous or not, as an MPI message: MPI packs them in small parts as
+    it sends, so that no copy of the array is made."""
     if array.flags.c_contiguous:
         return _bytes(array)
     return [_memory(array), 1, _kind(array).Commit()]
 
 
 def _parts(array: Array, count: int, axis: int) -> list[Any]:
-    """The `count` equal parts of an array along `axis`, where they lie, as the message of a collective."""
+    """Return the `count` equal parts of an array along `axis`, in place, as the message of a collective."""
     rows = array.shape[axis] // count
     part = _kind(array[(slice(None),) * axis + (slice(0, rows),)])
     next_part = part.Create_resized(0, rows * array.strides[axis])
@@ -291,7 +291,7 @@ def _memory(array: Array) -> Any:
 
 
 def _kind(array: Array) -> Any:
-    """The MPI datatype of an array's elements in their order."""
+    """Return the MPI datatype of an array's elements in their order."""
     block, dims = array.itemsize, array.ndim
     while dims and array.strides[dims - 1] == block:
         dims -= 1

@@ -1,6 +1,7 @@
-"""MPI starts and ends here with the interpreter's lock released. This is the only file that imports mpi4py.
+"""Start and end of MPI with the interpreter's lock released. This is the only file that imports mpi4py.
 
-Both wait for all ranks. mpi4py calls them with the lock held, so that no thread of a rank could tell for whom.
+Both calls wait for all ranks. mpi4py makes them with the lock held, so that no thread of a rank could report the
+missing ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def start_mpi() -> None:
 
 
 def end_mpi() -> None:
-    """Leave MPI; returns once every rank of the job has come here."""
+    """Leave MPI; return once every rank of the job has called this."""
     try:
         end = ctypes.CDLL(MPI.__file__).MPI_Finalize
     except (OSError, AttributeError):

@@ -1,8 +1,7 @@
-"""This module finds where a NaN or an infinity in the loss comes from.
+"""Search for the origin of a NaN or an infinity in the loss.
 
-The losses are looked at once they are known, before the first update. When one is not finite the nodes
-so far run again, one by one, and their results are looked at: the parameters are still those that the
-step began with.
+The losses are checked once they are known, before the first update. If one is not finite, the nodes so far run again,
+one by one, and their results are checked: the parameters are still those at the begin of the step.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NOWHERE = np.iinfo(np.int64).max
 
 
 class Inside(NamedTuple):
-    """A node inside of a region, by its place there, and the turns of the loops around it, the outermost first."""
+    """Node inside of a region, by its index there, and the iterations of the loops around it, the outermost first."""
 
     graph: Graph
     index: int
@@ -32,15 +31,15 @@ class Inside(NamedTuple):
 
     @property
     def where(self) -> str:
-        """For the end of a message."""
+        """Text about the iterations, for the end of a message."""
         return "".join(f", {'there ' if i else ''}in turn {turn}" for i, turn in enumerate(self.turns))
 
 
 class Origin(NamedTuple):
-    """Where values that are not finite come from.
+    """Origin of values that are not finite.
 
-    held: what held one before the step, or "". index: of the first node that makes one, or `NOWHERE`. inside: where
-    that node runs graphs, the node in them.
+    held: text about a parameter that contained one before the step, or "". index: of the first node that makes one, or
+    `NOWHERE`. inside: the node in its graphs, if that node runs graphs.
     """
 
     held: str
@@ -49,7 +48,7 @@ class Origin(NamedTuple):
 
 
 class NonFiniteSearch(Protocol):
-    """The part of an executor that the search uses."""
+    """Part of an executor that the search uses."""
 
     graph: Graph
     rank: int
@@ -62,38 +61,37 @@ class NonFiniteSearch(Protocol):
 
     @property
     def comm(self) -> Any:
-        """A communicator of arrays on the host."""
+        """Communicator of arrays on the host."""
         ...
 
     def search(self) -> Origin: ...
 
 
 class Called(Protocol):
-    """The part of a region that the search uses, see `runtime.regions.region`."""
+    """Part of a region that the search uses, see `runtime.regions.region`."""
 
     call: Callable[[Graph, int, Callable[..., Any], Sequence[Any]], Any] | None
 
 
 class Stepping(NonFiniteSearch, Protocol):
-    """The same part of an executor that holds its values in slots and runs node by node."""
+    """The same part of an executor that has its values in slots and runs node by node."""
 
     plan: ExecutionPlan
     slots: list[Any]
 
     @property
     def regions(self) -> Iterable[Called]:
-        """The regions that its nodes run."""
+        """Regions that its nodes run."""
         ...
 
     def slot_value(self, value: Value) -> Any: ...
 
 
 def check_finite(executor: Stepping, losses: Sequence[Value], updated: bool = False) -> None:
-    """Look at the losses of the running step; `updated`: parameters have changed since they were computed.
+    """Check the losses of the running step. updated: parameters have changed since they were computed.
 
     Raises:
-        ExecutionError: one is a NaN or an infinity; the message names step, rank and the first node that
-        made one.
+        ExecutionError: one is a NaN or an infinity; the message names step, rank and the first node that made one.
     """
     for loss in losses:
         value = executor.slot_value(loss)
@@ -102,7 +100,7 @@ def check_finite(executor: Stepping, losses: Sequence[Value], updated: bool = Fa
 
 
 def explained(executor: NonFiniteSearch, loss: Value, value: float, updated: bool) -> ExecutionError:
-    """The error of a loss that is not finite; `updated`: parameters have changed since it was computed."""
+    """Return the error of a loss that is not finite. updated: parameters have changed since it was computed."""
     comm = executor.comm
     together = _communicates(executor)
     if updated or (together and comm.size > 1 and not _same_on_all_ranks(executor, loss)):
@@ -139,7 +137,8 @@ def _error(executor: NonFiniteSearch, value: float, origin: Origin) -> Execution
 
 
 def search(executor: Stepping, turns: Callable[[], tuple[int, ...]]) -> Origin:
-    """Where the running step first made a value that is not finite. turns: of the loops around the running node."""
+    """Return the place at which the running step first made a value that is not finite. turns: returns the iterations
+    of the loops around the running node."""
     held = ""
     for parameter in executor.graph.parameters:
         if not held and not _finite(executor.slot_value(parameter)):
@@ -185,7 +184,8 @@ def _communicates(executor: NonFiniteSearch) -> bool:
 
 
 def _same_on_all_ranks(executor: NonFiniteSearch, loss: Value) -> bool:
-    """In the modes that shard operators a step's loss is the global batch's; elsewhere a rank's own."""
+    """Return whether all ranks have the same loss: in the modes that shard operators it is the global batch's,
+    otherwise a rank's own."""
     if isinstance(loss.layout, Layout):
         return loss.layout.is_replicated
     return executor.graph.attrs.get("mode") in ("semi_auto_parallel", "auto_parallel")

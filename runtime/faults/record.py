@@ -1,7 +1,7 @@
-"""A rank writes a record for the others of its host: where it is, whom it waits for, and how often it has met whom.
+"""A rank writes a record for the others of its host: its position, the ranks it waits for, and counts of its meetings.
 
-A job's ranks map one file of 64-bit words, a record for each. A rank writes its own record alone and reads all; nothing
-here takes a lock, so a reader believes what it reads twice.
+A job's ranks map one file of 64-bit words with a record for each rank. A rank writes only its own record and reads all.
+There are no locks, so a reader trusts only values that it reads twice.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ PID, NODE, STEP, STATE, WAITS, CALLS, GRAPH, MEETING, MARK, LOOPS, TURNS = range
 MOST_LOOPS = 4
 MEMBERS = TURNS + MOST_LOOPS
 RANKS = MEMBERS + 1
-"""Words of a record: process, node index (-1: none), step, state, whether it waits, how often it has waited, graph,
-what it waits in (identity of a group, or of messages: `messages_of`; 0: nothing that can be judged), where its GPU was
-last seen (`stalled.packed`, 0: nowhere), how many loops of the node it is in, the numbers of the turns of the outermost
-of them, number of ranks it waits for (-1: more than fit), these ranks."""
+"""Words of a record: process, node index (-1: none), step, state, whether it waits, how often it has waited, graph, the
+meeting it waits in (identity of a group, or of messages: `messages_of`; 0: nothing that can be judged), the last known
+mark of its GPU (`stopped.packed`, 0: none), number of loops around the node, the iteration numbers of the outermost of
+them, number of ranks it waits for (-1: more than fit), these ranks."""
 
 LOOPS_AT, TURNS_AT, PLACE_WORDS = LOOPS - NODE, TURNS - NODE, MEMBERS - NODE
-"""Of the words from `NODE` on, which an executor writes, where those of loops are, and how many there are."""
+"""Offsets of the loop words among the words from `NODE` on, which an executor writes, and their number."""
 
 ABSENT, RUNNING, ENDED, FAILED = range(4)
 """States of a rank."""
@@ -50,13 +50,13 @@ MOST_TEXT = 8 * (_TEXT - 1)
 
 
 def shown_turns(record: Any) -> str:
-    """The turns that a rank is in, for the end of a message: ", in turn 3, there in turn 0"."""
+    """Return the iterations that a rank is in, for the end of a message: ", in turn 3, there in turn 0"."""
     count = min(max(0, record[LOOPS]), MOST_LOOPS)
     return "".join(f", {'there ' if i else ''}in turn {record[TURNS + i]}" for i in range(count))
 
 
 def write_members(ranks: tuple[int, ...]) -> tuple[int, memoryview | None, int]:
-    """(what goes to `MEMBERS`, the words from `RANKS` on, where they end) for a rank that waits for `ranks`."""
+    """Return (the word for `MEMBERS`, the words from `RANKS` on, their end) for a rank that waits for `ranks`."""
     if len(ranks) > MOST_MEMBERS:
         return -1, None, RANKS
     members = array.array("i", ranks)
@@ -67,7 +67,7 @@ def write_members(ranks: tuple[int, ...]) -> tuple[int, memoryview | None, int]:
 
 
 def members(record: Any) -> list[int]:
-    """The ranks that a rank waits for; none where they did not fit."""
+    """Return the ranks that a rank waits for; none if they did not fit."""
     count = record[MEMBERS]
     words = record[RANKS : RANKS + (max(0, count) + 1) // 2].tolist()
     return array.array("i", array.array("q", words).tobytes()).tolist()[: max(0, count)]
@@ -78,32 +78,32 @@ def members(record: Any) -> list[int]:
 
 @lru_cache(maxsize=65536)
 def identity(text: str) -> int:
-    """A positive number for what ranks count, the same on all of them."""
+    """Return a positive number as the identity of something that ranks count, the same on all of them."""
     return 1 + (int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 2)
 
 
 def group_of(channel: int, ranks: tuple[int, ...]) -> int:
-    """The identity of a group's collectives; the order of the ranks matters."""
+    """Return the identity of a group's collectives; the order of the ranks matters."""
     return identity(f"group {channel}: {ranks}")
 
 
 def messages_of(channel: int) -> int:
-    """The meeting of a rank that waits for messages of a channel."""
+    """Return the meeting of a rank that waits for messages of a channel."""
     return -1 - channel
 
 
 def sent(channel: int, source: int, target: int) -> int:
-    """The identity of what `source` counts of its messages to `target`."""
+    """Return the identity under which `source` counts its messages to `target`."""
     return identity(f"sent {channel}: {source} {target}")
 
 
 def received(channel: int, source: int, target: int) -> int:
-    """The identity of what `target` counts of its messages from `source`."""
+    """Return the identity under which `target` counts its messages from `source`."""
     return identity(f"received {channel}: {source} {target}")
 
 
 def slot(record: Any, what: int) -> int | None:
-    """The word of a record where its rank counts `what`, from now on; None where the table is full."""
+    """Return the word of a record in which its rank counts this identity from now on, or None if the table is full."""
     for step in range(_SLOTS):
         at = _COUNTS + 2 * ((what + step) % _SLOTS)
         if record[at] == 0:
@@ -114,7 +114,7 @@ def slot(record: Any, what: int) -> int | None:
 
 
 def count(record: Any, what: int) -> int:
-    """How often a rank has begun `what`."""
+    """Return how often a rank has begun the call of this identity."""
     for step in range(_SLOTS):
         at = _COUNTS + 2 * ((what + step) % _SLOTS)
         if record[at] in (0, what):
@@ -126,7 +126,7 @@ def count(record: Any, what: int) -> int:
 
 
 def write_text(record: Any, text: str) -> None:
-    """Leave a text for readers, "" for none; what does not fit is cut off."""
+    """Write a text for readers, "" for none; a text that is too long is cut off."""
     data = text.encode()[:MOST_TEXT]
     record[_HEAD] = 0
     words = array.array("q", data.ljust(-(-len(data) // 8) * 8, b"\0"))
@@ -135,7 +135,7 @@ def write_text(record: Any, text: str) -> None:
 
 
 def read_text(record: Any) -> str:
-    """The text that a rank has left."""
+    """Return the text that a rank has written."""
     length = min(max(0, record[_HEAD]), MOST_TEXT)
     words = record[_HEAD + 1 : _HEAD + _TEXT].tolist()
     return array.array("q", words).tobytes()[:length].decode(errors="ignore")
@@ -154,7 +154,7 @@ _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class JobFile:
-    """The file of a job, filled with zeros when the first rank opens it.
+    """File of a job, filled with zeros when the first rank opens it.
 
     Args:
         name: the job's own name, the same on all its ranks. length: in bytes.
@@ -179,7 +179,7 @@ class JobFile:
             ) from None
 
     def remove(self) -> None:
-        """Remove the name; the ranks that have opened the file keep it."""
+        """Remove the name; ranks that have opened the file can still use it."""
         if self._is_ours:
             with suppress(OSError):  # another rank was first
                 os.unlink(self.path)
@@ -224,13 +224,14 @@ def _opened(path: str) -> int | None:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Tell whether a file is plain, this user's alone, and has no second name that it would be destroyed under."""
+    """Return whether a file is plain, accessible only to this user, and has no second name that writing would
+    damage."""
     private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
     return stat.S_ISREG(status.st_mode) and private and status.st_nlink <= 1
 
 
 def _has_no_owner(descriptor: int) -> bool:
-    """Take the exclusive lock if no rank holds a lock."""
+    """Return whether no rank holds a lock; in that case the exclusive lock is taken."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -251,13 +252,13 @@ def _remove_left_over(path: str) -> None:
                 remove(Path(folder, name))
 
 
-# These are the failures of a run that know their node, the silent one of a rank for which another reports, and what a
-# rank announces to do together with others, for the message if they never come.
+# Failures of a run that know their node, the silent failure of a rank for which another reports, and announcements of a
+# rank's meetings with others, for the message if they never come.
 
 
 class NodeFailure(ExecutionError):
-    """A node failed, or made a value that is not finite; `index` is its place in the run order (-1: none), of the
-    region of this name where there is one."""
+    """Failure of a node, or a value that is not finite. `index` is the node's place in the run order (-1: none), in the
+    region of this name if it is given."""
 
     def __init__(
         self, message: str, notes: Iterable[str] = (), frames: Frames = (), index: int = -1, region: str = ""
@@ -267,14 +268,14 @@ class NodeFailure(ExecutionError):
         self.region = region
 
     def at(self, frames: Frames) -> NodeFailure:
-        """The same failure with the source lines of its node."""
+        """Return the same failure with the source lines of its node."""
         return NodeFailure(self.message, self.notes, frames, self.index, self.region)
 
 
 class RegionFailure(Exception):
-    """A node inside of a region failed, on its way to the executor, which knows rank and step.
+    """Failure of a node inside of a region, on its way to the executor, which knows rank and step.
 
-    turns: of the loops around the node, the innermost first: what the loop is called, and which turn it was, from 0.
+    turns: for the loops around the node, the innermost first: the label of the loop, and the iteration, from 0.
     """
 
     def __init__(self, graph: Graph, index: int, cause: Exception) -> None:
@@ -287,17 +288,17 @@ class RegionFailure(Exception):
 
     @property
     def where(self) -> str:
-        """The turns, for the middle of a message."""
+        """The iterations, for the middle of a message."""
         return "".join(f" in turn {turn} of {loop}" for loop, turn in self.turns)
 
 
 class StoppedByOther(ExecutionError):
-    """Another rank reports the failure; this one only ends."""
+    """Failure that another rank reports; this one only ends."""
 
 
 def missed(rank: int, said: str, other: int, where: str, frames: Frames = ()) -> ExecutionError:
-    """The error of a rank that waits for one that is elsewhere. said: what that rank does and where, then a note a
-    line. frames: of its node."""
+    """Return the error of a rank that waits for one that is elsewhere. said: the rank's action and place, then one note
+    a line. frames: of its node."""
     what, *notes = said.split("\n")
     return ExecutionError(f"rank {rank} {what}, but rank {other} {where}", notes=notes, frames=frames)
 
@@ -307,7 +308,7 @@ def first_line(said: str) -> str:
 
 
 def tell(text: str) -> None:
-    """Print to stderr at once, whatever state the process is in."""
+    """Print to stderr at once, in any state of the process."""
     data = (shown(text.rstrip("\n"), lines=True) + "\n").encode(errors="replace")
     try:
         os.write(2, data)

@@ -1,7 +1,7 @@
-"""This module finds ranks whose processes do not run: stopped by a signal, held by a debugger, or held up before their
-first record.
+"""Search for ranks whose processes do not run: stopped by a signal, held by a debugger, or delayed before their first
+record.
 
-Everything here is read from /proc; elsewhere no rank counts as stopped.
+Everything here is read from /proc; on other systems no rank counts as stopped.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ from mspc.runtime.faults.record import (
     write_members,
 )
 
-# This module is for ranks whose mpirun has ended before them: nobody else would remove the files that Open MPI has
-# made for the job.
+# For ranks whose mpirun has ended before them: nobody else would remove the files that Open MPI has made for the job.
 
 
 _SESSION = re.compile(r"(ompi|prte)\.\S+")
@@ -52,12 +51,12 @@ _SEGMENT = re.compile(r"(?:^|/)sm_segment\.\S+$")
 DAEMONS = ("prted", "orted")
 """Programs of mpirun that run ranks on hosts other than its own."""
 LAST_WORDS = re.compile(rb"rank (\d+) ends (.*): (?:mpirun|prted|orted)\b")
-"""Finds what `orphaned` says in what a rank has printed: the rank, and where it was."""
+"""Pattern of the text of `orphaned` in a rank's output: the rank, and its place."""
 MAPS = "/proc/self/maps"
 
 
 def name_of(pid: int) -> str:
-    """What the program of a process is called; "" where that is not known."""
+    """Return the name of a process's program, or "" if it is unknown."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -66,8 +65,8 @@ def name_of(pid: int) -> str:
 
 
 def orphaned(parent: str, rank: int, place: str) -> str:
-    """The message about a rank whose parent, a program of this name, has ended: mpirun, or its part on another host.
-    Why it has, a rank cannot know."""
+    """Return the message about a rank whose parent, a program of this name, has ended: mpirun, or its part on another
+    host. A rank cannot know the reason."""
     if parent in DAEMONS:
         return f"rank {rank} ends {place}: {parent}, mpirun's part on this host, was killed or has lost mpirun's host"
     return f"rank {rank} ends {place}: mpirun was killed or has lost a host"
@@ -76,7 +75,7 @@ def orphaned(parent: str, rank: int, place: str) -> str:
 def remove_files_of_job(session: str) -> None:
     """Remove the session folder of this rank's mpirun, and the shared memory that this rank has mapped with others.
 
-    All ranks do this at once; what is gone already is no mistake.
+    All ranks do this at once; files that are already gone are no error.
     """
     if _SESSION.fullmatch(os.path.basename(session)):
         shutil.rmtree(session, ignore_errors=True)
@@ -88,7 +87,7 @@ def remove_files_of_job(session: str) -> None:
 
 
 def shared_segments(maps: str = MAPS) -> list[str]:
-    """The files through which this process shares memory with ranks of this host, in Open MPI's names."""
+    """Return the files through which this process shares memory with ranks of this host, by Open MPI's names."""
     try:
         with open(maps, encoding="utf-8", errors="replace") as file:
             mapped = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if line.count("/")}
@@ -97,28 +96,28 @@ def shared_segments(maps: str = MAPS) -> list[str]:
     return sorted(path for path in mapped if _SEGMENT.search(path))
 
 
-# This module finds ranks whose GPUs wait in a collective for one that does not come: who waits, where, and for whom.
+# Finds ranks whose GPUs wait in a collective for a rank that does not come: the waiting rank, its place, and the
+# missing ranks.
 #
-# A GPU leaves a mark before every collective and at the end of every step; nothing else can be seen of a step that is
+# A GPU leaves a mark before every collective and at the end of every step. Nothing else can be seen of a step that is
 # replayed. Everything here works on these marks and on the ranks' graphs.
 
 
 PATIENCE = 60.0
-"""Seconds for which no rank may move before a rank that is waited for counts as missing, and for which one may be
-stopped."""
+"""Seconds without any movement after which an awaited rank counts as missing, and for which a rank may be stopped."""
 ENDED_PATIENCE = 2.5
-"""The same where a rank has ended."""
+"""The same seconds if a rank has ended."""
 
 _INDEX_BITS, _STEP_BITS = 24, 32
 END = (1 << _INDEX_BITS) - 1
-"""In place of a node: the step is over."""
+"""Index that means that the step is over."""
 GRAPHS = 128
-"""Graphs are told apart by their number modulo this."""
+"""Graphs are distinguished by their number modulo this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The place at which a GPU was last seen: graph, step from 1, index of a collective's node or `END`."""
+    """Last known place of a GPU: graph, step from 1, index of a collective's node or `END`."""
 
     graph: int
     step: int
@@ -130,7 +129,7 @@ class Mark:
 
 
 def packed(graph: int, step: int, index: int) -> int:
-    """A mark as one number, not 0; a kernel adds the step, shifted by `STEP_SHIFT`."""
+    """Return a mark as one number, not 0; a kernel adds the step, shifted by `STEP_SHIFT`."""
     return (graph % GRAPHS) << (_INDEX_BITS + _STEP_BITS) | step << _INDEX_BITS | index
 
 
@@ -138,7 +137,7 @@ STEP_SHIFT = _INDEX_BITS
 
 
 def unpacked(word: int) -> Mark | None:
-    """The mark in a number; None for 0: there was none yet."""
+    """Return the mark in a number, or None for 0: there was none yet."""
     if not word:
         return None
     step = word >> _INDEX_BITS & ((1 << _STEP_BITS) - 1)
@@ -147,9 +146,10 @@ def unpacked(word: int) -> Mark | None:
 
 @dataclass(frozen=True, slots=True)
 class WaitingNode:
-    """A node at which a rank's GPU waits for others.
+    """Node at which a rank's GPU waits for others.
 
-    what: for messages. ranks: who must come. kind: only meetings of one kind count against each other.
+    what: its name in messages. ranks: the ranks that must come. kind: only meetings of one kind count against each
+    other.
     """
 
     index: int
@@ -159,13 +159,13 @@ class WaitingNode:
 
 
 Schedule = Callable[[int, int], Sequence[WaitingNode]]
-"""(rank, number of the graph) to the meetings of a step, in their order."""
+"""Function from (rank, number of the graph) to the meetings of a step, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`rank` waits in `mark` at `at` for the ranks `missing`, ascending, which have not come there. circle: because
-    they wait too."""
+    """Finding that `rank` waits in `mark` at `at` for the ranks `missing`, ascending, which have not come there.
+    circle: because they wait too."""
 
     rank: int
     mark: Mark
@@ -175,7 +175,7 @@ class Verdict:
 
 
 def meetings(graph: Graph, rank: int) -> list[WaitingNode]:
-    """The nodes at which the GPU of `rank` meets others."""
+    """Return the nodes at which the GPU of `rank` meets others."""
     found: list[WaitingNode] = []
     for index, node in enumerate(graph.nodes):
         partners = node.op.partners(rank) if isinstance(node.op, Collective) else ()
@@ -185,8 +185,8 @@ def meetings(graph: Graph, rank: int) -> list[WaitingNode]:
 
 
 def find(marks: Mapping[int, Mark | None], schedule: Schedule) -> Verdict | None:
-    """The first rank that waits for one that is not waiting itself; where all wait in a circle, the first of them. None
-    where no rank is waited for."""
+    """Return the first rank that waits for one that is not waiting itself; the first of all if they wait in a circle;
+    None if no rank is awaited."""
     waiting = {rank: found for rank in sorted(marks) if (found := _waits(rank, marks, schedule)) is not None}
     for verdict in waiting.values():
         missing = tuple(m for m in verdict.missing if m not in waiting)
@@ -207,7 +207,7 @@ def _waits(rank: int, marks: Mapping[int, Mark | None], schedule: Schedule) -> V
 
 
 def _came(rank: int, member: int, marks: Mapping[int, Mark | None], kind: Any, schedule: Schedule) -> bool:
-    """Whether `member` has come to the meeting of `kind` where `rank` is."""
+    """Return whether `member` has come to the meeting of `kind` at which `rank` is."""
     other, own = marks.get(member), marks[rank]
     if other is None or own is None or other.graph != own.graph:
         return False
@@ -217,13 +217,13 @@ def _came(rank: int, member: int, marks: Mapping[int, Mark | None], kind: Any, s
 
 
 def _count(mark: Mark, schedule: Sequence[WaitingNode], kind: Any, other: int) -> int:
-    """How often a rank has come to a meeting of `kind` with `other`."""
+    """Return how often a rank has come to a meeting of `kind` with `other`."""
     places = [meeting.index for meeting in schedule if meeting.kind == kind and other in meeting.ranks]
     return (mark.step - 1) * len(places) + sum(index <= mark.index for index in places)
 
 
 class Stalled:
-    """Looks at the ranks' records for a job that does not move."""
+    """Detector of a job that does not move, from the ranks' records."""
 
     def __init__(self, records: Sequence[Any], patience: float) -> None:
         self._records = records
@@ -233,8 +233,8 @@ class Stalled:
         self._said = False
 
     def look(self, now: float) -> bool:
-        """Whether nothing has moved for too long, with work under way on a GPU; once for every standstill. `now` is in
-        seconds."""
+        """Return whether nothing has moved for too long, with work under way on a GPU; True once for every standstill.
+        `now` is in seconds."""
         words = (MARK, NODE, STEP, CALLS, GRAPH, STATE)
         seen = [[record[word] for word in words] for record in self._records]
         if seen != self._seen:
@@ -253,7 +253,7 @@ class Stalled:
 
 
 def shown_ranks(ranks: Sequence[int]) -> str:
-    """ "rank 3", "ranks 0-3" or "ranks 0, 2"."""
+    """Return "rank 3", "ranks 0-3" or "ranks 0, 2"."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
@@ -262,7 +262,7 @@ def shown_ranks(ranks: Sequence[int]) -> str:
 
 
 def behind(verdict: Verdict, member: int, mark: Mark | None, record: Any, schedule: Schedule) -> str:
-    """The reason why a rank is missing, as the end of "rank 0, which ..."."""
+    """Return the reason why a rank is missing, as the end of "rank 0, which ..."."""
     wanted = verdict.mark
     if record[STATE] == ENDED:
         return "has ended"
@@ -281,18 +281,18 @@ def behind(verdict: Verdict, member: int, mark: Mark | None, record: Any, schedu
 
 
 CERTAIN_AFTER = 1.5
-"""Seconds for which ranks must have been seen to wait in vain."""
+"""Seconds for which ranks must have been seen waiting in vain."""
 
 OWN_PAUSE = 1.0
-"""Seconds between two looks after which whoever looks has been stopped itself, and knows nothing of that time."""
+"""Seconds between two looks after which the observer itself must have been stopped, and knows nothing of that time."""
 
 
 class Waiting:
-    """Entered while a rank waits for others; one object for all calls of one kind.
+    """Context of a rank that waits for others; one object for all calls of one kind.
 
     Args:
-        own: the rank's record. ranks: whom it waits for. meeting: what for, as in the record. counted: what its calls
-        count as, see `record.identity`.
+        own: the rank's record. ranks: the ranks it waits for. meeting: as in the record. counted: the identities that
+        its calls count, see `record.identity`.
     """
 
     def __init__(self, own: Any, ranks: tuple[int, ...], meeting: int, counted: Iterable[int]) -> None:
@@ -320,19 +320,19 @@ class Waiting:
 
 
 def in_group(own: Any, ranks: tuple[int, ...], channel: int) -> Waiting:
-    """A rank's waiting in a collective: all of `ranks` call the same ones in the same order."""
+    """Return the context of a rank in a collective: all of `ranks` call the same ones in the same order."""
     group = group_of(channel, ranks)
     return Waiting(own, ranks, group, (group,))
 
 
 def for_messages(own: Any, rank: int, to: tuple[int, ...], of: tuple[int, ...], channel: int) -> Waiting:
-    """The waiting of `rank` for one message to each of `to` and one from each of `of` to be over."""
+    """Return the context in which `rank` waits for one message to each of `to` and one from each of `of` to be over."""
     counted = [sent(channel, rank, target) for target in to] + [received(channel, source, rank) for source in of]
     return Waiting(own, tuple(dict.fromkeys([*of, *to])), messages_of(channel), counted)
 
 
 def blockers(rank: int, records: Sequence[Any]) -> list[int]:
-    """The ranks that have not come yet to where `rank` waits for them."""
+    """Return the ranks that have not come yet to the meeting in which `rank` waits for them."""
     own = records[rank]
     meeting = own[MEETING]
     others = [member for member in members(own) if member != rank]
@@ -351,10 +351,10 @@ def blockers(rank: int, records: Sequence[Any]) -> list[int]:
 
 
 class Start:
-    """Measures how long a rank has waited in a collective that every rank of this host has begun.
+    """Timer of a wait in a collective that every rank of this host has begun.
 
-    Before the first step no data travels, so that nothing but a broken connection holds up such a collective. Ranks of
-    other hosts have no record here; they leave MPI's start at the same time.
+    Before the first step no data travels, so that only a broken connection can delay such a collective. Ranks of other
+    hosts have no record here; they leave MPI's start at the same time.
     """
 
     def __init__(self, rank: int, records: Sequence[Any]) -> None:
@@ -376,10 +376,10 @@ class Start:
 
 
 class DeadlockDetector:
-    """Looks for ranks that wait and can never continue: for one that has ended, or for one another.
+    """Detector of ranks that wait and can never continue: for one that has ended, or for one another.
 
-    A rank is waited for in vain only where it has not begun the call that it is waited for in, so that one that stands
-    still for a while in a call that others have left holds up nobody.
+    A rank counts as awaited in vain only if it has not begun the awaited call. A rank that pauses for a while in a call
+    that others have left delays nobody.
     """
 
     def __init__(self, records: Sequence[Any]) -> None:
@@ -388,7 +388,7 @@ class DeadlockDetector:
         self._last = 0.0
 
     def look(self, now: float, stopped: Collection[int] = ()) -> tuple[int, int] | None:
-        """(rank, the rank it waits for in vain) once it is certain, else None.
+        """Return (rank, the rank it waits for in vain) once it is certain, else None.
 
         Args:
             now: in seconds. stopped: ranks whose processes do not run, of which nothing is known.
@@ -417,7 +417,7 @@ class DeadlockDetector:
         return before if before is not None and before[0] == calls else (calls, now)
 
     def _in_vain(self, waiting: dict[int, list[int]]) -> list[int]:
-        """Of the ranks that wait for others those that can never continue, ascending."""
+        """Return those of the waiting ranks that can never continue, ascending."""
         found = set(waiting)
         while True:
             left = {
@@ -437,7 +437,7 @@ STOPPED, TRACED = "T", "t"
 
 
 def state_of(pid: int) -> str:
-    """A process's state as the letter that Linux has for it; "" for one that is not there."""
+    """Return a process's state as Linux's letter for it, or "" if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0].decode()
@@ -446,7 +446,7 @@ def state_of(pid: int) -> str:
 
 
 class Stopped:
-    """Which ranks are stopped, and since when.
+    """Detector of stopped ranks and of the time since when they are.
 
     Args:
         records: of all ranks. siblings: processes of ranks that may not have a record yet, by rank.
@@ -462,7 +462,7 @@ class Stopped:
         self._asked = self._last = 0.0
 
     def look(self, now: float) -> dict[int, float]:
-        """Seconds for which each rank has been seen stopped. A rank whose record changes is not looked at."""
+        """Return the seconds for which each rank has been seen stopped. A rank whose record changes is not examined."""
         if not self._last or now - self._last > OWN_PAUSE:
             self._since.clear()
             self._asked = now
@@ -476,21 +476,23 @@ class Stopped:
         return {rank: now - since for rank, since in self._since.items()}
 
     def to_name(self, seconds: Mapping[int, float]) -> list[int]:
-        """The ranks of a look that have been stopped for long enough to be named, each once per stop."""
+        """Return the ranks of a look that have been stopped for long enough to be named, each once per stop."""
         found = [rank for rank, for_seconds in seconds.items() if for_seconds >= NAMED and rank not in self._named]
         self._named.update(found)
         return found
 
     def pid(self, rank: int) -> int:
-        """The process of a rank, 0 where it is not known."""
+        """Return the process of a rank, or 0 if it is unknown."""
         return self._records[rank][PID] or self._early.get(rank, 0)
 
     def complete(self) -> None:
-        """All ranks have come up: those without a record here are on other hosts, so none of them is looked for."""
+        """Note that all ranks have come up: those without a record here are on other hosts, so none of them is searched
+        for."""
         self._siblings = None
 
     def _ask(self, now: float) -> None:
-        """Ask once in a while for the processes of ranks that have no record yet; it means to look at all processes."""
+        """Request once in a while the processes of ranks that have no record yet, which needs a look at all
+        processes."""
         if self._siblings is None or now - self._asked <= ASKED_EVERY:
             return
         self._asked = now
@@ -504,26 +506,25 @@ class Stopped:
         return state_of(pid) if pid and not moved else ""
 
 
-# This module finds ranks that others wait for and that do nothing: asleep, blocked on something outside of the job, or
-# dead-locked.
+# Finds ranks that others wait for and that do nothing: asleep, blocked on something outside of the job, or deadlocked.
 #
-# A rank works while its process or one below it uses a core or moves data, however long it computes; else it is idle.
-# Everything here is read from /proc; elsewhere no rank counts as idle.
+# A rank works while its process or one of its children uses a core or moves data, however long it computes; else it is
+# idle. Everything here is read from /proc; on other systems no rank counts as idle.
 
 
 IDLE_NAMED = 6.0
 """Seconds after which an idle rank is named."""
 EVERY = 1.0
-"""Seconds between two looks at what processes do."""
+"""Seconds between two looks at the processes."""
 BUSY = 0.03
-"""Seconds of a core between two such looks that are work; the thread that watches takes less."""
+"""Seconds of a core between two such looks that count as work; the thread that watches takes less."""
 WORKING = ("R", "D")
 """States of a process that wants a core, which others may hold, or waits for a disk."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """`rank` waits for `idle`, which has done nothing for `seconds`."""
+    """Wait of `rank` for `idle`, which has done nothing for `seconds`."""
 
     rank: int
     idle: int
@@ -539,7 +540,7 @@ class _Seen:
 
 
 class Idle:
-    """Looks for ranks that are waited for and idle. records: of all ranks."""
+    """Detector of awaited ranks that are idle. records: of all ranks."""
 
     def __init__(self, records: Sequence[Any]) -> None:
         self._records = records
@@ -549,7 +550,7 @@ class Idle:
         self._found: list[Wait] = []
 
     def look(self, now: float, stopped: Collection[int] = ()) -> list[Wait]:
-        """Who waits for whom, one for every idle rank. now: in seconds. stopped: ranks that are looked at elsewhere."""
+        """Return a wait for every idle rank. now: in seconds. stopped: ranks that are handled elsewhere."""
         if now - self._last > OWN_PAUSE + EVERY:
             self._seen.clear()
         self._last = now
@@ -563,14 +564,14 @@ class Idle:
         return self._found
 
     def to_name(self, waits: Sequence[Wait]) -> list[Wait]:
-        """Those for long enough to be named, each once while it lasts."""
+        """Return the waits that are long enough to be named, each once while it lasts."""
         found = [wait for wait in waits if wait.seconds >= IDLE_NAMED and wait.idle not in self._named]
         self._named.update(wait.idle for wait in found)
         self._named -= {wait.idle for wait in waits if wait.seconds < IDLE_NAMED}
         return found
 
     def _waited_for(self, stopped: Collection[int]) -> Mapping[int, int]:
-        """The first rank that waits for each rank which runs and does not wait itself."""
+        """Return the first rank that waits for each rank which runs and does not wait itself."""
         found: dict[int, int] = {}
         for rank, record in enumerate(self._records):
             if rank in stopped or record[STATE] != RUNNING or not record[WAITS]:
@@ -594,7 +595,8 @@ class Idle:
 
 
 def work_of(pid: int) -> tuple[float, int]:
-    """Seconds of cores that a process and those below it have used, and bytes that they have read and written."""
+    """Return the seconds of cores that a process and its descendants have used, and the bytes that they have read and
+    written."""
     core, moved = 0.0, 0
     waiting = [pid]
     while waiting:
@@ -614,7 +616,7 @@ def work_of(pid: int) -> tuple[float, int]:
 
 
 class Watching(Protocol):
-    """The part of this rank's `Watch` that is used here."""
+    """Part of this rank's `JobWatch` that is used here."""
 
     rank: int
     size: int
@@ -627,7 +629,7 @@ class Watching(Protocol):
 
 
 def judge_stopped(watch: Watching, stopped: Stopped, halted: Mapping[int, float]) -> None:
-    """Name ranks that are stopped, and end the job for one that is for too long; the first rank that runs does.
+    """Name ranks that are stopped, and end the job if one is for too long. Only the first rank that runs does this.
     halted: seconds by rank."""
     to_name = stopped.to_name(halted)
     running = [r for r in range(watch.size) if r not in halted and watch.record(r)[STATE] in (RUNNING, ENDED)]
@@ -646,8 +648,8 @@ def judge_stopped(watch: Watching, stopped: Stopped, halted: Mapping[int, float]
 
 
 def judge_idle(watch: Watching, idle: Idle, waits: Sequence[Wait]) -> None:
-    """Name ranks that are waited for and do nothing, and end the job for one that does not for too long; the rank that
-    waits for it does."""
+    """Name awaited ranks that do nothing, and end the job if one does nothing for too long. The rank that waits for it
+    does this."""
     own = [wait for wait in waits if wait.rank == watch.rank]
     for wait in idle.to_name(own):
         tell(f"note: {_waits_for(watch, wait)}; the job ends after {watch.patience:g} s (mspc run --timeout SECONDS "
@@ -660,7 +662,7 @@ def judge_idle(watch: Watching, idle: Idle, waits: Sequence[Wait]) -> None:
 
 
 def judge_start(watch: Watching, seconds: float) -> None:
-    """End the job if its ranks have come up and do not reach each other. seconds: for which nothing has moved."""
+    """End the job if its ranks have come up and do not reach each other. seconds: time without any movement."""
     if seconds < watch.patience:
         return
     here = sum(bool(watch.record(rank)[PID]) for rank in range(watch.size))

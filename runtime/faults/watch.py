@@ -1,9 +1,8 @@
-"""The watch looks after the ranks of a job on one host, so that one that dies or stops ends the job with a message.
+"""The watch monitors the ranks of a job on one host, so that a rank that dies or stops ends the job with a message.
 
-All ranks map one small file. Each writes there where it is: its process, its step, its node, and whom it
-waits for.
-A thread of every rank waits for the others' processes to end and looks through the file a few times a
-second; MPI itself would let the remaining ranks wait for ever, or end them without a word about the network.
+All ranks map one small file. Each writes its position there: its process, its step, its node, and the ranks it waits
+for. A thread of every rank waits for the others' processes to end and reads the file a few times a second. MPI itself
+would let the remaining ranks wait for ever, or end them without a message about the network.
 """
 
 from __future__ import annotations
@@ -68,25 +67,25 @@ from mspc.runtime.faults.stopped import (
 )
 
 BEFORE = "before its first step"
-"""Where a rank is that has not begun to run a graph."""
+"""Place of a rank that has not begun to run a graph."""
 
 TICK = 0.25
 """Seconds between two looks at the other ranks."""
 
 Describe = Callable[[int, int, int], ExecutionError]
-"""(rank, number of the graph, node index) to an error whose message is `at NODE` and whose frames are
-the node's."""
+"""Function from (rank, number of the graph, node index) to an error whose message is `at NODE` and whose frames are the
+node's."""
 
 
 class JobWatch:
-    """This rank's entry in the job's file, and the thread that looks at the others'.
+    """Record of this rank in the job's file, and the thread that reads the others'.
 
     Args:
         rank, size: of the job. name: the job's own name, the same on all its ranks. siblings: processes of this host's
-        ranks, by rank, for those that have no entry yet.
+        ranks, by rank, for those that have no record yet.
 
-    describe, graph_of: (rank, number of the graph[, node index]) to where a rank is, and to its graph.
-    marks: reads where this rank's GPU is, see `runtime.stalled.packed`. patience: in seconds, see there too.
+    describe, graph_of: (rank, number of the graph[, node index]) to the place of a rank, and to its graph.
+    marks: reads the mark of this rank's GPU, see `stopped.packed`. patience: in seconds, see there too.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class JobWatch:
         self.marks: Callable[[], int] | None = None
         self.patience = PATIENCE
         self.session_folder = ""
-        """What mpirun keeps while the job runs, for the rank to remove where mpirun cannot."""
+        """Folder of mpirun for the duration of the job, which the rank removes if mpirun cannot."""
         self._file = JobFile(name, 8 * WORDS * (size + 1))
         self._words = memoryview(self._file.memory).cast("q")
         self._own = self.record(rank)
@@ -118,54 +117,56 @@ class JobWatch:
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     def record(self, rank: int) -> Any:
-        """A rank's entry, see `runtime.faults.record`."""
+        """Return a rank's record, see `runtime.faults.record`."""
         return self._words[WORDS * (rank + 1) : WORDS * (rank + 2)]
 
     def start(self) -> None:
         """Begin to watch, before the others have come up.
-        To be called from the main thread, which is where Python takes signals."""
+
+        Must be called from the main thread, in which Python handles signals.
+        """
         self._thread.start()
-        # Python's own handlers run between two lines of the main thread, which may never come while it
-        # waits in MPI; the wake-up pipe is written at once.
+        # Python's own handlers run between two lines of the main thread, which may never come while it waits in MPI;
+        # the wake-up pipe is written at once.
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda *_: None)
 
     def ready(self) -> None:
-        """Every rank has made its entry: the file needs no name from now on."""
+        """Note that every rank has made its record: the file needs no name from now on."""
         self._is_ready = True
         self._halted.complete()
         self._file.remove()
 
     def graph(self, number: int, step: int) -> None:
-        """This rank begins a step of its graph `number`."""
+        """Note that this rank begins a step of its graph `number`."""
         self._own[GRAPH] = number
         self._own[STEP] = step
         self._own[LOOPS] = 0
 
     def in_group(self, ranks: tuple[int, ...], channel: int) -> Waiting:
-        """A context in which this rank is in a collective; see `waiting.in_group`."""
+        """Return a context in which this rank is in a collective; see `stopped.in_group`."""
         found = self._waits.get((ranks, channel))
         if found is None:
             found = self._waits[ranks, channel] = in_group(self._own, ranks, channel)
         return found
 
     def for_messages(self, to: tuple[int, ...], of: tuple[int, ...], channel: int) -> Waiting:
-        """A context in which this rank waits for messages; see `waiting.for_messages`."""
+        """Return a context in which this rank waits for messages; see `stopped.for_messages`."""
         found = self._waits.get((to, of, channel))
         if found is None:
             found = self._waits[to, of, channel] = for_messages(self._own, self.rank, to, of, channel)
         return found
 
     def say(self, text: str) -> None:
-        """What this rank is about to do with the others outside of a graph; "" for nothing any more."""
+        """Announce this rank's next meeting with the others outside of a graph; "" if there is none any more."""
         write_text(self._own, text)
 
     def said(self, rank: int) -> str:
-        """The last text that a rank has left."""
+        """Return the last text that a rank has written."""
         return read_text(self.record(rank))
 
     def end(self) -> None:
-        """This rank has finished its work and waits for the others to finish theirs."""
+        """Note that this rank has finished its work and waits for the others to finish theirs."""
         self._own[NODE] = -1
         self._own[STATE] = ENDED
 
@@ -180,8 +181,8 @@ class JobWatch:
     # --------------------------------------------------------------------------------------------
 
     def fail(self, text: str, status: int, quiet: bool = False) -> NoReturn:
-        """End the job because of this rank: print `text` unless another rank was first (`quiet`: another
-        rank will be), and end the process without MPI's farewell, which would wait for the others."""
+        """End the job because of this rank: print `text` unless another rank was first (`quiet`: another rank will be),
+        and end the process without MPI's finalization, which would wait for the others."""
         self._own[STATE] = FAILED
         sys.stdout.flush()
         if quiet:
@@ -198,7 +199,7 @@ class JobWatch:
         os._exit(status)
 
     def _claim(self) -> bool:
-        """Whether this rank is the one that prints the job's message."""
+        """Return whether this rank is the one that prints the job's message."""
         try:
             fcntl.lockf(self._file.descriptor, fcntl.LOCK_EX)
         except OSError:
@@ -209,7 +210,7 @@ class JobWatch:
         return first
 
     def place(self, rank: int) -> ExecutionError:
-        """Where `rank` is, as an error that names node and source line."""
+        """Return the place of `rank`, as an error that names node and source line."""
         record = self.record(rank)
         step, node, graph = record[STEP], record[NODE], record[GRAPH]
         mark = unpacked(record[MARK])
@@ -219,7 +220,7 @@ class JobWatch:
             return ExecutionError(f"after step {step}" if step > 0 else BEFORE)
         try:
             error = self.describe(rank, graph, node)
-        except Exception:  # the place is a courtesy; the message must come out whatever happens
+        except Exception:  # the place is optional; the message must come out in any case
             return ExecutionError(f"in step {step}, node {node}")
         turns = shown_turns(record) if record[NODE] == node else ""
         return ExecutionError(f"in step {step}, {error.message}{turns}", frames=error.frames)
@@ -304,7 +305,7 @@ class JobWatch:
         self.fail(error.render(), 1)
 
     def _judge(self, records: list[Any]) -> None:
-        """Nothing moves: end the job if a GPU waits for a rank that has not come."""
+        """End the job, in which nothing moves, if a GPU waits for a rank that has not come."""
         schedules: dict[tuple[int, int], list[WaitingNode]] = {}
 
         def schedule(rank: int, graph: int) -> list[WaitingNode]:
@@ -313,7 +314,7 @@ class JobWatch:
             if (rank, graph) not in schedules:
                 try:
                     schedules[rank, graph] = meetings(self.graph_of(rank, graph), rank)
-                except Exception:  # of another rank, whose graph cannot be had here; most graphs are alike
+                except Exception:  # of another rank, whose graph is not available here; most graphs are alike
                     schedules[rank, graph] = meetings(self.graph_of(self.rank, graph), self.rank)
             return schedules[rank, graph]
 
@@ -351,7 +352,7 @@ class JobWatch:
             self._leave(128 + signal.SIGINT)
 
     def _orphaned(self) -> NoReturn:
-        """What started this rank is gone, so that nobody would end the job or tidy up behind it."""
+        """End the job after the parent process has ended: nobody else would end it or remove its files."""
         remove_files_of_job(self.session_folder)
         self.fail(ExecutionError(orphaned(self._parent_name, self.rank, self.place(self.rank).message)).render(), 1)
 

@@ -25,15 +25,15 @@ from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.region_memory import device_bytes_inside
 from mspc.runtime.regions.ways import too_long
 
-# Loops of which the GPU decides that they end too early: after the time that they may take, or because the host waits
-# no longer. What they leave is no result, and the updates behind them change nothing.
+# Loops that the GPU ends early: after their time limit, or because the host no longer waits. They leave no valid
+# result, and the updates after them change nothing.
 
 
 class EndedLoops:
-    """Of one step.
+    """State of ended loops of one step.
 
-    array: Int64 of two elements on the GPU: number of the loop that took too long, from 1, and how many turns it had;
-        0: none, -1: all loops are to end.
+    array: Int64 of two elements on the GPU: number of the loop that took too long, from 1, and its number of
+    iterations; 0: none, -1: all loops are to end.
     are_limited: whether a loop may take too long. slots: steps that are under way, see `executor`.
 
     Args:
@@ -47,12 +47,12 @@ class EndedLoops:
         self._loops: list[tuple[Node, bool]] = []
         self.are_limited = False
         self._left: tuple[Any, Any] | None = None
-        """The number that the GPU was sent to leave all loops, and the event behind it."""
+        """The number that the GPU was sent to leave all loops, and the event after it."""
         self._clear()
         device.ended_loops.add(self)
 
     def number_of(self, node: Node, has_condition: bool, limited: bool) -> int:
-        """The number of another loop that the GPU decides on."""
+        """Return the number of another loop that the GPU decides on."""
         self._loops.append((node, has_condition))
         self.are_limited = self.are_limited or limited
         return len(self._loops)
@@ -63,8 +63,7 @@ class EndedLoops:
         return bool(self._loops)
 
     def tell(self, told: Any) -> None:
-        """Return a launch that copies the array to the host, if a loop may take too long: else `told` is not
-        written."""
+        """Copy the array to the host on the current stream, if a loop may take too long; else `told` is not written."""
         if self.are_limited:
             self._device.receive(self.array, told)
 
@@ -73,7 +72,7 @@ class EndedLoops:
         return self.are_limited and bool(told[0])
 
     def error(self, told: Any) -> tuple[ExecutionError, Node]:
-        """Return the error of a loop that took too long, and its node. told: the contents of the array."""
+        """Return the error of a loop that took too long, and its node. told: contents of the array."""
         node, has_condition = self._loops[int(told[0]) - 1]
         return too_long(self._limit, int(told[1]), has_condition), node
 
@@ -114,7 +113,7 @@ class EndedLoops:
     def _send_leave(self) -> None:
         if self._left is not None:
             return
-        # Of the host's pinned memory, which a copy beside the running graph takes.
+        # Pinned memory of the host, for a copy beside the running graph.
         number = self._device.pinned((2,), "int64")
         number[:] = -1, 0
         with self._device.stream("copy"):
@@ -146,9 +145,9 @@ class EndedLoops:
 
 @dataclass(frozen=True)
 class RegionContext:
-    """The environment of a node that runs graphs.
+    """Environment of a node that runs graphs.
 
-    device: see `GpuDevice`; its `step` is the number that tells apart draws here. key: mixed of the step and the
+    device: see `GpuDevice`; its `step` is the number that distinguishes draws here. key: mixed of the step and the
     iterations of the `depth` loops around; without any it is the step's number. calls: numbers of nodes around that
     share their graphs. launches: makes the launch of a node that runs graphs, see `regions.region_launch`. host: a
     communicator of arrays on the host. ended: of the loops that the GPU decides on. loop_limit: seconds that a loop
@@ -172,8 +171,8 @@ class RegionContext:
     )
 
     def plan(self, graph: Graph, first: int = 0, carried: int = 0, outside: bool = False) -> MemoryPlan:
-        """Return the plan of a graph, with its first results in the places of so many parameters from `first` on;
-        `outside`: there are places for its results."""
+        """Return the plan of a graph, with its first results in the places of `carried` parameters from `first` on.
+        outside: there are places for its results."""
         key = graph, first, carried, outside
         if key not in self.plans:
             replaced = dict(zip(graph.parameters[first : first + carried], graph.results, strict=False))
@@ -186,12 +185,12 @@ class RegionContext:
         return self._inside(key, self.depth + 1, self.calls)
 
     def in_call(self, number: int) -> tuple[RegionContext, list[Launch]]:
-        """Return the environment of a node's regions that draw other numbers than others which run them; and the launch
-        to run."""
+        """Return the environment of a node's regions that draw other numbers than other nodes which run them, and the
+        launch to run."""
         return self._inside(self.key, self.depth, (*self.calls, number))
 
     def in_micro_batch(self, number: int) -> tuple[RegionContext, list[Launch]]:
-        """As `in_turns`, of the turn that a stage's work on a micro-batch is."""
+        """Return the same as `in_turns`, for a stage's work on a micro-batch as one iteration."""
         key = self.device.zeros((1,), "int64")
         kernel = self.device.kernel(_calls_source([-number]), "number_of_calls")
         inside, mixes = self.in_turns(key)
@@ -216,7 +215,7 @@ def _calls_source(calls: Sequence[int]) -> str:
 
 
 class _Drawing:
-    """A device with draws that depend on another number than that of the step."""
+    """Device with draws that depend on another number than that of the step."""
 
     def __init__(self, device: Any, step: Array) -> None:
         self._device = device
@@ -227,7 +226,7 @@ class _Drawing:
 
 
 class _Named:
-    """The launch of a node; errors it raises carry the node, for the message."""
+    """Launch of a node; errors it raises carry the node, for the message."""
 
     def __init__(self, node: Node, launch: Launch) -> None:
         self._node, self._launch = node, launch
@@ -243,9 +242,9 @@ class _Named:
 
 
 class BoundRegion:
-    """A region with parameters in `given`: its launches, and the arrays of its results afterwards.
+    """Region with parameters in `given`: its launches, and the arrays of its results afterwards.
 
-    first, carried: see `Around.plan`. out: wanted places of results; those that a node makes are put there.
+    first, carried: see `RegionContext.plan`. out: wanted places of results; results that a node makes are put there.
     """
 
     def __init__(
@@ -280,7 +279,7 @@ def _dense(device: Any, held: Held) -> Held:
 
 
 class Told:
-    """A scalar of the GPU that the host reads: `fetch` is a launch, `wait` returns the number after it."""
+    """Scalar of the GPU that the host reads: `fetch` is a launch, `wait` returns the number after it."""
 
     def __init__(self, device: Any, array: Array) -> None:
         self._device, self._array = device, array
@@ -297,7 +296,7 @@ class Told:
 def taken(
     device: Any, results: Sequence[Held], places: Sequence[Held], goes_on: bool = False
 ) -> list[Launch]:  # fmt: skip
-    """Return launches that put a region's results in these places, one of which a result may show. goes_on: the region
+    """Return launches that put a region's results in these places; a result may alias one of them. goes_on: the region
     runs again while they are needed, and refills its stacks."""
     first: list[Launch] = []
     then: list[Launch] = []
@@ -321,7 +320,7 @@ def _refill(device: Any, place: list[Held], entries: list[Held], copies: bool) -
 
 
 def own_copy(device: Any, value: Held, spare: Held) -> Held:
-    """Return a copy of an array, in the array `spare` if that is one, or of all entries of a stack."""
+    """Return a copy of an array, in the array `spare` if given, or of all entries of a stack."""
     if isinstance(value, list):
         spares = spare if isinstance(spare, list) else []
         return [own_copy(device, entry, spares[i] if i < len(spares) else None) for i, entry in enumerate(value)]
@@ -332,6 +331,6 @@ def own_copy(device: Any, value: Held, spare: Held) -> Held:
 
 
 def overlap(one: Array, other: Array) -> bool:
-    """Whether two arrays of the GPU share memory."""
+    """Return whether two arrays of the GPU share memory."""
     first, second = address(one), address(other)
     return bool(one.nbytes and other.nbytes) and first < second + other.nbytes and second < first + one.nbytes

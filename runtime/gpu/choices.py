@@ -1,11 +1,11 @@
-"""Find the fastest of several ways to compute the same by timing them. All ranks take the same one, and choices
-stay on disk for the next start.
+"""Choice of the fastest of several ways to compute the same, by timing. All ranks take the same one, and choices stay
+on disk for the next start.
 
 A GPU at work is at its limit of power, and the time of a matmul there depends on its operands: with zeros, of which
 memory is full at a start, it takes a tenth less than with a network's numbers, and some algorithms gain more by them
-than others. So memory gets numbers before ways are timed. Of ways within `ALIKE` of the fastest the first is taken,
-which cuBLASLt expects to be the best: they change places from one start to the next, and one that is faster for a
-moment may take more power. On an H200 the twelve products of a transformer's layer took 515 us in all by the best of
+than others. So memory is filled with numbers before ways are timed. Of ways within `ALIKE` of the fastest the first is
+taken, which cuBLASLt expects to be the best: their order changes from one start to the next, and one that is faster for
+a moment may take more power. On an H200 the twelve matmuls of a transformer's layer took 515 us in all by the best of
 their algorithms if each ran for long, 527 to 539 by those that short runs on zeros had chosen, and 518 by these.
 """
 
@@ -27,21 +27,21 @@ from mspc.ir.files.atomic_writing import cache_folder, make_cache_folder, read_o
 from mspc.ops.cuda.text import NANOSECONDS
 from mspc.ops.device import Array, Launch
 
-# Choices between ways to compute the same, kept on disk for the next start on the same kind of machine.
+# Choices between ways to compute the same, stored on disk for the next start on the same kind of machine.
 #
-# A file's name is made of the machine and of the libraries' versions. It is JSON: numbers of choices, and lists of
-# pairs of numbers, by digests of what they are for. What is damaged counts as empty, and what cannot be written is
-# not kept.
+# A file's name is derived from the machine and the libraries' versions. It is JSON: numbers of choices, and lists of
+# pairs of numbers, by digests of their keys. Damaged files count as empty, and choices that cannot be written are
+# dropped.
 
 
 Key = tuple[Any, ...]
 Pairs = tuple[tuple[int, int], ...]
 MOST = 20_000
-"""Entries of a file; of more the oldest go."""
+"""Most entries of a file; if there are more, the oldest are removed."""
 
 
 class KeptChoices:
-    """The contents of one file; path: None if nothing is stored."""
+    """Contents of one file. path: None if nothing is stored."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class KeptChoices:
         self._new: dict[str, Any] = {}
 
     def get(self, key: Key, count: int) -> int | None:
-        """The choice among `count` that an earlier start has made."""
+        """Return the choice among `count` of an earlier start, or None."""
         found = self._known.get(_digest(key))
         return found if isinstance(found, int) and 0 <= found < count else None
 
@@ -57,7 +57,7 @@ class KeptChoices:
         self._new[_digest(key)] = choice
 
     def pairs(self, key: Key) -> Pairs | None:
-        """Pairs of numbers, of 0 or more, that an earlier start has put under this key."""
+        """Return the pairs of numbers, of 0 or more, that an earlier start has stored under this key, or None."""
         found = self._known.get(_digest(key))
         return tuple((first, second) for first, second in found) if _are_pairs(found) else None
 
@@ -80,7 +80,7 @@ class KeptChoices:
 
 
 def file_of(machine: Sequence[str]) -> Path | None:
-    """Return the file of choices for a machine, which these words identify."""
+    """Return the file of choices for the machine identified by these words, or None if there is no cache folder."""
     folder = cache_folder("choices")
     return None if folder is None else folder / f"{_digest(tuple(machine))}.json"
 
@@ -107,14 +107,14 @@ def _are_pairs(found: Any) -> bool:
 
 _WARM, _TIMED = 2, 5
 _ENOUGH, _MOST = 0.0005, 40
-"""Seconds that launches are timed for, where so many of them are enough for that."""
+"""Seconds for which launches are timed, and the most launches for that."""
 ALIKE = 0.02
-"""By how much of the least time a way may be slower than another and is as good."""
+"""Share of the least time by which a slower way still counts as equally good."""
 _LONGEST_PAUSE = 0.01
-"""Seconds."""
+"""In seconds."""
 _PACK, _THREADS, _WAVES = 16, 256, 8
-"""Of the kernel that gives memory numbers: bytes that a thread writes at once, threads of a block, and blocks for every
-multiprocessor."""
+"""Constants of the kernel that fills memory with numbers: bytes that a thread writes at once, threads of a block, and
+blocks for every multiprocessor."""
 _PAUSE = NANOSECONDS + r"""
 extern "C" __global__ void pause(const long long length) {
     const long long begun = nanoseconds();
@@ -137,7 +137,7 @@ extern "C" __global__ void numbers(Pack<unsigned int, 4>* target, const unsigned
 }
 """
 _HOLDING = 1024
-"""Threads of a block that holds a multiprocessor: with them no product's block fits beside it."""
+"""Threads of a block that occupies a multiprocessor: with them no matmul's block fits beside it."""
 _HOLD = r"""
 extern "C" __global__ void hold(volatile unsigned int* held) {
     if (threadIdx.x == 0) atomicAdd((unsigned int*)held, 1u);
@@ -157,7 +157,7 @@ extern "C" __global__ void free_holders(volatile unsigned int* held) {
 
 
 class Choices:
-    """Choices of one device by kind of work. kept: those of earlier starts."""
+    """Choices of one device by kind of work. kept: choices of earlier starts."""
 
     def __init__(self, device: Any, kept: KeptChoices) -> None:
         self._device = device
@@ -172,12 +172,12 @@ class Choices:
         return key in self._found
 
     def __getitem__(self, key: Key) -> int:
-        """Which of the ways was chosen."""
+        """Return the number of the chosen way."""
         return self._found[key]
 
     def choose(self, key: Key, count: int, seconds: Callable[[int], float]) -> None:
         """Take one of `count` ways. seconds: returns the time of one, infinite if it is impossible; it is not called
-        for a choice that an earlier start has made, nor if there is one way alone."""
+        for a choice of an earlier start, nor if there is only one way."""
         self._counts[key] = count
         known = 0 if count == 1 else self.kept.get(key, count)
         if known is None:
@@ -234,7 +234,7 @@ class Choices:
 
     @contextlib.contextmanager
     def beside(self, blocks: int) -> Generator[None]:
-        """Leave so many multiprocessors to others in this context."""
+        """Leave `blocks` multiprocessors to others in this context."""
         before, self._taken = self._taken, blocks
         try:
             yield
@@ -243,7 +243,7 @@ class Choices:
 
     @property
     def multiprocessors(self) -> int:
-        """Those that a product made now may fill; 0: all."""
+        """Multiprocessors that a matmul made now may fill; 0: all."""
         return max(1, self._device.multiprocessors - self._taken) if self._taken else 0
 
     def seconds(self, launch: Launch) -> float:

@@ -1,7 +1,7 @@
-"""cuDNN's convolutions and their gradients on arrays with addresses that do not change, in any order of
-their dimensions; and, for depthwise convolutions, mspc's own.
+"""cuDNN's convolutions and their gradients on arrays with addresses that do not change, in any order of their
+dimensions; and, for depthwise convolutions, mspc's own.
 
-A graph of cuDNN's is built for every distinct set of shapes, strides and settings and kept by `Convolutions`; of the
+A graph of cuDNN's is built for every distinct set of shapes, strides and settings and cached in `Convolutions`. Of the
 kernels that cuDNN proposes for it the fastest is taken, by one trial of each on a machine. A launch must have run once
 before it is captured: cuDNN loads its kernels then.
 """
@@ -24,7 +24,7 @@ from mspc.runtime.workspaces import CONVOLUTION
 CANDIDATES = 6
 """Kernels that are tried for a new shape."""
 _ALIGNMENT = 16
-"""Bytes; cuDNN's kernels load so many at once."""
+"""Bytes that cuDNN's kernels load at once."""
 _MOST_FOLDED = 64
 """Channels up to which the places within a stride become channels."""
 _APART = 256
@@ -36,8 +36,8 @@ Operands = dict[str, Array]
 
 @dataclass(frozen=True)
 class _Plans:
-    """A graph, its tensors by name, the kernels that can run it: (index, bytes of workspace), and which of them are
-    built."""
+    """Graph, its tensors by name, the kernels that can run it: (index, bytes of workspace), and the indices of those
+    that are built."""
 
     graph: Any
     tensors: dict[str, Any]
@@ -45,7 +45,7 @@ class _Plans:
     built: set[int]
 
     def ready(self, index: int) -> None:
-        """Build a kernel that an earlier start has tried, when it is asked for."""
+        """Build a kernel that an earlier start has tried, at its first use."""
         if index not in self.built:
             self.graph.build_plan_at_index(index)
             self.built.add(index)
@@ -54,7 +54,7 @@ class _Plans:
 class Convolutions:
     """Convolutions on one device.
 
-    refused: why cuDNN does not take some kind of convolution.
+    refused: the reasons why cuDNN does not take some kinds of convolution.
     """
 
     def __init__(self, device: Any) -> None:
@@ -81,8 +81,8 @@ class Convolutions:
         uneven = kind == "weight" and any(window.before != window.after for window in windows)
         if not uneven and all(window.before >= 0 and window.after >= 0 for window in windows):
             return self._fastest(kind, operands, windows)
-        # Places that no window looks at are left out. Kernels of cuDNN for the gradient of weights add up what they
-        # should not where the padding differs (9.19, Float32), so that the image is padded for them.
+        # Places that no window covers are left out. Kernels of cuDNN for the gradient of weights give wrong sums if the
+        # padding differs between the sides (9.19, Float32), so that the image is padded for them.
         inner = image[(slice(None), slice(None), *map(_inside, image.shape[2:], windows))]
         padded = [window._replace(before=max(window.before, 0), after=max(window.after, 0)) for window in windows]
         if not uneven:
@@ -195,7 +195,7 @@ class Convolutions:
         handle, cuda = self._handle, self._device.xp.cuda
         pointers = {plans.tensors[name]: int(array.data.ptr) for name, array in operands.items()}
         workspace = self._device.scratch(place + max(room, _APART))[place:]
-        arrays = (*operands.values(), workspace)  # held as long as the launch is
+        arrays = (*operands.values(), workspace)  # held as long as the launch exists
 
         def launch() -> None:
             cudnn.set_stream(handle, cuda.get_current_stream().ptr)
@@ -217,7 +217,7 @@ class Convolutions:
             plans = _build(cudnn, self._handle, kind, operands, windows, self._device)
             return self._with_kernels(cudnn, key, plans)
         except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError, NotImplementedError) as error:
-            # cuDNN says so of shapes that it has no kernel for.
+            # cuDNN raises this for shapes without a kernel.
             self.refused[key] = str(error)
             return None
 
@@ -236,7 +236,7 @@ class Convolutions:
 
 
 def _build(cudnn: Any, handle: Any, kind: str, operands: Operands, windows: Sequence[Sliding], device: Any) -> _Plans:
-    """Build the graph, without kernels. Raises cudnnGraphNotSupportedError and others if cuDNN cannot."""
+    """Build the graph, without kernels. Raise cudnnGraphNotSupportedError and others if cuDNN cannot."""
     name = operands["image"].dtype.name
     type = getattr(cudnn.data_type, _TYPES[name])
     wide = type if name == "float64" else cudnn.data_type.FLOAT
@@ -290,7 +290,7 @@ _ORDER = {
     "image": ("result", "weight", "image"),
     "weight": ("result", "image", "weight"),
 }
-"""What is read, and what is made, by the kind of a convolution."""
+"""Operands that are read, and the result, by the kind of a convolution."""
 
 _MAKERS: dict[str, Callable[[Any, dict[str, Any], dict[str, Any]], Any]] = {
     "forward": lambda graph, t, settings: graph.conv_fprop(image=t["image"], weight=t["weight"], **settings),

@@ -1,7 +1,6 @@
-"""cuDNN's fused attention for Float16 and BFloat16, forward and backward, on arrays with addresses that do
-not change.
+"""cuDNN's fused attention for Float16 and BFloat16, forward and backward, on arrays with addresses that do not change.
 
-A graph of cuDNN's is built for every distinct set of shapes, strides and settings and kept on the device, in its
+A graph of cuDNN's is built for every distinct set of shapes, strides and settings and cached on the device, in its
 attribute `fused_attention`; launches of the same kind share it and its workspace. A launch must have run once before it
 is captured: cuDNN loads its kernels then.
 """
@@ -15,7 +14,7 @@ from mspc.ops.device import Array, Launch
 
 _HALVES = ("float16", "bfloat16")
 _ALIGNMENT = 16
-"""Bytes; cuDNN's kernels load so many at once."""
+"""Bytes that cuDNN's kernels load at once."""
 
 Operands = dict[str, Array]
 Key = tuple[Any, ...]
@@ -24,7 +23,8 @@ Key = tuple[Any, ...]
 def make_attention(device: Any, query: Array, key: Array, value: Array, out: Array, statistics: Array, *,
                    scale: float, causal: str = "", addend: Array | None = None,
                    gradients: tuple[Array, Array, Array, Array] | None = None) -> Launch | None:  # fmt: skip
-    """See `mspc.ops.device.Device.attention`. None: cuDNN is not there or does not take the arrays."""
+    """Return the launch of an attention, see `mspc.ops.device.Device.attention`, or None if cuDNN is missing or does
+    not take the arrays."""
     if query.dtype.name not in _HALVES:
         return None
     operands = {"q": query, "k": key, "v": value, "o": out, "stats": statistics}
@@ -42,7 +42,7 @@ def make_attention(device: Any, query: Array, key: Array, value: Array, out: Arr
 
 @dataclass(frozen=True)
 class _BuiltGraph:
-    """A built graph, its tensors by name, and the bytes of workspace that it needs."""
+    """Built graph, its tensors by name, and the bytes of workspace that it needs."""
 
     graph: Any
     tensors: dict[str, Any]
@@ -52,7 +52,7 @@ class _BuiltGraph:
 class FusedAttention:
     """cuDNN on one device.
 
-    refused: why cuDNN does not take some kind of attention.
+    refused: the reasons why cuDNN does not take some kinds of attention.
     """
 
     def __init__(self, device: Any) -> None:
@@ -79,7 +79,7 @@ class FusedAttention:
         handle, cuda = self._handle, self._device.xp.cuda
         pointers = {plan.tensors[name]: int(array.data.ptr) for name, array in operands.items()}
         workspace = int(self._room(plan.workspace).data.ptr)
-        arrays = tuple(operands.values())  # held as long as the launch is
+        arrays = tuple(operands.values())  # held as long as the launch exists
 
         def launch() -> None:
             assert arrays
@@ -89,7 +89,7 @@ class FusedAttention:
         return launch
 
     def _room(self, nbytes: int) -> Array:
-        """Return workspace of at least so many bytes. Launches run one after the other and share it."""
+        """Return workspace of at least `nbytes` bytes. Launches run one after the other and share it."""
         held = self._workspace
         if held is None or held.nbytes < nbytes:
             if held is not None:
@@ -111,13 +111,13 @@ class FusedAttention:
             cudnn.set_stream(self._handle, self._device.xp.cuda.get_current_stream().ptr)
             return _build(cudnn, self._handle, operands, scale, causal, self._device.deterministic)
         except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError, NotImplementedError) as error:
-            # cuDNN says so of shapes that it has no kernel for; products of matrices take over.
+            # cuDNN raises this for shapes without a kernel; matmuls are used instead.
             self.refused[key] = str(error)
             return None
 
 
 def _build(cudnn: Any, handle: Any, operands: Operands, scale: float, causal: str, deterministic: bool) -> _BuiltGraph:
-    """Build the graph. Raises cudnnGraphNotSupportedError and others if cuDNN cannot."""
+    """Build the graph. Raise cudnnGraphNotSupportedError and others if cuDNN cannot."""
     halves = cudnn.data_type.HALF if operands["q"].dtype.name == "float16" else cudnn.data_type.BFLOAT16
     types = {name: cudnn.data_type.FLOAT if name == "stats" else halves for name in operands}
     graph = cudnn.pygraph(

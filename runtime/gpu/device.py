@@ -1,5 +1,4 @@
-"""This module gives the runtime and the operators one GPU: its streams, its memory, and kernels compiled from CUDA C++.
-"""
+"""One GPU for the runtime and the operators: its streams, its memory, and kernels compiled from CUDA C++."""
 
 from __future__ import annotations
 
@@ -27,11 +26,11 @@ from mspc.runtime.gpu.peers import Mapping, Mappings
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 """CUDA's numbers for the directions of a copy."""
 _ANY_DIRECTION = 4
-"""CUDA's number for a copy of which the addresses say between what it is."""
+"""CUDA's number for a copy between any two addresses, which determine its direction."""
 _LAZY_PEER_ACCESS = 1
-"""CUDA's flag: a GPU whose memory is opened becomes reachable."""
+"""CUDA's flag that makes a GPU reachable when its memory is opened."""
 _WAYS = "3"
-"""Changes when mspc asks for other ways to compute the same, or in another order."""
+"""Version of the ways to compute: changes when mspc uses other ways for the same, or another order."""
 _SMALLEST_SCRATCH, _MOST_AHEAD = 1 << 20, 64 << 20
 
 
@@ -41,12 +40,12 @@ class GpuDevice:
     Args:
         index: of the GPU among those that this process sees. comm: the communicator of graphs on it.
         deterministic: only algorithms that give the same bits at every run, and no choice by time.
-        tf32: products of Float32 may round their operands to TF32.
+        tf32: matmuls of Float32 may round their operands to TF32.
 
     compute, communication, reduction: the streams of a step, the last for sums of gradients; copying: that of its
-    inputs. pool: holds all memory of a graph on the GPU. stop: Int32 array of one element on the GPU; parameters are
+    inputs. pool: contains all memory of a graph on the GPU. stop: Int32 array of one element on the GPU; parameters are
     not updated while it is not 0. writers: the last writers of the arrays of parameters. ended_loops: of every step,
-    see `EndedLoops`. rejoined: how often `rejoin` was called. capturing: launches become part of a CUDA graph.
+    see `EndedLoops`. rejoined: number of calls of `rejoin`. capturing: launches become part of a CUDA graph.
     conditional: makes nodes of one in which the GPU decides; None if the driver has no such nodes.
     """
 
@@ -63,7 +62,7 @@ class GpuDevice:
         self.block_memory: int = properties["sharedMemPerBlockOptin"]
         self.warp_groups = (properties["major"], properties["minor"]) == (9, 0)
         self.compute = cupy.cuda.Stream(non_blocking=True)
-        # NCCL's kernels take few multiprocessors; they should not queue behind a product's many blocks.
+        # NCCL's kernels take few multiprocessors; they should not queue after a matmul's many blocks.
         self.communication = cupy.cuda.Stream(non_blocking=True, priority=-1)
         self.reduction = cupy.cuda.Stream(non_blocking=True)
         self.copying = cupy.cuda.Stream(non_blocking=True)
@@ -97,38 +96,39 @@ class GpuDevice:
     # Memory
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array in the device's pool, contents undefined. Raises cupy's OutOfMemoryError."""
+        """Return an array in the device's pool, contents undefined. Raise cupy's OutOfMemoryError."""
         with cupy.cuda.using_allocator(self.pool.malloc):
             return cupy.empty(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array of zeros in the device's pool, which all streams see."""
+        """Return an array of zeros in the device's pool, which all streams see."""
         array = self.empty(shape, dtype)
-        # Behind what had this memory before, which the pool orders within the current stream alone; and ahead of what
-        # other streams write, which do not wait for this one.
+        # The fill must come after earlier uses of this memory, which the pool orders only within the current stream,
+        # and before writes of other streams, which do not wait for this one.
         stream = cupy.cuda.get_current_stream()
         array.data.memset_async(0, array.nbytes, stream)
         stream.synchronize()
         return array
 
     def view(self, memory: Array, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array of that shape `offset` bytes into `memory`, an array of bytes."""
+        """Return an array of that shape `offset` bytes into `memory`, an array of bytes."""
         return cupy.ndarray(shape, dtype, memptr=memory.data + offset)
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A NumPy array from and to which the GPU copies while the host continues, contents undefined."""
+        """Return a NumPy array from and to which the GPU copies while the host continues, contents undefined."""
         size = int(np.prod(shape, dtype=np.int64))
         memory = cupy.cuda.alloc_pinned_memory(max(1, size * np.dtype(dtype).itemsize))
         return np.frombuffer(memory, np.uint8, size * np.dtype(dtype).itemsize).view(dtype).reshape(shape)
 
     def send(self, host: Any, array: Array) -> None:
-        """Copy a contiguous host array to the GPU, on the current stream; at once only from pinned memory."""
+        """Copy a contiguous host array to the GPU, on the current stream. The call returns at once only for pinned
+        memory."""
         if array.nbytes:
             stream = cupy.cuda.get_current_stream().ptr
             cupy.cuda.runtime.memcpyAsync(array.data.ptr, host.ctypes.data, array.nbytes, _TO_DEVICE, stream)
 
     def receive(self, array: Array, host: Any) -> None:
-        """Copy an array to the host, on the current stream; it is there when the stream has come so far."""
+        """Copy an array to the host, on the current stream; it is complete when the stream reaches this point."""
         if array.nbytes:
             stream = cupy.cuda.get_current_stream().ptr
             cupy.cuda.runtime.memcpyAsync(host.ctypes.data, array.data.ptr, array.nbytes, _TO_HOST, stream)
@@ -147,7 +147,7 @@ class GpuDevice:
 
     def exported(self, array: Array) -> tuple[bytes, int]:
         """Return a handle by which other processes of this host reach the allocation that contains `array`, and the
-        offset of the array in bytes. Raises an error of CUDA's or OSError if there is none."""
+        offset of the array in bytes. Raise an error of CUDA's or OSError if there is none."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
         driver = ctypes.CDLL("libcuda.so.1")
         status = driver.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(array.data.ptr))
@@ -156,7 +156,8 @@ class GpuDevice:
         return bytes(cupy.cuda.runtime.ipcGetMemHandle(base.value)), array.data.ptr - base.value
 
     def imported(self, handle: bytes) -> Mapping:
-        """An allocation of another process, which is mapped as long as its mapping is held. Raises CUDA's error."""
+        """Return an allocation of another process, which is mapped as long as its mapping is held. Raise CUDA's error
+        if it cannot be mapped."""
         return self._mappings.mapping(handle, lambda h: cupy.cuda.runtime.ipcOpenMemHandle(h, _LAZY_PEER_ACCESS))
 
     def end_mappings(self) -> None:
@@ -166,11 +167,11 @@ class GpuDevice:
             self._mappings.end_unheld()
 
     def same(self, first: Array, second: Array) -> bool:
-        """Whether two arrays begin at one address."""
+        """Return whether two arrays begin at one address."""
         return first.data.ptr == second.data.ptr
 
     def scratch(self, nbytes: int) -> Array:
-        """Bytes that the launches of one stream share; the stream is the current one while a launch is made."""
+        """Return bytes that the launches of one stream share. The stream is the current one while a launch is made."""
         stream = cupy.cuda.get_current_stream().ptr
         held = self._scratch.get(stream)
         if held is None or held.nbytes < nbytes:
@@ -184,16 +185,16 @@ class GpuDevice:
     # Order
 
     def stream(self, name: str) -> Any:
-        """A context in which work goes to a stream: "compute", "copy", or one of a step's side streams."""
+        """Return a context in which work goes to a stream: "compute", "copy", or one of a step's side streams."""
         return self._streams[name]
 
     def current_stream(self) -> str:
-        """The name of the current stream; "" for one that is not of a step."""
+        """Return the name of the current stream, or "" if it is not a step's."""
         current = cupy.cuda.get_current_stream().ptr
         return next((name for name, stream in self._streams.items() if stream.ptr == current), "")
 
     def aside(self, name: str, launch: Callable[[], None]) -> None:
-        """Begin a launch once the current stream has come here, on a stream of this name; see `rejoin`."""
+        """Run a launch on a stream of this name, once the current stream has reached this point; see `rejoin`."""
         begun = self.signal()
         if name not in self._streams:
             self._streams[name] = cupy.cuda.Stream(non_blocking=True)
@@ -203,7 +204,7 @@ class GpuDevice:
             self._aside.append(self.signal())
 
     def rejoin(self) -> None:
-        """The current stream continues once all that was begun aside is over."""
+        """Let the current stream continue once all launches made by `aside` are over."""
         while self._aside:
             self.wait(self._aside.pop())
         self.rejoined += 1
@@ -215,11 +216,11 @@ class GpuDevice:
         return event
 
     def wait(self, event: Any) -> None:
-        """The current stream continues once the event has come."""
+        """Let the current stream continue once the event has come."""
         cupy.cuda.get_current_stream().wait_event(event)
 
     def milliseconds(self, first: Any, second: Any) -> float:
-        """Between two timed events that have come."""
+        """Return the milliseconds between two timed events that have come."""
         return float(cupy.cuda.get_elapsed_time(first, second))
 
     @functools.cached_property
@@ -242,7 +243,7 @@ class GpuDevice:
             try:
                 work()
             except BaseException:
-                self._aside.clear()  # nothing of what is abandoned is waited for
+                self._aside.clear()  # nothing of the abandoned work is awaited
                 with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
                     stream.end_capture()  # an abandoned capture would make all later work fail
                 raise
@@ -290,7 +291,7 @@ class GpuDevice:
         return Asking(self, arrays, run, ahead)
 
     def beside(self, blocks: int) -> contextlib.AbstractContextManager[None]:
-        """A context in which launches are made that run beside kernels of so many blocks."""
+        """Return a context in which launches are made that run beside kernels of `blocks` blocks."""
         return self.choices.beside(blocks)
 
     def attention(self, *arrays: Array, **options: Any) -> Launch | None:
@@ -332,7 +333,7 @@ def _machine(name: str) -> list[str]:
 
 
 def open_device(index: int = 0, comm: Any = None, deterministic: bool = False, tf32: bool = False) -> GpuDevice:
-    """The GPU with this index.
+    """Return the GPU with this index.
 
     Raises:
         cupy.cuda.runtime.CUDARuntimeError: there is no such GPU.

@@ -1,7 +1,7 @@
 """This executor runs one rank's graph on a GPU, with the interface of `runtime.executor.Executor`.
 
-Two steps are under way at most: while the GPU works on one, the host copies the next one's inputs into pinned memory
-and from there to the GPU on a stream of their own. Results come back into pinned memory; who reads one waits for it.
+At most two steps are under way: while the GPU works on one, the host copies the next one's inputs into pinned memory
+and from there to the GPU on a stream of their own. Results come back into pinned memory; a reader waits for them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mspc.runtime.profile import NodeTiming
 from mspc.runtime.region_memory import device_bytes_inside
 from mspc.runtime.workspaces import reserve_scratch
 
-# What is said of a node that fails on a GPU.
+# Message about a node that fails on a GPU.
 
 
 def failure_of(
@@ -43,9 +43,8 @@ def failure_of(
     """Return the error of a rank.
 
     Args:
-        node: that raised `error`; None: the graph itself. what: the verb: "failed". place: the rank, and the index of
-        its
-            GPU. peak, memory: see `out_of_memory`.
+        node: the one that raised `error`; None: the graph itself. what: the verb: "failed". place: the rank, and the
+        index of its GPU. peak, memory: see `out_of_memory`.
     """
     rank, gpu = place
     message = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
@@ -79,10 +78,10 @@ def _asked_bytes(error: Exception) -> int:
 
 
 def search(step: GpuStep, fed: Sequence[tuple[Parameter, Any, Any]], stored: Mapping[Value, Array]) -> Origin:
-    """See `finite.NonFiniteSearch`.
+    """Return the origin of the value, see `finite.NonFiniteSearch`.
 
     Args:
-        fed: the step's inputs, pinned memory for each, and its values if that memory does not hold them.
+        fed: the step's inputs, pinned memory for each, and its values if that memory does not have them.
         stored: arrays of parameters.
     """
     device, graph, held, first = step.device, step.graph, "", NOWHERE
@@ -97,7 +96,7 @@ def search(step: GpuStep, fed: Sequence[tuple[Parameter, Any, Any]], stored: Map
             kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
             held = f"{kind} {parameter.name!r} held such a value before the step"
     for work in sorted((*step.anew, *step.work), key=lambda work: work.index):
-        # Messages of other stages come anew: other values may lie in their places since they were read.
+        # Messages of other stages are received again: their places may have been overwritten since they were read.
         if not (work.ahead or 0 <= work.index < step.boundary):
             continue
         with device.stream(work.stream):
@@ -126,9 +125,9 @@ def _is_finite(step: GpuStep, value: Value) -> bool:
 
 
 DEPTH = 2
-"""Steps under way."""
+"""Steps under way at once."""
 SMALL = 1 << 16
-"""Bytes of an input up to which it is copied in the step's own order: a stream of its own costs more than it hides."""
+"""Bytes of an input up to which it is copied in the step's own order: a separate stream costs more than it hides."""
 
 
 @dataclass
@@ -137,7 +136,7 @@ class _Slot:
 
     inputs, results, stop, ended: pinned arrays, the last two of the GPU's state after the step. given: inputs that were
     on the GPU already, from the script, None for those that were copied. staged: large inputs on the GPU, from the
-    second that arrives on. done: the event after the step. failed: raised when a result is read. pending: results still
+    second arrival on. done: the event after the step. failed: raised when a result is read. pending: results still
     referenced.
     """
 
@@ -166,14 +165,14 @@ class GpuExecutor:
 
     Args:
         graph: the rank's graph with local types. device: see `GpuDevice`; its communicator joins the ranks. values:
-        arrays of the parameters of kind "parameter" and "constant" by name; those of the device itself are used,
-            others are copied to it.
+        arrays of the parameters of kind "parameter" and "constant" by name; those of the device itself are used, others
+        are copied to it.
         cursor: as in Executor. host: a communicator of arrays on the host, for agreements of ranks.
-        loop_limit: see `bound_regions.Around`.
+        loop_limit: see `bound_regions.RegionContext`.
 
     Raises:
         MspcError: a value is missing or does not fit.
-        ExecutionError: the GPU's memory does not suffice, or an operator cannot be run there.
+        ExecutionError: the GPU's memory is insufficient, or an operator cannot be run there.
     """
 
     def __init__(self, graph: Graph, device: Any, values: Mapping[str, Array], cursor: Any = None, host: Any = None,
@@ -205,7 +204,7 @@ class GpuExecutor:
         self._origins: list[Any] = [None] * len(self.inputs)
 
     def go_on(self, steps: int) -> None:
-        """Draw random numbers as if so many steps had been run before."""
+        """Draw random numbers as if `steps` steps had been run before."""
         self.earlier_steps = steps
         with self.device.stream("compute"):
             self.device.send(np.array([self.step + steps], np.int64), self._step.own_count)
@@ -250,12 +249,13 @@ class GpuExecutor:
         return copied(self.device, value)
 
     def parameter(self, name: str) -> Array:
-        """A copy of a parameter's values on the host, as the next step will read them. Raises KeyError."""
+        """Return a copy of a parameter's values on the host, as the next step will read them. Raise KeyError if there
+        is none of this name."""
         array = self._stored[self._by_name[name]]
         return fetched(self.device, array, np.empty(array.shape, array.dtype))
 
     def array(self, name: str) -> Array:
-        """A parameter's array on the GPU. Raises KeyError."""
+        """Return a parameter's array on the GPU. Raise KeyError if there is none of this name."""
         return self._stored[self._by_name[name]]
 
     def replace(self, name: str, array: Array) -> None:
@@ -270,12 +270,11 @@ class GpuExecutor:
 
     def run(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> list[Pending]:
         """Run one step: the inputs in the order of `self.inputs`, the results in the order of the graph's; a result is
-        waited for when it is read.
+        awaited when it is read.
 
         Args:
-            origins: for every input None, or an object that stands for its values: an input with the same origin as in
-            the step
-                before is on the GPU already.
+            origins: for every input None, or an object that identifies its values: an input with the same origin as in
+            the step before is on the GPU already.
 
         Raises:
             MspcError: an input does not fit.
@@ -284,7 +283,7 @@ class GpuExecutor:
         return self._collect(self._begin(inputs, origins, self._step.run))
 
     def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Pending], list[NodeTiming]]:
-        """A step as `run` makes it, and when each of its nodes ran."""
+        """Run a step like `run`, and return the timing of each of its nodes as well."""
         times: list[NodeTiming] = []
         slot = self._begin(inputs, origins, lambda _, counted: times.extend(self._step.run_timed(counted)))
         return self._collect(slot), times
@@ -329,7 +328,7 @@ class GpuExecutor:
             if not changed:
                 continue
             np.copyto(pinned, array)
-            # The first step has nothing to hide a copy behind, and inputs that never change need no room for one.
+            # The first step has nothing that could hide a copy, and inputs that never change need no room for one.
             if pinned.nbytes > SMALL and self.step > 1:
                 if slot.staged[i] is None:
                     slot.staged[i] = device.empty(pinned.shape, pinned.dtype)
@@ -401,7 +400,7 @@ class GpuExecutor:
             self._settle(slot)
         self._step.ended.forget_leaving()
 
-    # What goes wrong
+    # Failures
 
     def _ended(self, slot: _Slot) -> NodeFailure:
         """Return the error of a step with a loop that the GPU ended. The steps after it have changed nothing."""
@@ -444,7 +443,8 @@ class GpuExecutor:
 
 
 class _StepResult:
-    """Waits for a step and hands out one of its results. It holds no result: a reader that is gone frees it."""
+    """Pending result of a step: a call waits for the step and returns the result. It has no reference to the result, so
+    that a reader that is gone frees it."""
 
     def __init__(self, executor: GpuExecutor, slot: _Slot, step: int, pinned: Array) -> None:
         self._executor, self._slot, self._step, self._pinned = executor, slot, step, pinned

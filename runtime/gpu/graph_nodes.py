@@ -20,7 +20,7 @@ from mspc.ops.device import Array, Launch
 _MEMSET = 2
 """The driver's number for a kind of node."""
 _LARGEST = 1 << 20
-"""Bytes up to which a kernel fills: more takes longer than what comes ahead of it and behind it."""
+"""Bytes up to which a kernel fills: a larger fill takes longer than its neighbours."""
 _THREADS = 256
 FILL = r"""
 extern "C" __global__ void fill(unsigned char* target, const unsigned long long count, const unsigned int value,
@@ -54,7 +54,7 @@ class _Launch(ctypes.Structure):
 
 
 class Fills:
-    """Puts kernels in the places of memsets. kernel: of `FILL`, loaded.
+    """Replacement of memsets by kernels. kernel: of `FILL`, loaded.
 
     Raises:
         OSError, AttributeError: there is no driver, or it lacks the calls.
@@ -70,7 +70,7 @@ class Fills:
         self._destroy = driver.cuGraphDestroyNode
 
     def replace(self, graph: int) -> int:
-        """Change a graph that is captured and not instantiated yet; how many memsets there were that changed."""
+        """Change a graph that is captured and not instantiated yet. Return the number of memsets that were replaced."""
         own, count = ctypes.c_void_p(graph), ctypes.c_size_t()
         _checked(self._nodes(own, None, ctypes.byref(count)))
         nodes = (ctypes.c_void_p * count.value)()
@@ -114,10 +114,10 @@ class Fills:
 
 
 class Captured:
-    """A captured graph, instantiated: a call replays it on the stream that it was captured on.
+    """Captured graph, instantiated: a call replays it on the stream on which it was captured.
 
     Args:
-        cuda: CuPy's module of that name. graph: its address. It is this object's from now on.
+        cuda: CuPy's module of that name. graph: its address. This object owns it from now on.
     """
 
     def __init__(self, cuda: Any, graph: int, stream: Any) -> None:
@@ -140,29 +140,31 @@ def _checked(status: int) -> None:
         raise RuntimeError(f"CUDA's driver does not change a graph (error {status})")
 
 
-# Conditional nodes of CUDA graphs: what the GPU itself runs again while a condition holds, or runs one way or another.
+# Conditional nodes of CUDA graphs: bodies that the GPU itself repeats while a condition holds, or one of two bodies
+# that it selects.
 #
-# They are asked for by the driver's own calls, which CuPy does not offer. A body is captured on a stream of its own:
-# what is captured inside of it goes to the next one.
+# They are made by the driver's own calls, which CuPy does not offer. A body is captured on a stream of its own; a body
+# inside of it is captured on the next one.
 
 
 Decide = Callable[[np.uint64], None]
-"""A launch that sets the value of a handle by `cudaGraphSetConditional`."""
+"""Launch that sets the value of a handle by `cudaGraphSetConditional`."""
 
 _NODES, _CHOICES = 12040, 12080
-"""Versions of the driver from which on there are such nodes, and such with a body for either way."""
+"""Versions of the driver from which there are such nodes, and such nodes with two bodies."""
 _CONDITIONAL, _IF, _WHILE = 13, 0, 1
 """The driver's numbers for a kind of node, and for kinds of conditional nodes."""
 _PARAMETERS = 32
 """Words of 8 bytes that the parameters of a node take."""
 _SET, _RELAXED = 1, 2
-"""The driver's numbers: dependencies are replaced; nobody's calls are refused while a body is captured."""
+"""The driver's numbers for: dependencies are replaced; no calls are refused while a body is captured."""
 
 _Word = ctypes.c_uint64
 
 
 def conditional_nodes(cuda: Any) -> ConditionalNodes | None:
-    """Return None if the driver has no such nodes. cuda: CuPy's module of that name."""
+    """Return the maker of conditional nodes, or None if the driver has no such nodes. cuda: CuPy's module of that
+    name."""
     with contextlib.suppress(OSError, AttributeError):
         if cuda.runtime.driverGetVersion() >= _NODES:
             return ConditionalNodes(cuda)
@@ -170,7 +172,8 @@ def conditional_nodes(cuda: Any) -> ConditionalNodes | None:
 
 
 class ConditionalNodes:
-    """Of the graph that the current stream is captured into: its methods are called while it is.
+    """Maker of conditional nodes of the graph into which the current stream is captured: its methods are called during
+    the capture.
 
     has_choices: whether there are nodes that run one of two bodies.
 
@@ -196,7 +199,7 @@ class ConditionalNodes:
         self._depth = 0
 
     def loop(self, decide: Decide, turn: Launch) -> None:
-        """Repeat while `decide`, before each iteration, sets something else than 0."""
+        """Repeat while `decide`, before each iteration, sets a value other than 0."""
 
         def body(handle: np.uint64) -> None:
             turn()
@@ -205,7 +208,7 @@ class ConditionalNodes:
         self._node(_WHILE, decide, [body])
 
     def choice(self, decide: Decide, ways: Sequence[Launch]) -> None:
-        """Run the first of two ways if `decide` sets something else than 0, else the second."""
+        """Run the first of two ways if `decide` sets a value other than 0, else the second."""
         self._node(_IF, decide, [lambda _, way=way: way() for way in ways])
 
     def _node(self, kind: int, decide: Decide, bodies: Sequence[Callable[[np.uint64], None]]) -> None:
@@ -227,8 +230,8 @@ class ConditionalNodes:
             self._capture_into(_Word(own), body, np.uint64(handle.value))
 
     def _captured(self, stream: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the graph that a stream is captured into, and the dependencies of the next node: addresses of nodes
-        and of edges, and how many."""
+        """Return the graph into which a stream is captured, and the dependencies of the next node: addresses of nodes
+        and of edges, and their number."""
         state, number, graph, nodes, edges, count = (_Word() for _ in range(6))
         given = [ctypes.byref(word) for word in (state, number, graph, nodes, edges, count)]
         _check_node(self._information(stream, *given))
@@ -257,12 +260,12 @@ def _check_node(status: int) -> None:
         raise RuntimeError(f"CUDA's driver makes no conditional node (error {status})")
 
 
-# This module knows who wrote last to the arrays of parameters on a GPU: what a step made of them holds until somebody
-# else writes.
+# Records the last writers of the arrays of parameters on a GPU: values derived from them by a step stay valid until
+# another writer.
 
 
 class Writers:
-    """The last writer of every array, by address; unreported writers are unknown. All writes to parameters' arrays are
+    """Last writer of every array, by address; unreported writers are unknown. All writes to parameters' arrays are
     reported: steps by `begin`, everything else by `outside`."""
 
     def __init__(self) -> None:
@@ -270,13 +273,13 @@ class Writers:
         self._latest: Any = None
 
     def outside(self, array: Array) -> None:
-        """Something that is no step writes to the array."""
+        """Report a write to the array from outside of a step."""
         self._last.pop(address(array), None)
         self._latest = None
 
     def begin(self, step: Any, written: Sequence[int], copied: Sequence[int]) -> bool:
-        """A run of `step` begins, which writes to the arrays at the addresses `written`. Whether one of those at
-        `copied`, some of them, has been written by others since its run before."""
+        """Report the begin of a run of `step`, which writes to the arrays at the addresses `written`. Return whether
+        one of those at `copied`, a subset, has been written by others since its previous run."""
         if self._latest is step:
             return False
         changed = any(self._last.get(array) is not step for array in copied)

@@ -1,4 +1,4 @@
-"""Copies of arrays from and to memory of the host, wherever they are themselves."""
+"""Copies of arrays from and to memory of the host; the arrays may be on the host or on the GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mspc.ops.device import Array
 
 
 class PinnedArray(np.ndarray):
-    """An array in pinned memory of the host, which executors use as it is."""
+    """Array in pinned memory of the host, which executors use without a copy."""
 
 
 def pinned_copy(device: Any, values: Any, shape: tuple[int, ...], dtype: Any) -> PinnedArray:
@@ -21,7 +21,8 @@ def pinned_copy(device: Any, values: Any, shape: tuple[int, ...], dtype: Any) ->
 
 
 def fetched(device: Any, array: Array, host: Any) -> Any:
-    """`host`, with the values of an array of the GPU, or of one of the host, once the device has done its work."""
+    """Return `host`, filled with the values of an array of the GPU or of the host, once the device has done its
+    work."""
     device.synchronize()
     if isinstance(array, np.ndarray):
         np.copyto(host, array)

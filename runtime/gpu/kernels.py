@@ -1,4 +1,4 @@
-"""Kernels of CUDA C++, compiled on all cores beside whatever the host does until the first of their launches."""
+"""Kernels of CUDA C++, compiled on all cores while the host continues until the first of their launches."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from mspc.ops.device import PRELUDE
 
 _OPTIONS = ("--std=c++17",)
 _WARP_GROUPS = "-arch=sm_90a"
-"""For kernels with instructions that other architectures do not have."""
+"""Option for kernels with instructions that other architectures do not have."""
 _ORDINARY_SHARED = 48 << 10
-"""Bytes of shared memory that a block gets without asking."""
+"""Bytes of shared memory that a block gets without a request."""
 _MOST_THREADS = 16
 
 
 class KernelCache:
-    """The modules of a GPU, each source compiled once; CuPy stores them in a folder of its own, by their content.
+    """Modules of a GPU, each source compiled once; CuPy stores them in a folder of its own, by their content.
 
     Args:
         xp: CuPy. index: of the GPU among those that this process sees.
 
-    threads: that compile at most.
+    threads: most threads that compile.
     """
 
     def __init__(self, xp: Any, index: int) -> None:
@@ -31,7 +31,7 @@ class KernelCache:
         self._modules: dict[str, Future[Any]] = {}
         self._kernels: dict[tuple[str, str], LateKernel] = {}
         self.node: Any = None
-        """For which launches are being made; what its kernels' compiler raises has it as `.node`."""
+        """Node for which launches are being made; errors of its kernels' compiler have it as `.node`."""
         self.threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         self._pool = ThreadPoolExecutor(self.threads, "kernels", initializer=lambda: xp.cuda.Device(index).use())
 
@@ -48,7 +48,7 @@ class KernelCache:
     def _compiled(self, source: str, name: str) -> Any:
         options = _OPTIONS if "wgmma" not in source else (*_OPTIONS, _WARP_GROUPS)
         module = self._xp.RawModule(code=PRELUDE + source, options=options)
-        module.get_function(name)  # CuPy compiles when it is asked for one
+        module.get_function(name)  # CuPy compiles at the first request for a function
         return module
 
     def wait(self) -> None:
@@ -58,7 +58,7 @@ class KernelCache:
 
 
 class LateKernel:
-    """A kernel that waits at its first launch until it is compiled."""
+    """Kernel that waits at its first launch until it is compiled."""
 
     __slots__ = ("_function", "_module", "_name", "_node")
 
@@ -67,7 +67,7 @@ class LateKernel:
         self._function: Any = None
 
     def load(self) -> Any:
-        """The function, once it is compiled."""
+        """Return the function, once it is compiled."""
         if self._function is None:
             try:
                 self._function = self._module.result().get_function(self._name)

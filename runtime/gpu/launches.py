@@ -22,8 +22,8 @@ from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import HostQuery, like, wait_for
 from mspc.runtime.memory import Allocation, MemoryPlan
 
-# What the host has to know of arrays on the GPU to launch what reads them: it is copied once, behind the launch that
-# makes it, so that the host finds it there when the first of its readers is to be launched.
+# Arrays on the GPU that the host must read to launch their readers. Each is copied once, after the launch that makes
+# it, so that the copy is complete when the first of its readers is to be launched.
 
 
 class HostRead:
@@ -39,14 +39,14 @@ class HostRead:
         self._copied = self._device.signal()
 
     def values(self) -> Any:
-        """The elements, which the next copy overwrites."""
+        """Return the elements, which the next copy overwrites."""
         wait_for(self._device, self._copied)
         return self._held
 
 
 class Asking(HostQuery):
-    """A launch that calls `run` with the elements of arrays as NumPy's; it copies them itself, unless `share` names
-    other copies. ahead: launches that make some of them."""
+    """Launch that calls `run` with the elements of arrays as NumPy's. It copies them itself, unless `share` names other
+    copies. ahead: a launch that makes some of them, run before the copies."""
 
     def __init__(
         self, device: Any, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None
@@ -59,7 +59,7 @@ class Asking(HostQuery):
         self._shared: Mapping[int, HostRead] = {}
 
     def share(self, reads: Mapping[int, HostRead]) -> None:
-        """reads: by the number of the array, the copy made elsewhere before this launch."""
+        """Use copies made elsewhere before this launch. reads: copies by the number of the array."""
         self._shared = reads
 
     def _ask(self) -> None:
@@ -93,11 +93,11 @@ def _maker(value: Value, plan: MemoryPlan) -> Node | None:
 
 
 Held = Any
-"""What holds a value: an array on the GPU, or of a stack a list of what holds its entries."""
+"""Storage of a value: an array on the GPU, or for a stack a list of the storages of its entries."""
 
 
 def arrays_of(held: Sequence[Held]) -> Iterator[Array]:
-    """The arrays, and those that are entries of stacks."""
+    """Yield the arrays, and those that are entries of stacks."""
     for each in held:
         if isinstance(each, list):
             yield from arrays_of(each)
@@ -107,8 +107,8 @@ def arrays_of(held: Sequence[Held]) -> Iterator[Array]:
 
 @dataclass
 class Backend:
-    """The backend of kernels that run through CuPy: array module, communicator, number of the step, and other sources
-    of draws, see `NumPyBackend`."""
+    """Backend of kernels that run through CuPy: array module, communicator, number of the step, and other sources of
+    draws, see `NumPyBackend`."""
 
     comm: Any
     xp: Any
@@ -118,7 +118,7 @@ class Backend:
 
 
 class _OnNumpy:
-    """A backend with NumPy arrays."""
+    """Backend with NumPy arrays."""
 
     xp: Any = np
 
@@ -130,7 +130,8 @@ class _OnNumpy:
 
 
 class Several:
-    """Launches in order, none of which asks the host: those of `ahead`, then all others `count` times."""
+    """Launches in order, none of which asks the host: those of the argument `ahead` once, then all others `times`
+    times."""
 
     def __init__(self, launches: Sequence[Launch], times: int = 1, ahead: Sequence[Launch] = ()) -> None:
         self._ahead, self._launches, self._times = ahead, launches, times
@@ -149,7 +150,7 @@ def run_each(launches: Sequence[Launch]) -> None:
 
 
 def count_of(launches: Sequence[Launch]) -> int:
-    """How many launches these are, with those that one of them makes."""
+    """Return the number of launches, including those that one of them makes."""
     return sum(getattr(launch, "count", 1) for launch in launches)
 
 
@@ -158,7 +159,7 @@ def _fed(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> Host
 
     def launch() -> None:
         given = [np.empty(array.shape, array.dtype) for array in arrays]
-        wait_for(device, device.signal())  # what is ahead may take long: unlike a copy, this can be interrupted
+        wait_for(device, device.signal())  # earlier work may take long: unlike a copy, this can be interrupted
         for array, host in zip(arrays, given, strict=True):
             device.receive(array, host)
         device.synchronize()
@@ -174,7 +175,7 @@ def asks(launch: Launch) -> bool:
 
 @dataclass
 class Constants:
-    """Arrays on the GPU of a program's constants, each there once."""
+    """Arrays on the GPU of a program's constants, each copied once."""
 
     device: Any
     arrays: dict[Constant, Array] = field(default_factory=dict[Constant, Array])
@@ -187,7 +188,7 @@ class Constants:
 
 
 def copied(device: Any, value: Any) -> Array:
-    """An array on the GPU with the elements of one of NumPy."""
+    """Return an array on the GPU with the elements of a NumPy array."""
     value = np.ascontiguousarray(value).reshape(np.shape(value))
     array = device.empty(value.shape, value.dtype)
     device.send(value, array)
@@ -196,13 +197,12 @@ def copied(device: Any, value: Any) -> Array:
 
 
 class Launches:
-    """The launches of a graph's nodes at the places of the plan.
+    """Launches of a graph's nodes at the places of the plan.
 
     Args:
         device: see `GpuDevice`. arena: the bytes that the plan divides. stored: the graph's parameters and constants.
         regions: makes the launch of a node that runs graphs from the node, its operands, its results, and bytes for
-        values
-            that live while it runs.
+        values that are alive while it runs.
     """
 
     def __init__(
@@ -219,9 +219,9 @@ class Launches:
         self._makers = makers(graph, plan)
         self._reads: dict[Value, HostRead] = {}
         self.leaves = False
-        """Whether reductions are left to their readers where these can have them."""
+        """Whether reductions are left to their readers if these can do them."""
         self._left: dict[Node, int] = {}
-        """Those that are, and their places in the graph."""
+        """The reductions that are left, and their positions in the graph."""
 
     def arrays(self, value: Value) -> tuple[Held, ...]:
         """Return the arrays of a value, one for each of its tensors."""
@@ -273,7 +273,7 @@ class Launches:
         return found
 
     def memory(self, place: Allocation) -> Array:
-        """The bytes of a place in the arena."""
+        """Return the bytes of a place in the arena."""
         return self._device.view(self._arena, place.offset, (place.nbytes,), np.uint8)
 
     def of(self, node: Node, copies: Mapping[int, Copy] | None = None) -> tuple[Launch, bool]:
@@ -299,7 +299,7 @@ class Launches:
         return like(update, both), plain
 
     def has_left(self, node: Node) -> bool:
-        """Whether a node has no launch of its own, as its reader has it."""
+        """Return whether a node has no launch of its own because its reader includes it."""
         return node in self._left
 
     def _leave(self, node: Node) -> bool:
@@ -362,7 +362,7 @@ class Launches:
             if op.runs_on_host:
                 return self._on_host(op, inputs, out), True
             plain = self._plain(op, inputs, out)
-            # A stack has as many entries as a loop has left there; what CuPy draws, the host says.
+            # A stack has as many entries as a loop has left there; the host provides the numbers that CuPy draws.
             asks = op.draws or op.waits or any(isinstance(array, list) for array in inputs)
             return (HostQuery(plain) if asks else plain), True
         except Exception as error:

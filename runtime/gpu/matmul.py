@@ -1,7 +1,7 @@
-"""Matrix products run on tensor cores through cuBLASLt, with the operators that follow a product joined to it.
+"""Matmuls on tensor cores through cuBLASLt, fused with the operators that follow.
 
-cuBLASLt reads matrices by columns. A row-major matrix is its own transpose read by columns, so the row-major product
-x @ y is computed as (y^T @ x^T)^T with the operands swapped and nothing moved.
+cuBLASLt reads matrices by columns. A row-major matrix is its own transpose read by columns, so the row-major product x
+@ y is computed as (y^T @ x^T)^T with the operands swapped and nothing moved.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _BEGINS_WITH = {
     lt.MatmulDescAttribute.TRANSA: 0, lt.MatmulDescAttribute.TRANSB: 0,
     lt.MatmulDescAttribute.EPILOGUE: int(lt.Epilogue.DEFAULT),
 }  # fmt: skip
-"""What a new description of a product has."""
+"""Initial attributes of a new description of a matmul."""
 
 
 @dataclass(frozen=True)
 class _Matrix:
-    """An operand as cuBLASLt sees it: rows and columns in memory read by columns, whether it is transposed, elements
-    from one matrix of the batch to the next (0: all the same), and from one column to the next."""
+    """Operand in cuBLASLt's view: rows and columns in memory read by columns, whether it is transposed, elements from
+    one matrix of the batch to the next (0: all the same), and from one column to the next."""
 
     rows: int
     columns: int
@@ -58,11 +58,11 @@ class _Matrix:
 
 
 class Unsupported(Exception):
-    """cuBLASLt has no such algorithm."""
+    """Error: cuBLASLt has no such algorithm."""
 
 
 class Products:
-    """Makes products for one device. Algorithms are chosen by shape, so that all ranks can take the same ones."""
+    """Factory of matmuls for one device. Algorithms are chosen by shape, so that all ranks can take the same ones."""
 
     def __init__(self, device: Any) -> None:
         self.device = device
@@ -74,7 +74,7 @@ class Products:
 
     def launch(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None = None,
                bias: Array | None = None, activation: str = "", before: Array | None = None) -> Launch:  # fmt: skip
-        """See `Device.matmul`.
+        """Return the launch of a matmul, see `Device.matmul`.
 
         Raises:
             Unsupported: cuBLASLt does not know the element type or cannot join the epilogue.
@@ -87,12 +87,12 @@ class Products:
         if not _uneven(x, out) and not _uneven(y, out):
             return BoundProduct(self, x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
         in_order = self._one_by_one(x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
-        adds_in_place = addend is not None and addend.data.ptr == out.data.ptr  # nothing is timed that changes it
+        adds_in_place = addend is not None and addend.data.ptr == out.data.ptr  # not timed: it changes its operand
         if out.ndim != 4 or bias is not None or activation or adds_in_place:
             return in_order
         if not all(_is_packed(a) for a in (x, y, out, addend)):
             return in_order
-        # Products of the other dimension's places may be fewer and larger.
+        # Matmuls over the other leading dimension may be fewer and larger.
         turned = [None if a is None else _turned(a) for a in (x, y, out, addend)]
         left, right, result, plus = turned
         try:
@@ -121,8 +121,8 @@ class Products:
         return launch
 
     def bound(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool) -> BoundProduct:
-        """One product of two matrices of an element type that cuBLASLt knows, for which no algorithm is chosen. Raises
-        Unsupported."""
+        """Return one matmul of two matrices of an element type that cuBLASLt knows, for which no algorithm is chosen.
+        Raise Unsupported for other types."""
         if out.dtype.name not in _TYPES or not x.dtype == y.dtype == out.dtype:
             raise Unsupported(f"{x.dtype} @ {y.dtype}")
         return BoundProduct(self, x, y, out, transpose_a, transpose_b, None, None, "", None, chosen=False)
@@ -150,7 +150,7 @@ class Products:
         return self._workspaces[lane]
 
     def layout(self, kind: int, matrix: _Matrix, batch: int) -> int:
-        """cuBLASLt's word for such an operand of a batch, the same for all products."""
+        """Return cuBLASLt's layout of such an operand of a batch, the same for all matmuls."""
         key = kind, matrix, batch
         found = self._layouts.get(key)
         if found is None:
@@ -177,16 +177,16 @@ class Products:
         self.choices.choose(key, len(found), lambda i: seconds(_address(found, i)))
 
     def stream(self) -> int:
-        """The current stream, as CUDA knows it."""
+        """Return the current stream, as a CUDA handle."""
         return self.current().ptr
 
     def current(self) -> Any:
-        """The current stream."""
+        """Return the current stream."""
         return self.device.xp.cuda.get_current_stream()
 
 
 class BoundProduct:
-    """One matmul of arrays with fixed addresses."""
+    """Matmul of arrays with fixed addresses."""
 
     def __init__(self, products: Products, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool,
                  addend: Array | None, bias: Array | None, activation: str, before: Array | None,
@@ -244,11 +244,11 @@ class BoundProduct:
 
     @property
     def algorithm(self) -> int:
-        """Return the address of the chosen algorithm."""
+        """Address of the chosen algorithm."""
         return self._products.algorithm(self.key)
 
     def own_layouts(self) -> tuple[int, int, int]:
-        """Layouts of both operands and the result, in cuBLASLt's order, that may be changed."""
+        """Return layouts of both operands and the result, in cuBLASLt's order, that may be changed."""
         first, second, target = (_layout(kind, matrix, 1) for kind, matrix in self._kinds)
         return first, second, target
 
@@ -268,7 +268,7 @@ class BoundProduct:
         return found
 
     def expected(self, count: int, layouts: tuple[int, int, int]) -> Any:
-        """The algorithms that cuBLASLt expects to be the fastest for operands that lie so, best first."""
+        """Return the algorithms that cuBLASLt expects to be the fastest for these layouts, best first."""
         first, second, target = layouts
         preference = lt.matmul_preference_create()
         limit = np.array([PRODUCTS], np.uint64)
@@ -284,7 +284,7 @@ class BoundProduct:
         return found[: number[0]]
 
     def seconds(self, algorithm: int) -> float:
-        """Time of one product with the algorithm at an address; infinite for one that refuses the arrays."""
+        """Return the time of one matmul with the algorithm at an address; infinite if it refuses the arrays."""
         out, addend = self._arrays[2], self._arrays[3]
         saved = out.copy() if addend is not None and addend.data.ptr == out.data.ptr else None
         try:
@@ -374,24 +374,24 @@ def _alignment(array: Array) -> int:
     return min(16, address & -address) if address else 16
 
 
-# Products of runs of rows through cuBLASLt: the host says at every step where the runs lie.
+# Matmuls of runs of rows through cuBLASLt: the host provides the positions of the runs at every step.
 #
-# What cuBLASLt is told of a product is made once, with an algorithm for runs as `foreseen`; at a step only the
-# number of rows in it changes, and where the operands begin.
+# The description of a matmul is made once, with an algorithm for runs as `foreseen`; at a step only its number of rows
+# and the begins of the operands change.
 
 
 _EVEN = 128
-"""Lengths of runs for which cuBLASLt is asked are multiples of it."""
+"""Lengths of runs for which algorithms are requested are multiples of it."""
 _ALIGNED = 16
-"""Bytes at whose multiples rows have to begin, wherever a run does."""
+"""Bytes of which the addresses of rows must be multiples, wherever a run begins."""
 _TIMED = 4
-"""Runs by which algorithms are timed, at most."""
+"""Most runs by which algorithms are timed."""
 _LANES = (2, 1)
-"""Numbers of lanes; the first where nothing is timed."""
+"""Numbers of lanes; the first is used if nothing is timed."""
 
 
 class RowProducts:
-    """See `Device.products_of_rows`.
+    """Matmuls of runs of rows, see `Device.products_of_rows`.
 
     Raises:
         Unsupported: cuBLASLt does not know the element type, or rows are not aligned for it.
@@ -429,7 +429,7 @@ class RowProducts:
             return float("inf")
 
     def __call__(self, given: Iterable[tuple[int, slice]]) -> None:
-        """Put the products on the current stream."""
+        """Put the matmuls on the current stream."""
         x, _, out = self._arrays
         runs = runs_of(given, x.shape[0], summed=self._outer)
         for matrix in without(runs, out.shape[0]) if self._outer else ():

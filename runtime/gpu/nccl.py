@@ -24,7 +24,7 @@ from mspc.ops.device import Launch, RankSum
 from mspc.runtime.comm.interface import Array, Ranks
 from mspc.runtime.gpu.peers import Mailboxes, PeerCollectives, PeerMemory
 
-# This module wraps CuPy's bindings of NCCL: its numbers, calls that belong together, and errors in words.
+# Wrapper of CuPy's bindings of NCCL: its numbers, grouped calls, and error texts.
 
 
 TYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
@@ -39,7 +39,7 @@ IN_PROGRESS, _ERRORS = 7, {6: "another rank has gone, or the way to it is broken
 
 
 class Calls:
-    """NCCL calls that belong together, with errors that name the group."""
+    """Grouped NCCL calls, with errors that name the group."""
 
     def __init__(self, library: Any, ranks: Ranks) -> None:
         self._nccl = library
@@ -60,7 +60,7 @@ class Calls:
 
 
 def load_nccl(xp: Any) -> Any:
-    """CuPy's module for NCCL.
+    """Return CuPy's module for NCCL.
 
     Raises:
         ExecutionError: this CuPy has none, or finds no library.
@@ -75,7 +75,7 @@ def load_nccl(xp: Any) -> Any:
 
 
 def combining(dtype: Any, op: str) -> tuple[int, int]:
-    """NCCL's numbers for an element type and how it is combined."""
+    """Return NCCL's numbers for an element type and its reduction."""
     dtype = np.dtype(dtype)
     if dtype == np.bool_:
         return BYTE, OPS[_BOOL_OPS[op]]
@@ -83,7 +83,7 @@ def combining(dtype: Any, op: str) -> tuple[int, int]:
 
 
 def status_of(error: Exception) -> int:
-    """NCCL's number for an error; for those that CuPy has no name for it raises a KeyError with the number."""
+    """Return NCCL's number for an error. CuPy raises a KeyError with the number for errors that it has no name for."""
     if isinstance(error, KeyError) and error.args and isinstance(error.args[0], int):
         return error.args[0]
     return int(getattr(error, "status", -1))
@@ -101,15 +101,15 @@ def shown(ranks: Ranks) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {listed}"
 
 
-# The groups of ranks in which a graph communicates, each with a communicator of its own.
+# Groups of ranks in which a graph communicates, each with a communicator of its own.
 
 
 Key = tuple[Ranks, int]
-"""A group: its ranks in their order, and -1, or the tag of what two ranks send each other by hand."""
+"""A group: its ranks in their order, and -1, or the tag of explicit messages between two ranks."""
 
 
 class GroupCommunicator:
-    """A group's communicator; `of` gives a rank's number in it."""
+    """Communicator of a group; `of` maps a rank to its number in it."""
 
     def __init__(self, ranks: Ranks, comm: Any) -> None:
         self.ranks = ranks
@@ -131,7 +131,7 @@ _ON_DEVICE = 3
 _ID_BYTES = 128
 
 class NcclComm:
-    """The communicator of this rank's GPU, see `runtime.comm.Communicator` and `ops.comm_launch.DeviceCommunicator`.
+    """Communicator of this rank's GPU, see `runtime.comm.Communicator` and `ops.comm_launch.DeviceCommunicator`.
 
     Args:
         xp: CuPy. host: the communicator of arrays on the host; with one rank NCCL is not needed.
@@ -148,7 +148,8 @@ class NcclComm:
         self._groups: dict[Key, GroupCommunicator] = {}
         self._boxes = Mailboxes()
         self.mark = (0, 0)
-        """What a collective between peers tells the host of its place; see `Progress.before`."""
+        """Address and value by which a collective between peers reports its place to the host; see
+        `GpuProgress.before`."""
         self.device: Any = None
         self._memory: Any = None
         self._peers: PeerCollectives | None = None
@@ -158,7 +159,7 @@ class NcclComm:
     # Groups
 
     def prepare(self, groups: Iterable[Key], together: bool) -> None:
-        """Make the communicators of groups that this rank is in; the members call this together.
+        """Make the communicators of groups of this rank; the members call this together.
 
         together: all ranks call it, and groups that only others name are made too.
         """
@@ -174,13 +175,13 @@ class NcclComm:
 
     @property
     def peer_memory(self) -> PeerMemory | None:
-        """How arrays of the other ranks of this host are reached; None before there is a device."""
+        """Access to arrays of the other ranks of this host; None before there is a device."""
         if self._memory is None and self.device is not None:
             self._memory = PeerMemory(self.device, self.host)
         return self._memory
 
     def prepare_for(self, graph: Graph, together: bool) -> None:
-        """The same for the groups of a graph."""
+        """Make the communicators of the groups of a graph."""
         self.prepare(groups_of(graph, self.rank), together)
 
     def _union(self, mine: set[Key]) -> set[Key]:
@@ -203,14 +204,14 @@ class NcclComm:
             identity = np.zeros(_ID_BYTES, np.uint8)
             if self.rank == root:
                 identity[:] = np.frombuffer(nccl.get_unique_id(), np.uint8)
-            # A group of its members alone: ranks outside need not come.
+            # Only the members of the group take part: ranks outside need not come.
             identity = self.host.broadcast(identity, root, tuple(sorted(ranks)))
             try:
                 comm = nccl.NcclCommunicator(len(ranks), identity.tobytes(), ranks.index(self.rank))
             except Exception as error:
                 raise ExecutionError(f"NCCL cannot join {shown(ranks)}: {text_of(error)}") from error
-            # NCCL destroys a communicator only after the CUDA graphs that use it, and waits for that for ever; in what
-            # order Python lets go of them at its end is not known. The end of the process frees them all.
+            # NCCL destroys a communicator only after the CUDA graphs that use it, and waits for that for ever; the
+            # order in which Python releases them at its end is not known. The end of the process frees them all.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(comm))
             found = self._groups[ranks, tag] = GroupCommunicator(ranks, comm)
             if tag >= 0:
@@ -238,7 +239,7 @@ class NcclComm:
         return self._nccl
 
     def check(self) -> None:
-        """Look for errors that NCCL has met since a collective began; to be called while a step is waited for."""
+        """Look for errors that NCCL has met since a collective began; called during the wait for a step."""
         for group in self._groups.values():
             try:
                 group.comm.check_async_error()
@@ -250,11 +251,11 @@ class NcclComm:
     # Into arrays that exist
 
     def combines(self, dtype: Any, op: str) -> bool:
-        """Whether NCCL combines elements of this type by `op`."""
+        """Return whether NCCL combines elements of this type by `op`."""
         return op in OPS and (np.dtype(dtype).name in TYPES or np.dtype(dtype) == np.bool_)
 
     def all_reduce_into(self, arrays: Sequence[Array], outs: Sequence[Array], op: str, ranks: Ranks) -> None:
-        """Arrays of one element type combined into those at their place in `outs`, each of which may be the array
+        """Combine arrays of one element type into those at their place in `outs`, each of which may be the array
         itself; NCCL takes them as one piece of work."""
         kind, number = combining(arrays[0].dtype, op)
         if len(ranks) == 1:
@@ -264,13 +265,13 @@ class NcclComm:
         group, stream = self._group(tuple(sorted(ranks))), self._stream()
         if self._boxes.exchange(arrays, outs, group.ranks, [a.nbytes for a in arrays], False, op, self.mark):
             return
-        # Never joined by their addresses: the ranks must make the same calls, wherever their arrays lie.
+        # Never joined by their addresses: the ranks must make the same calls, at any addresses of their arrays.
         with self._calls(group, len(arrays)):
             for array, out in zip(arrays, outs, strict=True):
                 group.comm.allReduce(array.data.ptr, out.data.ptr, array.size, kind, number, stream)
 
     def all_gather_into(self, array: Array, out: Array, ranks: Ranks) -> None:
-        """The members' arrays one after the other."""
+        """Concatenate the members' arrays."""
         if len(ranks) == 1:
             self._copy(array, out)
             return
@@ -281,7 +282,8 @@ class NcclComm:
             group.comm.allGather(array.data.ptr, out.data.ptr, array.nbytes, BYTE, self._stream())
 
     def reduce_scatter_into(self, array: Array, out: Array, op: str, ranks: Ranks) -> None:
-        """`array` holds one part for every member, one after the other; `out` is this rank's, combined."""
+        """Reduce and scatter: `array` has one part for every member, one after the other; `out` is this rank's,
+        combined."""
         kind, number = combining(array.dtype, op)
         if len(ranks) == 1:
             self._copy(array, out)
@@ -293,7 +295,7 @@ class NcclComm:
             group.comm.reduceScatter(array.data.ptr, out.data.ptr, out.size, kind, number, self._stream())
 
     def quick(self, nodes: Sequence[Any]) -> bool:
-        """Whether all these nodes of collectives go through mailboxes."""
+        """Return whether all these nodes of collectives go through mailboxes."""
         return all(is_small(node) and self._boxes.has(node.op.channel(self.rank)[0]) for node in nodes)
 
     def direct(self, name: str, array: Array, out: Array, op: str, ranks: Ranks) -> Launch | None:
@@ -315,7 +317,7 @@ class NcclComm:
         return bool(self.host.all_reduce(np.array([able], np.int64), "min", tuple(sorted(ranks)))[0])
 
     def all_to_all_into(self, array: Array, out: Array, ranks: Ranks) -> None:
-        """`array` holds a part for every member, `out` takes one from every member."""
+        """Exchange parts: `array` has a part for every member, `out` takes one from every member."""
         if len(ranks) == 1:
             self._copy(array, out)
             return
@@ -329,8 +331,8 @@ class NcclComm:
     def exchange_into(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]], ranks: Ranks | None = None
     ) -> None:
-        """See `Communicator`. Arrays that are not contiguous are packed, which allocates. `ranks`: the group that
-        takes part, all ranks by default."""
+        """Exchange arrays, see `Communicator`. Arrays that are not contiguous are packed, which allocates. ranks: the
+        group that takes part, all ranks by default."""
         xp = self.xp
         packed = [(rank, xp.ascontiguousarray(array)) for rank, array in sends]
         landing = [(r, a if a.flags.c_contiguous else xp.empty(a.shape, a.dtype)) for r, a in receives]
@@ -354,7 +356,7 @@ class NcclComm:
         return self.host.all_to_all(numbers, ranks, 0, 0) if len(ranks) > 1 else numbers
 
     def broadcast_into(self, arrays: Sequence[Array], outs: Sequence[Array], root: int, ranks: Ranks) -> None:
-        """Every array of `root` into the one at its place in `outs`."""
+        """Copy every array of `root` into the one at its place in `outs`."""
         if len(ranks) == 1:
             for array, out in zip(arrays, outs, strict=True):
                 self._copy(array, out)
@@ -374,13 +376,13 @@ class NcclComm:
             group.comm.send(array.data.ptr, array.nbytes, BYTE, group.of[rank], self._stream())
 
     def receive_into(self, out: Array, rank: int, tag: int = 0) -> None:
-        """The array that `rank` sends with this tag."""
+        """Receive the array that `rank` sends with this tag."""
         group = self._pair(rank, self.rank, tag)
         with self._calls(group, 1):
             group.comm.recv(out.data.ptr, out.nbytes, BYTE, group.of[rank], self._stream())
 
     def barrier(self, ranks: Ranks) -> None:
-        """Work that is put on the stream after this begins once every member has come here."""
+        """Let later work on the stream begin once every member has called this."""
         if len(ranks) > 1:
             byte = self._a_byte()
             self.all_reduce_into((byte,), (byte,), "max", ranks)

@@ -2,8 +2,8 @@
 
 For AllReduce rank r adds up part r of all ranks' arrays and writes the sum into part r of all results: every byte
 crosses once in either direction, as in the best of rings, but in one step and with few multiprocessors. ReduceScatter
-is the first half of it and AllGather the second. The order of additions is that of the group's ranks, halves are
-added in Float32, and all ranks get the same bits.
+is the first half of it and AllGather the second. The order of additions is that of the group's ranks, halves are added
+in Float32, and all ranks get the same bits.
 
 A kernel begins and ends by a sign to every peer, block by block: at its begin all operands are ready and all results
 may be written, at its end both are free again.
@@ -30,25 +30,25 @@ from mspc.ops.cuda.text import address
 from mspc.ops.device import Array, Launch, RankSum, c_type, computing_type
 from mspc.runtime.faults.stopped import STEP_SHIFT
 
-# Memory of other processes that this one has mapped, each allocation once, and as long as something holds its mapping.
+# Memory of other processes that this one has mapped, each allocation once, and as long as its mapping is referenced.
 #
-# What CUDA frees in one process stays where it is until the others have unmapped it: mappings of arrays that are gone
-# would add up from compile to compile.
+# Memory that CUDA frees in one process is not released until the others have unmapped it: mappings of arrays that are
+# gone would add up from compile to compile.
 
 
 class Mapping:
-    """An allocation of another process. address: of its begin here."""
+    """Allocation of another process. address: of its begin here."""
 
     def __init__(self, address: int) -> None:
         self.address = address
 
 
 class Mappings:
-    """The mappings of a device.
+    """Mappings of a device.
 
     Args:
         unmap: ends the mapping at an address. A mapping that nobody holds any more ends at the next `end_unheld`, when
-            nothing on the GPU can still use it, not when Python releases it.
+        nothing on the GPU can still use it, not when Python releases it.
     """
 
     def __init__(self, unmap: Callable[[int], None]) -> None:
@@ -65,7 +65,7 @@ class Mappings:
         return len(self._held) < len(self._addresses)
 
     def mapping(self, handle: bytes, map: Callable[[bytes], int]) -> Mapping:
-        """Return the mapping of an allocation, made by `map` if there is none; it may be an unheld one."""
+        """Return the mapping of an allocation, made by `map` if there is none; it may be one without holders."""
         found = self._held.get(handle)
         if found is None:
             if handle not in self._addresses:
@@ -83,7 +83,7 @@ class Mappings:
 
     def _end(self, handles: list[bytes]) -> None:
         for handle in handles:
-            with contextlib.suppress(Exception):  # the process that had the memory may have ended
+            with contextlib.suppress(Exception):  # the process that owned the memory may have ended
                 self._unmap(self._addresses.pop(handle))
 
 
@@ -91,9 +91,9 @@ HANDLE = 64
 """Bytes of CUDA's handle for memory of another process."""
 LARGEST_GROUP = 8
 _BLOCKS, _THREADS = 8, 1024
-"""Eight multiprocessors saturate NVLink as well as all of them do, six do not (measured on two H200s); the fewer are
-taken, the less products beside a collective lose. Among four ranks NCCL is faster for 64 MiB by itself (312 against
-328 us), but with 32 of them: a step whose gradients it sums in parts of 38 MB takes 6.2 ms in place of 5.8."""
+"""Eight multiprocessors saturate NVLink as well as all of them do, six do not (measured on two H200s). The fewer are
+taken, the less matmuls beside a collective lose. Among four ranks NCCL is faster for 64 MiB by itself (312 against 328
+us), but with 32 of them: a step whose gradients it sums in parts of 38 MB takes 6.2 ms instead of 5.8."""
 _PACK = 16
 _TYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 _HOW = {"sum": "Sum", "prod": "Product", "max": "Largest", "min": "Smallest"}
@@ -180,7 +180,7 @@ class Reached(list[list[int]]):
 
 
 class PeerMemory:
-    """How this rank reaches arrays of the other ranks of its host.
+    """Access of this rank to arrays of the other ranks of its host.
 
     Args:
         device: see `GpuDevice`. host: the communicator of arrays on the host.
@@ -205,7 +205,7 @@ class PeerMemory:
                 handle, offset = self._device.exported(array)
                 row[:HANDLE] = np.frombuffer(handle, np.uint8)
                 row[HANDLE:] = np.array([offset], np.int64).view(np.uint8)
-        except Exception:  # a driver without such memory: NCCL does the work
+        except Exception:  # a driver without such memory: NCCL is used instead
             good = False
         line = np.concatenate([handles.reshape(-1), np.array([self._place, good], np.int64).view(np.uint8)])
         lines = self._host.all_gather(line[None], everyone, 0)
@@ -229,10 +229,10 @@ class PeerMemory:
 
 
 class PeerCollectives:
-    """Makes collectives between ranks that reach each other's memory.
+    """Factory of collectives between ranks that reach each other's memory.
 
     Args:
-        device: see `GpuDevice`. memory: see there. owner: has the attribute `mark`, see `NcclComm`.
+        device: see `GpuDevice`. memory: see `PeerMemory`. owner: has the attribute `mark`, see `NcclComm`.
     """
 
     def __init__(self, device: Any, memory: PeerMemory, owner: Any) -> None:
@@ -279,7 +279,7 @@ class PeerCollectives:
         return Between(self._device, self._owner, ends, signs[1], (kind, op), own, (packs, share, tail))
 
     def partial_sums(self, array: Array, ranks: tuple[int, ...], own: int) -> RankSum | None:
-        """See `DeviceCommunicator`; ranks, own: as of `launch`."""
+        """See `DeviceCommunicator`; ranks, own: as for `launch`."""
         signs = self._signs_of(ranks, RankSum.SIGNS, RankSum.STATE)
         found = None
         if signs is not None:
@@ -294,7 +294,7 @@ class PeerCollectives:
         self, ranks: tuple[int, ...], each: int = _BLOCKS, own: int = _BLOCKS
     ) -> tuple[Reached, Array, Array] | None:
         """Return the addresses of the ranks' signs for each other on the current stream, `own` words of this rank
-        alone, and the memory of the signs. each: how many words a rank receives from every other one."""
+        alone, and the memory of the signs. each: words that a rank receives from every other one."""
         device = self._device
         key = (ranks, device.current_stream(), each)
         if key not in self._signs:
@@ -308,7 +308,7 @@ class PeerCollectives:
 
 @dataclass(frozen=True)
 class Ends:
-    """The addresses that a collective reads, writes, and leaves signs at. held: keeps these in place."""
+    """Addresses that a collective reads, writes, and leaves signs at. held: references that keep the memory alive."""
 
     sources: list[int]
     targets: list[int]
@@ -317,7 +317,7 @@ class Ends:
 
 
 class Between:
-    """The launch of one collective. It says itself how far this rank is, see `Progress.before`.
+    """Launch of one collective. It reports this rank's progress itself, see `GpuProgress.before`.
 
     blocks: of its kernel, each on a multiprocessor of its own.
     """
@@ -345,7 +345,8 @@ class Between:
 
     def awaited(self) -> Launch:
         """Return a launch for another stream that lets later work there begin once this one, put on its stream before,
-        has its multiprocessors: it would else wait until those of a matmul are free, and the matmul's end for it."""
+        has its multiprocessors. Otherwise this launch would wait until the multiprocessors of a matmul are free, and
+        the matmul's end would wait for this launch."""
         device, blocks = self._device, np.uint32(self.blocks)
         resident = self._resident = device.zeros((1,), "uint32")
         self._kernel = device.kernel(self._text(True), "between_peers")
@@ -354,8 +355,8 @@ class Between:
 
 
 def source_of(sources: int, targets: int, ranks: int, own: int, dtype: str, op: str, flight: int, counted: bool) -> str:
-    """The kernel `between_peers` for so many arrays to read and to write, elements of NumPy's type `dtype`; `counted`:
-    blocks that begin count themselves."""
+    """Return the source of the kernel `between_peers` for these numbers of arrays to read and to write, elements of
+    NumPy's type `dtype`. counted: blocks that begin count themselves."""
     kind = dtype_of(dtype) if sources > 1 else None
     names = [[f"{letter}{i}" for i in range(n)] for letter, n in (("s", sources), ("t", targets), ("g", ranks))]
     lists = dict(zip(("SOURCE_LIST", "TARGET_LIST", "SIGN_LIST"), (", ".join(n) for n in names), strict=True))
@@ -376,8 +377,8 @@ def source_of(sources: int, targets: int, ranks: int, own: int, dtype: str, op: 
 #
 # A collective of NCCL takes about 10 us however small it is. Here several arrays go in one call, and each 32-bit word
 # travels in one 64-bit store together with the number of the call, so that its arrival needs no other signal (as in the
-# protocol that NCCL calls LL). A box has two sides that take turns: a rank begins call n + 2 once it has heard in call
-# n + 1 from all its peers, which then have read what was sent in call n. The order of additions is that of the group's
+# protocol that NCCL calls LL). A box has two alternating sides: a rank begins call n + 2 once it has received words of
+# call n + 1 from all its peers, which then have read its words of call n. The order of additions is that of the group's
 # ranks.
 
 
@@ -442,7 +443,7 @@ _MAIL_HOW = {"sum": "x + y", "prod": "x * y", "max": "x < y || y != y ? y : x", 
 
 
 class Mailbox:
-    """The boxes of one group, of this rank and its peers. Only `open_mailbox` makes it.
+    """Boxes of one group, of this rank and its peers. Only `open_mailbox` makes it.
 
     Args:
         device: see `GpuDevice`. box: this rank's. reached: the ranks' boxes in the group's order. own: this rank's
@@ -464,9 +465,8 @@ class Mailbox:
         """Put one collective of several arrays on the current stream.
 
         Args:
-            words: of each array for each peer, together at most `WORDS`. apart: every peer gets a part of its own of
-            the only
-                array, else all get the same. op: combines the arrivals; "" concatenates the parts of the only array.
+            words: of each array for each peer, together at most `WORDS`. apart: every peer gets its own part of the
+            only array, else all get the same. op: combines the arrivals; "" concatenates the parts of the only array.
             mark: address of the host's and value to be written there, or zeros.
         """
         pieces = range(len(given))
@@ -490,25 +490,26 @@ class Mailbox:
 
 
 class Mailboxes:
-    """Of every group one mailbox for the main stream and one for others: calls of one must not overtake another's."""
+    """One mailbox of every group for the main stream and one for others: calls of one must not overtake another's."""
 
     def __init__(self) -> None:
         self._device: Any = None
         self._boxes: dict[tuple[tuple[int, ...], bool], Mailbox | None] = {}
 
     def open(self, device: Any, memory: PeerMemory, ranks: tuple[int, ...], own: int) -> None:
-        """Those of a group; its members call this together. ranks: in the order of slices. own: this rank's place."""
+        """Open the mailboxes of a group; its members call this together. ranks: in the order of slices. own: this
+        rank's place."""
         self._device = device
         for main in (True, False):
             self._boxes[ranks, main] = open_mailbox(device, memory, ranks, own)
 
     def has(self, ranks: tuple[int, ...]) -> bool:
-        """Whether the members of a group reach each other's memory."""
+        """Return whether the members of a group reach each other's memory."""
         return self._boxes.get((ranks, True)) is not None
 
     def exchange(self, given: Sequence[Array], out: Sequence[Array], ranks: tuple[int, ...], nbytes: Sequence[int],
                  apart: bool, op: str, mark: tuple[int, int]) -> bool:  # fmt: skip
-        """See `Mailbox.exchange`, of so many bytes of each array; False if no mailbox takes them."""
+        """Run `Mailbox.exchange` for `nbytes` bytes of each array; return False if no mailbox takes them."""
         if not self.has(ranks) or not takes(sum(nbytes), given[0].dtype, op):
             return False
         box = self._boxes[ranks, self._device.current_stream() == "compute"]

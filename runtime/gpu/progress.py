@@ -1,7 +1,7 @@
-"""A rank's GPU writes how far it has come to memory that the rank's watch reads; the wait for a step is here, too.
+"""Progress of a rank's GPU, which it writes to memory that the rank's watch reads, and the wait for a step.
 
-A step that is replayed shows the host nothing. A kernel of one thread before every collective writes its place to
-memory of the host; the watch hands it to the other ranks (`runtime.stalled`).
+A replayed step shows the host nothing. A kernel of one thread before every collective writes its place to memory of the
+host; the watch passes it to the other ranks (`runtime.faults.stopped`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mspc.runtime.faults.stopped import END, STEP_SHIFT, packed
 
 
 class HostQuery:
-    """A launch that asks the host while it runs. run: waits for the host's data. decided: captured with others it does
-    not, as the GPU decides then; else it is not part of a capture."""
+    """Launch that asks the host while it runs. run: waits for the host's data. decided: in a capture it does not ask
+    the host, because the GPU decides then; a launch without it is never captured."""
 
     def __init__(self, run: Launch, decided: bool = False) -> None:
         self._run = run
@@ -33,7 +33,7 @@ class HostQuery:
 
 
 def like(launch: Launch, run: Launch) -> Launch:
-    """Return the run of a launch among other work that asks the host as the launch does."""
+    """Return `run` as a launch that asks the host in the same way as `launch`."""
     return HostQuery(run, launch.decided) if isinstance(launch, HostQuery) else run
 
 
@@ -43,18 +43,19 @@ extern "C" __global__ void put_mark(u64 place, const long long* step, long long 
 }}
 """
 _SPIN = 0.001
-"""Seconds for which a wait looks without a pause; a short step ends in that time."""
+"""Seconds for which a wait polls without a pause; a short step ends in that time."""
 _PAUSE = 0.00005
 _CHECK = 0.25
 """Seconds between two looks for errors of NCCL."""
 
 
 class GpuProgress:
-    """The progress of the GPU of one rank.
+    """Progress of the GPU of one rank.
 
     Args:
         device: see `GpuDevice`. watch: of this job, or None on one rank: then nothing is marked.
-        graph: number of the graph with the launches made now; set before each.
+
+    graph: number of the graph with the launches made now; set before each.
     """
 
     def __init__(self, device: Any, watch: Any) -> None:
@@ -67,7 +68,8 @@ class GpuProgress:
             watch.marks = lambda: int(self._place[0])
 
     def mark(self, index: int = END) -> Launch:
-        """A launch that says: this GPU has come to the collective of node `index`; by default, to the step's end."""
+        """Return a launch that reports that this GPU has reached the collective of node `index`, or by default the
+        step's end."""
         if self._place is None:
             return nothing
         kernel = self._device.kernel(_MARK, "put_mark")
@@ -76,7 +78,7 @@ class GpuProgress:
         return lambda: kernel(1, 1, arguments)
 
     def before(self, index: int, launch: Launch, joined: bool = False) -> Launch:
-        """The launch of a collective's node, with its mark; `joined`: the collective's own kernel puts it."""
+        """Return the launch of a collective's node with its mark. joined: the collective's own kernel writes it."""
         if self._place is None:
             return launch
         if joined:
@@ -123,7 +125,7 @@ def _poll(event: Any, check: Callable[[], None]) -> None:
 
 
 def wait_for(device: Any, event: Any, interruptible: bool = False) -> None:
-    """Return once an event of the device has come. Raises ExecutionError as `GpuProgress.wait` does. interruptible: a
+    """Return once an event of the device has come. Raise ExecutionError as `GpuProgress.wait` does. interruptible: a
     signal to this process may end the wait."""
     if device.progress is not None:
         device.progress.wait(event)
@@ -134,7 +136,7 @@ def wait_for(device: Any, event: Any, interruptible: bool = False) -> None:
 
 
 def communicates(node: Any) -> bool:
-    """Whether a node waits for other ranks."""
+    """Return whether a node waits for other ranks."""
     return isinstance(node.op, Collective) and node.op.communicates
 
 
@@ -144,8 +146,8 @@ def out_of_memory(
     """Return message and notes for a GPU without enough memory.
 
     Args:
-        node: that was to get memory, or None for the entire step. nbytes: that it needed. peak: planned bytes.
-        held: bytes by purpose. index: of the GPU.
+        node: the one that was to get memory, or None for the entire step. nbytes: bytes that it needed. peak: planned
+        bytes. held: bytes by purpose. index: of the GPU.
     """
     what = f"{node.label} ({node.type})" if node is not None else "the step"
     message = (

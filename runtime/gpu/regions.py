@@ -29,9 +29,9 @@ from mspc.runtime.gpu.progress import HostQuery
 from mspc.runtime.region_memory import DEVICE_ALIGNMENT, device_bytes_of_entries
 from mspc.runtime.regions.ways import check_lengths, too_long, went
 
-# What the GPU itself decides within a CUDA graph: how often a loop turns, and which way a branch goes.
+# Decisions of the GPU itself within a CUDA graph: the number of iterations of a loop, and the branch of a condition.
 #
-# Elsewhere, in a step that runs node by node, the host decides the same (`loops`, `regions`).
+# In a step that runs node by node the host decides instead (`_LoopOnGpu`, `_choice`).
 
 
 _DECIDE = (
@@ -67,7 +67,7 @@ extern "C" __global__ void go_on_for(u64 handle, int reverse, const long long* t
 
 
 def decided(device: Any, node: Node, by_host: Launch, by_gpu: Launch) -> HostQuery:
-    """A launch of a node that the GPU decides on within a captured graph, and the host elsewhere."""
+    """Return the launch of a node on which the GPU decides within a captured graph, and the host otherwise."""
 
     def run() -> None:
         if device.capturing:
@@ -84,8 +84,8 @@ def decided(device: Any, node: Node, by_host: Launch, by_gpu: Launch) -> HostQue
 
 
 def may_decide(around: RegionContext, node: Node, launches: Iterable[Launch]) -> bool:
-    """Whether the GPU may decide on a node that makes these launches: it has such nodes, none of the launches asks the
-    host, and no other rank is met inside, as ranks compare there which way they go."""
+    """Return whether the GPU may decide on a node that makes these launches: the device has conditional nodes, none of
+    the launches asks the host, and no other rank is met inside, as ranks compare their paths there on the host."""
     if around.device.conditional is None or any(map(asks, launches)):
         return False
     return next(collectives_of([node]), None) is None
@@ -94,8 +94,8 @@ def may_decide(around: RegionContext, node: Node, launches: Iterable[Launch]) ->
 def choice_by_gpu(
     around: RegionContext, node: Node, condition: Array, ways: Sequence[Sequence[Launch]]
 ) -> Launch | None:
-    """Return the launch of the first way if the condition, a Bool on the GPU, holds, else of the second; None: the host
-    has to decide."""
+    """Return the launch of the first way if the condition, a Bool on the GPU, holds, else of the second; None if the
+    host has to decide."""
     device = around.device
     if not may_decide(around, node, [launch for way in ways for launch in way]) or not device.conditional.has_choices:
         return None
@@ -106,11 +106,11 @@ def choice_by_gpu(
 
 @dataclass(frozen=True)
 class LoopLaunches:
-    """The launches of a loop's iterations.
+    """Launches of a loop's iterations.
 
-    ahead: before the first iteration, once the count is set. each: an iteration, and the work of `ahead` for the next
+    ahead: before the first iteration, once the count is set. each: an iteration, and the same preparation for the next
     one. behind: after all iterations. turn: Int64 array of one element: the number of the iteration. condition: a Bool
-    on the GPU that `ahead` sets; None if iterations are counted: `known` times or, if that is -1, as `told` says, an
+    on the GPU that the preparation sets; None if iterations are counted: `known` times or, if that is -1, by `told`, an
     Int64 on the GPU.
     """
 
@@ -125,13 +125,13 @@ class LoopLaunches:
 
 
 def loop_by_gpu(around: RegionContext, node: Node, begin: Sequence[Launch], turns: LoopLaunches) -> Launch | None:
-    """Return the launch of all iterations of a loop; None: the host has to decide. begin: launches before
+    """Return the launch of all iterations of a loop; None if the host has to decide. begin: launches before
     everything."""
     device, limit = around.device, around.loop_limit if turns.known < 0 else 0.0
     if not may_decide(around, node, (*begin, *turns.ahead, *turns.each, *turns.behind)):
         return None
     if limit and around.host.size > 1:
-        return None  # other ranks would go on with what a loop has left that was stopped
+        return None  # other ranks would continue with the invalid results of a stopped loop
     has_condition = turns.condition is not None
     begun, nothing = device.zeros((2,), "int64"), np.uint64(0)
     number = around.ended.number_of(node, has_condition, limited=limit > 0)
@@ -145,7 +145,7 @@ def loop_by_gpu(around: RegionContext, node: Node, begin: Sequence[Launch], turn
     each = Several(turns.each)
 
     def run() -> None:
-        started()  # ahead of what may lie where the number of turns lay
+        started()  # before anything may overwrite the number of iterations
         run_each([*begin, *turns.ahead])
         device.conditional.loop(lambda handle: go_on(1, 1, (handle, first, *behind)), each)
         run_each(turns.behind)
@@ -153,11 +153,11 @@ def loop_by_gpu(around: RegionContext, node: Node, begin: Sequence[Launch], turn
     return run
 
 
-# Launches of which those between questions to the host become CUDA graphs.
+# Launches that become CUDA graphs between those that ask the host.
 
 
 FEWEST = 3
-"""Launches from which on one CUDA graph takes less time than they do."""
+"""Number of launches from which one CUDA graph takes less time than they do."""
 
 
 class Replayed:
@@ -211,8 +211,8 @@ def warn_uncaptured(device: Any, does: str, what: str, error: Exception) -> None
 def in_parts(
     device: Any, launches: Sequence[Launch], loaded: bool = False, by_host: bool = False
 ) -> list[Launch]:  # fmt: skip
-    """Return the launches, with runs between those that ask the host captured. by_host: it decides instead of the GPU,
-    too."""
+    """Return the launches, with runs between those that ask the host captured. by_host: the host also decides instead
+    of the GPU."""
     found: list[Launch] = []
     between: list[Launch] = []
     for launch in launches:
@@ -236,15 +236,15 @@ def one_launch(device: Any, launches: Sequence[Launch]) -> Launch:
     return HostQuery(lambda: together() if device.capturing else run_each(parts), decided=True)
 
 
-# The launch of a loop on a GPU.
+# Launch of a loop on a GPU.
 #
-# What is carried lies in the places of the node's results: a turn reads it there, and leaves there what the next one
-# reads. The GPU counts the turns itself, so that one captured turn serves for all; entries of what is scanned are
-# copied to places of their own, as those of every turn would have others.
+# Carried values are in the places of the node's results: an iteration reads them there, and leaves the next one's
+# there. The GPU counts the iterations itself, so that one captured iteration serves for all; entries of scanned
+# operands are copied to places of their own, as every iteration has other ones.
 
 
 MOST_UNROLLED = 2048
-"""Launches of all turns up to which a loop whose turns are counted is part of the step's own CUDA graph."""
+"""Launches of all iterations up to which a loop with counted iterations is part of the step's own CUDA graph."""
 _THREADS, _MOST_BLOCKS = 256, 1024
 _TURN = f"""{RANDOM}
 extern "C" __global__ void set_turn(long long* turn, long long value) {{ turn[0] = value; }}
@@ -270,7 +270,7 @@ extern "C" __global__ void copy_entry(const {word}* from, {word}* to, const long
 def loop_launch(
     around: RegionContext, node: Node, op: Loop, operands: Sequence[Held], out: Sequence[Held], memory: Array
 ) -> Launch:  # fmt: skip
-    """See `regions.region_launch`."""
+    """Return the launch of a loop, see `region_launch`."""
     made = _LoopOnGpu(around, node, op, operands, out, memory)
     if made.is_captured:
         return made.whole
@@ -279,8 +279,8 @@ def loop_launch(
 
 
 class _LoopOnGpu:
-    """The run of a loop. whole: all iterations. is_captured: that may be captured with other launches. by_gpu:
-    iterations as long as the GPU finds that there are more; None: the host has to look."""
+    """Run of a loop. whole: all iterations. is_captured: `whole` may be captured with other launches. by_gpu:
+    iterations as long as the GPU finds that there are more; None if the host has to look."""
 
     def __init__(
         self, around: RegionContext, node: Node, op: Loop, operands: Sequence[Held], out: Sequence[Held], memory: Array
@@ -290,9 +290,9 @@ class _LoopOnGpu:
         device = self._device = around.device
         self._turn, key = device.zeros((1,), "int64"), device.zeros((1,), "int64")
         self._at = 0
-        """The number of the turn, for what is done by the host."""
+        """The number of the iteration, for work done by the host."""
         self._asks_apart = False
-        """Whether a condition is no part of the turn ahead of it: it has to know its own turn."""
+        """Whether a condition is not evaluated at the end of the previous iteration: it must know its own iteration."""
         self._known = op.known_turns([value.type for value in node.inputs])
         behind = op.first + op.carried + op.scanned
         self._scanned = operands[op.first + op.carried : behind]
@@ -341,13 +341,13 @@ class _LoopOnGpu:
         self.whole = Several(turn, max(0, self._known), [*self._begin, partial(self._start, self._known)])
         self.is_captured = self._known >= 0 and not asks and self.whole.count <= MOST_UNROLLED
         self._parts = in_parts(device, turn)
-        # Whether there is an entry for every turn, the host looks at.
+        # The host checks whether there is an entry for every iteration.
         looks = self._known < 0 and op.scanned and not isinstance(op, While)
         self.by_gpu = None if self.is_captured or looks else loop_by_gpu(around, node, self._begin, turns)
 
     @property
     def _stacks(self) -> Sequence[Held]:
-        """Return the arrays with an entry for every iteration."""
+        """Arrays with an entry for every iteration."""
         return self._out[len(self._out) - self._op.stacked :]
 
     def _places(self, types: Sequence[Any], memory: Array) -> list[Held]:
@@ -378,7 +378,7 @@ class _LoopOnGpu:
         return HostQuery(read)
 
     def _write(self, place: Held, stack: Held) -> Launch:
-        """Return the launch that restores values that the iteration has overwritten to the entry's source."""
+        """Return the launch that writes values that the iteration has overwritten back to the entry's source."""
         if not isinstance(stack, list):
             return self._copied(place, stack, read=False)
         return HostQuery(lambda: None if isinstance(place, list) else self._device.copy(place, stack[self._at]))
@@ -411,13 +411,13 @@ class _LoopOnGpu:
         blocks = min(_MOST_BLOCKS, -(-many // _THREADS))
         return partial(kernel, blocks, _THREADS, (source, target, self._turn, np.int64(many)))
 
-    # Turns
+    # Iterations
 
     def _set(self, array: Array, value: int) -> None:
         self._device.kernel(_TURN, "set_turn")(1, 1, (array, np.int64(value)))
 
     def _start(self, turns: int) -> None:
-        """Run before the first of so many iterations."""
+        """Prepare for the first of `turns` iterations."""
         self._set(self._turn, turns if self._op.reverse else -1)
 
     def run_for(self) -> None:
@@ -437,7 +437,7 @@ class _LoopOnGpu:
         self._turns(range(turns - 1, -1, -1) if self._op.reverse else range(turns))
 
     def run_while(self) -> None:
-        """Turns while the condition holds."""
+        """Run iterations while the condition holds."""
         run_each(self._begin)
         self._start(0)
         for stack in self._stacks:
@@ -450,7 +450,7 @@ class _LoopOnGpu:
             self._set(self._out[self._op.carried].reshape((1,)), turns)
 
     def _turns(self, numbers: Iterable[int]) -> int:
-        """Run the iterations of these numbers, and return how many there were."""
+        """Run the iterations of these numbers, and return their number."""
         around, begun, done = self._backend.turns, time.monotonic(), 0
         asks = isinstance(self._op, While)
         try:
@@ -475,7 +475,7 @@ def region_launch(
     """Return the launch of a node that runs graphs.
 
     Args:
-        operands, out: arrays of its operands and results. memory: bytes for values that live while it runs.
+        operands, out: arrays of its operands and results. memory: bytes for values that are alive while it runs.
     """
     backend = around.backend
     if MICRO_BATCH in node.attrs:

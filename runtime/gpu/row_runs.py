@@ -1,6 +1,6 @@
 """Runs of rows that are multiplied, each by a matrix: the rows outside of them, and their lanes.
 
-A product of few tiles leaves multiprocessors idle at its end. In two lanes, each a stream, the next one begins there.
+A matmul of few tiles leaves multiprocessors idle at its end. In two lanes, each a stream, the next one begins there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Run(NamedTuple):
-    """Rows from `begin` to `end` with the matrix of a number. adds: to the result of earlier runs of its matrix."""
+    """Rows from `begin` to `end` for the matrix of this number. adds: to the result of earlier runs of its matrix."""
 
     matrix: int
     begin: int
@@ -20,8 +20,8 @@ class Run(NamedTuple):
 
 
 def runs_of(given: Iterable[tuple[int, slice]], rows: int, summed: bool = False) -> list[Run]:
-    """Return the nonempty runs within so many rows, in order. summed: the results of one matrix are added up, instead
-    of stored per run."""
+    """Return the nonempty runs within `rows` rows, in order. summed: the results of one matrix are added up, instead of
+    stored per run."""
     found: list[Run] = []
     seen: set[int] = set()
     for matrix, place in given:
@@ -33,7 +33,7 @@ def runs_of(given: Iterable[tuple[int, slice]], rows: int, summed: bool = False)
 
 
 def between(runs: Sequence[Run], rows: int) -> Iterator[slice]:
-    """The rows in no run."""
+    """Yield the rows in no run."""
     behind = 0
     for run in runs:
         if run.begin > behind:
@@ -44,7 +44,7 @@ def between(runs: Sequence[Run], rows: int) -> Iterator[slice]:
 
 
 def without(runs: Sequence[Run], matrices: int) -> Iterator[int]:
-    """The matrices without a run."""
+    """Yield the matrices without a run."""
     seen = {run.matrix for run in runs}
     return (matrix for matrix in range(matrices) if matrix not in seen)
 
@@ -66,8 +66,8 @@ def lanes_of(runs: Sequence[Run], count: int) -> list[list[Run]]:
 
 
 def foreseen(rows: int, matrices: int, most: int) -> list[Run]:
-    """Return runs to time ways to multiply with: one for each matrix, for `most` of them at most. As with data,
-    neighbours are not equally long: they differ by a sixteenth of even ones."""
+    """Return runs by which ways to multiply are timed: one for each matrix, for at most `most` of them. As with real
+    data, neighbours are not equally long: they differ by a sixteenth of even ones."""
     even = rows / matrices
     borders = [round(even * (i + i % 2 / 32)) for i in range(min(matrices, most))]
     borders.append(rows if matrices <= most else round(even * most))

@@ -1,12 +1,12 @@
 """Messages between pipeline stages, written straight to the receiver's memory, between GPUs of one host.
 
-The place of every tensor that is received is held from the begin of a step, so that messages may come in any order
-and no rank waits to send: a rank says at its begin of a step that its places are free; a sender waits for that alone,
-copies by a copy engine, which takes no multiprocessor from the work beside it, and leaves a sign. A receiver waits for
-the sign when the tensor is needed. Numbers of steps are the signs, so that nothing is ever cleared.
+The place of every received tensor is reserved from the begin of a step, so that messages may come in any order and no
+rank waits to send. A rank reports at its begin of a step that its places are free. A sender waits only for that, copies
+by a copy engine, which takes no multiprocessor from the work beside it, and leaves a sign. A receiver waits for the
+sign when the tensor is needed. Numbers of steps are the signs, so that nothing is ever cleared.
 
 Messages that a communicator carries would wait in kernels for the other rank, each on several multiprocessors, and many
-of them in one step could stop each other.
+of them in one step could block each other.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ extern "C" __global__ void leave_sign(const u64 sign, const unsigned int* steps)
 
 @dataclass(frozen=True)
 class _Message:
-    """A tensor that this rank sends or receives. partner: the other rank."""
+    """Tensor that this rank sends or receives. partner: the other rank."""
 
     node: Node
     partner: int
@@ -60,8 +60,8 @@ class _Message:
 
 
 class StageMessages:
-    """The messages of a rank's graph that go straight from GPU to GPU; made by `stage_messages`. A step holds them by
-    their begin, and they hold the mapped memory of other ranks."""
+    """Messages of a rank's graph that go straight from GPU to GPU; made by `stage_messages`. A step references them by
+    their begin, and they reference the mapped memory of other ranks."""
 
     def __init__(
         self, device: Any, signs: Array, steps: Array, free: Sequence[int], reached: Sequence[Reached]
@@ -78,13 +78,13 @@ class StageMessages:
         self._begin: Launch = lambda: kernel(1, 32, (steps, places, count))
 
     def begin(self) -> None:
-        """To be launched at the begin of a step, before anything that runs in it."""
+        """Report that this rank's places are free; runs at the begin of a step, before all other work of it."""
         self._begin()
 
     @property
     def waited(self) -> float:
-        """Return the seconds that this rank waited idle for others' messages in all steps so far. It waits for the
-        steps under way."""
+        """Seconds that this rank waited idle for others' messages in all steps so far. The property waits for the steps
+        under way."""
         found = np.zeros(2, np.uint64)
         with self._device.stream("compute"):
             self._device.receive(self._waited, found)
@@ -99,8 +99,8 @@ class StageMessages:
         return self._launches[node]
 
     def due(self, graph: Graph, read: Mapping[int, Sequence[Value]]) -> dict[int, list[int]]:
-        """Return the indices of messages that must have come for the node of an index, the first to read them, at the
-        latest the last node. read: values read before the node of an index, too."""
+        """Return, by the index of the first node that reads a message, the indices of messages that must have come for
+        it, at the latest for the last node. read: values that are also read before the node of an index."""
         left = {node: len(graph.nodes) - 1 for node in self._launches if isinstance(node.op, ReceiveFromStage)}
         for index, node in reversed([*enumerate(graph.nodes)]):
             values = [*(() if node.op.is_view else node.inputs), *read.get(index, ())]
@@ -190,7 +190,6 @@ def stage_messages(graph: Graph, device: Any, arena: Array, array_of: Callable[[
 
 
 def _messages(graph: Graph, rank: int, array_of: Callable[[Node], Array]) -> tuple[list[_Message], list[_Message]]:
-    """Return the messages of a rank, in the order of the graph."""
     sent: list[_Message] = []
     received: list[_Message] = []
     for node in graph.nodes:

@@ -2,11 +2,11 @@
 captured into one CUDA graph that later steps replay.
 
 Nodes run on the compute stream, those with an attribute `stream` on the side stream that it names: they wait for work
-launched before them, and the first node that reads their result waits for them (see `memory_plan` for the effect
-on memory).
+launched before them, and the first node that reads their result waits for them (see `memory_plan` for the effect on
+memory).
 
-Copies of parameters that the updates keep up to date are made by nodes that run before a step if something else
-wrote to a parameter since the step before, and only there.
+Copies of parameters that the updates keep up to date are made by nodes that run before a step if something else wrote
+to a parameter since the step before, and only there.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from mspc.runtime.memory import COMMUNICATION, MESSAGES, MemoryPlan, side_stream
 from mspc.runtime.plan import loss_values
 from mspc.runtime.profile import HOST_STREAMS, NodeTiming
 
-# What a step puts on the streams of a GPU, and on which.
+# Work that a step puts on the streams of a GPU, and its stream.
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """A node's place in a step.
+    """Place of a node in a step.
 
     index: in the graph; -1 for the runtime's own work. waits: work on the other stream that must be over. signals:
     others wait for this. plain: it runs through CuPy, not by a launch of its own. awaits: it ends once this work has
@@ -58,7 +58,8 @@ class StepWork:
 
 
 def stream_of(node: Node, one_stream: bool) -> str:
-    """The stream of a node; one_stream: only copies to the host and back have others than the main one."""
+    """Return the stream of a node. one_stream: only copies to the host and back have other streams than the main
+    one."""
     stream = side_stream(node) or "compute"
     return "compute" if stream == MESSAGES or (one_stream and stream not in HOST_STREAMS) else stream
 
@@ -74,19 +75,18 @@ def copying_in_between(works: list[StepWork]) -> list[StepWork]:
     ]  # fmt: skip
 
 
-# This module finds which collectives run beside a node of the compute stream, and how many multiprocessors they take
-# from it.
+# Finds the collectives that run beside a node of the compute stream, and the multiprocessors that they take from it.
 #
-# A product fills all multiprocessors at once. Beside a collective that holds a few of them, its last blocks wait for
-# the first to end, and it takes twice its time; one that is told how many are left is divided to fit.
+# A matmul fills all multiprocessors at once. Beside a collective that occupies a few of them, its last blocks wait for
+# the first to end, and it takes twice its time. A matmul made for the remaining number is divided to fit.
 #
-# All ranks come to the same answer, since it depends on the graph and on fixed rates alone: what they compute alike
-# they compute in the same way.
+# All ranks come to the same answer, since it depends only on the graph and on fixed rates: equal computations run in
+# the same way on all of them.
 
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A collective under way: its place in the step, multiprocessors that it holds, when it ends."""
+    """Collective under way: its place in the step, the multiprocessors that it occupies, and its end."""
 
     place: int
     blocks: int
@@ -94,8 +94,8 @@ class _Flight:
 
 
 class Overlap:
-    """The collectives of the stream "communication" that run while others compute, as a step's nodes are gone through
-    in their order. rounds: products of Float32 are rounded to TF32."""
+    """Collectives of the stream "communication" that run while others compute, tracked over a step's nodes in their
+    order. rounds: matmuls of Float32 are rounded to TF32."""
 
     def __init__(self, rounds: bool = False) -> None:
         self._machine = H200.under({ROUNDS: rounds})
@@ -104,21 +104,22 @@ class Overlap:
 
     @property
     def idle(self) -> bool:
-        """Whether a collective that is launched now begins at once, as none is before it."""
+        """Whether a collective that is launched now begins at once, because none is before it."""
         return all(flight.end <= self._clock for flight in self._flights)
 
     def begins(self, place: int, node: Node, blocks: int) -> None:
-        """A collective is launched as work `place` of the step, on so many multiprocessors (0: not known)."""
+        """Add a collective that is launched as work `place` of the step, on `blocks` multiprocessors (0: not known)."""
         start = max([self._clock, *(flight.end for flight in self._flights)])
         self._flights.append(_Flight(place, blocks, start + seconds(node, self._machine)))
 
     def ends(self, place: int) -> None:
-        """The compute stream has waited for the collective at `place`, and for those before it."""
+        """Remove the collective at `place`, and those before it: the compute stream has waited for them."""
         self._flights = [flight for flight in self._flights if flight.place > place]
 
     def taken(self, node: Node) -> int:
-        """Multiprocessors that collectives hold during half of the time or more of a node that is launched now."""
-        if not self._flights:  # whatever begins later begins behind this node, however long it takes
+        """Return the multiprocessors that collectives occupy during half of the time or more of a node that is launched
+        now."""
+        if not self._flights:  # later collectives begin after this node, however long it takes
             return 0
         begun, length = self._clock, seconds(node, self._machine)
         self._clock += length
@@ -139,15 +140,16 @@ _DELAY = """
 extern "C" __global__ void delay(long long cycles) { long long end = clock64() + cycles; while (clock64() < end); }
 """
 DELAY_CYCLES = 150_000
-"""Of the GPU's clock for every launch while a step is timed, so that the host is ahead and no gap of its own shows."""
+"""Cycles of the GPU's clock by which every launch is delayed while a step is timed, so that the host runs in advance
+and causes no visible gap."""
 
 
 class GpuStep:
-    """The launches of a graph.
+    """Launches of a graph.
 
     Args:
         device: see `GpuDevice`. plan: the place of every value. stored: arrays of parameters. constants: of the
-        program. host, loop_limit: see `bound_regions.Around`.
+        program. host, loop_limit: see `bound_regions.RegionContext`.
 
     Raises:
         Exception: an error from making a launch, with the node as `.node`.
@@ -175,7 +177,7 @@ class GpuStep:
         self.losses = loss_values(graph) if updates else []
         self.work: list[StepWork] = []
         self.anew: list[StepWork] = []
-        """What makes the copies of parameters that the step's updates keep up to date."""
+        """Work that makes the copies of parameters that the step's updates keep up to date."""
         self._written = [address(stored[p]) for p in dict.fromkeys(p for ps in updates.values() for p in ps)]
         shadows = plan.shadow_weights.copies.values()
         self._copied = [address(stored[piece.parameter]) for pieces in shadows for piece in pieces]
@@ -192,13 +194,13 @@ class GpuStep:
 
     @property
     def ended(self) -> EndedLoops:
-        """Of the loops on which the GPU decides."""
+        """State of the loops on which the GPU decides."""
         return self._around.ended
 
     # Building
 
     def arrays(self, value: Value) -> tuple[Array, ...]:
-        """The arrays that hold a value, one for each tensor."""
+        """Return the arrays of a value, one for each tensor."""
         return self._launches.arrays(value)
 
     def _of_regions(self, node: Node, operands: list[Held], out: list[Held], memory: Array) -> Launch:
@@ -214,9 +216,9 @@ class GpuStep:
             self.work.append(StepWork(-1, "compute", messages.begin, ahead=True))
         copies = self._shadow_weights()
         signals = {other for others in self.plan.waits.values() for other in others}
-        # What goes through mailboxes takes less time than to change streams.
+        # Collectives through mailboxes take less time than a change of streams.
         quick = self._quick([node for node in nodes if communicates(node)])
-        # What runs graphs meets other ranks on the main stream, or leaves it to ask the host.
+        # Nodes that run graphs meet other ranks on the main stream, or leave it to ask the host.
         one_stream = quick or any(node.regions or getattr(node.op, "runs_on_host", False) for node in nodes)
         placed: dict[Node, int] = {}
         overlap = Overlap(device.tf32)
@@ -237,7 +239,7 @@ class GpuStep:
                 continue
             behind: StepWork | None = None
             if messages is not None and node in messages:
-                # What another stage has sent is waited for where it is read, see `_receive`.
+                # A message from another stage is awaited at its reader, see `_receive`.
                 side, waits = side_stream(node), self._waits(node, placed)
                 if side and device.progress is not None:
                     self.work.append(StepWork(-1, "compute", device.progress.mark(index)))
@@ -255,7 +257,7 @@ class GpuStep:
                 launch, plain = self._launches.of(node, copies.get(node))
                 if stream == COMMUNICATION and not self._needed_next(index):
                     direct = isinstance(launch, Between)
-                    if direct and overlap.idle:  # behind others it would get its multiprocessors late
+                    if direct and overlap.idle:  # after others it would get its multiprocessors late
                         behind = StepWork(-1, "compute", launch.awaited(), awaits=placed[node])
                     overlap.begins(placed[node], node, launch.blocks if direct else 0)
                 if device.progress is not None and communicates(node) and not self._launches.has_left(node):
@@ -272,7 +274,8 @@ class GpuStep:
         return tuple(place for place in found if self.work[place].stream != "compute")
 
     def _receive(self, index: int, messages: StageMessages) -> None:
-        """Let the compute stream wait until the message from another stage that a node stands for is there."""
+        """Let the compute stream wait until the message from another stage, received by the node at `index`, is
+        there."""
         launch = messages.launch(self.graph.nodes[index])
         if self.device.progress is not None:
             launch = self.device.progress.before(index, launch)
@@ -337,7 +340,7 @@ class GpuStep:
                 self.enqueue()
 
     def _renew(self) -> None:
-        """Make the copies of parameters that the step reads, unless they are those of the step before."""
+        """Make the copies of parameters that the step reads, unless they are still valid from the step before."""
         if self._written and self.device.writers.begin(self._token, self._written, self._copied):
             self._fresh = False
         if not self._fresh:
@@ -348,7 +351,7 @@ class GpuStep:
             self.current = -1
 
     def run_timed(self, counted: int) -> list[NodeTiming]:
-        """The same step node by node, and when each ran."""
+        """Run the same step node by node, and return the timing of each node."""
         device = self.device
         self.backend.step = counted
         found: list[tuple[StepWork, Any, Any]] = []
@@ -418,7 +421,7 @@ class GpuStep:
         return run
 
     def enqueue(self, around: Callable[[StepWork, Launch], None] | None = None) -> None:
-        """Put the step's work on the streams, in order; `around` is called in place of every launch."""
+        """Put the step's work on the streams, in order; `around`, if given, is called instead of every launch."""
         device = self.device
         events: dict[int, Any] = {}
         last: dict[str, Any] = {}

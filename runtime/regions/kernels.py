@@ -23,7 +23,7 @@ Kernel = Callable[..., Any]
 
 
 class Regions:
-    """The regions of one rank's graph that are prepared; nodes that run the same graph share it.
+    """Prepared regions of one rank's graph; nodes that run the same graph share its region.
 
     Args:
         cursor: see `Executor`. compiles: whether nodes may run as compiled loops; None: if the program is large enough.
@@ -37,16 +37,16 @@ class Regions:
 
     @property
     def prepared(self) -> Iterable[Region]:
-        """All of them."""
+        """All prepared regions."""
         return self._made.values()
 
     def kernels(self, nodes: Sequence[Node]) -> RegionKernels:
-        """The kernels of those that run graphs."""
+        """Return the kernels of the nodes that run graphs."""
         made = {index: self.kernel(node) for index, node in enumerate(nodes) if node.regions}
         return RegionKernels(made, {i: kernel for i, kernel in made.items() if is_planned(nodes[i], self._backend)})
 
     def kernel(self, node: Node) -> Kernel:
-        """The kernel of a node that runs graphs; `out`, where it is given, has a place for every result."""
+        """Return the kernel of a node that runs graphs. Its argument `out`, if given, has a place for every result."""
         kernel = self._kernel(node)
         if MICRO_BATCH in node.attrs:
             return _numbered(kernel, self._backend, "turns", int(node.attrs[MICRO_BATCH]))
@@ -68,7 +68,8 @@ class Regions:
 
 
 def is_planned(node: Node, backend: NumPyBackend) -> bool:
-    """Whether memory is planned for the results of a node that runs graphs: some are large, and none are stacks."""
+    """Return whether memory is planned for the results of a node that runs graphs: some are large, and none are
+    stacks."""
     types = element_types(node.type)
     return max((t.nbytes for t in types), default=0) >= backend.planned_from and not any(
         isinstance(t, StackType) for t in types
@@ -76,8 +77,9 @@ def is_planned(node: Node, backend: NumPyBackend) -> bool:
 
 
 def _numbered(kernel: Kernel, backend: NumPyBackend, place: str, number: int) -> Kernel:
-    """The kernel, which draws other numbers than other nodes that run its graphs. place: "calls", or "turns" for a
-    stage's work on a micro-batch, which draws the numbers of a turn of the loop over micro-batches."""
+    """Return the kernel with random numbers that differ from those of other nodes that run its graphs. place: "calls",
+    or "turns" for a stage's work on a micro-batch, which draws the numbers of an iteration of the loop over
+    micro-batches."""
 
     def run(*operands: Array, **places: Any) -> tuple[Array, ...]:
         around = getattr(backend, place)

@@ -1,8 +1,8 @@
-"""The kernel of a loop, which puts what is carried into the slots of its body and takes it out again.
+"""Kernel of a loop: puts carried values into the slots of its body and takes them out again.
 
-Results that show a parameter which the body overwrites are copied behind every turn, as the next one writes there.
-Large results of a turn go where they are needed: what is kept of every turn to its row, what is carried to one of two
-places in turns, so that no turn asks for memory.
+Results that alias a parameter which the body overwrites are copied after every iteration, as the next one writes there.
+Large results of an iteration are written to their final places: stacked results to their row, carried ones to one of
+two alternating buffers, so that no iteration allocates memory.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Array = Any
 
 
 class _InTurns:
-    """Two places of a result that is carried: a turn reads one and writes to the other.
+    """Two alternating buffers of a carried result: an iteration reads one and writes the other.
 
-    number: of the result. pair: the places, from the first turn's on.
+    number: of the result. pair: the buffers, from the first iteration on.
     """
 
     def __init__(self, number: int, place: RegionResultBuffer, body: Region) -> None:
@@ -43,7 +43,8 @@ class _InTurns:
         self._spare: Array = None
 
     def begin(self, out: Sequence[Array], turns: int) -> None:
-        """Ahead of a loop. turns: -1 where nobody has counted them; else the last turn's place is the result's own."""
+        """Prepare for a loop. turns: number of iterations, or -1 if unknown; if it is known, the last iteration writes
+        to the result's own place."""
         own = self._body.room(self.number) if self._spare is None else self._spare
         self._spare = own if out else None
         self.pair = [out[self.number] if out else self._body.room(self.number), own]
@@ -51,14 +52,14 @@ class _InTurns:
             self.pair.reverse()
 
     def end(self, result: Array) -> None:
-        """Behind a loop with this result, which is handed out: the other place is there for the next one."""
+        """Finish a loop with this result, which is returned: the other buffer remains for the next loop."""
         if self._spare is None:
             self._spare = self.pair[1] if np.may_share_memory(result, self.pair[0]) else self.pair[0]
         self.pair = [None, None]
 
 
 class LoopKernel:
-    """The kernel of a loop; `run` is it.
+    """Kernel of a loop, run by `run`.
 
     Args:
         regions: prepared, in the order of the node's. cursor: see `Executor`.
@@ -78,8 +79,8 @@ class LoopKernel:
         self._in_turns, self._anew, self._rows = self._places()
 
     def run(self, *operands: Array, out: Sequence[Array] = ()) -> tuple[Array, ...]:
-        """All turns. out: places for the results. Raises RegionFailure, or ExecutionError for what is wrong with the
-        loop itself."""
+        """Run all iterations. out: places for the results. Raise RegionFailure, or ExecutionError if the loop itself is
+        wrong."""
         op = self._op
         begin, end = op.first, op.first + op.carried + op.scanned
         if op.mutates:
@@ -110,8 +111,8 @@ class LoopKernel:
     def _places(
         self,
     ) -> tuple[list[_InTurns], list[tuple[int, RegionResultBuffer]], list[tuple[int, RegionResultBuffer]]]:
-        """Where the body's results go: to two places in turns, to a new array in every turn, as something may show the
-        one of a turn for longer, and to rows."""
+        """Return the targets of the body's results: two alternating buffers; a new array in every iteration, if
+        something may alias an iteration's result for longer; and rows of stacks."""
         body, op = self._body, self._op
         in_turns: list[_InTurns] = []
         anew: list[tuple[int, RegionResultBuffer]] = []
@@ -130,8 +131,9 @@ class LoopKernel:
     def _turns(
         self, numbers: Iterable[int], carried: list[Array], scanned: Sequence[Array], stacks: Sequence[Any]
     ) -> int:
-        """The turns of these numbers, while the condition holds where there is one, and the number of the next one;
-        `carried` is changed, `stacks` filled."""
+        """Run the iterations of these numbers, while the condition holds if there is one. Return the number of the
+        iteration at which the condition failed, or the last number, -1 if there was none. `carried` is changed,
+        `stacks` filled."""
         body, condition, backend, cursor = self._body, self._condition, self._backend, self._cursor
         slots, leading, copied = body.slots, self._op.leading, body.overwrites
         many, behind = len(carried), leading + len(carried) + len(scanned)
@@ -188,7 +190,8 @@ class LoopKernel:
         check_lengths(self._label, turns, scanned)
 
     def _apart(self, operands: Sequence[Array], places: Iterable[int]) -> tuple[Array, ...]:
-        """The operands, where those at these places share no memory with what the loop overwrites."""
+        """Return the operands, with copies of those at `places` that share memory with an operand that the loop
+        overwrites."""
         found, written = list(operands), self._op.mutates
         for i in places:
             if i not in written and any(
@@ -202,7 +205,8 @@ class LoopKernel:
 
 
 def _room(type: TensorType, known: int, turns: int) -> Any:
-    """Where every turn's entry goes: an array where the number of turns was known ahead, else a list, as for stacks."""
+    """Return room for the entries of all iterations: an array if the number of iterations is known before the run, else
+    a list, as for stacks."""
     if known >= 0 and not isinstance(type, StackType):
         return np.empty((known, *type.shape), type.dtype.numpy)
     return [None] * turns

@@ -1,8 +1,8 @@
-"""A region is prepared once; a run walks over its prepared steps.
+"""A region is prepared once; a run executes its prepared steps.
 
-Its parameters are the slots 0, 1, ... of its plan, in which the operands' arrays are put as they are: what a region
-overwrites is the operand's memory. Results are arrays that no later run writes to, unless whoever runs it hands over
-the same places again: large results go to places that are handed over where nothing else is a view of them.
+Its parameters are the slots 0, 1, ... of its plan, which receive the operands' arrays without a copy: a parameter that
+the region overwrites is the operand's memory. Results are arrays that no later run writes to, unless the caller
+supplies the same places again: large results are written to supplied places if nothing else is a view of them.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from mspc.runtime.plan import Instructions, RegionKernels, plan
 Array = Any
 Kernel = Callable[..., Any]
 Call = Callable[[Graph, int, Kernel, Sequence[Any]], Any]
-"""Runs the kernel of a node, by its graph and its place there, on operands."""
+"""Function that runs the kernel of a node, given its graph and its position there, on operands."""
 
 
 class Region:
-    """A graph that nodes run, prepared.
+    """Graph that nodes run, prepared.
 
     Args:
         kernels: of its nodes that run graphs. compiles: see `plan`.
 
-    slots: of its values; the first are its parameters', in which the operands are put ahead of `run`. overwrites: the
-    numbers of the results that show a parameter which the region overwrites. handed: by the numbers of results the
-    places to which they are written, to be set ahead of `run`. shown: of every result the parameters that it may be a
-    view of. call: where it is set, runs the kernels of
-    the nodes: called with graph, place, kernel and operands.
+    slots: of its values; the first are its parameters', to be filled with the operands before `run`. overwrites: the
+    numbers of the results that alias a parameter which the region overwrites. handed: the places to which results are
+    written, by their numbers, to be set before `run`. shown: for every result the parameters of which it may be a view.
+    call: if set, runs the kernels of the nodes: called with graph, position, kernel and operands.
     """
 
     def __init__(self, graph: Graph, backend: NumPyBackend, kernels: RegionKernels, compiles: bool) -> None:
@@ -52,7 +51,7 @@ class Region:
             written = {node.inputs[place] for node in graph.nodes for place in node.op.mutates}
             for index, node in enumerate(graph.nodes):
                 last = made.last_use.get(node, index)
-                # What runs graphs may read an operand after it has updated another.
+                # A node that runs graphs may read an operand after it has updated another.
                 behind = last if last < len(graph.nodes) and graph.nodes[last].regions else last - 1
                 if node not in written and updates.between((node,), index, behind):
                     made.copy_result(index)
@@ -67,7 +66,7 @@ class Region:
         self._unset = [None] * len(graph.parameters)
 
     def run(self) -> list[Array]:
-        """The results for the operands that are in the first slots. Raises RegionFailure."""
+        """Return the results for the operands that are in the first slots. Raise RegionFailure if a kernel fails."""
         slots = self.slots
         index = -1
         try:
@@ -108,19 +107,19 @@ class Region:
         return [slots[slot] for slot in self._results]
 
     def room(self, number: int) -> Array:
-        """A new array for a result."""
+        """Return a new array for a result."""
         type = self.graph.results[number].tensor_type
         return np.empty(type.shape, type.dtype.numpy)
 
     def forget(self) -> None:
-        """Hold operands and places of results no longer."""
+        """Release operands and places of results."""
         self.slots[: len(self._unset)] = self._unset
         for place in self.handed.values():
             place.out = None
 
 
 def in_places(results: Sequence[Array], places: Sequence[Array]) -> tuple[Array, ...]:
-    """The results in these places, to which those are copied that are elsewhere."""
+    """Return the results in these places; results that are elsewhere are copied there."""
     for result, place in zip(results, places, strict=True):
         if result is not place:
             place[...] = result
@@ -128,13 +127,13 @@ def in_places(results: Sequence[Array], places: Sequence[Array]) -> tuple[Array,
 
 
 def handed_over(graph: Graph) -> dict[int, tuple[Node, int]]:
-    """By the numbers of results that may go to places that are handed over the nodes that make them, and the results'
-    places in what these make."""
+    """Return, for the numbers of results that may be written to supplied places, the nodes that make them and the
+    numbers of the results among those of the node."""
     return {number: _maker(graph.results[number]) for number in _alone(graph.results)}
 
 
 def _maker(value: Value) -> tuple[Node, int]:
-    """The node that makes a value, and the value's place in what it makes."""
+    """Return the node that makes a value, and the number of the value among its results."""
     assert isinstance(value, Node)
     if isinstance(value.op, TupleGetItem) and isinstance(value.inputs[0], Node):
         return value.inputs[0], value.op.index
@@ -142,7 +141,7 @@ def _maker(value: Value) -> tuple[Node, int]:
 
 
 def _alone(results: Sequence[Value]) -> list[int]:
-    """The numbers of the results of nodes whose memory no other result may show."""
+    """Return the numbers of the results of nodes whose memory no other result may alias."""
     makers = [_maker(value) if isinstance(value, Node) else None for value in results]
     found: list[int] = []
     for number, maker in enumerate(makers):
@@ -153,7 +152,7 @@ def _alone(results: Sequence[Value]) -> list[int]:
 
 
 def _shows(values: Sequence[Value], maker: tuple[Node, int]) -> bool:
-    """Whether one of the values may be a view of what a node makes at a place."""
+    """Return whether one of the values may be a view of a node's result."""
     seen: set[Value] = set()
     waiting = list(values)
     while waiting:

@@ -1,4 +1,4 @@
-"""What is said of the way through a node that runs graphs, on every device."""
+"""Messages about the path through a node that runs graphs, for every device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mspc.ops.control.regions import If, While
 
 
 def too_long(limit: float, turns: int, has_condition: bool) -> ExecutionError:
-    """The error of a loop that has run for more than `limit` seconds."""
+    """Return the error of a loop that has run for more than `limit` seconds."""
     goes_on = "its condition still holds" if has_condition else "more turns are to come"
     return ExecutionError(
         f"it has run for more than {limit:g} s, {turns} turn{'s' * (turns != 1)} so far, and {goes_on}",
@@ -20,7 +20,7 @@ def too_long(limit: float, turns: int, has_condition: bool) -> ExecutionError:
 
 
 def went(node: Node, way: int) -> str:
-    """What a rank has done: a branch is taken where the condition is `way`, a loop has so many turns."""
+    """Return the text about a rank's path: the condition `way` of a branch, or `way` iterations of a loop."""
     if isinstance(node.op, If):
         return f"has {'true' if way else 'false'} as the condition of {node.label}"
     turns = way
@@ -29,7 +29,8 @@ def went(node: Node, way: int) -> str:
 
 
 def check_lengths(label: str, turns: int, scanned: Iterable[Any]) -> None:
-    """Raises ExecutionError where one of the arrays or stacks that a loop scans has not an entry for every turn."""
+    """Raise ExecutionError if one of the arrays or stacks that a loop scans does not have an entry for every
+    iteration."""
     for entries in scanned:
         if len(entries) != turns:
             raise ExecutionError(f"{label} has {turns} turns and scans a stack of {len(entries)} entries")

@@ -1,28 +1,28 @@
-"""Reads machines from files: TOML with the rates that `Machine` has.
+"""Machines in files: TOML with the rates that `Machine` has.
 
     name = "two hosts"
-    device = "GPU"                  # what programs are made for; "CPU" for NumPy
-    source = "measured in May"      # where the figures come from
-    doubts = ["links: ..."]         # why they are not to be believed, where `mspc calibrate` has seen that
+    device = "GPU"                  # target of programs; "CPU" for NumPy
+    source = "measured in May"      # origin of the figures
+    doubts = ["links: ..."]         # reasons not to believe them, if `mspc calibrate` has found any
     memory = 3.2e12                 # bytes per second that an operator reads and writes
     kernel = 1.5e-6                 # seconds from one small kernel to the next
-    other_products = 50e12          # operations per second of products of element types that are not listed
+    other_products = 50e12          # operations per second of matmuls of element types that are not listed
     ranks_per_host = 8
-    [products]                      # also [convolutions], [attention], where they have rates of their own
+    [products]                      # also [convolutions], [attention], if they have separate rates
     Float32 = [[1e9, 20e12], [1e11, 50e12]]
-    TF32 = [[1e9, 90e12], [1e11, 300e12]]   # of Float32 where a program lets GPUs round it (`matmul_allow_tf32`)
-    [traffic]                       # of kinds of operators whose bytes per second are not those of `memory`
+    TF32 = [[1e9, 90e12], [1e11, 300e12]]   # of Float32 if a program lets GPUs round it (`matmul_allow_tf32`)
+    [traffic]                       # of kinds of operators with bytes per second other than `memory`
     column_sums = 2.5e12
     [link]                          # between ranks of one host
     latency = 12e-6                 # seconds of a collective of no bytes between two ranks
     hop = 1e-6                      # seconds that every further rank adds
     bandwidth = 340e9               # bytes per second that a rank sends
-    [link.AlltoAll]                 # of one collective, where it differs
+    [link.AlltoAll]                 # of one collective, if it differs
     latency = 20e-6
     bandwidth = 200e9
     [network]                       # between hosts, as [link]; bandwidth of one rank's card
 
-A rate is one number, or a list of amounts (bytes, operations) with the rate at each, which rises in between. In files
+A rate is one number, or a list of amounts (bytes, operations) with the rate at each, interpolated in between. In files
 of earlier versions, with "products of Float32 rounded to TF32" in `source`, rates of Float32 are those of TF32.
 """
 
@@ -54,9 +54,9 @@ from mspc.ir.files.parsing import check_keys, quoted, read_toml
 from mspc.ir.types import DTYPES
 
 LARGEST = 1 << 20
-"""Bytes of a file."""
+"""Most bytes of a file."""
 ROUNDED = "products of Float32 rounded to TF32"
-"""In the source of a file whose rates of Float32 are of rounded products."""
+"""In the source of a file if its rates of Float32 are those of rounded matmuls."""
 WORK = (PRODUCTS, *LIKE, *ALONE)
 LINK = ("latency", "bandwidth", "hop")
 KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", "ranks_per_host", *WORK, "traffic",
@@ -64,8 +64,8 @@ KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_product
 
 
 def machine_of(text: str) -> Machine:
-    """A machine by its name in `KNOWN_MACHINES`, or by its file; `H200` for "". Raises MspcError as `read_machine`
-    does."""
+    """Return a machine by its name in `KNOWN_MACHINES`, or by its file; `H200` for "". Raise MspcError as
+    `read_machine` does."""
     if not text:
         return H200
     if text.lower() in KNOWN_MACHINES:
@@ -79,16 +79,16 @@ def machine_of(text: str) -> Machine:
 
 
 def read_machine(path: Path) -> Machine:
-    """The machine that a file describes.
+    """Return the machine that a file describes.
 
     Raises:
-        MspcError: there is no such file, it is no TOML, or a rate is missing or impossible.
+        MspcError: if there is no such file, it is no TOML, or a rate is missing or impossible.
     """
     return _MachineFileReader(shown_path(path)).machine(read_toml(path, "machine file", LARGEST), path.stem)
 
 
 class _MachineFileReader:
-    """Reads one file, whose name is in every message."""
+    """Reader of one file; the name of the file is in every message."""
 
     def __init__(self, shown: str) -> None:
         self.shown = shown
@@ -132,7 +132,7 @@ class _MachineFileReader:
         return cast("Mapping[str, Any]", table)
 
     def _every_work(self, found: Mapping[str, Any]) -> Mapping[str, Mapping[str, Rate]]:
-        """The rates of all kinds of work."""
+        """Return the rates of all kinds of work."""
         work = {kind: self._work(found, kind) for kind in WORK if kind in found or kind == PRODUCTS}
         if ROUNDED not in str(found.get("source", "")) or any(TF32 in rates for rates in work.values()):
             return work
@@ -180,7 +180,7 @@ class _MachineFileReader:
         return Rate(tuple(points))
 
     def _number(self, found: Mapping[str, Any], key: str, where: str = "", zero: bool = False) -> float:
-        """A number above 0. Raises MspcError."""
+        """Return a number above 0, or 0 if `zero` allows it. Raise MspcError for others, or if it is missing."""
         if key not in found:
             raise MspcError(f"{self.shown}: {where}{key} is missing")
         value = found[key]
@@ -198,11 +198,11 @@ def _above(value: Any) -> bool:
 
 
 DIGITS = 4
-"""Figures of a number that count."""
+"""Significant digits of a number."""
 
 
 def write_machine(path: Path, machine: Machine) -> None:
-    """Write a machine file. Raises MspcError where that cannot be."""
+    """Write a machine file. Raise MspcError if it cannot be written."""
     text = "\n".join(_lines(machine)) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))
 

@@ -1,7 +1,8 @@
-"""Measures the machine that this runs on: rates by size of products, convolutions, attention, memory and links.
+"""Measurement of the machine that this process runs on: rates by size of matmuls, convolutions, attention, memory and
+links.
 
-Everything is timed as a network's nodes run: in steps, on the executor that runs networks (`timer`). What a busy
-machine has spoiled is measured again, and told where it stays so (`doubtful_rates`).
+Everything is timed as a network's nodes run: in steps, on the executor that runs networks (`timer`). Measurements
+disturbed by other load on the machine are repeated, and reported if they stay doubtful (`Machine.doubts`).
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ ON_GPU = TimingSizes((128, 512, 1024, 2048, 4096),
                ((1e-5, (64, 192)), (1e-4, (16, 64)), (1e-3, (4, 12))), channels_last=True, rotated=1 << 27,
                settling=0.02, kinds=True, rounds=True)  # fmt: skip
 ALONE = Link(latency=1e-5, bandwidth=Rate.of(1e10))
-"""Takes the place of the link of a machine that was measured with one rank."""
+"""Link of a machine that was measured with one rank."""
 
 
 def calibrate(
     job: Any, name: str, tell: Callable[[str], None] = lambda _: None, sizes: TimingSizes | None = None,
     limit: float = 0.0
 ) -> Machine:  # fmt: skip
-    """The rates of the machine under all ranks of a job, which call this together.
+    """Return the rates of the machine under all ranks of a job, which call this together.
 
     Args:
-        name: of the machine, for people. tell: told what is timed next. sizes: what is timed. limit: seconds after
-        which no other kind of work is begun but plain products, of which no element type has another's rates; kinds
-        that are left take the rates of those that they are like. 0 for none.
+        name: of the machine, for people. tell: called with the name of the next measurement. sizes: of the
+        measurements. limit: seconds after which no further kind of work is begun except plain matmuls, because no
+        element type can take another's rates for these; the remaining kinds take the rates of similar kinds. 0 for
+        none.
 
     Raises:
-        MspcError: a device cannot be had.
+        MspcError: if a device is not available.
     """
     begin = time.perf_counter()
     job.hardware.choose(DeviceRequest(), job.size)
@@ -81,7 +83,6 @@ def calibrate(
 
 
 def _with_traffic(machine: Machine, timer: Timer, tell: Callable[[str], None]) -> Machine:
-    """The machine with the rates of kinds of traffic."""
     found: dict[str, Rate] = {}
     for kind, groups in traffic(timer.sizes):
         what = kind.replace("_", " ")
@@ -99,7 +100,6 @@ def _with_traffic(machine: Machine, timer: Timer, tell: Callable[[str], None]) -
 def _with_work(
     machine: Machine, timer: Timer, tell: Callable[[str], None], is_over: Callable[[], bool]
 ) -> Machine:  # fmt: skip
-    """The machine with the rates of kinds of work."""
     found: dict[str, dict[str, Rate]] = {}
     left: list[str] = []
     every = list(work(timer.sizes))
@@ -121,19 +121,18 @@ def _with_work(
 
 
 def _rates_of_work(kind: str, machine: Machine, times: Sequence[tuple[Sequence[Node], float]]) -> Rate:
-    """The rates of a kind of work on a machine whose memory is known."""
+    """Return the rates of a kind of work on a machine with known memory rates."""
     beside = partial(moving_seconds, machine=machine)
     if kind == ELEMENTWISE:
         return rates_of(times, machine.kernel, lambda node: cost_of_lines(node).operations, beside)
     if kind != DRAWS:
         return rates_of(times, machine.kernel, lambda node: computed(node, machine), beside)
-    # The arithmetic of the same lines is known, and adds to the draws.
+    # The arithmetic of the same lines is known, and its time is subtracted from that of the draws.
     others = [(group, seconds - sum(computing_seconds(node, machine) for node in group)) for group, seconds in times]
     return rates_of(others, machine.kernel, lambda node: cost_of_lines(node).draws, beside)
 
 
 def _with_links(machine: Machine, timer: Timer, tell: Callable[[str], None]) -> Machine:
-    """The machine with what joins its ranks and hosts."""
     tell("links")
     size, local = timer.job.size, timer.ranks_per_host
     handing = timer.handing_over(machine.kernel) if size > 1 else 0.0

@@ -1,4 +1,4 @@
-"""What `mspc calibrate` times: operators in several sizes, in the forms in which networks have them."""
+"""Operators that `mspc calibrate` times: in several sizes, in the forms in which networks have them."""
 
 from __future__ import annotations
 
@@ -49,19 +49,20 @@ from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.embedding import GatherGrad
 
 HEADS, DEPTH, BATCH = 16, 64, 16
-"""Of the attention that is timed."""
+"""Sizes of the timed attention."""
 KEPT = 0.9
 """The share of weights and elements that are not dropped."""
 ROW = 1024
 """Elements of the rows that are added up."""
 LINES = 16
-"""Lines of a fused operator that computes for long."""
+"""Lines of a fused operator with a long computation."""
 
 URGENT = (
     PRODUCTS, *ATTENTION, *CONVOLUTIONS, ELEMENTWISE, DRAWS, DEEP, FLAT, *(CAUSAL + kind for kind in ATTENTION),
     *(POINTWISE + kind for kind in CONVOLUTIONS),
 )  # fmt: skip
-"""Kinds of work that are timed first: those whose rates others take where no time is left for them, and common ones."""
+"""Kinds of work that are timed first: common ones, and those with rates that others take if no time is left for
+them."""
 
 Groups = Sequence[Sequence[Node]]
 """Nodes that have one rate together."""
@@ -69,13 +70,13 @@ Groups = Sequence[Sequence[Node]]
 
 @dataclass(frozen=True)
 class TimingSizes:
-    """What is timed. products: sides of square matrices; others have as many operations. images: groups of (rows,
-    channels, side) whose convolutions have one rate by their window, as one network has them from its first to its
-    last. sequences: tokens. touched, sent: bytes of operands. types: element types of products; image_types: of
-    convolutions and attention. copies: more than `FEW` of an operator in a step, by the seconds up to which one takes
-    so long. channels_last: of images. rotated: bytes of operands and of results that take turns. settling: seconds that
-    a step is repeated before it is timed. kinds: whether kinds of work are timed that have kernels of their own on
-    GPUs. rounds: whether Float32 is timed rounded to TF32, too."""
+    """Sizes of the timed operators. products: sides of square matrices; other matmuls have as many operations.
+    images: groups of (rows, channels, side); the convolutions of a group have one rate per window, because one
+    network has them from its first to its last. sequences: tokens. touched, sent: bytes of operands. types: element
+    types of matmuls; image_types: of convolutions and attention. copies: (seconds, counts) pairs; a step has these
+    counts of an operator, more than `FEW`, if one takes at most so long. channels_last: of images. rotated: bytes of
+    operands and of results that are used in rotation. settling: seconds that a step is repeated before it is timed.
+    kinds: kinds of work with separate kernels on GPUs are timed, too. rounds: Float32 is timed rounded to TF32, too."""
 
     products: tuple[int, ...]
     images: tuple[tuple[tuple[int, int, int], ...], ...]
@@ -93,18 +94,18 @@ class TimingSizes:
 
 
 def node_of(op: Any, dtype: DType, *shapes: tuple[int, ...]) -> Node:
-    """An operator by itself, on parameters of one element type."""
+    """Return a single operator on parameters of one element type."""
     return _alone(op, [TensorType(dtype, shape) for shape in shapes])
 
 
 def _alone(op: Any, types: Sequence[TensorType]) -> Node:
-    """An operator by itself, on parameters of its own."""
+    """Return a single operator on new parameters."""
     return Builder(Graph("one")).emit(op, *[Parameter("p", type, "parameter", False) for type in types])
 
 
 @dataclass(frozen=True)
 class TimingTask:
-    """A kind of work. rates: what its rates are called, by the element type or `TF32`. groups: what is timed of it."""
+    """A kind of work to time. rates: the name of its rates, the element type or `TF32`. groups: makes the operators."""
 
     kind: str
     rates: str
@@ -112,12 +113,12 @@ class TimingTask:
 
     @property
     def rounds(self) -> bool:
-        """Whether products of Float32 are rounded meanwhile."""
+        """Whether matmuls of Float32 are rounded meanwhile."""
         return self.rates == TF32
 
 
 def work(sizes: TimingSizes) -> Iterator[TimingTask]:
-    """The kinds of work that have rates of their own, by element type, in the order of a machine's file."""
+    """Yield the kinds of work with separate rates, by element type, in the order of a machine's file."""
     for dtype in sizes.types:
         yield from _named(dtype.name, _work_on(sizes, dtype))
         if sizes.kinds and dtype == sizes.types[0]:
@@ -134,14 +135,14 @@ def _named(rates: str, kinds: Iterable[tuple[str, Callable[[], Groups]]]) -> Ite
 
 
 def by_urgency(timed: Sequence[TimingTask]) -> list[TimingTask]:
-    """The same kinds in the order in which they are timed: each of all element types, before it is the turn of kinds
-    that are missed less."""
+    """Return the same kinds in the order in which they are timed: each kind for all element types, the most needed
+    kinds first."""
     places = {kind: place for place, kind in enumerate(dict.fromkeys((*URGENT, *(each.kind for each in timed))))}
     return sorted(timed, key=lambda each: places[each.kind])
 
 
 def _work_on(sizes: TimingSizes, dtype: DType) -> Iterator[tuple[str, Callable[[], Groups]]]:
-    """Products and attention."""
+    """Yield matmuls and attention."""
     yield PRODUCTS, lambda: products(sizes, dtype)
     if not sizes.kinds or dtype not in sizes.image_types:
         return
@@ -159,7 +160,7 @@ def _work_on(sizes: TimingSizes, dtype: DType) -> Iterator[tuple[str, Callable[[
 
 
 def _work_on_images(sizes: TimingSizes, dtype: DType) -> Iterator[tuple[str, Callable[[], Groups]]]:
-    """Convolutions and their gradients."""
+    """Yield convolutions and their gradients."""
     ways: tuple[type[Convolution], ...] = (Conv2D, Conv2DBackpropInput, Conv2DBackpropFilter)
     for window, op in product((3, 1) if sizes.images else (), ways):
         kind = POINTWISE + op.work if window == 1 else op.work
@@ -170,12 +171,12 @@ def _work_on_images(sizes: TimingSizes, dtype: DType) -> Iterator[tuple[str, Cal
 
 
 def touching(sizes: TimingSizes) -> Groups:
-    """Sums of two operands."""
+    """Return sums of two operands."""
     return [[node_of(Add(), FLOAT32, (n // 4,), (n // 4,))] for n in sizes.touched]
 
 
 def traffic(sizes: TimingSizes) -> Iterator[tuple[str, Groups]]:
-    """The kinds of traffic, each with what is timed."""
+    """Yield the kinds of traffic, each with its operators."""
     if not sizes.kinds:
         return
     places = [n // 4 for n in sizes.touched if n >= ROW * ROW]
@@ -192,7 +193,8 @@ def _row_sums(rows: int) -> Node:
 
 
 def products(sizes: TimingSizes, dtype: DType) -> Groups:
-    """A product as a forward step has it, and those of its gradients; of many rows too, where many kinds are timed."""
+    """Return a matmul as a forward step has it, and those of its gradients; if many kinds are timed, also matmuls of
+    many rows."""
     forms = MatMul(), MatMul(transpose_b=True), MatMul(transpose_a=True)
     groups = [[node_of(op, dtype, (n, n), (n, n)) for op in forms] for n in _sides(sizes, dtype)]
     if not sizes.kinds:
@@ -203,21 +205,21 @@ def products(sizes: TimingSizes, dtype: DType) -> Groups:
 
 
 def _deep_products(sizes: TimingSizes, dtype: DType) -> Groups:
-    """Gradients in weights, of many rows."""
+    """Return gradients of weights, with many rows."""
     op = MatMul(transpose_a=True)
     return [[node_of(op, dtype, (4 * n, n // 2), (4 * n, n // 2)), node_of(op, dtype, (4 * n, n), (4 * n, n // 4))]
             for n in _sides(sizes, dtype)[1:]]  # fmt: skip
 
 
 def _flat_products(sizes: TimingSizes, dtype: DType) -> Groups:
-    """Products of a few rows with large matrices."""
+    """Return matmuls of a few rows with large matrices."""
     rows = min(sizes.products) // 2
     return [[node_of(MatMul(transpose_b=b), dtype, (rows, n), (n, n)) for b in (True, False)]
             for n in _sides(sizes, dtype)[1:]]  # fmt: skip
 
 
 def _uneven_products(sizes: TimingSizes, dtype: DType, nbytes: int) -> Groups:
-    """Products of rows that are a multiple of so many bytes, and of no more."""
+    """Return matmuls of rows that are a multiple of `nbytes` bytes, and of no larger power of two."""
     found: list[list[Node]] = []
     for n in _sides(sizes, dtype)[1:4:2]:
         length = n // 2 - nbytes // dtype.itemsize
@@ -236,13 +238,13 @@ def _images(sizes: TimingSizes, dtype: DType, op: type[Any], window: int) -> Gro
 
 
 def _grouped(sizes: TimingSizes, dtype: DType, op: type[Any]) -> Groups:
-    """Convolutions of every channel by itself, with windows of 7 by 7."""
+    """Return convolutions of every channel by itself, with windows of 7 by 7."""
     return [[_convolution(op, dtype, image, 7, sizes.channels_last, group=image[1]) for image in each[::2]]
             for each in sizes.images[:2]]  # fmt: skip
 
 
 def _shallow(sizes: TimingSizes, dtype: DType, op: type[Any]) -> Groups:
-    """Convolutions of images of three channels, whose windows lie side by side."""
+    """Return convolutions of images of three channels, with adjacent windows that do not overlap."""
     found: list[list[Node]] = []
     for (rows, channels, side), *_ in sizes.images[:2]:
         image = rows, channels, 4 * side
@@ -254,8 +256,8 @@ def _convolution(
     op: type[Any], dtype: DType, image: tuple[int, int, int], window: int, last: bool, group: int = 1, read: int = 0,
     stride: int = 1,
 ) -> Node:  # fmt: skip
-    """A convolution as residual blocks have it; those of one place make four times the channels. read: channels of
-    the image, where they are others than those that are made."""
+    """Return a convolution as residual blocks have it; a window of one element makes four times the channels. read:
+    channels of the image, if they differ from those of the result."""
     rows, channels, side = image
     out, into = channels * (4 if window == 1 else 1), read or channels
     images, weight = (rows, into, side, side), (out, into // group, window, window)
@@ -273,8 +275,8 @@ def _convolution(
 
 
 def _attention(sizes: TimingSizes, dtype: DType, op: type[Any], form: str) -> Groups:
-    """Attention of queries, keys and values that one product made, as compiled networks have it; sequences are longer
-    where half of the scores are seen."""
+    """Return attention on queries, keys and values made by one matmul, as compiled networks have it; sequences are
+    longer if half of the scores are masked."""
     found: list[list[Node]] = []
     longer = 2 if form == CAUSAL else 1
     for tokens, batch in ((tokens * longer, BATCH // longer) for tokens in sizes.sequences):
@@ -298,14 +300,14 @@ def _attention(sizes: TimingSizes, dtype: DType, op: type[Any], form: str) -> Gr
 
 
 def _functions(size: int) -> Node:
-    """A fused operator that computes functions for long."""
+    """Return a fused operator with a long computation of functions."""
     type = TensorType(FLOAT32, (size,))
     lines = [BodyLine(Erf(), (("x", 0) if i == 0 else ("t", i - 1),)) for i in range(LINES)]
     return _alone(FusedElementwise.of(lines, [LINES - 1]), [type])
 
 
 def _drawn(size: int) -> Node:
-    """A fused operator that draws many masks."""
+    """Return a fused operator that draws many masks."""
     type, places = TensorType(FLOAT32, (size // ROW, ROW)), (size // ROW, ROW)
     lines: list[BodyLine] = []
     value = ("x", 0)
@@ -317,7 +319,7 @@ def _drawn(size: int) -> Node:
 
 
 def collectives(sizes: TimingSizes, group: tuple[int, ...], rank: int) -> Groups:
-    """The collectives of a group in every size; ranks that are not in it run them as a group of their own."""
+    """Return the collectives of a group in every size; ranks outside of it run them as a group of their own."""
     count = len(group)
     members = group if rank in group else (rank,)
     found: list[list[Node]] = []

@@ -1,7 +1,7 @@
-"""Times operators on the executor that runs networks: by how much longer a step takes with more of one.
+"""Timing of operators on the executor that runs networks: by the increase of a step's time with more of one operator.
 
-Neither the begin of a step nor a clock between nodes counts so. As networks have them, the copies of an operator read
-operands and write results that no cache holds, and run for as long as clocks need to settle.
+This excludes the start of a step and clock calls between nodes. As in networks, the copies of an operator read operands
+and write results that no cache holds, and run for as long as clock rates need to settle.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from mspc.ops.tensor.host_memory import AssignOnHost, AwaitHost, FromHost, ToHos
 from mspc.ops.tensor.parts import Slice
 from mspc.search.calibration.timed_operators import Groups, TimingSizes, collectives
 
-# Doubtful rates: a machine that does other work meanwhile gives times that differ from one repeat to the next, rates
-# that fall and rise again with the amount, and waits that no hardware has.
+# Doubtful rates: on a machine with other load, times differ from one repeat to the next, rates fall and rise again with
+# the amount, and there are waits that no hardware has.
 
 
 NOISY = 0.35
-"""The share of its least time by which a step's repeats may differ, in the median of what is timed together."""
+"""Largest difference of a step's repeats, as a share of their least time, in the median over steps timed together."""
 VALLEY = 0.6
-"""The share of the rates on both sides of it that a rate has at least: caches make rates fall, not rise again."""
+"""Least share of the rates on both sides of it that a rate must have: caches make rates fall, not rise again."""
 FALL = 0.5
-"""The share of the best rate that work still has where there is more of it: what computes needs no larger cache."""
+"""Least share of the best rate that larger work must have: computation needs no larger cache."""
 SLOW_KERNEL = 5e-4
 """Seconds from one small operator to the next that no idle machine takes."""
 SLOW_LINK, SLOW_NETWORK = 1e-3, 1e-2
-"""The same of a small collective inside of a host, and between hosts."""
+"""The same for a small collective inside of a host, and between hosts."""
 ROUNDS = 3
-"""How often what is doubtful is measured."""
+"""How often doubtful measurements are made."""
 LOST = 3
-"""Kinds of measurements that stay doubtful, from which on nothing is measured again."""
+"""Number of kinds of measurements that stay doubtful after which no measurement is repeated."""
 
 Measured = TypeVar("Measured")
 Times = list[tuple[Any, float]]
 
 
 def doubts_of_spreads(spreads: Sequence[float]) -> list[str]:
-    """Whether repeats differ. spreads: by which share of the least."""
+    """Return a doubt if repeats differ. spreads: differences as shares of the least time."""
     typical = statistics.median(spreads) if spreads else 0.0
     return [f"repeats of one step differ by {typical:.0%}"] if typical > NOISY else []
 
 
 def doubts_of_rate(rate: Rate, falls: bool = True) -> list[str]:
-    """Whether rates fall and rise again. falls: they may be less for the largest amounts."""
+    """Return doubts if rates fall and rise again. falls: they may be lower for the largest amounts."""
     found: list[str] = []
     points = rate.points
     for i in range(1, len(points) - 1):
@@ -73,7 +73,7 @@ def doubts_of_rate(rate: Rate, falls: bool = True) -> list[str]:
 
 
 def not_falling(rate: Rate) -> Rate:
-    """The rates where what is doubtful as it falls has the rate of less work: more of it can be done in parts."""
+    """Return the rates with a doubtful fall replaced by the rate of less work: more work can be done in parts."""
     found: list[tuple[float, float]] = []
     best = 0.0
     for amount, at in rate.points:
@@ -83,12 +83,13 @@ def not_falling(rate: Rate) -> Rate:
 
 
 def doubts_of_kernel(kernel: float) -> list[str]:
-    """Whether small operators take long."""
+    """Return a doubt if small operators take long."""
     return [f"{kernel * 1e3:.2g} ms from one small operator to the next"] if kernel > SLOW_KERNEL else []
 
 
 def doubts_of_link(link: Link, slow: float) -> list[str]:
-    """Whether small collectives take long, or their rates fall and rise again. slow: seconds that are too many."""
+    """Return doubts if small collectives take long, or if their rates fall and rise again. slow: seconds that are
+    too many."""
     found: list[str] = []
     for operator, own in {"AllReduce": link, **link.own}.items():
         waits = own.latency + own.hop
@@ -99,9 +100,9 @@ def doubts_of_link(link: Link, slow: float) -> list[str]:
 
 
 class Trust:
-    """Measures again what is doubtful. spreads: by which share of the least the repeats of every step differ that was
-    timed since it was emptied, the same on all ranks. doubts: what is doubtful after all. is_late: told alike on all
-    ranks whether there is no time for more than one measurement."""
+    """Measurements that are repeated while they are doubtful. spreads: differences between the repeats of every step
+    timed since it was emptied, as shares of the least time, the same on all ranks. doubts: those that remain.
+    is_late: returns, the same on all ranks, whether there is no time for more than one measurement."""
 
     def __init__(self, is_late: Callable[[], bool] = lambda: False) -> None:
         self._is_late = is_late
@@ -110,24 +111,23 @@ class Trust:
         self.lost = 0
 
     def kernel(self, measure: Callable[[], float]) -> float:
-        """Seconds from one small operator to the next."""
+        """Return the seconds from one small operator to the next."""
         return self._measured("small operators", measure, doubts_of_kernel)
 
     def times(self, what: str, measure: Callable[[], Times], rate_of: Callable[[Times], Rate], falls: bool) -> Rate:
-        """The rates of what is timed in several sizes. falls: as `doubts_of_rate` takes it."""
+        """Return the rates of operators in several sizes. falls: see `doubts_of_rate`."""
         rate = self._measured(what, lambda: rate_of(measure()), lambda rate: doubts_of_rate(rate, falls))
         return rate if falls else not_falling(rate)
 
     def link(self, what: str, measure: Callable[[], Link], slow: float) -> Link:
-        """What joins ranks. slow: as `doubts_of_link` takes it."""
+        """Return the link between ranks. slow: see `doubts_of_link`."""
         return self._measured(what, measure, lambda found: doubts_of_link(found, slow))
 
     def _measured(
         self, what: str, measure: Callable[[], Measured], doubts_of: Callable[[Measured], list[str]]
     ) -> Measured:
-        """What is measured, `ROUNDS` times at most while it is doubtful; of several times the one that was disturbed
-        the least. Not the least of each: what is told by the difference of two steps is too little where the shorter
-        one was disturbed."""
+        """Measure at most `ROUNDS` times while the result is doubtful, and return the least disturbed result. This
+        is not the minimum: the difference of two steps is too small if the shorter one was disturbed."""
         found: list[tuple[int, float, int, Measured, list[str]]] = []
         for i in range(ROUNDS if self.lost < LOST else 1):
             self.spreads.clear()
@@ -146,34 +146,35 @@ class Trust:
 STEPS, PREPARING = 7, 3
 """How many steps are timed, and how many run before."""
 FEW = 1, 3
-"""Copies of an operator in the two steps that tell how long it takes, where that is long."""
+"""Copies of a long operator in the two steps by which it is timed."""
 SLOW = 1e-3
-"""Seconds of an operator of which fewer steps are timed."""
+"""Seconds of an operator above which fewer steps are timed."""
 MOST = 200
-"""How many run before at most, until clocks have settled."""
+"""Most steps that run before timing, until clock rates have settled."""
 REPEATS = 3
-"""How often so many steps are timed; the least time counts, which nothing else disturbed."""
+"""How often the steps are timed; the least time counts, because it was not disturbed."""
 LEAST = 0.2
-"""The share of a measured time that counts at least as work where most of it is the begin of a kernel, or traffic."""
+"""Least share of a measured time that counts as work if most of it is the start of a kernel, or traffic."""
 AGAIN = 0.5
-"""The share of a limit of time in which doubtful measurements are repeated: the rest is for what has none yet."""
+"""The share of a limit of time in which doubtful measurements are repeated: the rest is for operators without a
+measurement."""
 SHORTEST = 1e-9
-"""Seconds that an operator takes at least, whatever a clock says."""
+"""Lower bound of an operator's seconds, even if a clock measures less."""
 SMALL = 128
-"""How many results are together as large as what takes turns where one is too small to be held."""
+"""Largest number of results that together make up the rotated bytes; smaller results are not held."""
 DRAWN = 1 << 20
-"""Different numbers of an operand; longer ones hold them again and again."""
+"""Different numbers of an operand; longer ones repeat them."""
 STRIDE = 7919
-"""From one index of an operand to the next: a prime number, so that they are spread over all places."""
+"""Distance from one index of an operand to the next: a prime number, so that they are spread over all places."""
 DIFFERENT = (Add(), SquaredDifference(), Maximum(), Mul(), Sub(), Minimum())
-"""Operators whose kernels differ; however many follow each other, no number grows without end."""
+"""Operators with different kernels; however many follow each other, no number grows without end."""
 
 Fill = Callable[[Graph, int], None]
-"""Puts so many copies of what is timed into a graph."""
+"""Adds a number of copies of the timed operator to a graph."""
 
 
 class Timer:
-    """Times operators on this rank's executor, the same ones on all ranks. begin, limit: as `is_over` takes them."""
+    """Timer of operators on this rank's executor; all ranks time the same ones. begin, limit: see `is_over`."""
 
     def __init__(self, job: Any, sizes: TimingSizes, begin: float = 0.0, limit: float = 0.0) -> None:
         self.job, self.sizes = job, sizes
@@ -185,8 +186,8 @@ class Timer:
         self._placed: dict[tuple[TensorType, int | None, bool], Any] = {}
 
     def times(self, groups: Groups, rounds: bool = False) -> list[tuple[Sequence[Node], float]]:
-        """Groups of operators, each with the seconds of all that are in it. rounds: GPUs may round products of Float32
-        to TF32 meanwhile."""
+        """Return groups of operators, each with the total seconds of its operators. rounds: GPUs may round matmuls
+        of Float32 to TF32 meanwhile."""
         self.rounds = rounds
         try:
             return [(group, sum(self.seconds(node) for node in group)) for group in groups]
@@ -194,30 +195,30 @@ class Timer:
             self.rounds = False
 
     def seconds(self, node: Node) -> float:
-        """Seconds of an operator on the slowest rank."""
+        """Return the seconds of an operator on the slowest rank."""
         return self._alone(node, _copies)
 
     def kernel(self) -> float:
-        """Seconds from one small operator to the next."""
+        """Return the seconds from one small operator to the next."""
         self.small = self.longer(_different) / len(DIFFERENT)
         return self.small
 
     def sums(self, node: Node) -> float:
-        """Seconds of a sum of what no cache holds any more, as networks have most of their operands."""
+        """Return the seconds of a sum of operands that no cache holds any more, like most operands in networks."""
         return self._alone(node, _sums)
 
     def _alone(self, node: Node, fill: Callable[[Node, int, Graph, int], None]) -> float:
-        """Seconds of an operator without what holds its results."""
+        """Return the seconds of an operator without those of the operators that hold its results."""
         rotated = self.sizes.rotated
         reading = self.small if _holds(node, rotated) else 0.0
         return max(self.longer(partial(fill, node, rotated)) - reading, SHORTEST)
 
     def longer(self, fill: Fill) -> float:
-        """By how many seconds each copy of something makes a step longer, on the slowest rank."""
-        self._placed.clear()  # operands of another operator, of which every step has copies
+        """Return the seconds that each copy adds to a step, on the slowest rank."""
+        self._placed.clear()  # operands of another operator; every step has copies of them
         about = self._slowest(min(self._step(fill, FEW[1], PREPARING, FEW[1])) / FEW[1])
         more = next((counts for limit, counts in self.sizes.copies if about <= limit), FEW)
-        # All ranks know `about` alike, so that they take as many steps.
+        # All ranks have the same `about`, so that they take as many steps.
         settling = int(self.sizes.settling / (about * max(more)))
         few, many = more
         preparing, steps = min(MOST, max(PREPARING, settling)), STEPS if about < SLOW else FEW[1]
@@ -226,8 +227,8 @@ class Timer:
         return max(self._slowest((min(longer) - min(shorter)) / (many - few)), SHORTEST)
 
     def _step(self, fill: Fill, count: int, preparing: int, steps: int) -> list[float]:
-        """Seconds of a step of so many copies, as often as it is timed: once it has run `preparing` times, so many
-        steps each."""
+        """Return the seconds of a step with `count` copies, once per repeat: after `preparing` steps, each repeat
+        averages `steps` steps."""
         graph = step_of(self.job.size)
         fill(graph, count)
         for i, parameter in enumerate(graph.parameters):
@@ -248,26 +249,27 @@ class Timer:
         return found
 
     def _slowest(self, found: float) -> float:
-        """The most of all ranks."""
+        """Return the maximum over all ranks."""
         if self.job.size == 1:
             return found
         return float(self.job.aside.all_gather(np.array([found]), tuple(range(self.job.size)), 0).max())
 
     def is_over(self, begin: float, limit: float) -> bool:
-        """Whether more than `limit` seconds have passed since `begin` by the clock of the rank that is the last."""
+        """Return whether more than `limit` seconds have passed since `begin` by the clock of the latest rank."""
         return bool(limit) and self._slowest(time.perf_counter() - begin) > limit
 
     def handing_over(self, kernel: float) -> float:
-        """Seconds that a small collective between small kernels takes longer than one after another collective."""
+        """Return the additional seconds of a small collective between small kernels, compared with one after another
+        collective."""
         [alone], *_ = collectives(replace(self.sizes, sent=(64,)), tuple(range(self.job.size)), self.job.rank)
         between = self.longer(partial(_in_turn, alone))
         return max(0.0, between - kernel - self.seconds(alone))
 
     def link(self, ranks: Sequence[int], handing: float = 0.0) -> Link:
-        """What joins some ranks, by collectives of two and of all of them.
+        """Return the link between some ranks, by collectives of two and of all of them.
 
         Args:
-            handing: seconds that every collective takes longer where kernels run before and after it.
+            handing: additional seconds of every collective if kernels run before and after it.
         """
         pair, group = tuple(ranks[:2]), tuple(ranks)
         of_group = [(nodes[0], t) for nodes, t in self.times(collectives(self.sizes, group, self.job.rank))]
@@ -299,14 +301,14 @@ class Timer:
 
 
 def step_of(ranks: int) -> Graph:
-    """The graph of a step without operators."""
+    """Return the graph of a step without operators."""
     graph = Graph("calibration")
     graph.attrs = {"ranks": ranks, "mode": "semi_auto_parallel"}
     return graph
 
 
 def _index_limits(graph: Graph) -> Mapping[Value, int]:
-    """Below what the indices that operators read must be."""
+    """Return the exclusive upper bounds of the indices that operators read."""
     found: dict[Value, int] = {}
     for node in graph.nodes:
         if isinstance(node.op, Op) and node.inputs:
@@ -316,8 +318,8 @@ def _index_limits(graph: Graph) -> Mapping[Value, int]:
 
 
 def _numbers(type: TensorType, limit: int | None) -> Any:
-    """Numbers of an operand: of [0, 1), as different as those of networks (equal ones take less power, and are
-    multiplied faster), or indices below a limit, spread over all."""
+    """Return numbers of an operand: of [0, 1), as different as those of networks (equal ones take less power, and
+    are multiplied faster), or indices below a limit, spread over all places."""
     if limit is not None:
         return (np.arange(type.size, dtype=np.int64) * STRIDE % limit).astype(type.dtype.numpy).reshape(type.shape)
     drawn = np.random.default_rng(0).random(min(DRAWN, type.size), np.float32).astype(type.dtype.numpy)
@@ -325,12 +327,12 @@ def _numbers(type: TensorType, limit: int | None) -> Any:
 
 
 def _rotation(nbytes: int, rotated: int, count: int) -> int:
-    """How many different values of so many bytes take turns."""
+    """Return the number of different values of `nbytes` bytes that are used in rotation."""
     return min(count, max(1, -(-rotated // max(1, nbytes))))
 
 
 def _copies(node: Node, rotated: int, graph: Graph, count: int) -> None:
-    """An operator again and again, on operands that take turns."""
+    """Fill a graph with copies of an operator, on operands used in rotation."""
     types = [value.type for value in node.inputs]
     turns = _rotation(sum(type.nbytes for type in types), rotated, count)
     operands = [[Parameter("p", type, "parameter", False) for type in types] for _ in range(turns)]
@@ -341,7 +343,8 @@ def _copies(node: Node, rotated: int, graph: Graph, count: int) -> None:
 
 
 def _sums(node: Node, rotated: int, graph: Graph, count: int) -> None:
-    """Sums of what no cache holds any more: the operands of a sum are those of another one after half of all."""
+    """Fill a graph with sums of operands that no cache holds any more: each operand is read again after half of all
+    operands."""
     type = node.inputs[0].type
     turns = 1 + (_rotation(type.nbytes, rotated, count) if rotated else count)
     graph.parameters = [Parameter("p", type, "parameter", False) for _ in range(turns)]
@@ -350,8 +353,8 @@ def _sums(node: Node, rotated: int, graph: Graph, count: int) -> None:
 
 
 def _held(graph: Graph, made: Sequence[Node], rotated: int) -> None:
-    """Hold large results until so many bytes of others are written, that none lies where another one lay just now: a
-    small operator then reads one number of each."""
+    """Hold large results until `rotated` bytes of others are written, so that no result reuses recently freed
+    memory: a small operator then reads one number of each."""
     if not _holds(made[0], rotated):
         return
     turns = _rotation(made[0].type.nbytes, rotated, len(made))
@@ -368,12 +371,11 @@ def _held(graph: Graph, made: Sequence[Node], rotated: int) -> None:
 
 
 def _holds(node: Node, rotated: int) -> bool:
-    """Whether results of an operator are held."""
     return isinstance(node.type, TensorType) and not node.op.mutates and node.type.nbytes * SMALL >= rotated > 0
 
 
 def _different(graph: Graph, count: int) -> None:
-    """Small operators that differ, each of what the one before it made, as a network has them."""
+    """Fill a graph with different small operators, each on the result of the previous one, as in a network."""
     first = Parameter("p", TensorType(FLOAT32, (16,)), "parameter", False)
     graph.parameters = [first]
     b, value = Builder(graph), first
@@ -382,7 +384,8 @@ def _different(graph: Graph, count: int) -> None:
 
 
 def _in_turn(collective: Node, graph: Graph, count: int) -> None:
-    """A kernel and a collective in turn, each of what the other made; no sum grows without end."""
+    """Fill a graph with a kernel and a collective alternately, each on the result of the other; no sum grows without
+    end."""
     graph.parameters = [value for value in collective.inputs if isinstance(value, Parameter)]
     b, [most] = Builder(graph), graph.parameters
     value = b.emit(collective.op, most)
@@ -394,11 +397,11 @@ def rates_of(
     times: Sequence[tuple[Sequence[Node], float]], kernel: float, amount_of: Callable[[Node], float],
     beside: Callable[[Node], float] = lambda _: 0.0,
 ) -> Rate:  # fmt: skip
-    """The rate at every size, without the time in which nothing is done.
+    """Return the rate at every size, without the time in which no work is done.
 
     Args:
-        kernel: seconds in which an operator begins. beside: seconds of memory traffic beside the work of one, which
-        add up as the legs of a triangle do (`analysis.cost.nodes`).
+        kernel: seconds to start an operator. beside: seconds of memory traffic besides the work of one, which combine
+        with it like the legs of a right triangle (`analysis.cost.nodes`).
     """
     points: dict[float, float] = {}
     for group, seconds in times:
@@ -411,13 +414,13 @@ def rates_of(
 
 
 LEAST_COPIED = 1 << 20
-"""Bytes of a copy from which on its time says something of the bus."""
+"""Bytes of a copy above which its time depends on the bus."""
 GIGA = 1e9
 
 
 @dataclass(frozen=True)
 class HostRates:
-    """Bytes per second of a copy. to_host, from_host: while nothing else is copied. both: each way, while as much goes
+    """Bytes per second of a copy. to_host, from_host: without other copies. both: each way, while as much is copied
     the other way."""
 
     to_host: Rate
@@ -432,7 +435,7 @@ class HostRates:
 
 
 def host_rates(timer: Timer, kernel: float, tell: Callable[[str], None]) -> HostRates:
-    """Measure the copies. kernel: seconds in which an operator begins."""
+    """Measure the copies and return their rates. kernel: seconds to start an operator."""
 
     def rate(what: str, leaves: bool, comes: bool) -> Rate:
         tell(what)
@@ -450,12 +453,12 @@ def host_rates(timer: Timer, kernel: float, tell: Callable[[str], None]) -> Host
 
 
 def copied(sizes: TimingSizes) -> list[int]:
-    """Bytes of the copies that are timed."""
+    """Return the bytes of the timed copies."""
     return [n for n in sizes.touched if n >= LEAST_COPIED]
 
 
 def copies(nbytes: int, rotated: int, leaves: bool, comes: bool, graph: Graph, count: int) -> None:
-    """Fill a graph with so many copies that leave, that come, or of both; nothing but the end of the step waits for
+    """Fill a graph with `count` copies that leave, that come, or of both kinds; only the end of the step waits for
     them."""
     type = TensorType(FLOAT32, (nbytes // 4,))
     turns = min(count, max(1, -(-rotated // nbytes)))

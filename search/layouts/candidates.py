@@ -1,8 +1,9 @@
-"""Finds many plans of one model that take little memory or time, so that those which the search left out are tried.
+"""Search for many plans of one model that take little memory or time, so that plans missed by the search are tried,
+too.
 
-What a compiled program holds is more than sums of tables say: steps between layouts, what is fused, what is gathered
-ahead. So plans are looked for under several measures of memory, for every sharding of each operator the best, and are
-then told apart by a run through the step (`Footprint`), and at last by compiling them.
+The memory of a compiled program is more than sums of tables: it also depends on steps between layouts, on fusion, and
+on early gathers. So plans are searched under several measures of memory, the best one for every sharding of each
+operator. They are then ranked by a simulation of the step (`Footprint`), and finally by compiling them.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from mspc.search.solver.elimination import Bucket, Elimination, Factor, Sums, Ta
 Values = tuple[int, ...]
 
 SMALL_TABLES = 1 << 16
-"""Elements of a table at most: there are many eliminations, and none has to prove anything."""
+"""Most elements of a table: there are many eliminations, and none has to prove anything."""
 WORK = 30_000
-"""Choices by operators of a network up to which every way to take each decision is looked at."""
+"""Largest product of choices and operators of a network for which every choice of each decision is tried."""
 POWERS = 1, 4
-"""Of what operators hold while they run: the sum of it, and one to which the largest contributes most."""
+"""Powers of the bytes that operators hold while they run: their sum, and a sum dominated by the largest."""
 LEXICAL = 1e4
-"""The price under which memory counts first."""
+"""Price with which memory counts first."""
 FAIR = 0.25
-"""The same where a byte held and a byte sent count about alike."""
+"""Price with which a byte held and a byte sent count about the same."""
 
 
 class PlanCandidates:
-    """Plans of a model; what they cost, and what they hold."""
+    """Plans of a model, with their costs and their memory."""
 
     def __init__(self, model: CostModel, memory: MemoryModel) -> None:
         self.model, self.memory = model, memory
@@ -45,12 +46,12 @@ class PlanCandidates:
         self.decisions = self._decisions()
         choices = sum(self.sizes[variable] for variable in self.decisions)
         self.is_small = choices * len(model.search.graph.nodes) <= WORK
-        """Whether plans are few and soon told apart."""
+        """Whether plans are few and quickly compared."""
         parameters = {v for value, v in model.of.items() if isinstance(value, Parameter)}
         self._parameters = self._buckets(parameters.intersection(self.decisions))
         self._copies = self._buckets(set(range(len(self.sizes))).difference(self.decisions))
         self._copies_of: dict[int, list[Bucket]] = {}
-        """Of every variable the copies that serve it."""
+        """For every variable, the copies that serve it."""
         for copy in self._copies:
             for variable in dict.fromkeys(v for factor in copy.factors for v in factor.variables):
                 self._copies_of.setdefault(variable, []).append(copy)
@@ -58,26 +59,27 @@ class PlanCandidates:
         self._costs: dict[Values, float] = {}
 
     def peak(self, values: Values) -> float:
-        """Bytes at the peak of a step, as they are foreseen."""
+        """Return the predicted bytes at the peak of a step."""
         if values not in self._peaks:
             self._peaks[values] = self.memory.peak(values)
         return self._peaks[values]
 
     def cost(self, values: Values) -> float:
-        """What a plan costs in the model."""
+        """Return the cost of a plan in the model."""
         if values not in self._costs:
             self._costs[values] = self.costs.total(values)
         return self._costs[values]
 
     def _possible(self, plans: Collection[Values]) -> list[Values]:
-        """Those of some plans that the model does not rule out; the costs of all are then known."""
+        """Return the plans that the model does not rule out, and note the costs of all."""
         unknown = [values for values in plans if values not in self._costs]
         if unknown:
             self._costs.update(zip(unknown, self.costs.total_of_each(unknown), strict=True))
         return [values for values in plans if self._costs[values] < NEVER / 2]
 
     def found(self) -> list[Values]:
-        """The best plan of every measure, and in small networks that with every choice of each decision."""
+        """Return the best plan of every measure, and in small networks the best one with every choice of each
+        decision."""
         plans: dict[Values, None] = {}
         for factors in self._measures():
             plans[self.settled(self._solved(factors))] = None
@@ -87,14 +89,14 @@ class PlanCandidates:
         return self._possible(plans)
 
     def settled(self, values: Sequence[int]) -> Values:
-        """The same plan with the copies that serve it best: they follow from all else."""
+        """Return the same plan with the copies that serve it best: they follow from all other decisions."""
         found = list(values)
         for copy in self._copies:
             found[copy.variable] = copy.best(found)
         return tuple(found)
 
     def _changed(self, values: Values, variable: int, choice: int) -> Values:
-        """A settled plan with another choice of a variable, settled."""
+        """Return a settled plan with another choice of a variable, settled again."""
         found = list(values)
         found[variable] = choice
         for copy in self._copies_of.get(variable, ()):
@@ -102,20 +104,20 @@ class PlanCandidates:
         return tuple(found)
 
     def plain(self, values: Values) -> Values:
-        """The same plan with parameters stored as costs the least: what is sharded further may hold more for being
-        brought together again."""
+        """Return the same plan with every parameter stored as costs least. A parameter that is sharded further may
+        need more memory, because it is gathered again."""
         found = list(values)
         for parameter in self._parameters:
             found[parameter.variable] = parameter.best(found)
         return self.settled(found)
 
     def _decisions(self) -> list[int]:
-        """The variables of operators, of parameters and of cells that may be computed again."""
+        """Return the variables of operators, of parameters and of cells that may be recomputed."""
         own = dict.fromkeys([*self.model.of.values(), *self.memory.switches.values()])
         return [variable for variable in own if self.sizes[variable] > 1]
 
     def _buckets(self, variables: Collection[int]) -> list[Bucket]:
-        """The factors of the costs that decide on each of some variables."""
+        """Return the cost factors that decide on each of some variables."""
         found: dict[int, list[Factor]] = {}
         for factor in self.model.factors:
             for variable in factor.variables:
@@ -124,8 +126,9 @@ class PlanCandidates:
         return [Bucket(variable, factors) for variable, factors in found.items()]
 
     def neighbours(self, values: Values) -> list[Values]:
-        """The plans that take one decision of a settled one otherwise, with the copies that serve them best; where it
-        is none on a parameter, also with the parameters stored as suits it. None of a network that is not small."""
+        """Return the plans that differ from a settled one in one decision, with the copies that serve them best. If
+        the decision is not on a parameter, also return the plan with the parameters stored as costs least. Return []
+        if the network is not small."""
         if not self.is_small:
             return []
         parameters = {bucket.variable for bucket in self._parameters}
@@ -147,7 +150,7 @@ class PlanCandidates:
         return values
 
     def _measures(self) -> Iterator[list[Factor]]:
-        """Costs, and memory at several prices."""
+        """Yield the costs, and the costs with memory at several prices."""
         costs = self.model.factors
         yield list(costs)
         held = [[*self.memory.static, *self._running(power)] for power in POWERS]
@@ -157,7 +160,8 @@ class PlanCandidates:
                 yield [*costs, *_at_price(measure, price)]
 
     def _running(self, power: int) -> list[Factor]:
-        """What operators hold while they run, and values while they are brought to them, each to a power."""
+        """Return factors of the bytes that operators hold while they run, and of values while they are
+        redistributed, each raised to a power."""
         model = self.model
         scale = max((sum(t.nbytes for t in element_types(node.type)) for node in model.nodes), default=1)
         found: list[Factor] = []
@@ -191,8 +195,8 @@ class PlanCandidates:
         return found
 
     def _brought(self, source: Source, read: Value, needs: Table) -> Table:
-        """[as it is made, as it is needed]: bytes of a tensor in both layouts where they differ, once where partial
-        sums are added up in place. read: the tensor as it is read."""
+        """Return [made, needed]: bytes of a tensor in the layout that is made and the one that is needed if they
+        differ, once if partial sums are added up in place. read: the tensor as it is read."""
         value, index = source
         type = element_types(value.type)[index]
         outputs = self.model.variables[self.model.of[value]].outputs[index]
@@ -217,8 +221,8 @@ def _at_price(factors: Sequence[Factor], price: float) -> list[Factor]:
 
 
 def least_stored(model: CostModel) -> int:
-    """Bytes of parameters and inputs on a rank that no plan can do without: inputs as they arrive, everything else
-    sharded by as many ranks as its shape lets, and what is returned as the caller receives it."""
+    """Return a lower bound of the bytes of parameters, inputs and results on a rank: inputs as they arrive,
+    parameters sharded over as many ranks as their shape allows, and results as the caller receives them."""
     graph, total = model.search.graph, 0.0
     users = model.search.traffic.users
     for parameter in graph.parameters:
@@ -234,7 +238,7 @@ def least_stored(model: CostModel) -> int:
 
 
 def _most_parts(shape: Sequence[int], ranks: int) -> int:
-    """The most equal slices that a tensor can be sharded into, by axes of a mesh of so many ranks."""
+    """Return the largest number of equal slices of a tensor, sharded by axes of a mesh of `ranks` ranks."""
     parts, left, prime = 1, ranks, 2
     sizes = list(shape)
     while left > 1:
@@ -253,19 +257,18 @@ Exchange = dict[int, tuple[int, ...]]
 
 
 class AxisSymmetry:
-    """The ways to exchange mesh axes of equal size in the plans of a model. decisions: the variables that tell plans
-    apart."""
+    """Exchanges of mesh axes of equal size in the plans of a model. decisions: the variables that distinguish plans."""
 
     def __init__(self, model: CostModel, decisions: Sequence[int]) -> None:
         self.decisions = list(decisions)
         mesh = model.mesh
         orders = permutations(range(len(mesh)))
         alike = [order for order in orders if all(mesh[a] == mesh[b] for a, b in enumerate(order))]
-        # Between hosts axes differ in what they cost.
+        # Between hosts axes differ in cost.
         self.exchanges = [] if model.hosts is not None else [_exchange(model, order) for order in alike[1:]]
 
     def key(self, values: Sequence[int]) -> tuple[int, ...]:
-        """The same for all assignments that are alike."""
+        """Return a key that is equal for all assignments that differ only in the order of axes."""
         own = tuple(values[v] for v in self.decisions)
         found = [own]
         for exchange in self.exchanges:
@@ -299,7 +302,7 @@ def _choices(model: CostModel, value: Value, order: Sequence[int]) -> tuple[int,
 
 
 def _permuted(layout: Layout, mesh: tuple[int, ...], order: Sequence[int]) -> Layout | None:
-    """A layout with its axes exchanged; None if it is on another mesh."""
+    """Return a layout with its axes exchanged; None if it is on another mesh."""
     if common_mesh(mesh, layout.mesh) != mesh:
         return None
     dims, partial = on_mesh(layout, mesh)

@@ -1,6 +1,5 @@
-"""Finds layouts of all forward operators at once, the cheapest plan of a step or one whose distance to it is known, and
-places a plan on a graph of the same network that was read again.
-"""
+"""Search for the layouts of all forward operators at once: the cheapest plan of a step, or one at a known distance
+from it. A plan is also placed on a graph of the same network that was traced again."""
 
 from __future__ import annotations
 
@@ -31,23 +30,24 @@ from mspc.search.model.model import NEVER, CostModel
 from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, OutOfTime, Sums
 
 SMALL = 12
-"""Operators of a network at most."""
+"""Most operators of a network."""
 TABLE = 1 << 14
-"""Elements of a table at most."""
+"""Most elements of a table."""
 FEWEST, WORK = 20, 2400
-"""Plans that are looked at, the cheapest first: so many of either kind, or as many as come to so many operators."""
+"""Plans that are tried, the cheapest first: at least the first number of either kind, or as many as have the second
+number of operators together."""
 BACK = "back"
-"""The kind of a factor of what gradients send."""
+"""Kind of the factors of bytes that gradients send."""
 DIGITS = 2
-"""Of bytes: plans that cost the same are mostly one on other axes."""
+"""Digits to which costs in bytes are rounded: plans that cost the same are mostly one plan on other axes."""
 
 Values = tuple[int, ...]
 
 
 def nearby(model: CostModel) -> list[tuple[float, Values]]:
-    """(bytes that it sends ahead of gradients, assignment) of plans of a model; none of a large network. First those
-    near the best of all that the model counts, then those near the best where gradients may be free, the cheapest
-    first."""
+    """Return (bytes sent before the gradients, assignment) of plans of a model; [] for a large network. First come
+    plans near the optimum of all costs of the model, then those near the optimum without the costs of gradients,
+    each the cheapest first."""
     sizes = [variable.size for variable in model.variables]
     decided = sorted({model.of[node] for node in model.nodes if sizes[model.of[node]] > 1})
     if len(decided) > SMALL:
@@ -55,7 +55,7 @@ def nearby(model: CostModel) -> list[tuple[float, Values]]:
     forward = [factor for factor, (kind, _) in zip(model.factors, model.about, strict=True) if kind != BACK]
     ahead, found = Sums(forward), dict[Values, float]()
     most = max(FEWEST, WORK // len(model.search.graph.nodes))
-    for factors, first in ((model.factors, 1), (forward, 0)):  # the best of the model is known
+    for factors, first in ((model.factors, 1), (forward, 0)):  # the best plan of the model is known, and skipped
         plans: dict[float, Values] = {}
         problem = Elimination(sizes, factors, TABLE)
         for variable in decided:
@@ -68,7 +68,7 @@ def nearby(model: CostModel) -> list[tuple[float, Values]]:
 
 
 def take_assignment(search: Search, model: CostModel, values: Sequence[int], source: str) -> None:
-    """Give every forward operator without a layout, and every parameter that one reads, what an assignment says."""
+    """Apply an assignment to every forward operator without a layout, and to every parameter that one reads."""
     for value, v in model.of.items():
         if isinstance(value, Parameter) and value.layout is None:
             value.layout = model.layout(value, int(model.variables[v].outputs[0][values[v]]))
@@ -82,7 +82,7 @@ def _take_nearest(search: Search, model: CostModel, node: Node, values: Sequence
         search.structure([node])
     elif node.in_layouts is None and cast(Op, node.op).operandwise:
         search.take_operandwise(node, source)
-    elif node.in_layouts is None and node not in model.of:  # what a loop keeps for gradients, as it was made
+    elif node.in_layouts is None and node not in model.of:  # values that a loop saves for gradients, as they were made
         search.choose(node, source)
     elif node.in_layouts is None:
         v = model.of[node]
@@ -90,17 +90,17 @@ def _take_nearest(search: Search, model: CostModel, node: Node, values: Sequence
 
 
 SOURCE = "search"
-"""Where a layout came from, in words."""
+"""Origin of a layout, in words."""
 FAST = 1 << 16
-"""Elements of a table in recursive programming, which may miss the best."""
+"""Most elements of a table in recursive programming, which may miss the optimum."""
 AXES = 3
-"""Axes of a mesh at most: every one multiplies the choices for an operator."""
+"""Most axes of a mesh: every one multiplies the choices for an operator."""
 
 
 @dataclass(frozen=True)
 class FoundPlan:
-    """What a search found on one mesh: bytes that a rank sends in a step, and the least that any plan there sends.
-    model: the problem that it has solved."""
+    """Result of a search on one mesh: an assignment, with the bytes that a rank sends in a step, and a lower bound
+    for any plan there. model: the problem that was solved."""
 
     mesh: tuple[int, ...]
     assignment: Assignment
@@ -108,9 +108,9 @@ class FoundPlan:
 
 
 def mesh_of(search: Search) -> tuple[int, ...]:
-    """The mesh that layouts are looked for on: the one that the settings name, else the prime factors of the number of
-    ranks, the smallest multiplied together until there are `AXES` at most, in the order that most layouts of configured
-    operators and inputs fit. Of several hosts no axis is partly within one."""
+    """Return the mesh for the search. If the settings name none, it consists of the prime factors of the number of
+    ranks. The smallest factors are multiplied together until there are at most `AXES`. Their order is the one that
+    fits most layouts of configured operators and inputs. If there are several hosts, no axis is partly within one."""
     terms = Terms.of(search.graph.attrs)
     if terms.axes:
         return terms.axes
@@ -130,7 +130,7 @@ def mesh_of(search: Search) -> tuple[int, ...]:
 
 
 def _prime_factors(number: int) -> list[int]:
-    """In ascending order; none of 1."""
+    """Return the prime factors in ascending order; [] for 1."""
     found: list[int] = []
     divisor = 2
     while number > 1:
@@ -146,7 +146,7 @@ def _orders(sizes: list[int]) -> list[tuple[int, ...]]:
 
 
 def cheapest(model: CostModel, largest: int, seconds: float = 0) -> Assignment:
-    """The cheapest assignment; after some seconds, where they are not 0, what small tables find."""
+    """Return the cheapest assignment; that of small tables if it takes more than `seconds`, unless they are 0."""
     sizes = [variable.size for variable in model.variables]
     if not seconds:
         return Elimination(sizes, model.factors, largest).solve()
@@ -157,14 +157,15 @@ def cheapest(model: CostModel, largest: int, seconds: float = 0) -> Assignment:
 
 
 def limited(model: CostModel, memory: MemoryModel, largest: int, seconds: float = 0, proves: bool = True) -> Limited:
-    """The problem of a model within a limit of memory; see `Limited`."""
+    """Return the problem of a model within a limit of memory; see `Limited`."""
     sizes = [variable.size for variable in model.variables]
     memory.add_moment(Elimination(sizes, model.factors, QUICK).solve().values, at=BEGIN)
     return Limited(sizes, model.factors, memory, largest, seconds, proves)
 
 
 def place_forward(search: Search) -> FoundPlan:
-    """Give every forward operator without a layout, and every parameter that it reads, what the search finds."""
+    """Give every forward operator without a layout, and every parameter that it reads, the layouts that the search
+    finds."""
     mesh = mesh_of(search)
     model = CostModel(search, mesh)
     largest = FAST if search.graph.attrs.get("search_mode") == "recursive_programming" else LARGEST
@@ -183,7 +184,8 @@ def place_forward(search: Search) -> FoundPlan:
 
 
 def _save_memory(search: Search, memory: MemoryModel, assignment: Assignment) -> None:
-    """Mark what is computed or gathered again, and compute the cells again in the backward graph."""
+    """Mark the operators with parameters that are gathered again, and recompute the chosen cells in the backward
+    graph."""
     graph = search.graph
     gathered = set(memory.gathered_again(assignment.values))
     for node in graph.nodes:
@@ -198,8 +200,8 @@ def _save_memory(search: Search, memory: MemoryModel, assignment: Assignment) ->
 
 
 def place(memory: MemoryModel, graph: Graph, values: Sequence[int]) -> None:
-    """Give the operators and parameters of a graph what an assignment says, and compute again what it does; nothing is
-    left to search. memory: of the model of another graph of the same network, at the same stage."""
+    """Apply an assignment to the operators and parameters of a graph, and recompute its cells; no decision is left
+    to search. memory: of the model of another graph of the same network, at the same stage."""
     model = memory.model
     own = dict(zip(model.search.graph.nodes, graph.nodes, strict=True))
     stored = dict(zip(model.search.graph.parameters, graph.parameters, strict=True))
@@ -225,20 +227,20 @@ def place(memory: MemoryModel, graph: Graph, values: Sequence[int]) -> None:
 
 
 AS_FORESEEN = 1.001
-"""Up to this many times the bytes that a search has reckoned with, or work, counts as the same."""
+"""Up to this many times the predicted bytes, or work, counts as equal."""
 LEAST = 1.0
-"""Bytes that count."""
+"""Difference in bytes that counts."""
 FEW = 400
-"""Forward operators up to which the usual plans are always looked at."""
+"""Largest number of forward operators for which the usual plans are always tried."""
 
 Usual = Callable[[Search, list[Node]], None]
 
 
 def decide_together(graph: Graph) -> None:
-    """Give all nodes and parameters of a graph layouts, and its header what they cost and what is proved of that.
+    """Give all nodes and parameters of a graph layouts, and note their cost and its proven bound in the header.
 
     Raises:
-        MspcError: no plan is within the limit of memory, or an operator cannot be sharded as asked.
+        MspcError: if no plan is within the limit of memory, or an operator cannot be sharded as asked.
     """
     search, forward = begun(graph)
     terms = Terms.of(graph.attrs)
@@ -250,7 +252,7 @@ def decide_together(graph: Graph) -> None:
     found = placed.assignment
     total = _finished(search, forward)
     as_foreseen = abs(total.nbytes - found.cost) <= (AS_FORESEEN - 1) * found.cost + LEAST
-    if timed or terms.memory:  # what it has reckoned with is more than bytes
+    if timed or terms.memory:  # its costs include more than bytes
         share = found.proven / max(found.cost, LEAST)
     else:
         share = _proven(found.proven, total.nbytes)
@@ -258,18 +260,18 @@ def decide_together(graph: Graph) -> None:
         plans = [*((0.0, plan) for plan in candidates), *(_nearby(placed) if search.trains else ())]
         better = _cheaper(search, forward, before, total, plans)
         if better is not total:
-            total, share = better, 0.0  # the best is none of the plans that the search knows
+            total, share = better, 0.0  # the best plan is not one that the search knows
     graph.attrs["search_cost"] = round(total.nbytes)
     if share:
         graph.attrs["search_open"] = round((1 - share) * MILLION)
-    # Of gradients that are redistributed otherwise nothing is proved.
+    # If gradients are redistributed otherwise, no bound is proven.
     if share and not (timed or terms.memory or search.trains or placed.model.counts_twice):
         graph.attrs["search_bound"] = round(total.nbytes * share)
 
 
 @dataclass(frozen=True)
 class _Decisions:
-    """What was decided of some values at one time: layouts and forms of operators, and where they came from."""
+    """Decisions on some values at one time: layouts and forms of operators, and their origin."""
 
     values: Sequence[Value]
     states: Sequence[State]
@@ -281,7 +283,7 @@ class _Decisions:
         return cls(values, [state_of(value) for value in values], sources)
 
     def put_back(self) -> None:
-        """Give the values what they had."""
+        """Restore the decisions."""
         restore(self.values, self.states)
         for value, source in zip(self.values, self.sources, strict=True):
             if isinstance(value, Node):
@@ -291,13 +293,14 @@ class _Decisions:
 
 
 def _usual_plans(search: Search, forward: list[Node]) -> tuple[Usual, ...]:
-    """What spreads from configured operators; where there are none, what is sharded along the batch, too."""
+    """Return functions that make the usual plans: layouts spread from configured operators; if there are none, also
+    layouts sharded along the batch."""
     configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
     return (spread,) if configured else (spread, shard_batch)
 
 
 def _nearby(placed: FoundPlan) -> Iterator[tuple[float, Usual]]:
-    """Plans near the best one: the bytes of each ahead of gradients, and what gives it to the forward operators."""
+    """Yield plans near the best one: the bytes sent before the gradients, and a function that applies the plan."""
     for ahead, values in nearby(placed.model):
         yield ahead, partial(_take, placed, values)
 
@@ -309,11 +312,11 @@ def _take(placed: FoundPlan, values: Sequence[int], search: Search, forward: lis
 def _cheaper(
     search: Search, forward: list[Node], before: _Decisions, total: PlanTotal, plans: Iterable[tuple[float, Usual]]
 ) -> PlanTotal:
-    """What the cheapest of some plans costs, which the graph then has. total: what the one costs that it has now; the
-    others come with the bytes that they send ahead of gradients."""
+    """Return the total of the cheapest of some plans, which the graph then has. total: of the current plan. plans:
+    with the bytes that each sends before the gradients."""
     for ahead, give in plans:
         if ahead >= total.nbytes:
-            continue  # whatever its gradients cost
+            continue  # even if its gradients cost nothing
         best = _Decisions.of(before.values)
         before.put_back()
         search.wanted = {}
@@ -328,8 +331,8 @@ def _cheaper(
 
 
 def _finished(search: Search, forward: list[Node]) -> PlanTotal:
-    """Place all that follows from the layouts of the forward graph, and say what it all costs; what loops of gradients
-    carry where it costs the least."""
+    """Place all that follows from the layouts of the forward graph, and return the total cost. The values carried by
+    loops of gradients get the layouts that cost least."""
     if not search.is_open:
         return finish(search, forward)
     totals: list[PlanTotal] = []
@@ -338,8 +341,8 @@ def _finished(search: Search, forward: list[Node]) -> PlanTotal:
 
 
 def _proven(bound: float, nbytes: float) -> float:
-    """The share of the bytes of a plan that any plan of its kind sends at least; 0 where that is not known: gradients
-    took a shorter way than the search knows."""
+    """Return the proven lower bound of any plan of this kind, as a share of a plan's bytes; 0 if unknown, because
+    gradients took a shorter way than the search knows."""
     if nbytes < bound / AS_FORESEEN - LEAST:
         return 0.0
     return min(1.0, bound / nbytes) if nbytes >= LEAST else 1.0

@@ -1,4 +1,4 @@
-"""Finds the cheapest assignment within a limit of memory, also between two assignments of which one is over it.
+"""Search for the cheapest assignment within a limit of memory, also between two assignments of which one exceeds it.
 
 If two assignments differ in independent parts, each part may be as in either. The changes of the parts add up, so that
 the best choice within a limit is a knapsack (Kellerer, Pferschy and Pisinger 2004), which is filled in steps of a small
@@ -23,12 +23,12 @@ from mspc.search.model.memory import MemoryModel
 from mspc.search.solver.elimination import Assignment, Elimination, Factor, Labels, OutOfTime, Sums, Table
 
 STEPS = 4096
-"""Into how many parts what must be saved is divided."""
+"""Number of steps into which the memory to save is divided."""
 
 
 @dataclass(frozen=True)
 class CostedAssignment:
-    """An assignment, what it costs, and the bytes of every row."""
+    """An assignment, its cost, and the bytes of every row."""
 
     values: tuple[int, ...]
     cost: float
@@ -37,7 +37,8 @@ class CostedAssignment:
 
 @dataclass(frozen=True)
 class VariableGroup:
-    """Variables in which two assignments differ, and what it changes to take them as the second has them."""
+    """Variables in which two assignments differ, and the changes of cost and rows if their choices are those of the
+    second."""
 
     variables: tuple[int, ...]
     cost: float
@@ -45,8 +46,8 @@ class VariableGroup:
 
 
 class Mixing:
-    """One problem. costs, rows: the sum that is to be the least, and those that are limited. early: a place for some
-    variables; of parts that are as good the first one is changed."""
+    """Mixtures of assignments of one problem. costs, rows: the sum to minimise, and those that are limited. early: a
+    place for some variables; of equally good parts the first one is changed."""
 
     def __init__(self, costs: Sums, rows: Sequence[Sums], early: Mapping[int, int]) -> None:
         self.sums = [costs, *rows]
@@ -56,8 +57,8 @@ class Mixing:
     def between(
         self, over: CostedAssignment, within: CostedAssignment, row: int, limits: Sequence[float]
     ) -> CostedAssignment | None:
-        """The best mixture of two plans that is within limits; None where the parts do not make one. row: in which the
-        first is over its limit."""
+        """Return the best mixture of two plans within limits; None if the parts do not make one. row: the row in
+        which the first plan exceeds its limit."""
         key = (over.values, within.values)
         if key not in self._parts:
             self._parts[key] = self.parts(*key)
@@ -75,7 +76,7 @@ class Mixing:
         return CostedAssignment(tuple(values), over.cost + sum(part.cost for part in taken), tuple(rows))
 
     def parts(self, over: Sequence[int], within: Sequence[int]) -> list[VariableGroup]:
-        """The parts in which two assignments differ."""
+        """Return the parts in which two assignments differ."""
         one, other = np.asarray(over), np.asarray(within)
         differs = one != other
         leader = {int(v): int(v) for v in np.flatnonzero(differs)}
@@ -115,7 +116,8 @@ class Mixing:
 
     @staticmethod
     def _knapsack(parts: Sequence[VariableGroup], row: int, needed: float) -> list[VariableGroup]:
-        """The cheapest parts that save so many bytes together; none where all do not. Of equal ones the first."""
+        """Return the cheapest parts that save `needed` bytes together, the first of equal ones; [] if all parts save
+        less."""
         steps = np.arange(STEPS + 1)
         least = np.full(STEPS + 1, np.inf)
         least[0] = 0.0
@@ -137,38 +139,41 @@ class Mixing:
 
 
 LIMITED = 1 << 20
-"""Elements of a table at most: there are many eliminations to be done, and what they leave open labels decide."""
+"""Most elements of a table: there are many eliminations, and labels decide between the assignments that they leave
+open."""
 QUICK = 1 << 10
-"""Elements of a table where time may run out."""
+"""Most elements of a table if time may run out."""
 PRICES = 6
-"""How many prices of memory are tried, for a row in all."""
+"""How many prices of memory are tried in all for a row."""
 LEXICAL = 1e4
-"""The price under which memory counts first and costs decide between equals."""
+"""Price with which memory counts first, and costs decide between plans of equal memory."""
 CLOSE = 0.005
-"""The share of a plan's cost that more work need not save."""
+"""Share of a plan's cost that is not worth more work."""
 WIDTHS = (64, 512, 2048)
-"""How many assignments are read back at once, first and where more is to be proved."""
+"""Numbers of assignments that are read back at once; the later ones are used if more is to be proven."""
 EFFORT = 500_000
-"""Labels by decisions that more than the first width may look at."""
+"""Most labels times decisions of a reading wider than the first."""
 NARROW = 8
-"""The same for the first assignment within a limit."""
+"""Number of assignments read back at once for the first one within a limit."""
 ENOUGH = 0.01
-"""The share of a plan's cost that wider readings need not save."""
+"""Share of a plan's cost that is not worth wider readings."""
 MANY = 500
-"""Decisions from which on assignments are read back only where mixtures are not within `ENOUGH`, and for one limit."""
+"""Least number of decisions of a large problem: its assignments are read back only if mixtures are not within
+`ENOUGH`, and for one limit."""
 TRIALS = 5
-"""How often less is looked for where the peak, as it is foreseen, is over the limit, and then more again."""
+"""How many limits are tried, first smaller and then larger ones, if the predicted peak exceeds the limit."""
 LITTLE_MORE = (1.02, 1.1, 1.25)
-"""What the least may be exceeded by in a row where the peak, which is not known ahead, may be less for it."""
+"""Factors by which a row may exceed its minimum, because the peak, which is not known in advance, may then be lower."""
 SAME = 1e-9
-"""The share by which sums that are the same may differ."""
+"""Relative difference below which sums are equal."""
 MOMENTS = 6
-"""Rows of memory at most."""
+"""Most rows of memory."""
 
 
 @dataclass(frozen=True)
 class _Priced:
-    """A plan under a price for a row, what is proved of all plans there with the price's part, and how."""
+    """A plan under a price for a row, the proven lower bound of all plans' cost including that price, and the
+    elimination that found them."""
 
     price: float
     plan: CostedAssignment
@@ -177,9 +182,9 @@ class _Priced:
 
 
 class Limited:
-    """One problem: choices of every variable, factors of the costs, and `memory`, which is limited. largest: elements
-    of a table. seconds: after which no more is looked for, 0 for any number. proves: whether assignments are read back,
-    for what prices leave open between two plans."""
+    """One problem: choices of every variable, factors of the costs, and `memory`, which is limited. largest: most
+    elements of a table. seconds: time limit of the search, 0 for none. proves: assignments are read back to close
+    the gap that prices leave between two plans."""
 
     def __init__(
         self, sizes: Sequence[int], factors: Sequence[Factor], memory: MemoryModel, largest: int, seconds: float = 0,
@@ -197,15 +202,15 @@ class Limited:
         """The row that gets a price."""
         self.least = [self._least_of(row) for row in memory.rows]
         self.known: list[list[_Priced]] = [[] for _ in self.rows]
-        """What prices of every row have led to."""
+        """Results of the prices of every row."""
         self.smallest: dict[int, tuple[CostedAssignment, float]] = {}
 
     def solve(self, limit: int) -> Assignment:
-        """The cheapest assignment within a limit of bytes, or the one that takes the least for `LEAST`, or where none
-        seems to be within.
+        """Return the cheapest assignment within a limit of bytes. Return the one with the least memory for `LEAST`, or
+        if none seems to be within the limit.
 
         Raises:
-            MspcError: there is surely none.
+            MspcError: if there is certainly none.
         """
         if limit == LEAST:
             return self._smallest()
@@ -218,9 +223,9 @@ class Limited:
         return self._at_peak(limit) or self._smallest()
 
     def _at_peak(self, limit: int) -> Assignment | None:
-        """The best whose peak, as it is foreseen, is within a limit. Where the peak of a plan is over it, that moment
-        becomes a row; and in the end the rows are held to less until it is within, and then to as much more as may
-        be."""
+        """Return the best assignment with a predicted peak within a limit; None if none is found. If the peak of a
+        plan exceeds the limit, that moment becomes a row. At last the limit of the rows is lowered until the peak is
+        within the limit, and then raised as far as possible."""
         low, high, within = 0, limit + 1, limit
         best: tuple[Assignment, int] | None = None
         cheaper, proved = 0.0, self.first.bound
@@ -253,11 +258,12 @@ class Limited:
         return Assignment(found.values, found.cost, min(proved, found.cost))
 
     def _over(self, found: Assignment | None, limit: int) -> float:
-        """By how much the peak of what was found is over a limit; something where nothing was."""
+        """Return the bytes by which the predicted peak exceeds a limit; a positive number if there is no assignment."""
         return 1.0 if found is None else self.memory.peak(found.values) - limit
 
     def _adds_moment(self, values: Sequence[int]) -> bool:
-        """Make the peak of a plan a row, which gets the price; False where there are enough or it is none."""
+        """Make the peak of a plan a row, which gets the price. Return False if there are enough rows, or if the peak
+        cannot be one."""
         if len(self.rows) >= MOMENTS or not self.memory.add_moment(values):
             return False
         row = self.memory.rows[-1]
@@ -272,14 +278,14 @@ class Limited:
         return True
 
     def _better(self, found: Assignment, within: int, limit: int) -> Assignment:
-        """The best of many decisions whose peak is within a limit, read back where mixtures leave much open."""
+        """Return the best of many decisions with a peak within a limit, read back if mixtures leave a large gap."""
         if not self.proves or found.cost - found.bound <= ENOUGH * found.cost:
             return found
         better = self._read_back(found, within, ENOUGH)
         return better if self.memory.peak(better.values) <= limit else found
 
     def _smallest(self) -> Assignment:
-        """The assignment that takes the least at the peak, of those with the least in a row and of those with little
+        """Return the assignment with the lowest peak, of those with the minimum of a row and of those with little
         more."""
         while self._adds_moment(self._least_plan(self.row)[0].values):
             pass
@@ -292,15 +298,16 @@ class Limited:
         return min(found, key=lambda each: (self.memory.peak(each.values), each.cost))
 
     def _least_plan(self, row: int) -> tuple[CostedAssignment, float]:
-        """The plan with the least of a row, and what none that holds as little there costs less than."""
+        """Return the plan with the minimum of a row, and a lower bound of the cost of all plans that hold as little
+        there."""
         if row not in self.smallest:
             priced = self._at(row, LEXICAL)
             self.smallest[row] = priced.plan, priced.bound - LEXICAL * priced.plan.rows[row]
         return self.smallest[row]
 
     def _within(self, limit: int, reads_back: bool = True) -> Assignment | None:
-        """The best whose rows are within a limit; None where none is found. reads_back: where no plan that is known is
-        within, one is looked for in the eliminations."""
+        """Return the best assignment with rows within a limit; None if none is found. reads_back: if no known plan
+        is within the limit, one is searched in the eliminations."""
         first = self.first
         if max(first.plan.rows) <= limit:
             return Assignment(first.plan.values, first.plan.cost, first.bound)
@@ -317,7 +324,7 @@ class Limited:
         return self._read_back(found, limit, CLOSE) if self.few else found
 
     def _read_back(self, found: Assignment, limit: int, close: float) -> Assignment:
-        """A better plan than one within a limit, or a better bound, where more than a share of its cost is open."""
+        """Return a better plan than one within a limit, or a better bound, if its gap exceeds a share of its cost."""
         proving = self._proving(limit)
         labels = self._labels(proving, limit)
         values, cost, bound = found.values, found.cost, found.bound
@@ -335,7 +342,8 @@ class Limited:
         return Labels(self.first.elimination, proving.elimination, prices, self.least, limits)
 
     def _some(self, limit: int, reads_back: bool) -> CostedAssignment | None:
-        """A plan whose rows are within a limit: the cheapest that is known, or that with the least if that will do."""
+        """Return a plan with rows within a limit, or None: the cheapest known one, or the one with the minimum of a
+        row if it is within."""
         known = [each.plan for priced in self.known for each in priced if max(each.plan.rows) <= limit]
         if known:
             return min(known, key=lambda plan: plan.cost)
@@ -348,8 +356,8 @@ class Limited:
         return None if values is None else self._plan(values)
 
     def _between(self, best: CostedAssignment, limit: int) -> CostedAssignment:
-        """Look for the price that proves the most, between a plan over the limit and one within it, as long as
-        mixtures of the two leave something open. The cheapest within the limit."""
+        """Return the cheapest plan within the limit. Prices are tried between a plan that exceeds the limit and one
+        within it, for the best bound, as long as mixtures of the two leave a gap."""
         given, row, limits = best, self.row, [limit] * len(self.rows)
         close = CLOSE if self.few else ENOUGH
         while True:
@@ -367,24 +375,24 @@ class Limited:
                 return best
             price = (below.cost - over.cost) / (over.rows[row] - below.rows[row])
             if price <= 0 or any(abs(each.price - price) <= SAME * price for each in self.known[row]):
-                return best  # no plan lies below the line between the two
+                return best  # no plan is below the line between the two
             self.known[row].append(self._at(row, price))
 
     def _proving(self, limit: int) -> _Priced:
-        """What proves the most of a limit, among the prices of the row that gets one."""
+        """Return the result with the best bound for a limit, among the prices of the row that gets one."""
         return max([self.first, *self.known[self.row]], key=lambda each: each.bound - each.price * limit)
 
     def _plan(self, values: tuple[int, ...]) -> CostedAssignment:
         return CostedAssignment(values, self.costs.total(values), tuple(row.total(values) for row in self.rows))
 
     def _least_of(self, row: Sequence[Factor]) -> Elimination:
-        """The elimination of a row of memory alone."""
+        """Return the elimination of one row of memory."""
         found = Elimination(self.sizes, row, self.largest, order=self.order)
         found.solve()
         return found
 
     def _at(self, row: int, price: float) -> _Priced:
-        """The cheapest where a byte of a row costs something."""
+        """Return the cheapest plan if a byte of a row has a price."""
         found, elimination = self._solved(self._factors_at(row, price))
         if not self.order:
             self.order = [bucket.variable for bucket in elimination.buckets]
@@ -395,7 +403,7 @@ class Limited:
         found = list(self.factors)
         for factor, cost in self.memory.shares(row, price):
             if not cost and self.order:
-                continue  # before, what they join counts for the order
+                continue  # earlier, the variables that they join count for the order
             key = (id(factor.table), cost)
             if key not in tables:
                 tables[key] = factor.table * cost
@@ -403,7 +411,7 @@ class Limited:
         return found
 
     def _solved(self, factors: list[Factor]) -> tuple[Assignment, Elimination]:
-        """The cheapest assignment, or where there is a deadline and it comes too soon what small tables find."""
+        """Return the cheapest assignment and its elimination; those of small tables if a deadline passes first."""
         exact = Elimination(self.sizes, factors, self.largest, self.deadline, self.order)
         if self.deadline == math.inf:
             return exact.solve(), exact

@@ -1,9 +1,10 @@
-"""Computes the bytes of redistributions for all pairs of layouts at once, as the planner counts them, per tensor byte.
+"""Bytes of redistributions for all pairs of layouts at once, per byte of the tensor, as the planner counts them.
 
-A finished value costs a rank what it must receive, its new slice without what it holds of it: in the mean over the
-ranks as many bytes are sent as received, and the planner sends no other (see `redistribution_plan`). A partial value
-is reduced first: sliced where there are replicas, scattered along dimensions or all-reduced (ring algorithms: a
-reduce-scatter of n ranks sends (n - 1) / n of what a rank holds, an all-reduce twice that), then redistributed.
+A complete value costs a rank the bytes it must receive: its new slice without the part that it already holds. On
+average over the ranks, as many bytes are sent as received, and the planner sends no others (see
+`passes.lib.redistribution`). A partial value is reduced first: sliced if there are replicas, reduce-scattered along
+dimensions or all-reduced, then redistributed. With ring algorithms, a reduce-scatter of n ranks sends (n - 1) / n of
+the bytes that a rank holds, an all-reduce twice as many.
 """
 
 from __future__ import annotations
@@ -20,43 +21,45 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 
 EXACT = 64
-"""Ranks up to which every rank's slice is looked at."""
+"""Largest number of ranks for which every rank's slice is computed."""
 AT_ONCE = 1 << 24
-"""Numbers of an intermediate array."""
+"""Elements of an intermediate array."""
 REMEMBERED = 16
-"""Matrices that are remembered for the next problem of the same layouts."""
+"""Matrices cached for later problems of the same layouts."""
 TIE = 1e-9
-"""Of reductions that send the same, that which redistributes least afterwards is taken, as by the planner."""
+"""If reductions send the same, the one that redistributes least afterwards is taken, as by the planner."""
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Ranks that are of several hosts, the first `ranks` of the first, and so on. network: what a byte costs that a
-    rank's card sends to another host, where one inside of a host costs 1."""
+    """Ranks on several hosts: the first `ranks` on the first, and so on. network: the price of a byte that a rank's
+    card sends to another host; a byte within a host costs 1."""
 
     ranks: int
     network: float
 
     def ring(self, mesh: tuple[int, ...], axes: Sequence[int]) -> float:
-        """What a byte of a ring along mesh axes costs; rings run through the cards of all its ranks on a host."""
+        """Return the price of a byte of a ring along mesh axes; rings use the cards of all its ranks on a host."""
         outer = self.outer(mesh)
         if all(a >= outer for a in axes):
             return 1.0
         return max(1.0, self.network / math.prod(mesh[a] for a in axes if a >= outer))
 
     def pairs(self, mesh: tuple[int, ...], axes: Sequence[int]) -> float:
-        """What a byte costs that a rank sends along mesh axes, to all others in equal parts, each through its card."""
+        """Return the price of a byte that a rank sends along mesh axes, to all others in equal parts, each through
+        its card."""
         outer, ranks = self.outer(mesh), math.prod(mesh[a] for a in axes)
         near = math.prod(mesh[a] for a in axes if a >= outer)
         leaving = (ranks - near) / max(1, ranks - 1)
         return max(leaving * self.network, 1 - leaving)
 
     def outer(self, mesh: tuple[int, ...]) -> int:
-        """How many axes of a mesh go from host to host, the first ones."""
+        """Return how many axes of a mesh, counted from the first, go from host to host."""
         return next((i for i in range(len(mesh)) if math.prod(mesh[i:]) <= self.ranks), len(mesh))
 
     def missing(self, sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...]) -> Any:
-        """[source, target]: what the ranks of a host lack together and fetch through all their cards, by its price."""
+        """Return [source, target]: share of the tensor that the ranks of a host lack together and fetch through all
+        their cards, times its price."""
         outer = self.outer(mesh)
         between, inside = mesh[:outer], math.prod(mesh[outer:])
         of_hosts = [_of_hosts(layout, mesh, outer) for layout in (*sources, *targets)]
@@ -65,8 +68,8 @@ class Hosts:
 
 
 def _of_hosts(layout: Layout, mesh: tuple[int, ...], outer: int) -> Layout:
-    """What hosts hold of a tensor, each all that its ranks have; taken to be all of it where the layout is on a mesh of
-    its own."""
+    """Return the layout of a tensor over hosts, each of which holds the slices of all its ranks. If the layout has a
+    mesh of its own that does not fit, hosts are assumed to hold the whole tensor."""
     finer = common_mesh(mesh, layout.mesh)
     if finer != mesh:
         return Layout.of(mesh[:outer] or (1,), [()] * len(layout.dims))
@@ -74,8 +77,8 @@ def _of_hosts(layout: Layout, mesh: tuple[int, ...], outer: int) -> Layout:
 
 
 class LayoutTable:
-    """Layouts of tensors of one number of dimensions on the same ranks, by a number each. mesh: along its axes partial
-    values are reduced. hosts: None where all ranks are of one."""
+    """Numbered layouts of tensors with the same number of dimensions on the same ranks. mesh: partial values are
+    reduced along its axes. hosts: None if all ranks are on one host."""
 
     def __init__(self, mesh: tuple[int, ...], hosts: Hosts | None = None) -> None:
         self.mesh, self.hosts = mesh, hosts
@@ -84,7 +87,7 @@ class LayoutTable:
         self._matrix: Any = None
 
     def number(self, layout: Layout) -> int:
-        """The number of a layout, which is noted if it is new."""
+        """Return the number of a layout, which is added if it is new."""
         found = self._numbers.get(layout)
         if found is None:
             found = self._numbers[layout] = len(self.layouts)
@@ -93,8 +96,8 @@ class LayoutTable:
         return found
 
     def distances(self) -> Any:
-        """[source, target]: bytes that a rank sends in the mean, as a share of the global tensor's; infinite where the
-        target is partial and the source lies otherwise."""
+        """Return [source, target]: bytes that a rank sends on average, as a share of the global tensor's; infinite
+        if the target is partial and the source is another layout."""
         if self._matrix is None or len(self._matrix) != len(self.layouts):
             self._matrix = _distances(tuple(self.layouts), self.mesh, self.hosts)
         return self._matrix
@@ -102,7 +105,7 @@ class LayoutTable:
 
 @lru_cache(maxsize=REMEMBERED)
 def _distances(layouts: tuple[Layout, ...], mesh: tuple[int, ...], hosts: Hosts | None) -> Any:
-    """The matrix of `Places.distances`, which nobody may write to: problems of one network have the same."""
+    """Return the matrix of `LayoutTable.distances`, read-only because problems of one network share it."""
     count = len(layouts)
     found = np.full((count, count), np.inf)
     targets = [i for i, layout in enumerate(layouts) if not layout.partial]
@@ -130,8 +133,8 @@ def _distances(layouts: tuple[Layout, ...], mesh: tuple[int, ...], hosts: Hosts 
 
 @dataclass(frozen=True)
 class _Reduced:
-    """A way to reduce a partial layout. sent: the share of the tensor that a rank sends. price: the same with what goes
-    between hosts at its price. layout: behind it."""
+    """One way to reduce a partial layout. sent: the share of the tensor that a rank sends. price: the same with the
+    bytes between hosts at their price. layout: after the reduction."""
 
     sent: float
     price: float
@@ -139,8 +142,8 @@ class _Reduced:
 
 
 def _reductions(layout: Layout, mesh: tuple[int, ...], hosts: Hosts | None) -> list[_Reduced]:
-    """Ways to reduce a partial layout: replicas may take a slice each first, and every partial axis is scattered along
-    a dimension or all-reduced."""
+    """Return the ways to reduce a partial layout: replicas may take a slice each first, and every partial axis is
+    reduce-scattered along a dimension or all-reduced."""
     mesh = common_mesh(mesh, layout.mesh) or layout.mesh
     old, parts = on_mesh(layout, mesh)
     used = {*parts, *(a for axes in old for a in axes)}
@@ -166,10 +169,10 @@ def _reductions(layout: Layout, mesh: tuple[int, ...], hosts: Hosts | None) -> l
 
 
 def _missing(sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...]) -> Any:
-    """[source, target]: the share of a tensor that a rank of the target lacks, in the mean over the ranks.
+    """Return [source, target]: the share of a tensor that a rank of the target lacks, averaged over the ranks.
 
-    Of many ranks the mean is a product over the dimensions, as if what two axes shard were independent of the rest: so
-    it is but where axes change places.
+    For many ranks the average is computed as a product over the dimensions, as if the shards of two axes were
+    independent. This is exact unless axes change places.
     """
     if targets[0].ranks > EXACT:
         return np.maximum(_sizes(targets)[None] - _common(sources, targets, mesh), 0.0)
@@ -189,8 +192,9 @@ def _sizes(layouts: list[Layout]) -> Any:
 
 
 def _common(sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...]) -> Any:
-    """[source, target]: the mean share of a tensor that a rank has of both: of every dimension the smaller slice where
-    one holds the other, else what slices that lie at random have in common behind the axes that shard both first."""
+    """Return [source, target]: the average share of a tensor that a rank holds of both. In every dimension, the
+    common part is the smaller slice if one contains the other. Otherwise slices are assumed to overlap at random
+    within the leading axes that shard both."""
     codes: dict[tuple[tuple[int, ...], Axes], int] = {}
     rows = [[codes.setdefault(_on(layout, mesh, d), len(codes)) for d in range(len(layout.dims))]
             for layout in (*sources, *targets)]  # fmt: skip
@@ -203,7 +207,7 @@ def _common(sources: list[Layout], targets: list[Layout], mesh: tuple[int, ...])
 
 
 def _on(layout: Layout, mesh: tuple[int, ...], dimension: int) -> tuple[tuple[int, ...], Axes]:
-    """(a mesh, the axes on it that shard a dimension); the mesh of the search where the layout fits it."""
+    """Return (a mesh, the axes on it that shard a dimension); the mesh is that of the search if the layout fits it."""
     finer = common_mesh(mesh, layout.mesh)
     if finer is None:
         return layout.mesh, layout.dims[dimension]
@@ -223,7 +227,8 @@ def _of_dimension(one: tuple[tuple[int, ...], Axes], other: tuple[tuple[int, ...
 
 
 def _intervals(layouts: list[Layout]) -> tuple[Any, Any]:
-    """(begin, end) of every rank's slice of every dimension, [layout, rank, dimension], as shares of the dimension."""
+    """Return (begin, end) of every rank's slice of every dimension, [layout, rank, dimension], as shares of the
+    dimension."""
     ranks, dimensions = layouts[0].ranks, len(layouts[0].dims)
     begin = np.zeros((len(layouts), ranks, dimensions))
     end = np.ones((len(layouts), ranks, dimensions))

@@ -1,9 +1,9 @@
-"""Estimates what a rank would hold through a step, from an assignment alone, as the memory plan will count it.
+"""Estimate of the bytes that a rank holds through a step, from an assignment alone, as the memory plan will count them.
 
-The step is run through as it will be compiled: values are brought to their readers once, cells are computed again
-before the first gradient that reads of them, gradients lie as the operands that they are of, those of parameters are
-reduced to the stored slices at once. What is brought somewhere goes there by the steps of the planner of
-redistributions, from the nearest copy; results are brought to the caller as soon as they are there.
+The step is simulated as it will be compiled. Values are redistributed for their readers once, cells are recomputed
+before the first gradient that reads them, gradients have the layout of their operands, and those of parameters are
+reduced to the stored slices at once. A redistribution takes the steps of the redistribution planner, from the nearest
+copy. Results are redistributed for the caller as soon as they exist.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from mspc.search.model.model import CostModel, Source
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorRead:
-    """One reading of a value. source: where its tensor comes from, None where nothing is decided about that. made: the
-    numbers of the layouts in which the tensor is made or stored, by the choice of the variable `own`. needed: of those
-    in which it is read, by the choice of the variable `reader`; () where it is read as it was made."""
+    """One reading of a value. source: the producer of its tensor, None if no layout is decided for it. made: the
+    numbers of the layouts in which the tensor is made or stored, by the choice of the variable `own`. needed: the
+    numbers of the layouts in which it is read, by the choice of the variable `reader`; () if it is read as it was
+    made."""
 
     value: Value
     source: Source | None
@@ -41,9 +42,9 @@ class TensorRead:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BackwardOperator:
-    """A backward operator. forward: the decided operator that it belongs to. reads: its operands. summand: what a sum
-    lies as, of any other operator itself. makes_nothing: it is a view, or part of an update. trained: the parameters
-    whose whole gradient it makes."""
+    """Backward operator. forward: the decided operator that it belongs to. reads: its operands. summand: the summand
+    that gives a sum its layout; the operator itself if it is no sum. makes_nothing: it is a view, or part of an
+    update. trained: the parameters for which it makes the whole gradient."""
 
     forward: Node | None
     reads: tuple[TensorRead, ...]
@@ -54,7 +55,7 @@ class BackwardOperator:
 
 
 class StepLayouts:
-    """The facts of one model's step."""
+    """Facts of one model's step, cached."""
 
     def __init__(self, model: CostModel) -> None:
         self.model = model
@@ -69,7 +70,7 @@ class StepLayouts:
         self._parameters = {p.name: p for p in model.search.graph.parameters}
 
     def made(self, node: Node, choice: int) -> float:
-        """Bytes of a rank's slices of what a forward operator makes."""
+        """Return the bytes of a rank's slices of a forward operator's results."""
         if (node, choice) not in self._made:
             outputs = self.model.variables[self.model.of[node]].outputs
             self._made[node, choice] = sum(
@@ -79,28 +80,28 @@ class StepLayouts:
         return self._made[node, choice]
 
     def stored(self, parameter: Parameter, choice: int) -> float:
-        """Bytes of a rank's slice of a parameter."""
+        """Return the bytes of a rank's slice of a parameter."""
         if (parameter, choice) not in self._stored:
             numbers = self.model.variables[self.model.of[parameter]].outputs[0][choice]
             self._stored[parameter, choice] = float(self.model.held(numbers[None], parameter.tensor_type)[0])
         return self._stored[parameter, choice]
 
     def gradient(self, node: Node, forward: Node | None, choice: int) -> float:
-        """Bytes of a gradient, by the choice of the forward operator that it belongs to."""
+        """Return the bytes of a gradient, by the choice of the forward operator that it belongs to."""
         if (node, choice) not in self._gradients:
             choices = () if forward is None else self.model.variables[self.model.of[forward]].choices
             self._gradients[node, choice] = gradient_bytes(node, forward, choices[choice] if choices else None)
         return self._gradients[node, choice]
 
     def is_elementwise(self, node: Node) -> bool:
-        """Whether an operator may work in place."""
+        """Return whether an operator may work in place."""
         if node not in self._elementwise:
             rule = self.model.search.rules.get(node)
             self._elementwise[node] = rule is not None and elementwise(rule)
         return self._elementwise[node]
 
     def reads(self, node: Node) -> tuple[TensorRead, ...]:
-        """How a forward operator reads its operands, constants aside."""
+        """Return how a forward operator reads its operands, except for constants."""
         if node not in self._reads:
             reader = node if node in self.model.of else None
             self._reads[node] = tuple(
@@ -111,7 +112,7 @@ class StepLayouts:
         return self._reads[node]
 
     def backward(self, node: Node) -> BackwardOperator:
-        """A backward operator, or one of an update."""
+        """Return the facts of a backward operator, or of one of an update."""
         if node not in self._backward:
             forward = node.forward if node.forward in self.model.of else None
             pairs = zip(node.inputs, self._places(node, forward), strict=True)
@@ -127,7 +128,7 @@ class StepLayouts:
         return self._backward[node]
 
     def distance(self, value: Value, begin: int, end: int) -> float:
-        """Bytes that bring a value from one layout to another."""
+        """Return the bytes sent to bring a value from one layout to another."""
         key = (value, begin, end)
         if key not in self._distances:
             layouts = self.model.layout(value, begin), self.model.layout(value, end)
@@ -135,7 +136,8 @@ class StepLayouts:
         return self._distances[key]
 
     def steps(self, value: Value, begin: int, end: int) -> list[tuple[float, bool]]:
-        """(bytes of a rank's slice behind it, whether it works in place) of every step between two layouts."""
+        """Return (bytes of a rank's slice after the step, whether it works in place) of every step between two
+        layouts."""
         key, type = (value, begin, end), value.tensor_type
         if key not in self._steps:
             layouts = self.model.layout(value, begin), self.model.layout(value, end)
@@ -154,7 +156,8 @@ class StepLayouts:
         return TensorRead(value, source, own, tuple(made.tolist()), variable, tuple(needed.tolist()))
 
     def _places(self, node: Node, forward: Node | None) -> list[int]:
-        """For every operand of a backward operator the operand of the forward one that is the same tensor, else -1."""
+        """For every operand of a backward operator, return the index of the forward operand that is the same tensor,
+        else -1."""
         source = self.model.source
         there = [] if forward is None else [source(value) for value in forward.inputs]
         wanted = [source(value) for value in node.inputs]
@@ -162,14 +165,16 @@ class StepLayouts:
 
 
 def summand(node: Node) -> Node | None:
-    """The first of the gradients that a backward operator adds, which the sum lies as; None where it is no sum."""
+    """Return the first gradient that a backward sum adds, which gives the sum its layout; None if the operator is no
+    sum."""
     alike = (value for value in node.inputs if isinstance(value, Node) and value.phase == "backward")
     return next((value for value in alike if value.type == node.type), None) if node.op.name == "AddN" else None
 
 
 def gradient_bytes(node: Node, forward: Node | None, choice: ShardingChoice | None) -> float:
-    """Bytes of a gradient, which lies as the operand that it is of; what is in between as a tensor of its shape; all of
-    it where no operator or no choice is known."""
+    """Return the bytes of a rank's slice of a gradient, which has the layout of its operand. A result in between has
+    the layout of a tensor of its shape. The bytes are those of the whole tensor if no operator or no choice is
+    known."""
     total = float(sum(type.nbytes for type in element_types(node.type)))
     if forward is None or choice is None:
         return total
@@ -187,8 +192,8 @@ def gradient_bytes(node: Node, forward: Node | None, choice: ShardingChoice | No
 
 @dataclass(frozen=True)
 class StepMoment:
-    """A moment of a step. bytes: held there, beside weights, states and inputs. node: the operator that runs then.
-    gradients: what is alive of them, the backward operator that has made one, or the parameter that it is of."""
+    """Moment of a step. bytes: held then, without weights, states and inputs. node: the operator that runs then.
+    gradients: those that are alive, each as the backward operator that has made it, or as its parameter."""
 
     bytes: float
     node: Node
@@ -196,8 +201,8 @@ class StepMoment:
 
 
 class Footprint:
-    """One run through a step. facts: of the model. recomputed: the cells that are computed again. again: parameters
-    that are gathered again for gradients."""
+    """Simulation of one step. facts: of the model. recomputed: the recomputed cells. again: parameters that are
+    gathered again for gradients."""
 
     def __init__(
         self, facts: StepLayouts, values: Sequence[int], recomputed: Collection[RecomputableCell],
@@ -219,11 +224,11 @@ class Footprint:
         self._gradients: dict[int, Node | Parameter] = {}
 
     def peak(self) -> float:
-        """Bytes at the peak, beside weights, states and inputs."""
+        """Return the bytes at the peak, without weights, states and inputs."""
         return self.moment().bytes
 
     def moment(self) -> StepMoment:
-        """The peak."""
+        """Return the moment of the peak."""
         runs: list[Node] = []
         results = set(self.model.search.graph.results)
         for node in self.model.search.graph.nodes:
@@ -245,10 +250,10 @@ class Footprint:
         return StepMoment(held[most], runs[min(most, len(runs) - 1)], tuple(alive))
 
     def _spans(self) -> list[tuple[int, int]]:
-        """The first and the last place at which every item is held."""
+        """Return the first and the last place at which every item is held."""
         sizes, count = self.sizes, len(self.sizes)
         last = list(range(count))
-        for i in self._unreduced if not self._waits else ():  # nothing waits for the stream on which sums run
+        for i in self._unreduced if not self._waits else ():  # nothing waits for the stream of the reductions
             last[i] = count - 1
         for i in self._handed_out:
             last[i] = count
@@ -275,7 +280,7 @@ class Footprint:
         return count
 
     def _forward(self, node: Node, first: bool) -> int:
-        """A forward operator, in its place or recomputed."""
+        """Add a forward operator, in its place or recomputed, and return its item."""
         operands = [i for read in self.facts.reads(node) for i in self._item(read, first)]
         if isinstance(node.op, Keep) and operands:
             return self._add(operands, self._shown_size(operands[0]) * self.model.turns.runs(node))
@@ -285,7 +290,7 @@ class Footprint:
         return self._add(operands, made, self.facts.is_elementwise(node))
 
     def _copy(self, node: Node) -> None:
-        """Note an operator that is recomputed, after those that it reads."""
+        """Add a recomputed operator, after those that it reads."""
         waiting = [node]
         while waiting:
             reads = [read.value for read in self.facts.reads(waiting[-1])]
@@ -298,7 +303,7 @@ class Footprint:
                 self._copies[last] = self._forward(last, first=False)
 
     def _item(self, read: TensorRead, first: bool) -> list[int]:
-        """What holds a value as an operator of the forward graph, or its gradient, reads it."""
+        """Return the items that hold a value as an operator of the forward graph, or its gradient, reads it."""
         value = read.value
         if not first and value in self.inside:
             assert isinstance(value, Node)
@@ -315,7 +320,8 @@ class Footprint:
         return [self._bring(value, item, read.source, own, needed, not first and read.source[0] in self.again)]
 
     def _there(self, value: Value, first: bool) -> list[int]:
-        """What holds a value as it was made; as it was fetched, where gradients read it and it waits on the host."""
+        """Return the items that hold a value as it was made; those of its fetched copy if gradients read it and it
+        is on the host."""
         if value not in self._of:
             return []
         if first or not isinstance(value, Node) or value.phase != "forward" or OFFLOAD not in value.attrs:
@@ -325,7 +331,8 @@ class Footprint:
         return [self._fetched[value]]
 
     def _bring(self, value: Value, item: list[int], source: Source, own: int, needed: int, again: bool = False) -> int:
-        """What holds a value in the layout that is needed, by the steps from the nearest of those in which it is."""
+        """Return the item that holds a value in the needed layout, redistributed from the nearest layout that is
+        already held."""
         holder: tuple[object, ...] = tuple(self._shown[i] for i in item) or source
         copies = self._brought.setdefault((*holder, again), {})
         if needed in copies:
@@ -341,7 +348,7 @@ class Footprint:
         return start[0]
 
     def _hand_out(self, node: Node) -> None:
-        """A result of the graph is there until the end, as the caller receives it."""
+        """Hold a result of the graph until the end, in the layout in which the caller receives it."""
         source, layout = self.model.source(node), self.model.search.traffic.required.get(node)
         item = [self._of[node]]
         if source is not None and layout is not None and source[0] in self.model.of:
@@ -350,11 +357,11 @@ class Footprint:
         self._handed_out += item
 
     def _shown_size(self, item: int) -> float:
-        """Bytes of what an item is, or shows."""
+        """Return the bytes of an item, or of the item that it is a view of."""
         return self.sizes[self._shown[item]]
 
     def _number(self, source: Source) -> int:
-        """The layout that a tensor is made or stored in."""
+        """Return the number of the layout in which a tensor is made or stored."""
         variable = self.model.of[source[0]]
         return int(self.model.variables[variable].outputs[source[1]][self.values[variable]])
 

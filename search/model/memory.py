@@ -1,11 +1,13 @@
-"""Describes what a rank holds, as tables beside those of a search's costs, and the decisions that make it hold less.
+"""Model of the memory of a rank, as tables next to a search's cost tables, and of the decisions that lower it.
 
-Most is alive somewhere among the gradients, with everything that those to come will read, or where updates begin, with
-all gradients; weights and states are always there. Every such moment is a row of factors whose sum must be within the
-memory: at first where gradients begin and where updates begin, and then where plans are found to have their peak.
-What lowers them is a decision like a layout: parameters that are sharded further than their readers need them (as
-optimizer parallel does), which are gathered once and stored, or gathered again for gradients; and cells that are
-recomputed. What that costs is in the factors of the model.
+The peak is either during the gradients, with every tensor that later ones will read, or at the start of the updates,
+with all gradients. Weights and states are always held. Every such moment is a row of factors, and their sum must fit
+into the memory. At first there are two rows: the start of gradients and the start of updates. Later the moments are
+added at which found plans have their peak.
+
+The decisions that lower the peak are variables like layouts: parameters that are sharded further than their readers
+need them (as optimizer parallel does), which are gathered once and saved, or gathered again for gradients; and cells
+that are recomputed. Their costs are factors of the model.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from mspc.search.solver.elimination import Factor, Sums, Table
 
 
 def entering(model: CostModel, block: RecomputableCell) -> Iterator[tuple[Source, Node, int]]:
-    """What the operators that are computed again read: (source, reader, place)."""
+    """Yield the tensors read by the recomputed operators of a cell: (source, reader, operand index)."""
     for node in block.again:
         if node not in model.of:
             continue
@@ -42,7 +44,7 @@ def entering(model: CostModel, block: RecomputableCell) -> Iterator[tuple[Source
 
 
 class AgainCosts:
-    """Factors of the costs of a model's cells that are computed again."""
+    """Cost factors of a model's recomputed cells."""
 
     def __init__(self, model: CostModel) -> None:
         self.model = model
@@ -51,7 +53,7 @@ class AgainCosts:
         self._uneven = UnevenCosts(terms, model.hosts)
 
     def add(self, block: RecomputableCell, switch: int) -> None:
-        """What computing a cell again costs. switch: the variable that decides on it."""
+        """Add the costs of recomputing a cell. switch: the variable that decides on it."""
         for node in block.again:
             if node in self.model.of:
                 self._compute_again(node, switch)
@@ -82,13 +84,13 @@ class AgainCosts:
         model.factor((model.of[node], switch), key, made)
 
     def _inside(self, op: Op, types: Sequence[TensorType], choice: ShardingChoice) -> float:
-        """What ranks send inside of an operator, and do beside even shares."""
+        """Return the bytes sent inside of an operator, and the cost of its uneven work."""
         form = op.in_form(choice.inputs)
         sent = form.moved_bytes(types, choice.inputs)
         return sent + self._uneven.of(form, types, choice.inputs, sent)
 
     def _send_again(self, source: Source, reader: Node, place: int, switch: int) -> None:
-        """What is brought to a reader inside of a cell is brought there once more."""
+        """Add the cost of redistributing an operand inside of a cell once more."""
         model, (value, index) = self.model, source
         type = element_types(value.type)[index]
         own, variable = model.of[value], model.of[reader]
@@ -103,16 +105,16 @@ class AgainCosts:
 
 
 BEGIN, END = 0, 1
-"""Rows of memory: where gradients begin, and where updates do."""
+"""Rows of memory: the start of gradients, and the start of updates."""
 ALWAYS = -1
-"""In place of a cell's variable: whatever is computed again."""
+"""In place of a cell's variable: whatever is recomputed."""
 
 
 @dataclass(frozen=True, eq=False)
 class _GradientReading:
-    """How gradients read a tensor. source: the tensor, or a view of it. variable: of the operator as whose operand they
-    do, ALWAYS where they read it as it was made. needs: the layouts for that. switch: the variable of a cell for whose
-    sake alone they read it."""
+    """One way in which gradients read a tensor. source: the tensor, or a view of it. variable: of the operator that
+    has it as an operand in that layout; ALWAYS if they read it as it was made. needs: the layouts read. switch: the
+    variable of the cell if only its recomputation reads the tensor."""
 
     source: Source
     variable: int
@@ -121,11 +123,11 @@ class _GradientReading:
 
 
 class MemoryModel:
-    """The memory of a model's assignments.
+    """Memory of a model's assignments.
 
-    static: factors of what is always there; moments: of what there is beside it at one moment or another, `BEGIN` and
-    `END` the first of them. switches: the variable of every cell that may be computed again, whose choices are to save
-    its results and not to. early: for these variables, where the cell's operators run.
+    static: factors of the tensors that are always held. moments: factors of those held in addition at each moment,
+    `BEGIN` and `END` first. switches: the variable of every cell that may be recomputed; its choices are to save the
+    results and to recompute them. early: for these variables, the place in the step at which the cell's operators run.
     """
 
     def __init__(self, model: CostModel) -> None:
@@ -158,14 +160,14 @@ class MemoryModel:
                 self._gather_again(reading)
 
     def anew(self) -> MemoryModel:
-        """The same memory with no other moments than at first."""
+        """Return the same memory with only the two first moments."""
         other = copy(self)
         other.moments, other._known = self.moments[:END + 1], set()
         return other
 
     def add_moment(self, values: Sequence[int], at: int | None = None) -> bool:
-        """Reckon with the moment of the peak under an assignment, too, or in place of another; False where that is not
-        among the gradients, or already known."""
+        """Add the moment of the peak under an assignment, or replace moment `at` by it. Return False if the peak is
+        not among the gradients, or is already known."""
         moment = self._footprint(values).moment()
         key = (moment.node, moment.gradients)
         if moment.node.phase != "backward" or key in self._known:
@@ -192,7 +194,8 @@ class MemoryModel:
         return True
 
     def _moving(self, made: Node | Parameter) -> Iterator[Factor]:
-        """The bytes of a gradient: of a parameter as it is stored, of another value as the operand that it is of."""
+        """Yield the bytes of a gradient. That of a parameter has the stored layout, that of another value the layout
+        of its operand."""
         model = self.model
         if isinstance(made, Parameter):
             numbers, type = model.variables[model.of[made]].outputs[0], made.tensor_type
@@ -212,20 +215,20 @@ class MemoryModel:
 
     @property
     def rows(self) -> list[list[Factor]]:
-        """The factors of what is held at every moment."""
+        """Factors of the tensors held at every moment."""
         return [[*self.static, *moment] for moment in self.moments]
 
     def shares(self, row: int, price: float) -> list[tuple[Factor, float]]:
-        """Every factor with what a byte of it costs, by the price of a byte of one row."""
+        """Return every factor with the cost of one of its bytes, given the price of a byte of one row."""
         parts = [(self.static, price), *((moment, price * (i == row)) for i, moment in enumerate(self.moments))]
         return [(factor, each) for factors, each in parts for factor in factors]
 
     def held(self, values: Sequence[int]) -> tuple[float, ...]:
-        """Bytes that a rank holds at every moment."""
+        """Return the bytes that a rank holds at every moment."""
         return tuple(Sums(row).total(values) for row in self.rows)
 
     def peak(self, values: Sequence[int]) -> float:
-        """Bytes that a rank holds at the peak of a step, as near as can be told without compiling it."""
+        """Return the bytes that a rank holds at the peak of a step, estimated without compiling it."""
         return self._always.total(values) + self._footprint(values).peak()
 
     def _footprint(self, values: Sequence[int]) -> Footprint:
@@ -233,11 +236,11 @@ class MemoryModel:
         return Footprint(self._facts, values, again, self.gathered_again(values))
 
     def recomputed(self, values: Sequence[int]) -> list[str]:
-        """The cells that an assignment computes again."""
+        """Return the cells that an assignment recomputes."""
         return [cell for cell, variable in self.switches.items() if values[variable]]
 
     def gathered_again(self, values: Sequence[int]) -> list[Parameter]:
-        """The parameters that an assignment gathers once more for gradients."""
+        """Return the parameters that an assignment gathers once more for gradients."""
         return [
             value for value, v in self.model.of.items()
             if isinstance(value, Parameter) and (again := self.model.variables[v].again) and again[values[v]]
@@ -253,21 +256,22 @@ class MemoryModel:
             numbers, type = model.variables[variable].outputs[0], value.tensor_type
             count = model.turns.made(value)
             stays = (times.get(value, 2) - 1) * count * (OFFLOAD not in value.attrs)
-            held = lambda n=numbers, t=type, times=1: model.held(n, t) * times  # noqa: E731  # its defaults are the values of this turn
+            held = lambda n=numbers, t=type, times=1: model.held(n, t) * times  # noqa: E731  # defaults bind this iteration's values
             key = (numbers.tobytes(), type)
             self.static.append(model.made((variable,), ("stays", *key, stays), lambda h=held, s=stays: h(times=s)))
             if value in times:
                 found = model.made((variable,), ("gradient", *key, count), lambda h=held, c=count: h(times=c))
                 self.moments[END].append(found)
 
-    # What gradients read
+    # Tensors read by gradients
 
     def _maker(self, value: Value) -> Node | None:
         source = self.model.source(value)
         return source[0] if source is not None and isinstance(source[0], Node) else None
 
     def _direct_readings(self, begin: int) -> dict[Source, list[_GradientReading]]:
-        """How backward operators from a place on read tensors of the forward graph, and views of them."""
+        """Return how the backward operators at or after place `begin` read tensors of the forward graph, and views
+        of them."""
         found: dict[Source, list[_GradientReading]] = {}
         for node in self.graph.nodes[begin:]:
             if node.phase != "backward" or "unused" in node.attrs:
@@ -287,7 +291,7 @@ class MemoryModel:
         self, readings: dict[Source, list[_GradientReading]], source: Source, reader: Node | None, place: int,
         switch: int = ALWAYS,
     ) -> None:  # fmt: skip
-        """Add a reading to those of a tensor. Those alike are one; one that two cells want is always there."""
+        """Add a reading to those of a tensor. Equal readings are merged; one that two cells need is always held."""
         new = _GradientReading(source, ALWAYS, np.zeros(0, int), switch)
         if reader is not None and place >= 0:
             variable = self.model.of[reader]
@@ -301,7 +305,7 @@ class MemoryModel:
         known.append(new)
 
     def _base(self, source: Source) -> Source:
-        """What a tensor is a view of, or itself."""
+        """Return the tensor that a tensor is a view of, or the tensor itself."""
         while isinstance(source[0], Node) and source[0].op.is_view:
             below = self.model.source(source[0].inputs[0])
             if below is None or below[0] not in self.model.of:
@@ -322,11 +326,11 @@ class MemoryModel:
     def _keep(
         self, row: list[Factor], base: Source, readings: Sequence[_GradientReading], there: Collection[RecomputableCell]
     ) -> None:  # fmt: skip
-        """Add to a row the bytes of one tensor that gradients read, in all the layouts in which they do. there: the
-        cells whose results are there whether they are computed again or not."""
+        """Add to a row the bytes of one tensor that gradients read, in all the layouts that they read. there: the
+        cells with results that are held whether the cell is recomputed or not."""
         model, value = self.model, base[0]
         if isinstance(value, Node) and OFFLOAD in value.attrs:
-            return  # it waits on the host
+            return  # it is on the host
         block = self._inside.get(value) if isinstance(value, Node) else None
         unless = self.switches[block.cell] if block is not None and block not in there else ALWAYS
         for reading in readings:
@@ -336,13 +340,13 @@ class MemoryModel:
             switches = {reading.switch for reading in readings}
             only = next(iter(switches)) if len(switches) == 1 else ALWAYS
             outputs, type = self._made(base), element_types(value.type)[base[1]]
-            count = model.turns.made(value)  # as often as a loop keeps it
+            count = model.turns.made(value)  # saved in every iteration
             key = ("made", outputs.tobytes(), type, count)
             row.append(self._switched((model.of[value],), key, lambda: model.held(outputs, type) * count, unless, only))
 
     def _keep_copy(self, row: list[Factor], reading: _GradientReading, is_stored: bool, unless: int) -> None:
-        """What an operator's gradient reads. is_stored: the tensor itself is there in any case, so that what lies as it
-        does is no copy."""
+        """Add the bytes of a tensor read by an operator's gradient. is_stored: the tensor itself is held in any
+        case, so that reading it in its own layout needs no copy."""
         model, (value, index), needs = self.model, reading.source, reading.needs
         own, outputs, type = model.of[value], self._made(reading.source), element_types(value.type)[index]
         again = model.variables[own].again or (False,) * len(outputs)
@@ -358,7 +362,7 @@ class MemoryModel:
         row.append(self._switched(scope, key, made, unless, reading.switch))
 
     def _gather_again(self, reading: _GradientReading) -> None:
-        """What it costs to bring a parameter to its gradients once more."""
+        """Add the cost of gathering a parameter once more for its gradients."""
         model, (value, index), needs = self.model, reading.source, reading.needs
         again = model.variables[model.of[value]].again
         if reading.variable == ALWAYS or not any(again):
@@ -371,7 +375,8 @@ class MemoryModel:
         ))  # fmt: skip
 
     def _switched(self, scope: tuple[int, ...], key: Any, made: Any, unless: int, only: int) -> Factor:
-        """A factor of what is saved: unless a cell is recomputed, and only where another one is."""
+        """Return a factor of saved bytes: not counted if cell `unless` is recomputed, and counted only if cell
+        `only` is."""
         factor = self.model.made
         if unless != ALWAYS:
             return factor((*scope, unless), (*key, "unless"), lambda: made()[..., None] * [1.0, 0.0])
@@ -380,7 +385,7 @@ class MemoryModel:
         return factor(scope, key, made)
 
     def _read_again(self, block: RecomputableCell, readings: dict[Source, list[_GradientReading]]) -> None:
-        """What enters a cell is read by gradients where it is computed again."""
+        """Note that gradients read the inputs of a cell if it is recomputed."""
         for source, node, place in entering(self.model, block):
             if source[0] not in block.inside:
                 self._note(readings, source, node, place, self.switches[block.cell])

@@ -1,12 +1,13 @@
-"""States the choice of a graph's layouts as a problem of costs: variables for operators and parameters, and tables.
+"""Model of the choice of a graph's layouts as a cost problem: variables for operators and parameters, and cost tables.
 
-A complete step is counted: every value is brought to its readers, and where the network is trained every gradient
-goes the same way back, out of operators that are sharded as the forward ones (`Domain.gradients`). A value with several
-readers may be brought somewhere once for all of them, and its gradients be added there.
+A complete step is counted. Every value is brought to its readers. If the network is trained, every gradient is brought
+back the same way, out of operators that are sharded like the forward ones (`Domain.gradients`). A value with several
+readers may be brought to one layout once for all of them, and its gradients may be added there.
 
-What a loop's turns do is decided once and counts as often as it turns: operators of the body, what they read of what a
-turn makes or is given, and the parameters that stand for those of all turns. What a turn hands on is brought to where
-the next one wants it, so that every turn begins alike.
+The operators of a loop's body are decided once, and their costs count once per iteration. The same holds for the values
+that they read from the current iteration and for the parameters that represent those of all iterations. The values that
+an iteration passes on are brought to the layouts that the next one needs, so that all iterations start with the same
+layouts.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ from mspc.search.solver.elimination import Factor, Table
 from mspc.sharding.rules import Rule
 
 Numbers = Any
-"""Layouts by their numbers in `LayoutTable`, one for every choice."""
+"""Numbers of layouts in `LayoutTable`, one per choice."""
 Source = tuple[Value, int]
-"""What makes a tensor, and the tensor's place among its results."""
+"""Producer of a tensor, and the index of the tensor among the results of the producer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Variable:
-    """One decision: on an operator, on where a parameter is stored, on a copy of a value, or none where there is one
+    """One decision: on an operator, on the stored layout of a parameter, on a copy of a value, or none if there is one
     choice.
 
-    choices: of an operator. outputs: the layouts of every tensor; returned: the same without partial sums, as their
-    gradients are wanted. operands, gradients: how an operator needs its operands, and how their gradients come out.
-    again: for every way to store a parameter whether it is brought to its readers once more for gradients; () where it
-    never is.
+    choices: of an operator. outputs: layouts of every result tensor. returned: the same without partial sums, as their
+    gradients are needed. operands, gradients: the layouts in which an operator needs its operands, and those in which
+    their gradients come out. again: for every way to store a parameter, whether it is gathered once more for gradients;
+    () if it never is.
     """
 
     outputs: tuple[Numbers, ...]
@@ -77,8 +78,8 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """One reading of a tensor. writes: the reader changes it, so that it must be stored as it is needed. runs: how
-    often a step reads it."""
+    """One reader of a tensor. writes: the reader updates the tensor, so that it must be stored as it is needed.
+    runs: how often a step reads it."""
 
     variable: int
     needs: Numbers
@@ -89,26 +90,27 @@ class Use:
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """What an operator may choose. gradients: for every choice how the gradient of every operand comes out of the
-    operator's own gradient, sharded as it is: partial over each axis that shards what the operand does not have."""
+    """Choices of an operator. gradients: for every choice the layouts in which the gradients of the operands come
+    out, given the operator's own gradient in the layout of its result. A gradient is partial over each axis that
+    shards a dimension its operand does not have."""
 
     choices: tuple[ShardingChoice, ...]
     gradients: tuple[tuple[Layout, ...], ...]
 
 
 MOST = 400
-"""Choices of an operator up to which those are among them that let partial sums pass."""
+"""Largest number of choices of an operator that may include choices that let partial sums pass."""
 THROUGH_ALL = -1
-"""In place of an operand: partial sums pass where all operands are partial over the same ranks."""
+"""In place of an operand: partial sums pass if all operands are partial over the same ranks."""
 
 
 @lru_cache(maxsize=4096)
 def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[int, ...] = ()) -> Domain:
-    """The choices for an operator. A product of matrices takes as many ranks as any choice does; others may be computed
-    by several ranks alike. Axes of one dimension are in ascending order.
+    """Return the choices of an operator. A matmul uses as many ranks as its best choice does; other operators may be
+    computed redundantly by several ranks. Axes of one dimension are in ascending order.
 
     Args:
-        passing: operands whose partial sums may pass through the operator, which is linear in them.
+        passing: operands in which the operator is linear, so that their partial sums may pass through it.
     """
     factors = [f for f in range(len(rule.names)) if f not in rule.frozen and rule.sizes[f] > 1]
     found: dict[ShardingChoice, tuple[Layout, ...]] = {}
@@ -126,8 +128,8 @@ def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[i
 def domain_of_forms(
     rule: Rule, other: Rule | None, mesh: tuple[int, ...], product: bool, passing: tuple[int, ...]
 ) -> Domain:
-    """The choices by a rule, and beside them those of another form of the operator, whose rule counts the same points
-    otherwise."""
+    """Return the choices by a rule, followed by those of another form of the operator, if there is one. The work of
+    the latter is scaled to the points of the first rule, because the other rule counts the same points differently."""
     own = domain_of(rule, mesh, product, passing)
     if other is None:
         return own
@@ -150,8 +152,8 @@ def _with_least_work(choices: Mapping[ShardingChoice, tuple[Layout, ...]]) -> di
 def _let_through(
     rule: Rule, mesh: tuple[int, ...], assignments: list[tuple[Axes, ...]], passing: tuple[int, ...]
 ) -> dict[ShardingChoice, tuple[Layout, ...]]:
-    """The ways in which partial sums over axes that shard nothing pass. Gradients come out complete along these
-    axes."""
+    """Return the choices that let partial sums pass over axes that shard nothing; {} if there are too many.
+    Gradients come out complete along these axes."""
     found: dict[ShardingChoice, tuple[Layout, ...]] = {}
     for axes in assignments:
         if rule.reduction != "sum" and any(axes[f] for f in rule.reduced):
@@ -177,7 +179,7 @@ def _assignments(rule: Rule, mesh: tuple[int, ...], factors: list[int]) -> list[
 
 
 def _ascending(rule: Rule, axes: tuple[Axes, ...]) -> bool:
-    """Whether the axes of every dimension ascend, so that there is one layout for every set of axes."""
+    """Return whether the axes of every dimension ascend, so that there is one layout for every set of axes."""
     for dims in (*rule.inputs, *rule.outputs):
         for dim in dims:
             sharding = [a for f in dim for a in axes[f]]
@@ -187,7 +189,7 @@ def _ascending(rule: Rule, axes: tuple[Axes, ...]) -> bool:
 
 
 def gradients_of(rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...]) -> tuple[Layout, ...]:
-    """How the gradients of an operator's operands come out, as `Domain` says."""
+    """Return the layouts in which the gradients of an operator's operands come out, see `Domain`."""
     found: list[Layout] = []
     for dims in rule.inputs:
         own = {f for dim in dims for f in dim}
@@ -197,7 +199,8 @@ def gradients_of(rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...]) -> t
 
 
 def comes_so(choice: ShardingChoice, partial: Mapping[int, frozenset[Layout]]) -> bool:
-    """Whether the partial sums that a choice takes are there: nothing makes them of anything else."""
+    """Return whether the partial sums that a choice reads exist: no redistribution turns another layout into partial
+    sums."""
     return all(
         not layout.partial or layout in partial.get(i, partial.get(THROUGH_ALL, ()))
         for i, layout in enumerate(choice.inputs)
@@ -205,13 +208,14 @@ def comes_so(choice: ShardingChoice, partial: Mapping[int, frozenset[Layout]]) -
 
 
 class FactorTables:
-    """The tables of one problem, by what they are of."""
+    """Tables of one problem, by key."""
 
     def __init__(self) -> None:
         self._tables: dict[Any, Table] = {}
 
     def made(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table]) -> Factor:
-        """A factor; alike ones have one table between them. Of a variable that is in it twice the diagonal counts."""
+        """Return a factor; factors of equal keys share one table. If a variable occurs twice, the diagonal of the
+        table is used."""
         order = sorted(range(len(variables)), key=lambda i: (variables[i], i))
         key = (key, tuple(order), tuple(variables.index(v) for v in variables))
 
@@ -225,26 +229,27 @@ class FactorTables:
         return Factor(tuple(dict.fromkeys(variables[i] for i in order)), self.table(key, ordered))
 
     def table(self, key: Any, made: Callable[[], Table]) -> Table:
-        """The one table of all factors that have a key."""
+        """Return the table of a key, shared by all factors of that key."""
         if key not in self._tables:
             self._tables[key] = made()
         return self._tables[key]
 
 
 HALF = 2
-"""Bytes of an element for which products have a rate of their own."""
+"""Bytes of an element for which matmuls have a separate rate."""
 
 
 @dataclass(frozen=True)
 class UnevenCosts:
-    """What is reckoned with. hosts: None where all ranks are of one."""
+    """Rates for work that is not shared evenly. hosts: None if all ranks are on one host."""
 
     terms: Terms
     hosts: Hosts | None
 
     def of(self, op: Op, types: Sequence[TensorType], layouts: Sequence[Layout], nbytes: float) -> float:
-        """Of an operator, as bytes sent. nbytes: what is sent inside of it, which counts elsewhere at the price of
-        bytes within a host."""
+        """Return the cost of an operator's uneven work, in bytes sent. nbytes: bytes sent inside of the operator,
+        which are counted elsewhere at the price within a host; the difference to the price between hosts is added
+        here."""
         work = op.uneven(types, layouts)
         rate = self.terms.compute_half if types[0].dtype.itemsize == HALF else self.terms.compute
         found = work.operations / OPERATIONS * rate + work.rounds * self.terms.latency
@@ -253,15 +258,15 @@ class UnevenCosts:
         return found
 
 
-# A gradient is sharded as its forward operator is. Beside the gradients of operands, which `Model` brings to their
-# places, it may exchange borders of windows or statistics, and may add up partial sums that only it reads, as the
-# gradient of a maximum counts equal maxima.
+# A gradient is sharded as its forward operator is. Besides the gradients of operands, which `Model` brings to their
+# layouts, a backward operator may exchange borders of windows or statistics. It may also add up partial sums that only
+# it reads: the gradient of a maximum counts equal maxima.
 
 
 class OwnBytes:
-    """The backward operators of a graph by the forward operator that they differentiate; rules: of all operators.
-    complete: of forward operators the operands whose gradients come out complete however the operator is sharded.
-    uneven: what counts beside bytes."""
+    """Bytes that operators send by themselves. of: the backward operators of every forward operator, if one of them
+    exchanges or sums. rules: of all operators. complete: for forward operators, the operands with gradients that
+    come out complete however the operator is sharded. uneven: rates of the costs other than bytes."""
 
     def __init__(
         self, nodes: Sequence[Node], rules: Mapping[Node, Rule | None], ranks: int, uneven: UnevenCosts
@@ -295,7 +300,8 @@ class OwnBytes:
         return found
 
     def _sums(self, node: Node, readers: list[tuple[Node, int]]) -> bool:
-        """Whether a backward operator adds up what another one of the same gradient needs complete."""
+        """Return whether a backward operator reduces, and another backward operator of the same forward operator
+        needs the complete sum."""
         rule = self.rules.get(node)
         if node.phase != "backward" or rule is None or not rule.reduced:
             return False
@@ -305,7 +311,8 @@ class OwnBytes:
         )
 
     def key(self, node: Node) -> Any:
-        """What is equal for operators that send the same by themselves; None where they send nothing."""
+        """Return a key that is equal for operators that send the same bytes by themselves; None if the operator
+        sends none."""
         if not exchanges(node) and node not in self.of:
             return None
         gradients = self.of.get(node, [])
@@ -316,9 +323,9 @@ class OwnBytes:
         )
 
     def cost(self, node: Node, types: Sequence[TensorType], choice: ShardingChoice) -> float:
-        """Bytes that a rank sends in an operator of operands of these types that is sharded by a choice, and in its
-        gradient, which is taken to exchange nothing where the operator does not, nor to be uneven where that is even;
-        with what else ranks do inside of them."""
+        """Return the bytes that a rank sends in an operator with operands of these types and in its gradients, for
+        one choice. Uneven work is included, in bytes. If the operator neither sends anything nor is uneven, its
+        gradients are assumed to send nothing and to be even, too; summing gradients are counted in any case."""
         form = cast(Op, node.op).in_form(choice.inputs)
         own = form.moved_bytes(types, choice.inputs)
         more = self.uneven.of(form, types, choice.inputs, own)
@@ -330,7 +337,8 @@ class OwnBytes:
     def _of_gradients(
         self, node: Node, form: Op, gradients: Sequence[Node], choice: ShardingChoice, own: float
     ) -> float:
-        """form: the operator as it is sharded. own: what it sends."""
+        """Return the cost of the backward operators. form: the operator in the form of the choice. own: bytes it
+        sends."""
         results = [layout.without_partial() for layout in choice.outputs]
         placed: dict[Value, Layout] = dict(zip(node.inputs, choice.inputs, strict=False))
         placed[node] = results[0]
@@ -340,7 +348,8 @@ class OwnBytes:
         if (bordered := cast(Op, node.op).bordered) is not None:
             shared.add((node.inputs[bordered], own))
         for each in gradients:
-            # What is not known lies as what has its type: a gradient as its value.
+            # An unknown layout is assumed to be that of a known value of the same type: a gradient has the layout of
+            # its value.
             op = cast(Op, each.op).like_forward(form)
             operands = [placed.get(value) or alike.get(value.type) for value in each.inputs]
             if exchanges(each) and None not in operands:
@@ -361,7 +370,7 @@ class OwnBytes:
         return total
 
     def _sums_of(self, node: Node, operands: Sequence[Layout | None]) -> tuple[Layout, ...]:
-        """How the results of an operator that adds up come out of operands."""
+        """Return the layouts of the results of a reducing operator, given those of its operands."""
         rule = self.rules[node]
         assert rule is not None
         sources = tuple((dims, layout.without_partial()) for dims, layout in zip(rule.inputs, operands, strict=True)
@@ -370,8 +379,8 @@ class OwnBytes:
 
 
 def touched(node: Node, choice: ShardingChoice) -> float:
-    """Bytes of a rank's slices of what an operator reads and writes; none where nothing has to run, as at the borders
-    of loops."""
+    """Return the bytes of a rank's slices of an operator's operands and results; 0 if nothing runs, as at the
+    boundaries of loops."""
     if node.op.is_view or isinstance(node.op, MARKS):
         return 0.0
     types = (*operand_types(node), *element_types(node.type))
@@ -380,8 +389,8 @@ def touched(node: Node, choice: ShardingChoice) -> float:
 
 
 def copies(search: Search) -> dict[Value, int]:
-    """How many tensors of its size a trained parameter brings: itself, its gradient, and states of the optimizer that
-    live on the device."""
+    """Return how many tensors of its size every trained parameter needs: itself, its gradient, and the optimizer
+    states that live on the device."""
     found: dict[Value, int] = {}
     for node in search.graph.nodes:
         changed = [node.inputs[i] for i in node.op.mutates] if node.phase == "update" else []
@@ -391,8 +400,8 @@ def copies(search: Search) -> dict[Value, int]:
 
 
 def graded(search: Search) -> set[Value]:
-    """The values that have a gradient: parameters that are trained, and what is computed from them, in an earlier turn
-    of a loop, too."""
+    """Return the values that have a gradient: trained parameters, and values computed from them, in an earlier
+    iteration of a loop, too."""
     found: set[Value] = {p for p in search.graph.parameters if is_master(p) and p.trainable}
     count = -1
     while count != len(found):
@@ -411,31 +420,31 @@ def graded(search: Search) -> set[Value]:
 
 
 def is_state(value: Value) -> bool:
-    """Whether a value is a parameter or a constant, which lies where it is wanted."""
+    """Return whether a value is a parameter or a constant, which is stored in the layout that its readers need."""
     return isinstance(value, Constant) or (isinstance(value, Parameter) and value.kind != "input")
 
 
 SHARED = 1 << 13
-"""Elements of the table of a value, its copy and a reader up to which copies are variables of their own."""
+"""Copies are separate variables if the table of a value, its copy and a reader has at most this many elements."""
 SMALL, SHARED_IN_SMALL = 24, 1 << 16
-"""Operators of a network in which they are up to more elements."""
+"""Largest number of operators of a small network, and the limit on elements that applies to it instead."""
 OF_WORK, OF_MEMORY = 1e-12, 1e-9
-"""What a point of the iteration space and a byte of a parameter's slice count, in bytes sent: of plans that send the
-same, that with the fewest changes of layout is taken, then that with less memory and work."""
+"""Costs of a point of the iteration space and of a byte of a parameter's slice, in bytes sent. If plans send the
+same, the one with the fewest changes of layout is taken, then the one with less memory and work."""
 FEW = 40
-"""Choices of a sum up to which partial sums may pass it: what runs along a network from end to end would have them
-everywhere."""
+"""Largest number of choices of an additive operator that lets partial sums pass. Otherwise the sums that run along
+the whole network would have partial sums everywhere."""
 BOTH_WAYS = 3
-"""How many times what an operator reads and writes it and its gradient do together."""
+"""Bytes read and written by an operator and its gradients together, as a multiple of those of the operator."""
 NEVER = 1e18
-"""Bytes of what must not be."""
+"""Cost in bytes of forbidden choices."""
 
 class CostModel(FactorTables):
-    """The problem of one graph on one mesh. variables and factors are what `Elimination` takes; of: the variable of an
-    operator or a parameter; about: of every factor its kind ("alone", "there", "back", ...) and the value it is of.
-    subject: of the factor that is added next. counts_twice: what two readers share counts for each, so that plans
-    may cost less than the tables say. limited: memory counts, so that parameters may be sharded further than their
-    readers need them. turns: of the loops, whose regions are open."""
+    """Cost problem of one graph on one mesh. variables and factors are the input of `Elimination`. of: the variable
+    of an operator or a parameter. about: for every factor its kind ("alone", "there", "back", ...) and its value.
+    subject: the value of the next factor. counts_twice: costs that two readers share count for each, so that plans
+    may cost less than the sum of the tables. limited: memory is limited, so that parameters may be sharded further
+    than their readers need. turns: of the loops with open regions."""
 
     def __init__(self, search: Search, mesh: tuple[int, ...]) -> None:
         super().__init__()
@@ -466,7 +475,7 @@ class CostModel(FactorTables):
             key = (*(self.source(v) for v in node.inputs if not is_state(v)), self.search.rules[node], runs)
             if node.in_layouts is not None or variable.size**3 <= SHARED or len(key) < 3:
                 self.of[node] = self.add(variable)
-            else:  # twins, as the three products in front of an attention, are sharded alike
+            else:  # twins, such as the three matmuls before an attention, are sharded alike
                 self.of[node] = tied[key] if key in tied else tied.setdefault(key, self.add(variable))
         readings = self._readings()
         for source, readers in readings.items():
@@ -479,11 +488,11 @@ class CostModel(FactorTables):
     # Variables
 
     def layout(self, value: Value, number: int) -> Layout:
-        """The layout of a tensor by its number."""
+        """Return the layout of a tensor by its number."""
         return self._places[len(value.tensor_type.shape)].layouts[number]
 
     def number(self, value: Value, layout: Layout) -> int:
-        """The number of a layout of a tensor."""
+        """Return the number of a layout of a tensor."""
         return self._places[len(value.tensor_type.shape)].number(layout)
 
     def _decides(self, node: Node) -> bool:
@@ -491,7 +500,7 @@ class CostModel(FactorTables):
         return decided and node not in self.turns.kept
 
     def add(self, variable: Variable) -> int:
-        """The number of a new variable."""
+        """Add a variable and return its number."""
         self.variables.append(variable)
         return len(self.variables) - 1
 
@@ -520,7 +529,7 @@ class CostModel(FactorTables):
         return self._domains[key]
 
     def _partial(self, node: Node) -> dict[int, frozenset[Layout]]:
-        """The partial sums that may pass through an operator, by the operand as `domain_of` takes them."""
+        """Return the partial sums that may pass through an operator, by the operand as `domain_of` takes them."""
         op = cast(Op, node.op)
         if op.additive:
             if len(domain_of(cast(Rule, self.search.rules[node]), self.mesh, False).choices) > FEW:
@@ -531,7 +540,7 @@ class CostModel(FactorTables):
         return {i: layouts for i, layouts in found.items() if layouts}
 
     def _partial_sums(self, value: Value) -> frozenset[Layout]:
-        """The partial sums that a tensor may be."""
+        """Return the partial layouts that a tensor may have."""
         source, is_complete = self._origin(value)
         if source is None or is_complete or source[0] not in self.of or not isinstance(value.type, TensorType):
             return frozenset()
@@ -555,12 +564,13 @@ class CostModel(FactorTables):
         )
 
     def numbers(self, layouts: Sequence[Layout]) -> Numbers:
-        """The numbers of layouts of one number of dimensions."""
+        """Return the numbers of layouts that have the same number of dimensions."""
         places = self._places.setdefault(len(layouts[0].dims), LayoutTable(self.mesh, self.hosts))
         return np.array([places.number(layout) for layout in layouts])
 
     def _stored(self, value: Value, readers: Sequence[Use]) -> None:
-        """The variable of a parameter: stored as one of its readers needs it where nobody has decided on it."""
+        """Add the variable of a parameter. It is stored as one of its readers needs it, unless its layout is already
+        decided."""
         if value in self.of:
             return
         again: tuple[bool, ...] = ()
@@ -576,7 +586,7 @@ class CostModel(FactorTables):
             numbers = np.array([*stored, *twice])
         self.of[value] = self.add(Variable((numbers,), (numbers,), again=again))
 
-    # Who reads what
+    # Readers of every tensor
 
     def _readings(self) -> dict[Source, list[Use]]:
         found: dict[Source, dict[Any, Use]] = {}
@@ -590,7 +600,7 @@ class CostModel(FactorTables):
                     runs = min(self.turns.runs(node), self.turns.made(source[0]))
                     reader = Use(variable, numbers.operands[i], numbers.gradients[i], writes, runs)
                     found.setdefault(source, {}).setdefault((variable, i), reader)
-        for back, enter in self.turns.backs:  # what enters a turn is what the one before has left, too
+        for back, enter in self.turns.backs:  # an iteration is also entered by values that the previous one left
             source = self.source(back.inputs[1])
             if source is not None and enter in self.of:
                 variable = self.of[enter]
@@ -607,14 +617,15 @@ class CostModel(FactorTables):
         return {source: list(readers.values()) for source, readers in found.items()}
 
     def source(self, value: Value) -> Source | None:
-        """Where a tensor comes from, behind tuples and orderings; None for what costs nothing wherever it is wanted."""
+        """Return the producer of a tensor, found through tuples and orderings; None if any layout of the tensor
+        costs nothing."""
         if value not in self._sources:
             self._sources[value] = self._origin(value)[0]
         return self._sources[value]
 
     def _origin(self, value: Value) -> tuple[Source | None, bool]:
-        """`source`; whether partial sums are completed on the way from there, as `StopGradient` and an out_strategy
-        do."""
+        """Return the `source`, and whether partial sums are completed on the way from it, as `StopGradient` and an
+        out_strategy do."""
         path: list[int] = []
         is_complete = False
         while isinstance(value, Node) and not self._decides(value):
@@ -637,13 +648,14 @@ class CostModel(FactorTables):
     # Costs
 
     def _alone(self, node: Node) -> None:
-        """What an operator's choices cost by themselves: bytes sent inside of it, there and back, and work."""
+        """Add the costs of an operator's choices by themselves: bytes sent inside of it, forward and backward, and
+        work."""
         self.subject = node
         variable = self.variables[self.of[node]]
         inside = self._own_bytes.key(node)
         types = operand_types(node)
         rule = cast(Rule, self.search.rules[node])
-        of_work = OF_WORK * points_of(rule) / max(1, math.prod(rule.sizes))  # what lies side by side is no product
+        of_work = OF_WORK * points_of(rule) / max(1, math.prod(rule.sizes))  # concatenated operands are no matmul
         times = self.touch * (BOTH_WAYS if self.search.trains else 1)
 
         def made() -> Table:
@@ -658,7 +670,7 @@ class CostModel(FactorTables):
         self.factor((self.of[node],), key, made, self.turns.runs(node))
 
     def _edges(self, source: Source, readers: Sequence[Use]) -> None:
-        """The factors of one tensor and all that read it."""
+        """Add the factors of one tensor and all its readers."""
         value, index = source
         self.subject = value
         own, variable, type = self.of[value], self.variables[self.of[value]], element_types(value.type)[index]
@@ -667,7 +679,7 @@ class CostModel(FactorTables):
             count = self.turns.made(value)
             self.factor((own,), ("held", outputs.tobytes(), type), lambda: self.held(outputs, type) * OF_MEMORY, count)
         graded = value in self.graded and type.dtype.has_gradient
-        back = COLLECTIVE if isinstance(value, Parameter) else self.latency  # gradients of parameters travel together
+        back = COLLECTIVE if isinstance(value, Parameter) else self.latency  # gradients of parameters are sent together
         most = SHARED if len(self.nodes) > SMALL else SHARED_IN_SMALL
         for runs in dict.fromkeys(reader.runs for reader in readers):
             together = [reader for reader in readers if reader.runs == runs]
@@ -688,7 +700,7 @@ class CostModel(FactorTables):
                              lambda r=reader: np.where(outputs[:, None] == r.needs[None, :], 0.0, NEVER))  # fmt: skip
 
     def held(self, outputs: Numbers, type: TensorType) -> Table:
-        """Bytes of a rank's slice of a tensor in each of its layouts."""
+        """Return the bytes of a rank's slice of a tensor, for each of the layouts."""
         layouts: Sequence[Layout] = self._places[len(type.shape)].layouts
         return np.array([type.nbytes / math.prod(layouts[int(n)].strategy) for n in outputs])
 
@@ -700,7 +712,8 @@ class CostModel(FactorTables):
     def _copied(
         self, own: int, at: Numbers, direction: str, type: TensorType, readers: Sequence[Use], latency: float
     ) -> None:
-        """A copy that all readers may take instead of the value; on the way back a place where gradients are added."""
+        """Add a copy that all readers may read instead of the value; on the way back, a layout in which gradients
+        are added."""
         wanted = [reader.needs if direction == "there" else reader.gradients for reader in readers]
         numbers = np.array(sorted({int(n) for need in wanted for n in need}))
         copy = self.add(Variable((numbers,), (numbers,)))
@@ -711,20 +724,21 @@ class CostModel(FactorTables):
 
             def cheaper(need: Numbers = need) -> Table:
                 direct, shared = (self.sent(direction, near, need, type, latency) for near in (at, numbers))
-                shared = shared + COLLECTIVE * (numbers[:, None] != need[None, :])  # of equal ones the straight one
+                shared = shared + COLLECTIVE * (numbers[:, None] != need[None, :])  # a tie goes to the direct way
                 return np.minimum(direct[:, None, :], shared[None, :, :])
 
             key = (direction, at.tobytes(), numbers.tobytes(), need.tobytes(), *size)
             self.factor((own, copy, reader.variable), key, cheaper, reader.runs)
 
     def sent(self, direction: str, near: Numbers, far: Numbers, type: TensorType, latency: float) -> Table:
-        """[near, far]: bytes from the value to where it is wanted, or back from there."""
+        """Return [near, far]: bytes sent to bring the value from its own layouts to those of readers, or gradients
+        back from there."""
         distances = self._places[len(type.shape)].distances()
         shares = distances[np.ix_(near, far)] if direction == "there" else distances[np.ix_(far, near)].T
         return np.minimum(shares * type.nbytes + latency * (shares > 0), NEVER)
 
     def factor(self, variables: tuple[int, ...], key: Any, made: Callable[[], Table], times: int = 1) -> None:
-        """Add a factor of the costs of `subject`, which a step has so many times; see `made`."""
+        """Add a factor of the costs of `subject`, which a step has `times` times; see `made`."""
         self.factors.append(self.made(variables, (*key, times), lambda: made() * times if times != 1 else made()))
         self.about.append((key[0], self.subject))
 
@@ -734,7 +748,8 @@ def _completed(gradients: tuple[Layout, ...], complete: frozenset[int]) -> tuple
 
 
 def _further(model: CostModel, value: Value, number: int) -> int:
-    """A parameter's layout with its first dimension sharded over the axes that hold replicas, as many as divide it."""
+    """Return the number of a parameter's layout with its first dimension sharded over the axes that hold replicas,
+    as many as divide it."""
     layout, type = model.layout(value, number), value.tensor_type
     mesh = common_mesh(model.mesh, layout.mesh) or layout.mesh
     dims, _ = on_mesh(layout, mesh)

@@ -1,9 +1,9 @@
-"""Decides the layouts of all operators of a graph together, where its header names a `search_mode` that does so.
+"""Joint choice of the layouts of all operators of a graph, if its header names a `search_mode` for it.
 
-Where the header names no such mode, nothing changes, and `propagate_sharding` decides.
+If the header names no such mode, nothing changes, and `propagate_sharding` decides.
 
-Input:  nodes with `in_layouts` where the user gave strategies, and `search_mode : dynamic_programming` in the header.
-Output: all nodes and parameters with layouts; in the header what the plan costs and what is proved of it.
+Input:  nodes with `in_layouts` if the user gave strategies, and `search_mode : dynamic_programming` in the header.
+Output: all nodes and parameters with layouts; in the header the plan's cost and its proven bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SearchSharding(Pass):
     def run(self, graph: Graph) -> bool:
         if not wants_search(graph):
             return False
-        from mspc.search.layouts.cheapest import decide_together  # late: most compiles search for nothing
+        from mspc.search.layouts.cheapest import decide_together  # imported late: most compiles do not search
 
         decide_together(graph)
         return True

@@ -1,4 +1,4 @@
-"""Lists the ways to shard a network that a search's table compares, and makes their programs from one traced graph."""
+"""Ways to shard a network that a search's table compares, and their programs, made from one traced graph."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from mspc.search.plans.row import DATA_PARALLEL, SEARCH
 
 
 def layers_alike(graph: Graph) -> int:
-    """The number of layers that are decided on together."""
+    """Return the number of layers that are decided together."""
     loops = [node.op for node in graph.nodes if node.phase == "forward" and runs_layers(node)]
     return sum(op.turns for op in loops if isinstance(op, For | Scan))
 
 
 def are_weighed(graph: Graph) -> bool:
-    """Whether all that runs graphs are loops over layers, of which every operator has a name for all turns."""
+    """Return whether all nodes with regions are loops over layers, with one name per operator for all iterations."""
     for node in graph.nodes:
         if node.regions and not runs_layers(node):
             return False
@@ -48,7 +48,7 @@ def are_weighed(graph: Graph) -> bool:
 
 
 def refuse_regions(graph: Graph) -> None:
-    """Raises MspcError where a node runs graphs that are no layers, at its line."""
+    """Raise MspcError at the line of a node if it runs graphs that are no layers."""
     for node in graph.nodes:
         if node.regions and not runs_layers(node):
             raise node.error(
@@ -61,11 +61,11 @@ def refuse_regions(graph: Graph) -> None:
 LARGE = 1 << 24
 """Bytes at which the search's one bandwidth is read from a machine's rates."""
 MANY = 1e12
-"""Operations at which the rate of products is read."""
+"""Operations at which the rate of matmuls is read."""
 
 
 def terms_for(machine: Machine) -> Terms:
-    """What a search for a machine reckons with, as bytes sent inside of a host."""
+    """Return the rates of a machine for a search, in bytes sent inside of a host."""
     bandwidth = machine.link.bandwidth.at(LARGE)
     network = machine.network if machine.ranks_per_host else None
     return Terms(
@@ -83,21 +83,21 @@ def terms_for(machine: Machine) -> Terms:
 
 
 MOST = 8
-"""Ranks that share a product at most where nothing is known of hosts."""
+"""Most ranks that share a matmul if nothing is known of hosts."""
 
 
 def tensor_sizes(ranks: int, per_host: int) -> list[int]:
-    """How many ranks may share a product: powers of two that divide their number, within a host."""
+    """Return the numbers of ranks that may share a matmul: powers of two that divide `ranks`, within a host."""
     most = min(ranks, per_host or MOST)
     return [size for size in (2, 4, 8, 16) if size <= most and ranks % size == 0]
 
 
 def shard_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
-    """Give the products of a graph, read but not compiled yet, strategies of pairs; `tensor` ranks share each.
+    """Give the matmuls of a graph, traced but not compiled, the strategies of pairs; `tensor` ranks share each.
 
     Raises:
-        MspcError: no product follows on another, a dimension cannot be sharded so often, or a weight would be sharded
-            by rows and by columns.
+        MspcError: if no matmul follows another, a dimension cannot be sharded so often, or a weight would be sharded by
+        rows and by columns.
     """
     pairs = _Pairs(ranks // tensor, tensor)
     pairs.shard(graph, {})
@@ -106,8 +106,8 @@ def shard_in_pairs(graph: Graph, ranks: int, tensor: int) -> None:
 
 
 class _Pairs:
-    """The pairs of a graph. data, tensor: ranks among which rows and products are shared. count: of the pairs that were
-    found; opened: what a first product makes, and what follows from it."""
+    """Pairs of a graph. data, tensor: ranks that share rows and matmuls. count: number of pairs found. opened:
+    results of first matmuls, and values computed from them."""
 
     def __init__(self, data: int, tensor: int) -> None:
         self.data, self.tensor = data, tensor
@@ -117,8 +117,8 @@ class _Pairs:
         self.count = 0
 
     def shard(self, graph: Graph, outside: Mapping[Value, Value]) -> None:
-        """Shard the products of a graph, and of equal layers in it. outside: for parameters of theirs what is read in
-        their place. Raises MspcError."""
+        """Shard the matmuls of a graph, and of equal layers in it. outside: the values passed for parameters of
+        regions. Raise MspcError if that is not possible."""
         for node in graph.nodes:
             self.weights.add([node], outside)
             comes_open = any(outside.get(value, value) in self.opened for value in node.inputs)
@@ -137,7 +137,7 @@ class _Pairs:
                 self.opened.add(node)
 
     def _weight(self, node: Node, outside: Mapping[Value, Value]) -> Parameter | None:
-        """The trained weight of a matmul; None for other nodes, and for matmuls of activations."""
+        """Return the trained weight of a matmul; None for other nodes, and for matmuls of activations."""
         if not isinstance(node.op, MatMul | BatchMatMul) or len(node.inputs) != 2:
             return None
         x, matrix = node.inputs
@@ -148,8 +148,8 @@ class _Pairs:
 
 
 def _handed_in(node: Node, outside: Mapping[Value, Value]) -> dict[Value, Value]:
-    """For the parameters of a layer, or of a micro-batch, what it reads in their place: of a stack of weights the
-    first. outside: the same of the graph that the node is in."""
+    """Return the values passed for the parameters of a layer, or of a micro-batch; for a stack of weights, the first
+    of them. outside: the same for the graph that contains the node."""
     op, body = node.op, node.regions[-1]
     assert isinstance(op, Loop)
     found: dict[Value, Value] = {}
@@ -162,7 +162,7 @@ def _handed_in(node: Node, outside: Mapping[Value, Value]) -> dict[Value, Value]
 
 
 def _shard(node: Node, data: int, tensor: int, by_rows: bool) -> None:
-    """Set the strategy of one product. Raises MspcError."""
+    """Set the strategy of one matmul. Raise MspcError if a dimension is no multiple of its shards."""
     op, (x, weight) = node.op, node.inputs
     assert isinstance(op, MatMul | BatchMatMul)
     shape = x.tensor_type.shape
@@ -183,16 +183,16 @@ def _shard(node: Node, data: int, tensor: int, by_rows: bool) -> None:
 
 MEGATRON = "Megatron-style"
 FOLDED = 16
-"""Ranks up to which equal layers are decided on together: programs with loops have more kinds of ranks, of which each
-is compiled by itself, so that for many ranks that takes longer than inlined layers do."""
+"""Most ranks for which equal layers are decided together. Programs with loops have more kinds of ranks, each of
+which is compiled by itself, so that for many ranks this takes longer than inlined layers."""
 AUTOMATIC, SEMI = {"mode": "auto_parallel"}, {"mode": "semi_auto_parallel"}
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to shard a network. settings: what is otherwise in `Config`. free: without the strategies of the script.
-    tensor: ranks that share a product in pairs of products, 0 for none. replicated: nothing is sharded. again:
-    cells are computed again for gradients."""
+    """One way to shard a network. settings: changed settings of `Config`. free: without the strategies of the
+    script. tensor: ranks that share a matmul in pairs of matmuls, 0 for none. replicated: nothing is sharded. again:
+    cells are recomputed for gradients."""
 
     name: str
     settings: dict[str, Any]
@@ -214,9 +214,9 @@ REPLICATED = Alternative("replicated", SEMI, free=True, replicated=True)
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What plans are wanted for. ranks: how many there are. machine: times are estimated for it. device: what programs
-    are made for, "" for the script's. free: leave out the strategies of the script. memory: bytes that a rank has, 0
-    for any. mesh: that the search shards for, as "8x4"; "" for any. seconds: for one search, 0 for any number."""
+    """Request for plans. ranks: their number. machine: times are estimated for it. device: target of the programs,
+    "" for the script's. free: ignore the strategies of the script. memory: bytes of a rank, 0 for any. mesh: used by
+    the search, as "8x4"; "" for any. seconds: for one search, 0 for no limit."""
 
     ranks: int
     machine: Machine
@@ -227,7 +227,7 @@ class PlanRequest:
     seconds: float = 0
 
     def config(self, captured: CapturedCall) -> Config:
-        """How a launch is compiled in every way. Raises MspcError for one of several stages."""
+        """Return the configuration of a launch, common to all ways. Raise MspcError if it has several stages."""
         own = config_of(captured, self.ranks)
         if own.pipeline_stages > 1:
             raise MspcError(
@@ -243,8 +243,8 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class PlannedNetwork:
-    """What plans are made of: a launch, how it is compiled in every way, and its graph, which is read once. free: all
-    ways leave out the strategies of the script."""
+    """Source of plans: a launch, its configuration for all ways, and its graph, which is traced once. free: all ways
+    ignore the strategies of the script."""
 
     captured: CapturedCall
     config: Config
@@ -255,10 +255,10 @@ class PlannedNetwork:
     def read(
         cls, captured: CapturedCall, config: Config, free: bool = False, limited: bool = False
     ) -> PlannedNetwork:
-        """Read a launch; `config` is of any way. limited: memory counts, for which layers are looked at one by one.
-        Raises MspcError."""
+        """Trace a launch; `config` is common to all ways. limited: memory counts, so that layers are decided one by
+        one. Raise MspcError if it cannot be traced."""
         settings, arguments = replace(config, **WAYS[0].settings), describe_call(captured.args, [])
-        # Optimizer parallelism gathers weights of layers that are one graph another way than their plan says yet.
+        # Optimizer parallelism gathers weights of layers that are one graph in a way that their plan does not describe.
         one_by_one = limited or config.ranks > FOLDED or config.parallel_optimizer
         call = trace_call(captured.target, arguments, settings, captured.global_types, unrolled=one_by_one)
         if not are_weighed(call.traced.graph):
@@ -268,8 +268,8 @@ class PlannedNetwork:
 
     @classmethod
     def read_folded(cls, captured: CapturedCall, config: Config, free: bool) -> PlannedNetwork | None:
-        """The same with equal layers as one graph, whatever plans say of them; None where there are none. Raises
-        MspcError."""
+        """Return the network with equal layers as one graph, even if their plans differ; None if there are none.
+        Raise MspcError if it cannot be traced."""
         settings, arguments = replace(config, **WAYS[0].settings), describe_call(captured.args, [])
         call = trace_call(captured.target, arguments, settings, captured.global_types)
         graph = call.traced.graph
@@ -281,8 +281,8 @@ class PlannedNetwork:
         self, way: Alternative, config: Config | None = None, on_stage: OnStage | None = None,
         decide: Decide | None = None,
     ) -> Compiled:  # fmt: skip
-        """The program that a way makes. config: in place of the network's. decide: see `compile_traced`. Raises
-        MspcError."""
+        """Return the program of a way. config: replaces the network's. decide: see `compile_traced`. Raise MspcError
+        if it does not compile."""
         config = replace(config or self.config, **way.settings)
         is_free = self.free or way.free
         call = self.call.again(replace(config, strategies_from="") if is_free else config)
@@ -301,7 +301,7 @@ class PlannedNetwork:
 
 
 def all_ways(captured: CapturedCall, asked: PlanRequest) -> Iterator[Alternative]:
-    """All ways of a launch, the search first."""
+    """Yield all ways of a launch, the search first."""
     yield from WAYS
     for size in tensor_sizes(asked.ranks, asked.machine.ranks_per_host):
         settings = {**AUTOMATIC, "search_mode": ""}
@@ -311,8 +311,8 @@ def all_ways(captured: CapturedCall, asked: PlanRequest) -> Iterator[Alternative
 
 
 def _replicate(graph: Graph) -> None:
-    """Give the operators of a graph, read but not compiled yet, strategies that shard nothing: for small networks the
-    quickest, since nothing is sent."""
+    """Give the operators of a graph, traced but not compiled, strategies that shard nothing. For small networks this
+    is the quickest way, since nothing is sent."""
     for node in (*graph.nodes, *layer_nodes(graph)):
         rule = rule_of(node)
         if rule is not None:

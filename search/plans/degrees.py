@@ -1,10 +1,10 @@
-"""A plan in the words of the field: by how many ranks it shares the batch, each layer, the text and the experts.
+"""Degrees of parallelism of a plan: how many ranks share the batch, each layer, the sequence and the experts.
 
-Layouts are the plan, operator by operator; a degree is what most of the floating-point operations are done with. What a
-product shares of the dimensions that are no weight's are rows: of the batch, and of the text (context parallel) as far
-as attention shares queries, or heads in place of pieces of the text. What it shares of a weight's own are tensor
-parallel ranks, and of the first of three dimensions, whose entries are experts, expert parallel ones. These read other
-rows than each other, too.
+The plan itself is the layout of every operator; a degree is the value with which most floating-point operations are
+done. The dimensions of a matmul that do not belong to its weight are rows. Shards of rows share the batch, and the
+sequence (context parallel) as far as attention shards queries, or heads in place of parts of the sequence. Shards of
+the weight's own dimensions are tensor parallel. If a weight has three dimensions, the entries of the first are experts,
+and its shards are expert parallel; these also read different rows.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ if TYPE_CHECKING:
 
 
 class WeightValues:
-    """The values that are computed from parameters of the network and constants alone.
+    """Values that are computed from parameters of the network and constants alone.
 
-    A value that depends on an input of the network is an activation. All operators are alike here, so that none can
-    hide a weight.
+    A value that depends on an input of the network is an activation. All operators are treated equally, so that none
+    can hide a weight.
     """
 
     def __init__(self) -> None:
         self._known: dict[Value, Parameter] = {}
 
     def add(self, nodes: Iterable[Node], outside: Mapping[Value, Value]) -> None:
-        """Note nodes, which come after all that they read. outside: for parameters of regions what is given for them.
-        """
+        """Add nodes, which come after all their operands. outside: the values passed for parameters of regions."""
         for node in nodes:
             read = [value for value in node.inputs if not isinstance(value, Constant) and not _reads_nothing(value)]
             found = [self.of(value, outside) for value in read]
@@ -50,7 +49,8 @@ class WeightValues:
                 self._known[node] = max(known, key=lambda weight: weight.type.nbytes)
 
     def of(self, value: Value, outside: Mapping[Value, Value]) -> Parameter | None:
-        """The parameter that a value is, or is computed from: the largest of several. None for an activation."""
+        """Return the parameter that a value is, or from which it is computed: the largest of several. Return None
+        for an activation."""
         while value in outside:
             value = outside[value]
         if isinstance(value, Parameter):
@@ -66,12 +66,12 @@ def _reads_nothing(value: Value) -> bool:
 
 
 STATES, GRADIENTS, WEIGHTS = 1, 2, 3
-"""The levels: states are sharded further than operators need the weights; the gradients too; weights are gathered for
+"""Levels: states are sharded further than operators need the weights; the gradients too; weights are gathered for
 each use."""
 
 
 def zero_level(graph: Graph, weights: WeightValues, outside: Mapping[Value, Value]) -> int:
-    """The level that most bytes of the trained parameters have, 0 if they are stored as operators need them."""
+    """Return the level that most bytes of the trained parameters have, 0 if they are stored as operators need them."""
     uses = _uses(graph, weights, outside)
     updates: dict[Parameter, Node] = {}
     for number, parameters in updated_parameters(graph).items():
@@ -116,7 +116,7 @@ def _uses(
 
 
 def _gathers(value: Value, outside: Mapping[Value, Value]) -> Iterator[Node]:
-    """The operators that bring slices of a weight together for a value that is computed from it."""
+    """Yield the operators that gather slices of a weight for a value that is computed from it."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -137,7 +137,7 @@ def _level(parameter: Parameter, update: Node, used: int) -> int:
 
 
 def _gradients(parameter: Parameter, update: Node) -> Iterator[Value]:
-    """The complete gradients that an update follows from, before and after each change of layout."""
+    """Yield the complete gradients from which an update is computed, before and after each change of layout."""
     seen: set[Value] = set()
     waiting = list(update.inputs)
     while waiting:
@@ -154,32 +154,32 @@ def _gradients(parameter: Parameter, update: Node) -> Iterator[Value]:
 
 
 def _changes_layout(node: Node) -> bool:
-    """Whether a node only moves slices of a tensor between ranks, or adds partial sums up."""
+    """Return whether a node only moves slices of a tensor between ranks, or adds partial sums up."""
     source = node.inputs[0] if len(node.inputs) == 1 else None
     return source is not None and source.type == node.type and source.layout not in (None, node.layout)
 
 
 def _parts(value: Value) -> int:
-    """The number of slices that a tensor is sharded into."""
+    """Return the number of slices into which a tensor is sharded."""
     return math.prod(element_layouts(value.layout)[0].strategy)
 
 
 _HEADS_FIRST = 4
-"""Dimensions of what is attention written out: batch, heads, queries, keys or elements."""
+"""Dimensions of the operands of attention written as matmuls: batch, heads, queries, keys or elements."""
 _EXPERTS = 3
 """Dimensions of a weight of several experts."""
 
 
 @dataclass(frozen=True)
 class Degrees:
-    """Ranks that share the batch (`data`), each layer (`tensor`), the text (`context`) and the experts; 1: none do.
-    ring, heads: of those that share the text how many exchange pieces of it in a ring, and among how many each has all
-    of it for some heads (Ulysses) while attention is computed; keys are gathered where it is neither.
-    The product of data, tensor, context and `replicas`, ranks that compute the same, is the number of ranks; experts
-    are shared by some of those that share the batch. zero: the level of ZeRO, see `zero_level`. operations: of matrix
-    products that the network asks for in a step, on all ranks, without pairs that a causal mask or a window hides from
-    attention; dtype: of most of them. samples, unit: what a step reads: "tokens" of the first input of integers, or
-    "rows" of the first input. rounds: GPUs may round products of Float32."""
+    """Numbers of ranks that share the batch (`data`), each layer (`tensor`), the sequence (`context`) and the
+    experts; 1 if it is not shared. ring, heads: of those that share the sequence, how many exchange parts of it in a
+    ring, and among how many each has all of it for some heads (Ulysses) while attention is computed; keys are
+    gathered if it is neither. The product of data, tensor, context and `replicas`, the ranks that compute the same,
+    is the number of ranks; experts are shared by some of those that share the batch. zero: the level of ZeRO, see
+    `zero_level`. operations: of matmuls in a step of the network, on all ranks, without pairs that a causal mask or
+    a window hides from attention. dtype: of most of them. samples, unit: size of a step's input: "tokens" of the
+    first input of integers, or "rows" of the first input. rounds: GPUs may round matmuls of Float32."""
 
     data: int = 1
     tensor: int = 1
@@ -197,7 +197,7 @@ class Degrees:
 
 
 class _Product(NamedTuple):
-    """How a matmul of a weight is sharded. rows: shards of the rows, also by experts; expert: 0 without experts."""
+    """Sharding of a matmul of a weight. rows: shards of the rows, also by experts. expert: 0 without experts."""
 
     rows: int
     tensor: int
@@ -206,7 +206,7 @@ class _Product(NamedTuple):
 
 
 class _Attention(NamedTuple):
-    """How attention is sharded: the batch, the queries, and keys in a ring."""
+    """Sharding of attention: the batch, the queries, and keys in a ring."""
 
     data: int
     context: int
@@ -214,10 +214,10 @@ class _Attention(NamedTuple):
 
 
 def degrees_of(compiled: Compiled) -> Degrees:
-    """The degrees of a compiled network, of one stage's ranks.
+    """Return the degrees of a compiled network, for the ranks of one stage.
 
-    The degrees of one matmul belong together, so they are counted together: the most frequent of each by itself would
-    multiply to another number of ranks.
+    The degrees of one matmul belong together, so they are counted together: the most frequent value of each by itself
+    would multiply to another number of ranks.
     """
     graph = compiled.graph
     outside, weights = _outside(graph), WeightValues()
@@ -246,7 +246,7 @@ def degrees_of(compiled: Compiled) -> Degrees:
 
 
 def _most(votes: Iterable[tuple[Any, int]]) -> Any:
-    """The vote with the most work, the larger one of several; None without votes."""
+    """Return the vote with the most work, the larger one of several; None without votes."""
     total: Counter[Any] = Counter()
     for vote, work in votes:
         total[vote] += work
@@ -254,7 +254,7 @@ def _most(votes: Iterable[tuple[Any, int]]) -> Any:
 
 
 def _of_results(graph: Graph) -> tuple[int, int, int]:
-    """(rows, tensor, ranks) of a network without matmuls: how most bytes of its results are sharded."""
+    """Return (rows, tensor, ranks) of a network without matmuls: the sharding of most bytes of its results."""
     votes: list[tuple[tuple[int, int, int], int]] = []
     for node in graph.nodes:
         for layout, type in zip(element_layouts(node.layout), element_types(node.type), strict=True):
@@ -264,7 +264,7 @@ def _of_results(graph: Graph) -> tuple[int, int, int]:
 
 
 def _shared(node: Node, weights: WeightValues, outside: Mapping[Value, Value]) -> _Product | _Attention | None:
-    """How a matmul or attention is sharded; None for other operators. outside: see `_outside`."""
+    """Return the sharding of a matmul or attention; None for other operators. outside: see `_outside`."""
     strategies = [element_layouts(value.layout)[0].strategy for value in node.inputs[:2] if value.layout]
     if isinstance(node.op, AttentionOp) and strategies:
         return _of_attention(node.op, strategies)
@@ -297,7 +297,7 @@ def _of_scores(strategy: tuple[int, ...]) -> _Attention | None:
 
 
 def _outside(graph: Graph) -> dict[Value, Value]:
-    """By parameter of every region what the first node that runs it gives it."""
+    """Return, for each parameter of every region, the value passed by the first node that runs the region."""
     found: dict[Value, Value] = {}
     for each in graph.graphs():
         for node in each.nodes:

@@ -1,4 +1,5 @@
-"""Explains why an operator is sharded as it is: what every other choice would cost at least, and where."""
+"""Explanation why an operator is sharded as it is: the least cost of every other choice, and the tensors that cause
+it."""
 
 from __future__ import annotations
 
@@ -29,18 +30,19 @@ from mspc.sharding.rules import Rule
 NAMED = 8
 """Names that a message lists."""
 LEFT_OUT = "..."
-"""Takes the place of cells in an operator's name."""
+"""Placeholder of cells in an operator's name."""
 PLACES = 3
-"""Tensors named as those that another way makes dearer."""
+"""Tensors reported as those that another way makes more expensive."""
 WORDS = {"alone": "in", "there": "to the readers of", "back": "the gradient of"}
-"""What a kind of cost is of a value, for people."""
+"""Words for each kind of cost, before the name of a value."""
 LITTLE = 1e-9
 """Seconds below which two plans cost the same."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What one tensor or operator costs more in one of two plans. what: of it. name: in plans, or a parameter's."""
+    """Additional cost of one tensor or operator in one of two plans, with its kind in words. name: in plans, or a
+    parameter's."""
 
     seconds: float
     what: str
@@ -49,10 +51,10 @@ class Spent:
 
 @dataclass(frozen=True)
 class ExplainedAlternative:
-    """One way to shard an operator. layouts: of its operands. seconds: what the cheapest plan with it takes more than
-    the cheapest of all, by bytes, collectives and memory traffic; infinite where there is none. where: what it is spent
-    on, the most first. memory: bytes at the peak of that plan on a rank, as foreseen; 0 where there is no limit. taken:
-    it is the one that the search took."""
+    """One way to shard an operator. layouts: of its operands. seconds: additional time of the cheapest plan with it
+    over the cheapest of all, by bytes, collectives and memory traffic; infinite if there is none. where: the tensors
+    and operators on which it is spent, the most first. memory: predicted bytes at the peak of that plan on a rank; 0
+    if there is no limit. taken: the search took it."""
 
     layouts: tuple[str, ...]
     seconds: float
@@ -63,10 +65,10 @@ class ExplainedAlternative:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is known of one operator. name: its name in plans. origin: who decided. line: "file:line: source". cannot:
-    what cannot be sharded, and why. memory: what else than its layouts could lower memory, and what that would cost.
-    others: operators behind it that go by the given name, too. missing_rates: what the network computes at rates of
-    another element type."""
+    """Explanation of one operator. name: its name in plans. origin: the source of the decision. line: "file:line:
+    source". cannot: dimensions that cannot be sharded, and why. memory: measures other than its layouts that could
+    lower memory, and their costs. others: later operators that match the given name, too. missing_rates:
+    computations of the network at rates of another element type."""
 
     name: str
     operator: str
@@ -83,7 +85,7 @@ def _cost_of(factors: Sequence[Factor], values: Sequence[int]) -> float:
     return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in factors)
 
 
-class _ExplanationFound(Exception):  # it ends a compile that has told enough
+class _ExplanationFound(Exception):  # ends a compile once the explanation is known
     def __init__(self, explanation: Explanation) -> None:
         super().__init__()
         self.explanation = explanation
@@ -93,11 +95,11 @@ def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanatio
     """Explain why the search shards an operator as it does.
 
     Args:
-        name: of the operator in plans, or what it ends in, or what the script calls the operator. Of several the
-            first is explained.
+        name: the operator's name in plans, or the end of it, or its name in the script. The first of several is
+        explained.
 
     Raises:
-        MspcError: no operator has that name, or nothing can be decided on it.
+        MspcError: if no operator has that name, or nothing can be decided on it.
     """
     config = asked.config(captured)
     config = replace(config, search_terms=replace(config.search_terms, memory=asked.memory))
@@ -114,7 +116,7 @@ def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanatio
             names.name_made(stage.graph)
         if all_is_given(stage.name, stage.graph):
             if any(node.regions for node in stage.graph.nodes):
-                open_regions(stage.graph)  # for good: the compile ends here
+                open_regions(stage.graph)  # permanently: the compile ends here
             raise _ExplanationFound(_NodeSearch(stage.graph, place, names.places, asked).answer())
 
     try:
@@ -125,9 +127,8 @@ def explain(captured: CapturedCall, asked: PlanRequest, name: str) -> Explanatio
 
 
 def _named(places: Mapping[Node, str], name: str) -> list[Node]:
-    """The operators that go by a name, in the order of the graph: one has it, or it is the end of theirs, in which
-    "..." takes the place of cells that are left out; or it is what the script calls them. Raises MspcError where none
-    does."""
+    """Return the operators that match a name, in the order of the graph: it is their name in plans, or the end of
+    it, with "..." in place of left-out cells; or it is their name in the script. Raise MspcError if none matches."""
     known = list(places.values())
     exact = [node for node, place in places.items() if name in (place, *each_of_cells(place))]
     if exact:
@@ -138,14 +139,14 @@ def _named(places: Mapping[Node, str], name: str) -> list[Node]:
     found = found or [node for node in places if name and name in (node.instance, node.label)]
     if found:
         return found
-    depth = name.strip("/").count("/") + 1  # names are given by their ends, too
+    depth = name.strip("/").count("/") + 1  # names are often given by their ends
     ends = ["/".join(place.split("/")[-depth:]) for place in known]
     notes = did_you_mean(name, known) or did_you_mean(name, ends) or [f"the first are {', '.join(known[:5])}"]
     raise MspcError(f"the network has no operator {name!r}", kind=ValueError, notes=notes)
 
 
 class _NodeSearch:
-    """The search for a graph, asked about one of its nodes."""
+    """Search for a graph, to explain one of its nodes."""
 
     def __init__(self, graph: Graph, place: str, places: Mapping[Node, str], asked: PlanRequest) -> None:
         self.places, self.asked = places, asked
@@ -155,7 +156,7 @@ class _NodeSearch:
             raise MspcError(f"nothing is decided on {place}: it is left out, or it follows what it reads")
         self.node, self.given = node, node.in_layouts
         self.origin = str(node.attrs.get("strategy_from", SHARD)) if self.given is not None else "search"
-        if self.given is not None:  # left open, to see what else there would be
+        if self.given is not None:  # undecided, to see the alternatives
             node.in_layouts = node.layout = None
         self.model = CostModel(self.search, mesh_of(self.search))
         self.memory = MemoryModel(self.model) if asked.memory else None
@@ -187,8 +188,8 @@ class _NodeSearch:
         )  # fmt: skip
 
     def _savings(self, best: Assignment, bandwidth: float) -> Iterator[str]:
-        """Where memory counts: what computing the operator's cell again, and sharding its parameters further, would
-        save of the cheapest plan and cost."""
+        """If memory counts, yield the bytes saved in the cheapest plan, and the cost, by recomputing the operator's
+        cell and by sharding its parameters further."""
         model, memory = self.model, self.memory
         if memory is None:
             return
@@ -217,7 +218,7 @@ class _NodeSearch:
                 yield f"{what} would save {saved:.0f} bytes and take {max(0.0, more) / bandwidth * 1e6:.1f} us more"
 
     def _where(self, best: Assignment, other: Assignment, bandwidth: float) -> tuple[Spent, ...]:
-        """What costs more in another plan, and what costs less."""
+        """Return the costs that differ most in another plan, higher or lower."""
         more: Counter[tuple[str, Value]] = Counter()
         for factor, about in zip(self.model.factors, self.model.about, strict=True):
             ours, theirs = (float(factor.table[tuple(a.values[v] for v in factor.variables)]) for a in (best, other))
@@ -230,7 +231,7 @@ class _NodeSearch:
         return self.places.get(value, value.label) if isinstance(value, Node) else str(getattr(value, "name", value))
 
     def _cannot(self) -> Sequence[str]:
-        """Dimensions that are not sharded, and why."""
+        """Return the dimensions that are not sharded, and why."""
         rule = self.search.rules[self.node]
         assert rule is not None
         found: list[str] = []
@@ -248,7 +249,7 @@ class _NodeSearch:
 
 
 def _may_be_sharded(rule: Rule, other: Rule, factor: int) -> bool:
-    """Whether another rule of the same operands shards a dimension that a factor of this one is in."""
+    """Return whether another rule of the same operands shards the dimension that contains a factor of this one."""
     return any(
         factor in dim and any(f not in other.frozen for f in in_other)
         for dims, in_others in zip(rule.inputs, other.inputs, strict=True)

@@ -1,4 +1,4 @@
-"""Computes what a compiled plan costs on the rank that takes the longest, with remarks and the plan's file."""
+"""Costs of a compiled plan on the rank that takes the longest, with remarks and the plan's file."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from mspc.search.plans.row import PlanResult, Remarks
 
 @dataclass(frozen=True)
 class RankLoads:
-    """most: bytes that the rank `rank` sends in a step, the first of those that send the most. mean: over all ranks.
-    slowest: the first rank whose operators and collectives take the longest, one by one."""
+    """Loads of ranks. most: bytes that the rank `rank` sends in a step, the first of those that send the most. mean:
+    over all ranks. slowest: the first rank with the longest total time of operators and collectives, one by one."""
 
     most: float
     rank: int
@@ -45,14 +45,14 @@ class RankLoads:
 
 
 def rank_loads(compiled: Compiled, machine: Machine) -> RankLoads:
-    """Of a compiled program. Raises MspcError where no rank's graph can be made."""
-    if compiled.config.pipeline_stages > 1:  # stages differ in more than places
+    """Return the loads of a compiled program. Raise MspcError if no rank's graph can be made."""
+    if compiled.config.pipeline_stages > 1:  # stages differ in more than positions
         sent = sent_by_ranks(compiled)
         return RankLoads(sent.most, sent.rank, sent.mean, sent.rank)
     ranks = range(min(LOOKED_AT, compiled.config.all_ranks))
     parts = _Parts(compiled.rank_graphs.places, machine.under(compiled.graph.attrs))
     own = {rank: parts.on(rank) for rank in neighbours(len(ranks))}
-    if len(set(own.values())) == 1:  # along no axis a neighbour differs
+    if len(set(own.values())) == 1:  # no neighbour along any axis differs
         own = dict.fromkeys(ranks, own[0])
     own |= {rank: parts.on(rank) for rank in ranks if rank not in own}
     slowest = max(ranks, key=lambda rank: (own[rank][1], -rank))
@@ -64,8 +64,8 @@ def rank_loads(compiled: Compiled, machine: Machine) -> RankLoads:
 
 
 def most_sent(compiled: Compiled, stages: Iterable[int], machine: Machine) -> float:
-    """Bytes that the rank of some stages sends that sends the most in a step. Where ranks that are next to each other
-    send alike, the first one of each stage is looked at. Raises MspcError as above."""
+    """Return the bytes sent in a step by the rank of some stages that sends the most. If neighbouring ranks send the
+    same, only the first one of each stage is computed. Raise MspcError as `rank_loads` does."""
     count = compiled.config.ranks
     parts = _Parts(compiled.rank_graphs.places, machine.under(compiled.graph.attrs))
     alike = len({parts.on(rank)[0] for rank in neighbours(count)}) == 1
@@ -74,7 +74,7 @@ def most_sent(compiled: Compiled, stages: Iterable[int], machine: Machine) -> fl
 
 
 class _Parts:
-    """What the parts that depend on the rank come to."""
+    """Costs of the parts of a graph that depend on the rank."""
 
     def __init__(self, places: RankPlaces, machine: Machine) -> None:
         self.machine = machine
@@ -88,12 +88,12 @@ class _Parts:
                 self.nodes.setdefault(number, []).append((node, places.times.get(node, 1)))
 
     def on(self, rank: int) -> tuple[float, float]:
-        """(bytes that a rank sends for them, seconds that they take one by one) in a step."""
+        """Return (bytes that a rank sends for them, seconds that they take one by one) in a step."""
         nbytes = time = 0.0
         shared: Shared = {}
         for number, nodes in self.nodes.items():
             part = self.positions.all[number].on(rank)
-            # What operators share runs once: there each of them is looked at.
+            # Nodes that operators share run once, so that each operator is computed by itself.
             shares = any(made.shared is not None for made in part.nodes)
             each = nodes if shares else [(nodes[0][0], sum(times for _, times in nodes))]
             for node, times in each:
@@ -109,13 +109,13 @@ class _Parts:
         return sum(map(sent_bytes, run)), sum(seconds(each, self.machine) for each in run)
 
     def _operand(self, node: Node, index: int) -> Value:
-        """What stands for an operand on any rank, the same one for all that read it."""
+        """Return the placeholder of an operand on any rank, one for all its readers."""
         return self.operands.setdefault(node.inputs[index], Value(operand_type(node, index)))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a way comes to. file: its plan's. configured: whether the script has sharded operators itself."""
+    """Outcome of a way. file: its plan's. configured: whether the script shards operators itself."""
 
     plan: PlanResult
     file: PlanFile
@@ -123,37 +123,37 @@ class Outcome:
 
     @classmethod
     def of(cls, plan: PlanResult, compiled: Compiled, captured: CapturedCall, asked: PlanRequest) -> Outcome:
-        """Of a plan and its program. The file says the device, too, where that is not the script's own."""
+        """Return the outcome of a plan and its program. The file includes the device if it is not the script's own."""
         ranks = compiled.config.ranks
         device = asked.device if asked.device != config_of(captured, ranks).device else ""
         return cls(plan, replace(compiled.strategies.plan(ranks), device=device), is_configured(compiled))
 
 
 def is_configured(compiled: Compiled) -> bool:
-    """Whether the script has sharded operators itself."""
+    """Return whether the script shards operators itself."""
     return any(node.attrs.get("strategy_from") in GIVEN for each in compiled.graph.graphs() for node in each.nodes)
 
 
 def remarked(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Alternative) -> Remarks:
-    """Remarks with what a way's program says by itself."""
+    """Return the remarks with those that follow from a way's program."""
     keeps = is_configured(compiled) and not (asked.free or way.free)
     reason = why_not_sharded(compiled.graph) if compiled.config.parallel_optimizer else ""
     return replace(remarks, keeps_strategies=keeps, reason=reason, alike=layers_alike(compiled.graph))
 
 
 def as_run(compiled: Compiled, rank: int) -> Graph:
-    """A rank's graph as the first step runs it, with the numbers that the script's Parameters hold."""
+    """Return a rank's graph as the first step runs it, with the numbers that the script's Parameters hold."""
     parameters = compiled.traced.parameters
     return run_graph(compiled.rank_graph(rank), lambda scalar: float(parameters[scalar.name].array))[0]
 
 
 def memory_of(graph: Graph, captured: CapturedCall, device: str) -> int:
-    """Bytes at the peak of a rank's step, with what kernels take beside the memory plan."""
+    """Return the bytes at the peak of a rank's step, including those that kernels take besides the memory plan."""
     return peak_of(graph) + workspace(graph, captured, device)
 
 
 def plan_memory_of(compiled: Compiled, rank: int, captured: CapturedCall, asked: PlanRequest) -> PlanMemory:
-    """What a program takes on a rank."""
+    """Return the memory of a program on a rank."""
     graph = as_run(compiled, rank)
     workspace_bytes = workspace(graph, captured, compiled.config.device)
     step = StreamTimeline(graph, asked.machine).total
@@ -161,17 +161,17 @@ def plan_memory_of(compiled: Compiled, rank: int, captured: CapturedCall, asked:
 
 
 def on_host_of(graph: Graph) -> int:
-    """Bytes of a rank's step in the memory of its host."""
+    """Return the bytes of a rank's step in the memory of its host."""
     return plan_memory(graph).on_host if asks_for_host(graph) else 0
 
 
 def workspace(graph: Graph, captured: CapturedCall, device: str) -> int:
-    """Bytes of a GPU that kernels take beside the memory plan; 0 on the CPU."""
+    """Return the bytes of a GPU that kernels take besides the memory plan; 0 on the CPU."""
     return workspace_bytes(graph) if device == "GPU" else 0
 
 
 def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRequest, limit: int = 0) -> PlanResult:
-    """What a compiled launch comes to. Raises MspcError where it takes more memory than a limit that is not 0."""
+    """Return the costs of a compiled launch. Raise MspcError if it takes more memory than a limit other than 0."""
     loads = rank_loads(compiled, asked.machine)
     graph = as_run(compiled, loads.slowest)
     memory = memory_of(graph, captured, compiled.config.device)
@@ -183,7 +183,7 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
 def figures_of(
     name: str, compiled: Compiled, loads: RankLoads, graph: Graph, memory: int, asked: PlanRequest
 ) -> PlanResult:
-    """The same, of what is known already. graph: of the slowest rank; memory: bytes that it takes."""
+    """Return the same from known parts. graph: of the slowest rank. memory: its bytes."""
     time, attrs = StreamTimeline(graph, asked.machine), compiled.graph.attrs
     cut_further, gathered_again = count_of(compiled.strategies.parameters), count_of(compiled.strategies.gathered)
     least = least_seconds(_as_often(compiled.graph), asked.ranks, asked.machine.under(attrs))
@@ -218,15 +218,16 @@ def figures_of(
 
 
 def _as_often(graph: Graph) -> Iterator[Node]:
-    """The nodes of a graph and of its loops, as often as a step runs them, without the loops themselves."""
+    """Yield the nodes of a graph and of its loops, as often as a step runs them, without the loops themselves."""
     return (node for node, times in nodes_with_times(graph) if not node.regions for _ in range(times.count))
 
 
 def count_of(names: Iterable[str]) -> int:
-    """How many parameters have these names, of which one may stand for those of equal layers."""
+    """Return how many parameters have these names, of which one may represent those of equal layers."""
     return sum(1 for name in names for _ in each_of_cells(name))
 
 
 def _search_gap(attrs: Mapping[str, Any]) -> float | None:
-    """The share of what a plan costs the search that a better one could save at most; None where nothing is proved."""
+    """Return the largest share of a plan's cost in the search that a better one could save; None if nothing is
+    proven."""
     return attrs["search_open"] / MILLION if "search_open" in attrs else None

@@ -1,8 +1,8 @@
-"""Finds the quickest plan within a limit of memory, by compiling plans until one fits.
+"""Search for the quickest plan within a limit of memory, by compiling plans until one fits.
 
 In small networks it is the fastest of a front of compiled plans. They do not depend on the limit: a smaller limit never
-gives a faster plan. In larger networks, and if no plan of the front fits, the solver looks for a plan within the limit.
-Its estimate of memory is not exact: if the program takes more, it runs again with a limit that is smaller by the
+gives a faster plan. In larger networks, and if no plan of the front fits, the solver searches for a plan within the
+limit. Its estimate of memory is not exact: if the program takes more, it runs again with a limit that is smaller by the
 difference.
 """
 
@@ -41,28 +41,31 @@ from mspc.search.plans.alternatives import LARGE
 from mspc.search.solver.elimination import LARGEST
 
 SEEDS = 20
-"""Plans of the model's own front that are compiled first, at most."""
+"""Most plans of the model's own front that are compiled first."""
 TRIES = 130
-"""Plans that are compiled at most."""
+"""Most plans that are compiled."""
 EFFORT = 3200
-"""Operators of a rank that are compiled, up to which another plan is tried."""
+"""Operators of a rank that may be compiled before no further plan is tried."""
 GAIN, NEAR, MEMORY = "gain", "near", "memory"
 ORDER = (GAIN, NEAR, GAIN, MEMORY)
-"""How the next plans are chosen, one after the other: by the expected gain; as a neighbour of the fastest plan, since
-expected gains are wrong if the model's memory is; and by the least expected memory, so that small limits have plans."""
+"""How the next plans are chosen, one after the other: by the expected gain; as a neighbour of the fastest plan,
+since expected gains are wrong if the model's memory is; and by the least expected memory, so that small limits have
+plans."""
 NEAR_COST = 1.3
-"""Times the model's cost of a plan up to which its neighbours are compiled for that alone."""
+"""Neighbours of a plan are compiled for being near only if the model's cost of the neighbour is at most this
+multiple of the plan's."""
 HOPE = 0.5
-"""Exploration ends if no plan is expected to be within twice the time of the best in as much memory."""
+"""Exploration ends if no plan is expected to take less than twice the time of the best plan with as much memory."""
 FASTEST = 0.1
-"""The share of the fastest step that is expected of any plan at least."""
+"""Lower bound of any plan's expected step, as a share of the fastest step."""
 LOCAL = 8
 """Power of the number of equal decisions in the weight of a compiled plan's error: the most similar plans count."""
 
 
 @dataclass(frozen=True)
 class PlanCost:
-    """Measured of a program, or expected: bytes at the peak of memory, seconds of a step, and operators of a rank."""
+    """Costs of a program, measured or expected: bytes at the peak of memory, seconds of a step, and operators of a
+    rank."""
 
     bytes: float
     step: float
@@ -70,8 +73,9 @@ class PlanCost:
 
 
 class CompiledFront:
-    """measure: compiles an assignment, or raises MspcError. seconds_per_byte: of what the model's costs count.
-    deadline: by `time.monotonic`. found: assignments that the solver finds, which are compiled before all others."""
+    """Front of compiled plans. measure: compiles an assignment, or raises MspcError. seconds_per_byte: converts the
+    model's costs to seconds. deadline: by `time.monotonic`. found: assignments that the solver finds, which are
+    compiled before all others."""
 
     def __init__(
         self, candidates: PlanCandidates, measure: Callable[[Values], PlanCost], seconds_per_byte: float,
@@ -86,14 +90,14 @@ class CompiledFront:
         self._operators = AxisSymmetry(candidates.model, [candidates.model.of[node] for node in candidates.model.nodes])
         self._seen: set[tuple[int, ...]] = set()
         self._open: dict[tuple[int, ...], Values] = {}
-        """Plans that may be compiled, one of those that differ in the order of mesh axes alone."""
+        """Plans that may be compiled, one of each set of plans that differ only in the order of mesh axes."""
         self._neighbours: dict[Values, list[Values]] = {}
         self._model_costs_of: dict[Values, tuple[float, float]] = {}
         self._tries, self._effort = TRIES, EFFORT
 
     def explore(self) -> None:
-        """Compile plans until the effort is spent: some of the model's front, and then the neighbours of the best that
-        are expected to be better."""
+        """Compile plans until the effort is spent: some of the model's front, and then the neighbours of the best
+        that are expected to be better."""
         for values in (*map(self.candidates.settled, self.found), *self._seeds()):
             self._try(values)
         for how in cycle(ORDER):
@@ -108,19 +112,19 @@ class CompiledFront:
             self._try(values)
 
     def fastest(self, limit: float = math.inf) -> Values | None:
-        """The fastest plan within a limit of bytes; None if no plan is."""
+        """Return the fastest plan within a limit of bytes; None if no plan is within it."""
         place = bisect_right(self.front, limit, key=lambda each: each[0])
         return self.front[place - 1][2] if place else None
 
     def smallest(self) -> list[Values]:
-        """The plan that takes the least memory, if any plan compiles."""
+        """Return the plan that takes the least memory, as a list that is empty if no plan compiles."""
         return [values for _, _, values in self.front[:1]]
 
     def _goes_on(self) -> bool:
         return self._tries > 0 < self._effort and time.monotonic() <= self.deadline
 
     def _seeds(self) -> list[Values]:
-        """The cheapest and the smallest plans that the model finds, one for every way to shard all operators."""
+        """Return the cheapest and the smallest plans that the model finds, one for every way to shard all operators."""
         plans, found = self.candidates, self.candidates.found()
         self._consider(found)
         by_cost = sorted(found, key=lambda each: (plans.cost(each), each))
@@ -129,7 +133,7 @@ class CompiledFront:
         return list(dict.fromkeys(each for pair in zip(cheap, small, strict=True) for each in pair))
 
     def _unlike(self, plans: Sequence[Values]) -> list[Values]:
-        """The first plan of every way to shard the operators."""
+        """Return the first plan of every way to shard the operators."""
         found: dict[tuple[int, ...], Values] = {}
         for values in plans:
             found.setdefault(self._operators.key(values), values)
@@ -157,14 +161,14 @@ class CompiledFront:
         self._add(found, values)
 
     def _add(self, cost: PlanCost, values: Values) -> None:
-        """Put a plan on the front if none there is as small and as fast."""
+        """Add a plan to the front if no plan there is as small and as fast."""
         if any(held <= cost.bytes and step <= cost.step for held, step, _ in self.front):
             return
         others = [each for each in self.front if each[0] < cost.bytes or each[1] < cost.step]
         self.front = sorted([*others, (cost.bytes, cost.step, values)], key=lambda each: each[:2])
 
     def _next(self, how: str) -> Values | None:
-        """The plan to compile next; None if none is worth it. how: see `ORDER`."""
+        """Return the plan to compile next; None if none is worth it. how: see `ORDER`."""
         for _, _, values in self.front:
             if values not in self._neighbours:
                 self._neighbours[values] = self.candidates.neighbours(values)
@@ -184,7 +188,8 @@ class CompiledFront:
         return plans[best] if how == MEMORY or gains[best] >= HOPE else None
 
     def _nearest(self) -> Values | None:
-        """The neighbour of the fastest plan of the front that has one which costs little in the model, the cheapest."""
+        """Return the cheapest unseen neighbour of a plan of the front that costs little in the model, from the
+        fastest plan on; None if there is none."""
         cost = self.candidates.cost
         for _, _, values in reversed(self.front):
             most = NEAR_COST * cost(values)
@@ -195,8 +200,8 @@ class CompiledFront:
         return None
 
     def _gain(self, cost: PlanCost) -> float:
-        """How many times faster a plan is than the fastest known in as much memory; for less memory than any known,
-        by how much less."""
+        """Return how many times faster a plan is than the fastest known in as much memory. For less memory than any
+        known plan takes, return 1 plus the share of the least memory that is saved."""
         place = bisect_right(self.front, cost.bytes, key=lambda each: each[0])
         if place:
             return self.front[place - 1][1] / cost.step
@@ -204,8 +209,8 @@ class CompiledFront:
         return 1 + (least - cost.bytes) / least
 
     def _expected(self, plans: Sequence[Values]) -> list[PlanCost]:
-        """Expect of plans what the model says, with its errors for compiled plans: their mean, weighted by how many
-        decisions are the same. All sums are in one order, so that every machine compiles the same plans."""
+        """Return the model's costs of plans, corrected by its mean error for compiled plans, weighted by the number
+        of equal decisions. All sums are in one order, so that every machine compiles the same plans."""
         known, decisions = list(self.known), self.candidates.decisions
         of_known, of_plans = np.array(known)[:, decisions], np.array(plans)[:, decisions]
         errors = np.array([[self.known[values].bytes, self.known[values].step] for values in known])
@@ -226,24 +231,25 @@ class CompiledFront:
 
 
 LARGE_SHARE = 1 / 8
-"""From this share of what all cells keep on, the cells inside of a cell are taken one by one."""
+"""If a cell saves more than this share of the bytes of all cells, the cells inside of it are taken one by one."""
 
 
 @dataclass(frozen=True)
 class HostMemoryUse:
-    """What lives on the host. cells: of which what gradients read does; states: those of optimizers do."""
+    """Values and states on the host. cells: those with offloaded values that gradients read. states: optimizer
+    states are offloaded."""
 
     cells: tuple[str, ...] = ()
     states: bool = False
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Description for people."""
         cells = f"values of {len(self.cells)} cell{'s' * (len(self.cells) != 1)}"
         return " and ".join(["optimizer states"] * self.states + [cells] * bool(self.cells)) + " on the host"
 
     def mark(self, graph: Graph) -> None:
-        """Mark it in a graph on which nothing else is to be decided."""
+        """Mark the offloads in a graph with no other open decisions."""
         mark_offloaded(graph, self.cells)
         if self.states:
             mark_states(graph)
@@ -253,14 +259,15 @@ NOTHING = HostMemoryUse()
 
 
 def has_host_apart(device: str) -> bool:
-    """Whether a program's device has other memory than its host."""
+    """Return whether a program's device has memory of its own, apart from its host's."""
     return device == "GPU"
 
 
 @dataclass(frozen=True)
 class HostRoom:
-    """cells: in the order in which they run, with the bytes that each keeps for gradients. states: bytes. forward,
-    backward: seconds of a step up to the last forward operator and from there on. machine: whose rates count."""
+    """Room for copies to the host. cells: in the order in which they run, with the bytes that each saves for
+    gradients. states: bytes. forward, backward: seconds of a step up to the last forward operator and from there on.
+    machine: gives the rates."""
 
     cells: tuple[tuple[str, float], ...]
     states: float
@@ -270,7 +277,7 @@ class HostRoom:
 
     @classmethod
     def of(cls, graph: Graph, machine: Machine) -> HostRoom:
-        """Of a rank's graph with nothing on the host."""
+        """Return the room of a rank's graph with nothing on the host."""
         spans = StreamTimeline(graph, machine).spans
         ends = {node: sum(span) for node, span in spans.items()}
         forward = max((end for node, end in ends.items() if node.phase == "forward"), default=0.0)
@@ -279,16 +286,16 @@ class HostRoom:
 
     @property
     def hidden(self) -> float:
-        """Bytes that have left for the host by the end of the forward part."""
+        """Bytes that can be copied to the host by the end of the forward part."""
         return min(sum(nbytes for _, nbytes in self.cells), self.forward / self._seconds(1 << 30) * (1 << 30))
 
     def late(self, states: bool) -> float:
-        """Seconds that copies of states take behind the gradients, beside which they run."""
+        """Return the seconds by which copies of states outlast the gradients, in parallel to which they run."""
         return max(0.0, self._seconds(self.states) - self.backward) if states and self.states else 0.0
 
     def first_cells(self, nbytes: float) -> tuple[str, ...]:
-        """The cells that run first and keep so many bytes together, or as many as leave by the end of the forward
-        part."""
+        """Return the cells that run first and save `nbytes` bytes together, or as many as leave by the end of the
+        forward part."""
         sums = accumulate((kept for _, kept in self.cells), initial=0.0)
         count = next((i for i, total in enumerate(sums) if total >= min(nbytes, self.hidden)), len(self.cells))
         return tuple(cell for cell, _ in self.cells[:count])
@@ -298,8 +305,8 @@ class HostRoom:
 
 
 def _cells(graph: Graph) -> tuple[tuple[str, float], ...]:
-    """The outermost cells that keep little of what all keep, or have no cells inside, by the places at which they keep
-    the first of it."""
+    """Return (cell, bytes saved) of the outermost cells that save a small share of all bytes, or have no cells
+    inside, in the order in which they first save a value."""
     kept: dict[str, float] = {}
     within: dict[str, float] = {}
     for value in HostStores(graph):
@@ -320,23 +327,23 @@ def _cells(graph: Graph) -> tuple[tuple[str, float], ...]:
 
 
 def _cells_around(scope: str) -> list[str]:
-    """The cells that a scope is in, itself last."""
+    """Return the cells that contain a scope, and the scope itself last."""
     parts = scope.split("/")
     return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 def _stays(node: Node) -> bool:
-    """Whether the script has decided on a node."""
+    """Return whether the script decides on a node."""
     return OFFLOAD in node.attrs or bool(node.attrs.get("recompute"))
 
 
-class _ProblemRead(Exception):  # it ends a compile that has told enough
+class _ProblemRead(Exception):  # ends a compile once the problem is known
     pass
 
 
 class SearchProblem:
-    """The model of a network, `memory` beside it, and programs of its assignments. compile: makes a program of
-    settings, with what decides on its graph. Raises MspcError of a network that cannot be sharded."""
+    """The model of a network, with its `memory`, and programs of its assignments. compile: makes a program with
+    these settings; its second argument decides on the graph. Raise MspcError if the network cannot be sharded."""
 
     def __init__(self, config: Config, compile: Callable[[Config, Decide], Compiled]) -> None:
         terms = replace(config.search_terms, memory=LEAST)
@@ -345,7 +352,7 @@ class SearchProblem:
 
         def read(graph: Graph) -> None:
             if any(node.regions for node in graph.nodes):
-                open_regions(graph)  # for good: the compile ends here
+                open_regions(graph)  # permanently: the compile ends here
             search, _ = begun(graph)
             self.model = CostModel(search, mesh_of(search))
             raise _ProblemRead
@@ -357,13 +364,13 @@ class SearchProblem:
         self.memory = MemoryModel(self.model)
 
     def solver(self, largest: int, proves: bool = True) -> Limited:
-        """The search within limits, with moments of its own; see `Limited`."""
+        """Return a search within limits, with its own moments; see `Limited`."""
         seconds = self._config.search_terms.milliseconds / 1000
         return limited(self.model, self.memory.anew(), largest, seconds, proves)
 
     def compiled(self, values: Sequence[int], share: float = 0.0, on_host: HostMemoryUse = NOTHING) -> Compiled:
-        """The program of an assignment. share: the part of its cost that any other comes to at least, 0 where nothing
-        is proved. Raises MspcError."""
+        """Return the program of an assignment. share: the proven lower bound of any other's cost, as a part of its
+        cost; 0 if nothing is proven. Raise MspcError if it does not compile."""
         return self._compile(self._config, partial(self._decide, tuple(values), share, on_host))
 
     def _decide(self, values: Sequence[int], share: float, on_host: HostMemoryUse, graph: Graph) -> None:
@@ -371,19 +378,19 @@ class SearchProblem:
             place(self.memory, graph, values)
             on_host.mark(graph)
         if on_host != NOTHING:
-            del graph.attrs["search_held"]  # of less than is foreseen
+            del graph.attrs["search_held"]  # it is less than predicted
         if share:
             graph.attrs["search_open"] = round((1 - share) * MILLION)
 
 
 ATTEMPTS = 6
-"""How often less is looked for where a plan takes more memory than was foreseen."""
+"""How often a smaller limit is tried if a plan takes more memory than predicted."""
 
 
 @dataclass(frozen=True)
 class PlanMemory:
-    """What a compiled plan takes on a rank. bytes: of memory, `workspace_bytes` of the kernels' workspaces among them;
-    step: seconds; graph: of the rank."""
+    """Memory and time of a compiled plan on a rank. bytes: of memory, including `workspace_bytes` of the kernels'
+    workspaces. step: seconds. graph: of the rank."""
 
     bytes: int
     workspace_bytes: int
@@ -399,9 +406,9 @@ class _Tried:
 
 
 class LimitedPlans:
-    """The plans of one network within `memory` bytes. problem: the network as the search sees it. measure: what a
-    program takes on a rank. busiest: the rank of a program that counts; rank 0 is looked at first. front: compiled
-    plans of a small network; None for a larger one."""
+    """Plans of one network within `memory` bytes. problem: the network for the search. measure: memory of a program
+    on a rank. busiest: the rank of a program that counts; rank 0 is measured first. front: compiled plans of a small
+    network; None for a larger one."""
 
     def __init__(
         self, problem: SearchProblem, memory: int, measure: Callable[[Compiled, int], PlanMemory],
@@ -414,19 +421,19 @@ class LimitedPlans:
         self.known: dict[Values, PlanMemory | None] = {}
         self.solver = problem.solver(LARGEST)
         self.proven = 0.0
-        """What no plan costs less than that the search reckons to be within the limit."""
+        """Lower bound of the cost of all plans that are within the limit by the search's estimate."""
 
     @cached_property
     def candidates(self) -> PlanCandidates:
-        """The costs of plans, and the copies that serve them best."""
+        """Costs of plans, and the copies that serve them best."""
         return PlanCandidates(self.problem.model, self.solver.memory)
 
     def taken(self, compiled: Compiled) -> PlanMemory:
-        """What a program takes on the rank that counts."""
+        """Return the memory of a program on the rank that counts."""
         return self.measure(compiled, self.busiest(compiled))
 
     def quickest(self) -> Compiled:
-        """The quickest plan that was found to fit. Raises MspcError where none was."""
+        """Return the quickest plan found that fits. Raise MspcError if none fits."""
         first = self._searched() if self.front is None else self._of_front()
         if self.best is not None:
             return self.best.compiled
@@ -455,7 +462,7 @@ class LimitedPlans:
         )
 
     def _of_front(self) -> _Tried | None:
-        """The fastest plan of the front that fits, or its smallest plan if none does."""
+        """Try the fastest plan of the front that fits, or its smallest plan if none does."""
         assert self.front is not None
         values = self.front.fastest(self.memory)
         if values is None:
@@ -465,7 +472,7 @@ class LimitedPlans:
         return self._tried(found[0]) if found else None
 
     def _searched(self) -> _Tried | None:
-        """What the search finds for the limit; None where it reckons that all plans are over it."""
+        """Return the plan that the search finds for the limit; None if all plans exceed it by the search's estimate."""
         try:
             found = self.solver.solve(self.memory)
         except MspcError:
@@ -474,14 +481,14 @@ class LimitedPlans:
         return self._tried(found.values, found.cost)
 
     def _look_for_less(self, first: _Tried | None) -> None:
-        """Have the search look for less until a plan fits, at last for the least."""
+        """Search with smaller limits until a plan fits, at last for the least memory."""
         limit, last = self.memory, first
         for attempt in range(1, ATTEMPTS):
             if last is not None:
                 if last.taken.bytes <= self.memory:
                     return
                 foreseen = int(last.compiled.graph.attrs.get("search_held", 0))
-                if limit == LEAST or foreseen > limit:  # it is the least that the search knows
+                if limit == LEAST or foreseen > limit:  # it is the least known to the search
                     return
                 limit = min(self.memory - (last.taken.bytes - foreseen), limit - limit // 50)
             if last is None or limit <= 0 or attempt == ATTEMPTS - 1:
@@ -489,13 +496,13 @@ class LimitedPlans:
             try:
                 found = self.solver.solve(limit)
             except MspcError:
-                found, limit = self.solver.solve(LEAST), LEAST  # even the least that it reckons with is more
+                found, limit = self.solver.solve(LEAST), LEAST  # even the least estimate is more
             values = self.candidates.settled(found.values)
             last = self._tried(values, self.candidates.cost(values)) or last
 
     def _tried(self, values: Values, cost: float = 0.0) -> _Tried | None:
-        """Compile a plan; None where it does not compile, or was tried before. cost: of one that the search has found,
-        and states how far it is from the best."""
+        """Compile a plan and return it; None if it does not compile, or was tried before. cost: of a searched plan,
+        to report its distance from the best."""
         if values in self.known:
             return None
         self.known[values] = None
@@ -518,25 +525,25 @@ class LimitedPlans:
         return found
 
     def _is_better(self, taken: PlanMemory) -> bool:
-        """Whether a plan fits, and is quicker than those before."""
+        """Return whether a plan fits, and is quicker than those before."""
         return taken.bytes <= self.memory and (self.best is None or taken.step < self.best.taken.step)
 
 
 HOST_ATTEMPTS = 4
-"""How often more cells are taken where what is on the host is not enough yet."""
+"""How often more cells are moved to the host if those moved are not enough yet."""
 MORE = 1.02
-"""By how much more leaves than a plan is over its limit: copies need room while they are under way."""
+"""Factor on the bytes over the limit: more must leave, because copies need room while they are under way."""
 
 LITTLE = 0.01
-"""The share of a step that a limit of memory may cost without looking for what could live on the host."""
+"""If a limit of memory costs at most this share of a step, plans with values on the host are not searched."""
 EARLY = 1.5
-"""What states on the host spare at most, by their bytes: their updates do not wait for all gradients, of which fewer
-are there at once."""
+"""Upper bound of the bytes saved by states on the host, as a multiple of their bytes: their updates do not wait for
+all gradients, so that fewer of these are held at once."""
 
 
 @dataclass(frozen=True)
 class Offloaded:
-    """A plan with something on the host, and what it takes."""
+    """A plan with values or states on the host, and its memory."""
 
     compiled: Compiled
     taken: PlanMemory
@@ -544,10 +551,11 @@ class Offloaded:
 
 
 def quickest_on_host(plans: LimitedPlans, machine: Machine) -> Offloaded | None:
-    """The quickest plan of a search that fits with something on the host; None where none is quicker than what fits
-    without, or where the limit of memory costs too little to look.
+    """Return the quickest plan of a search that fits with values or states on the host. Return None if none is quicker
+    than the best that fits without, or if the limit of memory costs too little to search.
 
-    Looked at are the cheapest plans of more memory than there is: of any, and of so much more as may live on the host.
+    The candidates are the cheapest plans for more memory than there is: without a limit, and with limits raised by the
+    bytes that may move to the host.
     """
     solver, first, below = plans.solver, plans.solver.first.plan, math.inf
     if solver.memory.peak(first.values) <= plans.memory:
@@ -579,7 +587,8 @@ def quickest_on_host(plans: LimitedPlans, machine: Machine) -> Offloaded | None:
 
 
 def _within(plans: LimitedPlans, limit: float) -> Values | None:
-    """What the search finds within a limit; the least where that is too little. None where what fits without is so."""
+    """Return the plan that the search finds within a limit, or the smallest known plan if the limit is too small;
+    None if there is none. The unlimited plan is returned if it fits."""
     first, solver = plans.solver.first.plan, plans.solver
     if solver.memory.peak(first.values) <= limit:
         return first.values
@@ -595,8 +604,8 @@ def _made(plans: LimitedPlans, values: Values, on_host: HostMemoryUse) -> Compil
 
 @dataclass(frozen=True)
 class Offloading:
-    """make: the program with something on the host. measure: what a program takes on the rank that counts. limit: bytes
-    of memory of a rank. machine: whose rates count."""
+    """Search for the values to move to the host. make: compiles the program with these offloads. measure: its memory
+    on the rank that counts. limit: bytes of memory of a rank. machine: gives the rates."""
 
     make: Callable[[HostMemoryUse], Compiled]
     measure: Callable[[Compiled], PlanMemory]
@@ -604,8 +613,8 @@ class Offloading:
     machine: Machine
 
     def quickest(self, over: PlanMemory, below: float) -> Offloaded | None:
-        """The quickest way that fits of those that may take less than `below` seconds a step; None where there is
-        none. over: the plan without, which is over the limit."""
+        """Return the quickest way that fits and takes less than `below` seconds a step; None if there is none. over:
+        the plan without offloads, which exceeds the limit."""
         if over.step >= below:
             return None
         best: Offloaded | None = None
@@ -618,7 +627,7 @@ class Offloading:
         return best
 
     def _fitting(self, over: PlanMemory, room: HostRoom, states: bool) -> Offloaded | None:
-        """The way with the fewest cells that fits."""
+        """Return the way with the fewest cells that fits, or None."""
         over_by, spared = over.bytes - self.limit, room.states * states
         if over_by > room.hidden + EARLY * spared or (states and not spared):
             return None

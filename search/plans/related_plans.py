@@ -1,5 +1,5 @@
-"""Compiles the search's own plan, and programs beside that, of which one may be quicker. The search adds up operators
-and collectives one by one, and cannot know what is fused, what hides and what travels together."""
+"""Programs of the search's own plan and of related ones, of which one may be quicker. The search adds up operators
+and collectives one by one, and cannot know which of them are fused, overlapped or sent together."""
 
 from __future__ import annotations
 
@@ -40,30 +40,31 @@ from mspc.search.plans.limited import (
 from mspc.search.plans.row import SEARCH, PlanResult
 
 RELATED = 1000
-"""Operators of a network, its gradients among them, up to which relatives of what is found are compiled, too."""
+"""Largest number of operators of a network, including gradients, for which relatives of the found plan are compiled,
+too."""
 SHARES = (0.9, 0.75, 0.5)
-"""Of the memory that the search's plan takes: limits within which others are looked for."""
+"""Limits within which other plans are searched, as shares of the memory of the search's plan."""
 TABLE = 1 << 13
-"""Elements of a table at most where others are looked for: nothing has to be proved of them."""
+"""Most elements of a table in the search for other plans: nothing has to be proven of them."""
 TRIED = "with optimizer states and activations on the host it does not fit either"
 SMALL = 300
-"""Operators of a rank in a network of which many plans are compiled."""
+"""Largest number of operators of a rank in a network for which many plans are compiled."""
 
 
 class SearchedNetwork:
-    """The search for one network. way: how it is compiled for it."""
+    """Search for one network. way: its settings for the search."""
 
     def __init__(self, network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> None:
         self.network, self.asked, self.way = network, asked, way
         self._made: set[tuple[int, ...]] = set()
         self._busiest: tuple[Compiled, RankLoads] | None = None
-        """The program of which it was asked last, with its loads."""
+        """The program with the loads computed last, and the loads."""
         self._taken: PlanMemory | None = None
-        """What the plan within the limit of memory takes on that rank."""
+        """Memory of the plan within the limit, on that rank."""
         self.deadline = time.monotonic() + asked.seconds if asked.seconds else float("inf")
 
     def quickest(self) -> Outcome:
-        """The quickest by the estimated step of what the search finds and of its relatives. Raises MspcError where
+        """Return the quickest, by the estimated step, of the search's plan and its relatives. Raise MspcError if
         none is within the limit of memory."""
         best, refusal = None, None
         try:
@@ -85,14 +86,14 @@ class SearchedNetwork:
         return best
 
     def _figures_of(self, compiled: Compiled) -> PlanResult:
-        """The figures of what was found, of which some are known where it was found within a limit."""
+        """Return the costs of the found plan, of which some are already known if it was found within a limit."""
         taken = self._taken
         if taken is None or self._busiest is None or self._busiest[0] is not compiled:
             return figures(SEARCH, compiled, self.network.captured, self.asked, self.asked.memory)
         return figures_of(SEARCH, compiled, self._busiest[1], taken.graph, taken.bytes, self.asked)
 
     def _better(self, best: Outcome | None, name: str, make: Callable[[], Compiled | None]) -> Outcome | None:
-        """The best so far, or a relative of it where that is quicker."""
+        """Return the best so far, or a relative of it if that is quicker."""
         try:
             other = make()
             if other is None:
@@ -110,8 +111,8 @@ class SearchedNetwork:
         return replace(found, configured=is_configured(self.plain))
 
     def _relatives(self) -> Iterator[tuple[str, Callable[[], Compiled | None]]]:
-        """(what it is, how it is made) of every one; but for the last, they are the same whatever limit of memory is
-        given. Where a plan was made before there is none."""
+        """Yield (name, function that makes it) of every relative; except for the last, they do not depend on the
+        limit of memory. A function returns None if the plan was made before."""
         if len(self.network.call.traced.graph.nodes) > RELATED or len(self.plain.graph.nodes) > RELATED:
             return
         if self.asked.memory:
@@ -126,12 +127,12 @@ class SearchedNetwork:
 
     @cached_property
     def plain(self) -> Compiled:
-        """What the search finds without a limit of memory. Raises MspcError."""
+        """The search's plan without a limit of memory. Raise MspcError if it does not compile."""
         return self.network.compiled(self.way)
 
     @cached_property
     def problem(self) -> SearchProblem:
-        """The network as the search sees it within limits. Raises MspcError."""
+        """The network for a search within limits. Raise MspcError if it cannot be sharded."""
 
         def compiled(config: Config, decide: Decide) -> Compiled:
             return self.network.compiled(self.way, config, decide=decide)
@@ -143,7 +144,7 @@ class SearchedNetwork:
         return self.problem.solver(TABLE, proves=False)
 
     def _by_bytes(self) -> Compiled:
-        """What the search finds where nothing but bytes counts, with small tables: nothing is stated of it."""
+        """Return the search's plan if only bytes count, with small tables: nothing is proven of it."""
         own = self.network.config.search_terms
         terms = Terms(mesh=own.mesh, milliseconds=own.milliseconds)
         way = replace(self.way, settings={**self.way.settings, "search_mode": "recursive_programming"})
@@ -154,7 +155,7 @@ class SearchedNetwork:
         return [int(peak * share) for share in SHARES]
 
     def _near(self, limit: int) -> Compiled | None:
-        """The plan within a limit of what the search foresees of memory; None of one that was made before."""
+        """Return the plan within a limit of the memory predicted by the search; None if it was made before."""
         return self._made_of(self._solver.solve(limit).values)
 
     @cached_property
@@ -184,19 +185,19 @@ class SearchedNetwork:
         return PlanCost(taken.bytes, taken.step, len(taken.graph.nodes))
 
     def _fastest_of_front(self) -> Compiled | None:
-        """The fastest compiled plan; with a limit of memory `_within` has taken it."""
+        """Return the fastest compiled plan; None if there is a limit of memory, because `_within` has taken it."""
         values = None if self.asked.memory or self.front is None else self.front.fastest()
         return None if values is None else self.problem.compiled(values)
 
     def _made_of(self, values: tuple[int, ...]) -> Compiled | None:
-        """The program of an assignment; None of one that was made before."""
+        """Return the program of an assignment; None if it was made before."""
         if values in self._made:
             return None
         self._made.add(values)
         return self.problem.compiled(values)
 
     def _within(self) -> Compiled:
-        """The search's plan within the limit of memory. Raises MspcError where none was found."""
+        """Return the search's plan within the limit of memory. Raise MspcError if none was found."""
 
         def taken(program: Compiled, rank: int) -> PlanMemory:
             return plan_memory_of(program, rank, self.network.captured, self.asked)

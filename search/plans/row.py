@@ -1,4 +1,4 @@
-"""Describes one row of a search's table: what a plan costs, and remarks on it."""
+"""One row of a search's table: the costs of a plan, and remarks on it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SEARCH, DATA_PARALLEL = "search", "data parallel"
 
 @dataclass(frozen=True)
 class Remarks:
-    """What a row does not say. keeps_strategies: whether the script gives strategies and the plan has them. same_as:
-    the usual plan that this one is, "" where it differs; reason: why, "" where nothing is known of that. made_to_fit:
-    what was done to a usual plan for the memory, "" for nothing; otherwise: bytes that it takes without that. alike:
-    layers that are one graph, and are sharded alike therefore. degrees: by how many ranks the plan shares what.
-    on_host: bytes of the host's memory, beside those of the device's. offload: cells of which what gradients read is
-    there by the plan; offload_states: states of optimizers are. missing_rates: what the plan's times take rates of
-    another element type for."""
+    """Remarks on a row. keeps_strategies: the script gives strategies and the plan has them. same_as: the usual plan
+    that this one equals, "" if there is none. reason: why it equals that plan, "" if unknown. made_to_fit: measures
+    that lower the memory of a usual plan, "" for none. otherwise: its bytes without these. alike: number of layers
+    that are one graph, and are therefore sharded equally. degrees: of the plan's parallelism. on_host: bytes of the
+    host's memory, besides those of the device's. offload: cells of which the plan moves values that gradients read
+    to the host. offload_states: optimizer states are on the host. missing_rates: rates that the plan's times take
+    from another element type."""
 
     keeps_strategies: bool = False
     same_as: str = ""
@@ -39,20 +39,20 @@ class Remarks:
     missing_rates: tuple[MissingRate, ...] = ()
 
     def on_host_as(self, other: Remarks) -> Remarks:
-        """The same of a plan that has on the host what another one has."""
+        """Return the remarks with the host memory of another plan."""
         kept = {"on_host": other.on_host, "offload": other.offload, "offload_states": other.offload_states}
         return replace(self, **kept)
 
 
 @dataclass(frozen=True)
 class PlanResult:
-    """What a way comes to on the rank that sends the most, `rank`. mesh: that the search was to take. step, compute,
-    exposed: seconds of a step, of what it computes and of the communication that nothing hides, estimated. nbytes: sent
-    in a step by that rank; mean_nbytes: by all in the mean. least: seconds that no plan's step takes less than. gap:
-    the share of a step that another plan could save at most by that, None where it says nothing. search_gap: the same
-    of what the search adds up, every operator and collective by itself, among plans of the kind that it looks for;
-    None where nothing is proved. memory: bytes at the peak. collectives: how many. taken_from: where the search took
-    its plan from, "" for its own. remarks: other facts of it."""
+    """Costs of a plan on `rank`, the rank that sends the most. mesh: the one required of the search. step, compute,
+    exposed: estimated seconds of a step, of its computation and of the communication that nothing hides. nbytes:
+    sent in a step by that rank. mean_nbytes: sent on average over all ranks. least: lower bound of any plan's step,
+    in seconds. gap: the largest share of a step that another plan could save by that bound, None if it says nothing.
+    search_gap: the same for the cost in the search, which adds up every operator and collective by itself, among
+    plans of the kind that it searches; None if nothing is proven. memory: bytes at the peak. collectives: their
+    number. taken_from: the origin of the search's plan, "" for its own. remarks: other facts."""
 
     name: str
     ranks: int
@@ -77,18 +77,18 @@ class PlanResult:
 
     @property
     def columns(self) -> tuple[float, ...]:
-        """The figures of its row in the table."""
+        """Figures of its row in the table."""
         return self.step, self.compute, self.exposed, self.nbytes, self.collectives, self.memory
 
     @property
     def content(self) -> dict[str, Any]:
-        """As `--json` has it."""
+        """Content for `--json`."""
         found = asdict(self)
         return found | found.pop("remarks")
 
 
 class NamedRow(Protocol):
-    """A row of another table: with a name, a number of ranks, and the mesh that its layouts were searched for."""
+    """Row of another table: with a name, a number of ranks, and the mesh for which its layouts were searched."""
 
     @property
     def name(self) -> str: ...
@@ -102,14 +102,14 @@ class NamedRow(Protocol):
 
 @dataclass(frozen=True)
 class UsualPlans:
-    """Usual plans that a search may take: they follow what the script says, where that counts. files: what the file of
-    each says, by its name."""
+    """Usual plans that a search may take; those without the script's strategies are included only if these do not
+    count. files: plan files by name."""
 
     plans: Sequence[PlanResult]
     files: Mapping[str, PlanFile]
 
     def on(self, mesh: str) -> list[PlanResult]:
-        """Those that shard everything over the axes of a mesh; "" means any."""
+        """Return those that shard everything over the axes of a mesh; "" means any."""
         axes = tuple(map(int, mesh.split("x"))) if mesh else ()
         return [plan for plan in self.plans if not axes or _lies_on(self.files[plan.name], axes)]
 
@@ -121,8 +121,8 @@ def _lies_on(file: PlanFile, axes: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Plans:
-    """Plans for one number of ranks, the fastest first, and why ways are not among them. files: of every plan by its
-    name, what its file says. usual: what another search for as many ranks may take."""
+    """Plans for one number of ranks, the fastest first, and the reasons for missing ways. files: plan files by name.
+    usual: plans that another search for as many ranks may take."""
 
     plans: list[PlanResult]
     refused: list[str]
@@ -130,14 +130,14 @@ class Plans:
     usual: UsualPlans
 
     def file_of(self, name: str) -> PlanFile:
-        """What the file of a plan says."""
+        """Return the plan file of a plan."""
         return self.files[name]
 
 
 def take_faster(plans: list[PlanResult], files: dict[str, PlanFile], usual: UsualPlans, mesh: str) -> None:
-    """Give the search for a mesh the fastest of the usual plans there, where that is faster than its own, or it has
-    none: it reckons with every operator and collective by itself, and with gradients that go the way of their values
-    back."""
+    """Give the search for a mesh the fastest of the usual plans on that mesh if it is faster than the search's own,
+    or there is no own plan. The search can miss it: it counts every operator and collective by itself, and assumes
+    that gradients go back the way of their values."""
     own = next((i for i, plan in enumerate(plans) if plan.name == SEARCH), None)
     fastest = min(usual.on(mesh), key=lambda plan: plan.step, default=None)
     if fastest is None or (own is not None and fastest.step >= plans[own].step):
@@ -149,7 +149,7 @@ def take_faster(plans: list[PlanResult], files: dict[str, PlanFile], usual: Usua
 
 
 def tell_same(plans: list[PlanResult], files: Mapping[str, PlanFile]) -> None:
-    """Note of usual plans that change nothing against data parallel that they do not."""
+    """Note which usual plans are equal to data parallel, and remove the reason from the remarks of all others."""
     base = next((plan for plan in plans if plan.name == DATA_PARALLEL), None)
     for i, plan in enumerate(plans):
         usual = plan.name not in (SEARCH, DATA_PARALLEL) and not plan.remarks.made_to_fit
@@ -159,7 +159,7 @@ def tell_same(plans: list[PlanResult], files: Mapping[str, PlanFile]) -> None:
 
 
 def file_name(plan: PlanResult | NamedRow) -> str:
-    """What a plan's file is called in a folder of several."""
+    """Return the name of a plan's file in a folder of several."""
     is_searched = plan.name == SEARCH if isinstance(plan, PlanResult) else True
     mesh = f" {plan.mesh}" if plan.mesh and is_searched else ""
     words = re.findall(r"[a-z0-9]+", f"{plan.ranks} {plan.name}{mesh}".lower())

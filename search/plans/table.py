@@ -1,4 +1,4 @@
-"""Compares plans of one launch: what the search finds, and the usual ways to shard a network."""
+"""Comparison of plans of one launch: the search's plan, and the usual ways to shard a network."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from mspc.search.plans.related_plans import SearchedNetwork
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH, PlanResult, Plans, UsualPlans, take_faster, tell_same
 
 MOST = 3
-"""Calls that run at once at most: each holds a complete compile."""
+"""Most calls that run at once: each holds a complete compile."""
 
 
 class ForkedCalls:
-    """Calls without arguments. All processes are forked at once, so that each has what this one had then, whatever this
-    one changes afterwards; a semaphore lets them begin. Their results come back through pipes. Used in a `with`, which
-    ends them."""
+    """Calls without arguments in forked processes. All processes are forked at once, so that each has the state of
+    this process at that time; a semaphore lets them begin. Their results come back through pipes. Used in a `with`,
+    which ends the processes."""
 
     def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
         context = multiprocessing.get_context("fork")
@@ -67,15 +67,15 @@ class ForkedCalls:
 
     @property
     def count(self) -> int:
-        """How many calls there are."""
+        """Number of calls."""
         return len(self._processes)
 
     def one_more(self) -> None:
-        """Let one more run at once: this process has nothing else to do."""
+        """Let one more call run at once, because this process is idle."""
         self._begin.release()
 
     def result(self, index: int) -> Any:
-        """What a call gave; None where it raised, or its process was ended. It waits for it."""
+        """Wait for a call and return its result; None if it raised, or its process was ended."""
         try:
             return self._ends[index].recv()
         except EOFError:
@@ -83,11 +83,11 @@ class ForkedCalls:
 
     def _run(self, call: Callable[[], Any], end: Connection) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that forked this one ends it
-        gc.freeze()  # what was made before stays until the end
-        with suppress(Exception):  # who asks for the result makes the call itself, and sees why
+        gc.freeze()  # objects made before stay until the end
+        with suppress(Exception):  # the reader of the result makes the call itself, and sees the error
             with self._begin:
                 found = call()
-            end.send(found)  # others go on meanwhile: it may be more than a pipe holds, and read later than theirs
+            end.send(found)  # others continue: the result may not fit into the pipe and be read late
 
     def __enter__(self) -> Self:
         return self
@@ -102,12 +102,12 @@ class ForkedCalls:
 
 
 def can_fork() -> bool:
-    """Whether there are forks here, and a core beside this process's own."""
+    """Return whether processes can be forked here, and there is a core besides this process's own."""
     return "fork" in multiprocessing.get_all_start_methods() and len(os.sched_getaffinity(0)) > 1
 
 
 def calls_beside(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What calls without arguments give, in their order, made beside one another where that can be."""
+    """Return the results of calls without arguments, in their order; the calls run in parallel if that is possible."""
     if len(calls) < 2 or not can_fork():
         return [call() for call in calls]
     with ForkedCalls(calls) as forked:
@@ -116,27 +116,28 @@ def calls_beside(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [call() if result is None else result for call, result in zip(calls, results, strict=True)]
 
 
-# Usual plans are first tried with equal layers as one graph, so that a try costs as much as one layer. Of plans that
-# differ in the ranks of a matmul the table shows the best alone; a plan far from any good one is not compiled layer by
+# Usual plans are first tried with equal layers as one graph, so that a try costs as much as one layer. The table shows
+# only the best of the plans that differ in the ranks of a matmul. A plan far from any good one is not compiled layer by
 # layer.
 
 
 SLOWER = "data parallel is quicker where equal layers are one graph"
 FAR = 5
-"""How many times what no plan takes less than a step takes that is far from any good one."""
+"""A plan is far from any good one if its step exceeds the lower bound of all plans by this factor."""
 
 
 SURELY = 1.5
-"""How many times more a step, or memory, is with equal layers as one graph where it is too much layer by layer, too."""
+"""A step, or memory, that exceeds its limit by this factor with equal layers as one graph also exceeds it layer by
+layer."""
 
 
 @dataclass(frozen=True)
 class FoldedTries:
-    """What was found with layers as one graph. slow: the names of those ways of pairs of products that are slower than
-    another one of them, or than the batch alone being shared, each with what is said of it, "" for nothing. far: of
-    the batch alone being shared, where that is far from any good plan. over: the names of ways that are so and take too
-    much memory, with what is said of them. pairs: within a limit of memory the other ways of pairs of products, the
-    quickest first, of which those behind one that fits are left out."""
+    """Results with layers as one graph. slow: the names of the ways with pairs of matmuls that are slower than
+    another of them, or than data parallel, each with its message, "" for none. far: the outcome of data parallel, if
+    that is far from any good plan. over: the names of ways that are far from any good plan and take too much memory,
+    with their messages. pairs: within a limit of memory, the other ways with pairs of matmuls, the quickest first;
+    those after one that fits are left out."""
 
     slow: Mapping[str, str] = field(default_factory=dict[str, str])
     far: Outcome | None = None
@@ -145,19 +146,19 @@ class FoldedTries:
 
 
 def folded_network(captured: CapturedCall, asked: PlanRequest, ways: Sequence[Alternative]) -> PlannedNetwork | None:
-    """The network with equal layers as one graph, to try ways with; None where no layers are equal, or there is nothing
-    to choose."""
+    """Return the network with equal layers as one graph, to try ways with; None if no layers are equal, or there is
+    nothing to choose."""
     if sum(way.tensor > 0 for way in ways) < 2:
         return None
     try:
-        config = replace(asked.config(captured), device="CPU")  # elsewhere no layers are one graph
+        config = replace(asked.config(captured), device="CPU")  # on other devices no layers are one graph
         return PlannedNetwork.read_folded(captured, config, asked.free)
     except MspcError:
         return None
 
 
 def folded_tries(network: PlannedNetwork, asked: PlanRequest, ways: Sequence[Alternative]) -> FoldedTries:
-    """Try pairs of products, and the batch alone being shared."""
+    """Try pairs of matmuls, and data parallel."""
     found: dict[str, Outcome] = {}
     for way in ways:
         if not way.tensor and way.name != DATA_PARALLEL:
@@ -165,7 +166,7 @@ def folded_tries(network: PlannedNetwork, asked: PlanRequest, ways: Sequence[Alt
         try:
             compiled = network.compiled(way)
             plan = figures(way.name, compiled, network.captured, asked)
-        except MspcError:  # the table tells why
+        except MspcError:  # the table reports the reason
             continue
         plan = replace(plan, remarks=remarked(plan.remarks, compiled, asked, way))
         found[way.name] = Outcome.of(plan, compiled, network.captured, asked)
@@ -185,8 +186,8 @@ def folded_tries(network: PlannedNetwork, asked: PlanRequest, ways: Sequence[Alt
 
 
 def _over(plan: PlanResult, memory: int) -> str:
-    """What is said of a plan of equal layers as one graph that is so far from any good one, and takes so much more
-    memory than there is, that it would be both layer by layer, too; "" of others."""
+    """Return the message for a plan that is too slow and too large with equal layers as one graph, by a margin that
+    makes it both layer by layer, too; "" for others."""
     if not (plan.step > SURELY * FAR * plan.least > 0 and plan.memory > SURELY * memory):
         return ""
     return (
@@ -196,14 +197,14 @@ def _over(plan: PlanResult, memory: int) -> str:
 
 
 SLICES = {"parallel_optimizer": True, "parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": -1}
-"""The settings that share every update among all that would do the same."""
+"""Settings that shard every update over all ranks that would compute the same one."""
 SMALLER, AGAIN = "smaller slices of parameters and states", "computing cells again"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A usual plan that takes less memory. words: what is done. settings: of `Config`, otherwise than in the plan.
-    again: whether cells are computed again for gradients."""
+    """Usual plan that takes less memory. words: description of the change. settings: of `Config`, other than in the
+    plan. again: cells are recomputed for gradients."""
 
     words: str
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -211,8 +212,8 @@ class Variant:
 
 
 def variants_of(graph: Graph) -> tuple[list[Variant], list[Variant]]:
-    """The variants of a compiled plan: of which the quickest is taken, and what is tried where none of those fits. None
-    where nothing is trained."""
+    """Return two lists of variants of a compiled plan: the quickest of the first is taken, and the second is tried
+    if none of the first fits. They are empty if nothing is trained."""
     phases = {node.phase for node in graph.nodes}
     slices = [Variant(SMALLER, SLICES)] if "update" in phases else []
     again = [Variant(AGAIN, again=True)] if "backward" in phases else []
@@ -220,13 +221,13 @@ def variants_of(graph: Graph) -> tuple[list[Variant], list[Variant]]:
 
 
 LARGE_GRAPH = 1000
-"""Operators of a network from which on a plan that is far from any good one is not made to fit."""
+"""A plan far from any good one is not made to fit if its network has more operators."""
 
 
 @dataclass(frozen=True)
 class _Program:
-    """A program of a way. words: what is done so that it takes less, "" for nothing. graph: of the slowest rank;
-    memory: bytes that it takes."""
+    """Program of a way. words: description of the measures to lower memory, "" for none. graph: of the slowest rank.
+    memory: its bytes."""
 
     way: Alternative
     words: str
@@ -237,12 +238,12 @@ class _Program:
 
     @cached_property
     def plan(self) -> MemoryPlan:
-        """What takes the memory."""
+        """The memory plan of the slowest rank."""
         return plan_memory(self.graph)
 
 
 class FittedWay:
-    """A usual way to shard a network, within the memory that there is."""
+    """A usual way to shard a network, within the available memory."""
 
     def __init__(self, network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> None:
         self.network, self.asked, self.way = network, asked, way
@@ -252,8 +253,8 @@ class FittedWay:
         self.is_far = False
 
     def quickest(self) -> tuple[Compiled, PlanResult]:
-        """The way's program and its plan; where it takes too much memory the quickest variant that fits, but for the
-        script as it is given. Raises MspcError where none does."""
+        """Return the way's program and its plan. If it takes too much memory, return the quickest variant that fits,
+        except for the unchanged script. Raise MspcError if none fits."""
         own = self._program(self.way)
         if own.memory <= self.limit:
             return own.compiled, self._figures(own)
@@ -275,8 +276,8 @@ class FittedWay:
         raise MspcError(f"it needs {own.memory} bytes of memory on a rank, and there are {self.limit}{also}")
 
     def _variants(self, own: _Program) -> Iterator[_Program]:
-        """The programs of variants that may fit: of smaller slices and of cells again, and of both where none of these
-        fits."""
+        """Yield the programs of variants that may fit: with smaller slices, with recomputed cells, and with both if
+        none of these fits."""
         fits, last = False, own
         if self._is_far(own):
             self.is_far = True
@@ -299,7 +300,8 @@ class FittedWay:
     def _on_host(
         self, own: _Program, over: list[_Program], best: tuple[Compiled, PlanResult] | None
     ) -> tuple[Compiled, PlanResult] | None:
-        """The best with what lives on the host, of programs that take too much."""
+        """Return the best plan including those with values or states on the host, made from programs that take too
+        much."""
         taken = [(self._taken(program), program) for program in over]
         for memory, program in sorted(taken, key=lambda each: each[0].step):
             offloading = Offloading(self._make(program.way), self._measured, int(self.limit), self.asked.machine)
@@ -342,7 +344,7 @@ class FittedWay:
         return replace(plan, remarks=replace(plan.remarks, made_to_fit=words, otherwise=own.memory))
 
     def _is_far(self, own: _Program) -> bool:
-        """Whether a large network's plan is far from any good one, whatever it would do to hold less."""
+        """Return whether a large network's plan is far from any good one, whatever is done to lower its memory."""
         if len(own.graph.nodes) <= LARGE_GRAPH:
             return False
         plan = self._figures(own)
@@ -356,9 +358,9 @@ def _quicker(
 
 
 def _least(program: _Program, variant: Variant) -> int:
-    """Bytes that a variant of a program takes at least. Slices spare of what is stored and of gradients at most all,
-    but for weights that gradients read: these are gathered once, and stay until then. What is computed again spares
-    nothing of what is stored."""
+    """Return a lower bound of the bytes of a variant of a program. Slices save at most all stored bytes and
+    gradients, except for weights that gradients read: these are gathered once, and stay until then. Recomputation
+    saves no stored bytes."""
     plan = program.plan
     if variant.settings != SLICES:
         return plan.weights + plan.states + plan.inputs + plan.constants
@@ -372,7 +374,7 @@ def _least(program: _Program, variant: Variant) -> int:
 
 @dataclass(frozen=True)
 class _Refused:
-    """A search without a plan. configured: whether the script gives strategies."""
+    """Search without a plan. configured: whether the script gives strategies."""
 
     error: MspcError
     configured: bool
@@ -386,11 +388,11 @@ def plans_for(
     """Compile a launch in every way.
 
     Args:
-        captured: what is sharded. on_way: told the name of every way before it is tried. ways: all where it is None;
-        the search is the first. usual: plans of those that are left out, made before.
+        captured: the launch to shard. on_way: called with the name of every way before it is tried. ways: all if None;
+        the search is the first. usual: plans of ways that are left out, made before.
 
     Raises:
-        MspcError: the search's plan does not compile, or no plan fits the memory.
+        MspcError: if the search's plan does not compile, or no plan fits the memory.
     """
     plans: list[PlanResult] = []
     refused: list[str] = []
@@ -422,8 +424,9 @@ def plans_for(
 def _outcomes(
     captured: CapturedCall, asked: PlanRequest, ways: Sequence[Alternative], on_way: Callable[[str], None]
 ) -> Iterator[tuple[Alternative, Outcome | str | _Refused]]:
-    """What every way comes to, or why it does not, in order. The search runs here, and meanwhile the others of a large
-    network in forks. Where it finds nothing within a limit of memory, others may. Raises its other MspcErrors."""
+    """Yield the outcome of every way, or the reason for its absence, in order. The search runs in this process; in a
+    large network, the others run in forks meanwhile. If the search finds nothing within a limit of memory, others
+    may. Raise its other MspcErrors."""
     on_way(ways[0].name)
     network = PlannedNetwork.read(captured, asked.config(captured), asked.free, bool(asked.memory))
     nodes = network.call.traced.graph.nodes
@@ -447,8 +450,8 @@ def _outcomes(
 
 @dataclass(frozen=True)
 class _Task:
-    """Ways that are tried in one process. folded: the network with equal layers as one graph, by which ways are
-    left out; None where none are."""
+    """Ways that are tried in one process. folded: the network with equal layers as one graph, by which ways are left
+    out; None to leave out none."""
 
     ways: Sequence[Alternative]
     folded: PlannedNetwork | None = None
@@ -465,7 +468,7 @@ def _tasks(
 
 
 def _outcomes_of(network: PlannedNetwork, asked: PlanRequest, task: _Task) -> dict[str, Outcome | str]:
-    """What the ways of a task come to by their names; nothing of those that are left out without a word."""
+    """Return the outcomes of a task's ways by name; ways that are left out without a message are missing."""
     tries = FoldedTries() if task.folded is None else folded_tries(task.folded, asked, task.ways)
     found: dict[str, Outcome | str] = {}
     order = {name: place for place, name in enumerate(tries.pairs)}
@@ -488,7 +491,7 @@ def _fits_as_it_is(outcome: Outcome | str | None) -> bool:
 
 
 def _outcome(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> Outcome | str:
-    """What a usual way comes to, or why it does not."""
+    """Return the outcome of a usual way, or the message why there is none."""
     try:
         compiled, plan = FittedWay(network, asked, way).quickest()
     except MspcError as error:
@@ -498,7 +501,7 @@ def _outcome(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> O
 
 
 def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> PlanResult:
-    """What a launch costs that is sharded as a plan says. Raises MspcError."""
+    """Return the costs of a launch that is sharded by a plan file. Raise MspcError if it does not compile."""
     captured = replace(captured, context=sharded_by_file(captured.context, file))
     own = config_of(captured, asked.ranks)
     own = replace(own, device=asked.device or own.device)
@@ -506,7 +509,7 @@ def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> Plan
     found = figures(file.stem, compiled, captured, asked)
     if own.pipeline_stages == 1:
         return found
-    from mspc.search.stages.costing import graphs_of_stages, step_seconds  # late: few networks have stages
+    from mspc.search.stages.costing import graphs_of_stages, step_seconds  # imported late: few networks have stages
 
     missing = missing_rates(graphs_of_stages(compiled), asked.machine)
     remarks = replace(found.remarks, missing_rates=missing)

@@ -1,9 +1,9 @@
-"""Finds the cheapest assignment of variables under a sum of cost tables, by eliminating one variable after the other,
-and adds the tables up for complete assignments.
+"""Search for the cheapest assignment of variables under a sum of cost tables, by eliminating one variable after the
+other, and sums of the tables for complete assignments.
 
-Exact where the tables that arise stay small. Where one would be too large its terms are minimised apart from each
-other ("mini-buckets", Dechter and Rish 2003): what comes out is then a lower bound, and the assignment, read back with
-the true costs and improved one variable at a time, an upper bound.
+The result is exact if the intermediate tables stay small. If one would be too large, its terms are minimised separately
+("mini-buckets", Dechter and Rish 2003). The result is then a lower bound, and the assignment, read back with the true
+costs and improved one variable at a time, gives an upper bound.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 
 Table = Any
-"""An array of costs, one dimension a variable."""
+"""An array of costs, one dimension per variable."""
 LARGEST = 1 << 23
-"""Elements of a table that is made, unless told otherwise."""
+"""Most elements of a table, unless set otherwise."""
 ROUNDING = 1e-9
-"""By which share of it sums of one cost in other orders may differ."""
+"""Relative difference of sums of one cost in different orders."""
 REMEMBERED = 1 << 22
-"""Elements of the tables that are remembered from one elimination of a problem to the next, at most."""
+"""Most elements of the tables that are cached from one elimination of a problem to the next."""
 ROUNDS = 20
-"""How often single variables are revisited where the elimination was not exact."""
+"""How often single variables are revisited if the elimination was not exact."""
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """Costs of the choices of some variables together. variables: ascending; table: their dimensions in this order.
-    Factors that have one table between them are alike, and what follows from them is computed once."""
+    """Costs of the choices of some variables together. variables: ascending. table: its dimensions are in this
+    order. For factors that share one table, dependent tables are computed once."""
 
     variables: tuple[int, ...]
     table: Table
@@ -41,7 +41,8 @@ class Factor:
 
 @dataclass(frozen=True)
 class Assignment:
-    """values: the choice of every variable. cost: what they cost together. bound: no assignment costs less."""
+    """Choices with their cost. values: the choice of every variable. cost: of all together. bound: no assignment
+    costs less."""
 
     values: tuple[int, ...]
     cost: float
@@ -49,7 +50,7 @@ class Assignment:
 
     @property
     def proven(self) -> float:
-        """The bound without what is rounding alone: the cost itself where both are the same number."""
+        """The bound without rounding errors: the cost itself if both are equal up to rounding."""
         return self.cost if self.cost - self.bound <= ROUNDING * abs(self.cost) else self.bound
 
 
@@ -58,15 +59,15 @@ class OutOfTime(Exception):
 
 
 class Bucket:
-    """What was joined when a variable was eliminated, to be read back: the factors, of which each had the variable.
-    messages: what took their place."""
+    """Factors that were joined when a variable was eliminated, each of which had the variable, to be read back.
+    messages: the factors that replaced them."""
 
     def __init__(self, variable: int, factors: Sequence[Factor]) -> None:
         self.variable, self.factors = variable, tuple(factors)
         self.messages: tuple[Factor, ...] = ()
 
     def best(self, values: list[int]) -> int:
-        """The cheapest choice of the variable where all others that its factors name are decided."""
+        """Return the cheapest choice of the variable, given those of all other variables of its factors."""
         total: Table = 0.0
         for factor in self.factors:
             place = tuple(slice(None) if v == self.variable else values[v] for v in factor.variables)
@@ -74,20 +75,19 @@ class Bucket:
         return int(np.argmin(total))
 
     def best_of_each(self, values: Table) -> Table:
-        """The same of several assignments at once, the columns of `values`."""
+        """Return the same for several assignments at once, the columns of `values`."""
         total: Table = 0.0
         for factor in self.factors:
             place = tuple([slice(None) if v == self.variable else values[v] for v in factor.variables])
-            costs = factor.table[place]  # NumPy puts the choices last, unless nothing stands before them
+            costs = factor.table[place]  # NumPy puts the choices last, unless they are the first index
             total = total + (costs.T if factor.variables[0] == self.variable else costs)
         return np.argmin(total, axis=-1)
 
 
 class Elimination:
-    """One problem: sizes[v] choices of every variable v, and the factors whose sum is to be the least. largest: the
-    elements that a table may have. deadline: by `time.monotonic`, when `OutOfTime` is raised. order: in which variables
-    are left out; the smallest table first where it is empty. What several questions about it have in common is
-    computed once."""
+    """One problem: sizes[v] choices of every variable v, and factors with a sum to be minimised. largest: most
+    elements of a table. deadline: by `time.monotonic`, after which `OutOfTime` is raised. order: of the eliminated
+    variables; the smallest table first if it is empty. Results shared by several queries are computed once."""
 
     def __init__(
         self, sizes: Sequence[int], factors: Sequence[Factor], largest: int = LARGEST, deadline: float = math.inf,
@@ -107,7 +107,7 @@ class Elimination:
         self._open: dict[int, list[Factor]] = {}
 
     def solve(self) -> Assignment:
-        """The cheapest assignment, and the bound that was proved. Raises OutOfTime."""
+        """Return the cheapest assignment, with the proven bound. Raise OutOfTime after the deadline."""
         values = [0] * len(self.sizes)
         self.buckets = self._eliminate()
         self._read_back(self.buckets, values)
@@ -116,7 +116,7 @@ class Elimination:
         return Assignment(tuple(values), self.cost(values), self.constant)
 
     def given_each(self, variable: int) -> list[Assignment]:
-        """For every choice of one variable the cheapest assignment with it, and what is proved of those."""
+        """For every choice of one variable, return the cheapest assignment with it, and its bound."""
         buckets = self._eliminate(variable)
         bounds = self.constant + sum((f.table for f in self.of[variable].values()), np.zeros(self.sizes[variable]))
         each = np.zeros((len(self.sizes), len(bounds)), int)
@@ -136,7 +136,7 @@ class Elimination:
             values[bucket.variable] = bucket.best(values)
 
     def _eliminate(self, variable: int = -1) -> list[Bucket]:
-        """Leave out one variable after the other, all but `variable`."""
+        """Eliminate one variable after the other, all except `variable`."""
         self.of = [{} for _ in self.sizes]
         self.constant, self.exact, number = 0.0, True, 0
         if sum(table.size for table in self._messages.values()) > REMEMBERED:
@@ -188,14 +188,14 @@ class Elimination:
         return buckets
 
     def _decidable(self, variable: int) -> list[Factor]:
-        """The factors given, without variables of one choice: a table has no more dimensions than NumPy knows."""
+        """Return the given factors without variables of one choice, because NumPy limits the dimensions of a table."""
         kept = variable if variable >= 0 and self.sizes[variable] == 1 else -1
         if kept not in self._open:
             self._open[kept] = [self._reduced(factor, kept) for factor in self.given]
         return self._open[kept]
 
     def _reduced(self, factor: Factor, kept: int) -> Factor:
-        """A factor without its variables of one choice, but for one that is kept."""
+        """Return a factor without its variables of one choice, except for `kept`."""
         open_ones = tuple(self.sizes[v] > 1 or v == kept for v in factor.variables)
         if all(open_ones):
             return factor
@@ -206,37 +206,37 @@ class Elimination:
         return Factor(variables, self._reshaped[key])
 
     def cost(self, values: Sequence[int]) -> float:
-        """What an assignment costs by the factors given."""
+        """Return the cost of an assignment by the given factors."""
         return sum(float(f.table[tuple(values[v] for v in f.variables)]) for f in self.given)
 
     def _cost_of_each(self, values: Table) -> Table:
-        """The same of several assignments, the columns of `values`."""
+        """Return the costs of several assignments, the columns of `values`."""
         costs = np.zeros(values.shape[1])
         for factor in self.given:
             costs += factor.table[tuple(values[v] for v in factor.variables)]
         return costs
 
     def _size(self, v: int) -> int:
-        """Elements of the table that arises where a variable is eliminated."""
+        """Return the number of elements of the table that arises if a variable is eliminated."""
         size = 1
         for w in {w for factor in self.of[v].values() for w in factor.variables}:
             size *= self.sizes[w]
         return size
 
     def _replacement(self, v: int, held: Sequence[Factor]) -> list[Factor]:
-        """What takes the place of a variable's factors; remembered by these very factors. One elimination has most of
-        them in common with the next, in which another variable is left over."""
+        """Return the factors that replace those of a variable; cached by the identity of these factors. One
+        elimination shares most of them with the next, in which another variable remains."""
         key = (v, *map(id, held))
         if key not in self._replaced:
             found, is_exact = self._without(v, held)
-            self._replaced[key] = found, is_exact, list(held)  # whose ids are the key
+            self._replaced[key] = found, is_exact, list(held)  # their ids are the key
         found, is_exact, _ = self._replaced[key]
         self.exact = self.exact and is_exact
         return found
 
     def _without(self, v: int, held: Sequence[Factor]) -> tuple[list[Factor], bool]:
-        """The factors that take the place of those of a variable: one, or several where one would be too large. Whether
-        it is one."""
+        """Return (the factors that replace those of a variable, whether it is a single one): several if one would be
+        too large."""
         groups: list[list[Factor]] = []
         scopes: list[set[int]] = []
         for factor in sorted(held, key=lambda f: -f.table.size):
@@ -253,7 +253,8 @@ class Elimination:
         return found or [Factor((), np.zeros(()))], len(groups) <= 1
 
     def _message(self, v: int, group: Sequence[Factor], scope: Sequence[int]) -> Table:
-        """The least of a sum of factors over a variable; remembered by the tables and how they meet."""
+        """Return the minimum of a sum of factors over a variable; cached by the tables and the dimensions that they
+        share."""
         place = {w: i for i, w in enumerate(scope)}
         parts = sorted((id(f.table), tuple(place[w] for w in f.variables)) for f in group)
         key = (place[v], tuple(self.sizes[w] for w in scope), *parts)
@@ -273,8 +274,8 @@ class Elimination:
         return found
 
     def _joined(self, group: Sequence[Factor]) -> list[tuple[tuple[int, ...], Table]]:
-        """(variables, table): the sum of some factors in as few and small tables as may be: what has some variables of
-        another is added to that first."""
+        """Return (variables, table) pairs: the sum of some factors in as few and small tables as possible. A factor
+        is first added to another one that has all its variables."""
         joined: list[tuple[tuple[int, ...], Table]] = []
         for factor in sorted(group, key=lambda f: f.table.size):
             table = factor.table
@@ -286,7 +287,7 @@ class Elimination:
         return joined
 
     def _improve(self, values: list[int], variable: int = -1) -> None:
-        """Revisit single variables, all but `variable`, while that makes the assignment cheaper."""
+        """Revisit single variables, all except `variable`, while that makes the assignment cheaper."""
         of: list[list[Factor]] = [[] for _ in self.sizes]
         for factor in self.given:
             for v in factor.variables:
@@ -313,7 +314,7 @@ class Elimination:
 
 
 class Sums:
-    """The factors of one sum. groups: every table with the variables of all factors that have it, a row each."""
+    """Factors of one sum. groups: every table with the variables of all factors that share it, one row each."""
 
     def __init__(self, factors: Sequence[Factor]) -> None:
         self.groups: list[tuple[Table, Any]] = []
@@ -327,12 +328,12 @@ class Sums:
         self.groups = [(table, np.array(variables)) for table, variables in tables.values()]
 
     def total(self, values: Sequence[int]) -> float:
-        """What an assignment comes to."""
+        """Return the sum for an assignment."""
         chosen = np.asarray(values)
         return self.constant + sum(float(np.add.reduce(table[tuple(chosen[own].T)])) for table, own in self.groups)
 
     def total_of_each(self, assignments: Sequence[Sequence[int]]) -> list[float]:
-        """The same of several assignments, to the last bit."""
+        """Return the same for several assignments, equal to the last bit."""
         chosen = np.asarray(assignments)
         totals = np.zeros(len(chosen))
         for table, own in self.groups:
@@ -344,22 +345,22 @@ class Sums:
 # Labels find assignments within limits by reading an elimination back with many assignments at once. Variables are
 # decided in the reverse order of their elimination. Each elimination gives a lower bound for every partial assignment:
 # one for the costs, one for the costs with a price for the limited sum, one for every limited sum. A partial assignment
-# ("label") is given up if it cannot be within a limit, cannot be better than the best known, or if another one with the
-# same open decisions is better in all respects (Handler and Zang 1980). Of the rest the most promising are continued;
-# the least bound of those that were given up for their number remains to be proved.
+# ("label") is dropped if it cannot be within a limit, if it cannot be better than the best known, or if another one
+# with the same open decisions is better in all respects (Handler and Zang 1980). The most promising of the rest are
+# continued; the least bound of those that were dropped for their number remains to be proven.
 
 
 SPARE = 8
-"""How many times as many as go on are compared with each other."""
+"""Labels that are compared with each other, as a multiple of those that are continued."""
 MOST = 1 << 62
-"""Combinations up to which a number names each."""
+"""Up to this many combinations are numbered one by one."""
 
 
 class Labels:
-    """The reading back of several eliminations in one order.
+    """Reading back of several eliminations in one order.
 
-    plain: the elimination of the costs; priced: that with a price for each limited sum; rows: those of the limited sums
-    alone.
+    plain: the elimination of the costs. priced: that of the costs with a price for each limited sum. rows: those of
+    each limited sum by itself.
     """
 
     def __init__(
@@ -374,11 +375,12 @@ class Labels:
         self._open = self._open_variables()
 
     def search(self, best: float, enough: float, width: int) -> tuple[tuple[int, ...] | None, float, float]:
-        """(values, cost, bound): the cheapest assignment that was found to cost less than `best`, None where there is
-        none, and what no assignment within the limits costs less than, `best` where that is less.
+        """Return (values, cost, bound): the cheapest assignment found that costs less than `best`, None if there is
+        none, and a lower bound for all assignments within the limits, at most `best`.
 
         Args:
-            enough: the share of `best` that an assignment must save. width: labels that go on from step to step.
+            enough: the share of `best` that an assignment must save. width: labels that are continued from step to
+            step.
         """
         count, owed = len(self.problems), float(self.prices @ self.limits)
         values: dict[int, Any] = {}
@@ -399,7 +401,7 @@ class Labels:
             label, choice = np.nonzero(good)
             if not len(label):
                 return None, best, min(best, lost)
-            if len(label) > SPARE * width:  # so many are not even compared
+            if len(label) > SPARE * width:  # too many to compare
                 order = np.argpartition(bounds[label, choice], SPARE * width)
                 lost = min(lost, float(bounds[label, choice][order[SPARE * width :]].min()))
                 order = np.sort(order[: SPARE * width])
@@ -422,8 +424,9 @@ class Labels:
         return self._traced(trail, found), cost, min(cost, lost)
 
     def _chosen(self, selected: Any, bounds: Any, sums: Any, width: int) -> tuple[Any, float]:
-        """(labels, bound of the best that is left out): half of them with the least bounds, the others with the least
-        of those that hold about as much, so that some are there for what is left at the end."""
+        """Return (labels, bound of the best one left out). Half of the labels are those with the least bounds. The
+        others have the least bound among labels that hold about as much, so that some of them have room for the last
+        decisions."""
         selected = selected[np.argsort(bounds[selected], kind="stable")]
         half = width // 2
         rest = selected[half:]
@@ -435,7 +438,7 @@ class Labels:
         return np.sort(np.concatenate([selected[:half], rest[first]])), float(left.min()) if len(left) else math.inf
 
     def _traced(self, trail: Sequence[tuple[Any, Any]], label: int) -> tuple[int, ...]:
-        """The choices that have led to a label."""
+        """Return the choices that have led to a label."""
         values = [0] * len(self.sizes)
         for buckets, (parents, choices) in zip(reversed(self.steps), reversed(trail), strict=True):
             values[buckets[0].variable] = int(choices[label])
@@ -443,7 +446,7 @@ class Labels:
         return tuple(values)
 
     def _open_variables(self) -> list[list[int]]:
-        """For every step the variables that are decided then and are in a table of a later one."""
+        """For every step, return the variables that are already decided and are in a table of a later step."""
         found: list[list[int]] = []
         open_ones: set[int] = set()
         for buckets in reversed(self.steps):
@@ -455,7 +458,7 @@ class Labels:
         return list(reversed(found))
 
     def _added(self, bucket: Bucket, values: Mapping[int, Any]) -> Any:
-        """[label, choice]: what deciding on a bucket's variable adds to the least that a label comes to."""
+        """Return [label, choice]: increase of a label's bound by the decision on a bucket's variable."""
         found: Any = 0.0
         for factor in bucket.factors:
             place = factor.variables.index(bucket.variable)
@@ -466,7 +469,8 @@ class Labels:
         return found
 
     def _undominated(self, values: Mapping[int, Any], sums: Any) -> Any:
-        """The labels that no other with the same open decisions is as cheap as and holds as little in every row."""
+        """Return the labels for which no other label with the same open decisions is as cheap and holds as little in
+        every row."""
         groups, combinations = np.zeros(sums.shape[1], np.int64), 1
         for v, own in values.items():
             if combinations * self.sizes[v] > MOST:

@@ -1,4 +1,4 @@
-"""Finds the borders of one way to run units, by branch and bound, with a proof where that ends in time."""
+"""Search for the boundaries of one way to run units, by branch and bound, with a proof if it ends in time."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from mspc.search.stages.problem import (
     ways_of,
 )
 
-# Lower bounds for all choices of the other borders, given the place of one chunk.
+# Lower bounds over all choices of the other boundaries, given the place of one chunk.
 #
-# A chunk that begins at unit a waits until the first micro-batch has passed all units before a; then its stage has its
-# work to do on all micro-batches; and after its last gradient of inputs the same micro-batch's gradient has to pass the
-# units before a. That holds for every schedule, however the units before a are shared out:
+# A chunk that begins at unit a waits until the first micro-batch has passed all units before a. Then its stage has its
+# work to do on all micro-batches. After its last gradient of inputs, the same micro-batch's gradient has to pass the
+# units before a. This holds for every schedule, however the units before a are distributed:
 #
 #     step >= forward(0..a) + m (forward + gradients)(a..b) + gradients of inputs(0..a)
 #
-# Its first gradient waits until the first micro-batch has passed all units, and its gradient all units after b; the
-# schedule says what the stage does from then on:
+# Its first gradient waits until the first micro-batch has passed all units, and its gradient all units after b. The
+# schedule determines the work of the stage from then on, and the last term is the same as above:
 #
 #     step >= forward(0..end) + gradients of inputs(b..end) + work after the first gradient(a..b) + the same
 #
-# Gradients of weights may wait until the last gradient of inputs has passed, so that if they are apart only one of the
-# two counts. Every message on the way counts as the shortest one.
+# Gradients of weights may wait until the last gradient of inputs has passed, so that only one of the two counts if they
+# are separate. Every message on the way counts as the shortest one.
 
 
 SAFE = 1 - 1e-9
-"""Sums are rounded; a bound is not to be above what it bounds because of that."""
+"""Sums are rounded; this factor keeps a bound from exceeding its exact value."""
 
 
 class _Counts(NamedTuple):
@@ -52,8 +52,8 @@ class _Counts(NamedTuple):
 
 
 class StageBounds:
-    """Bounds of one way to run units. least: [chunk, first unit, end], infinite where the stage of the chunk would not
-    fit the memory. Chunks are looked at one by one, as if their stages had nothing else to do. busy: [first unit, end],
+    """Bounds of one way to run units. least: [chunk, first unit, end], infinite if the stage of the chunk would not
+    fit the memory. Chunks are bounded one by one, as if their stages had no other work. busy: [first unit, end],
     seconds of their work on all micro-batches."""
 
     def __init__(self, costs: UnitCosts, walk: Walk, memory: float = 0) -> None:
@@ -73,7 +73,7 @@ class StageBounds:
         self.busy = way.micro_batches * sum(self._own, np.zeros(()))
         spared = np.sort(sum(own, np.zeros(count)) - sum(least, np.zeros(count)))[::-1]
         all_work = sum(own, np.zeros(count)).sum() - (spared[: way.parts].sum() if costs.loops else 0.0)
-        self._share = way.micro_batches * all_work / way.stages * SAFE  # one stage at least has its share of all work
+        self._share = way.micro_batches * all_work / way.stages * SAFE  # at least one stage has its share of all work
         message = costs.message.min(initial=np.inf) if way.parts > 1 else 0.0
         places = walk.schedule.placement
         hops = np.concatenate([[0], np.cumsum([a != b for a, b in pairwise(places)])]) * message
@@ -109,18 +109,18 @@ class StageBounds:
         return np.where(legal, found * SAFE, np.inf)
 
     def _away(self, kept: int) -> np.ndarray:
-        """[first, end]: bytes of so many micro-batches that may be on the host at most."""
+        """Return [first, end]: most bytes of `kept` micro-batches that may be on the host."""
         host = self.costs.host
         if host is None:
             return np.zeros(())
         return _between(_ahead(host.values)) * max(0, kept - ON_DEVICE * (self.way.chunks == 1))
 
     def _work(self, counts: _Counts) -> np.ndarray:
-        """[first, end]: seconds of so many actions."""
+        """Return [first, end]: seconds of these actions."""
         return sum((count * each for count, each in zip(counts, self._own, strict=True)), np.zeros(()))
 
     def _behind(self) -> np.ndarray:
-        """[chunk, first unit]: the least that this chunk and those behind it come to, over all their borders."""
+        """Return [chunk, first unit]: lower bound for this chunk and the following ones, over all their boundaries."""
         parts, count = self.way.parts, self.costs.count
         found = np.full((parts + 1, count + 1), np.inf)
         found[parts, count] = 0.0
@@ -130,12 +130,13 @@ class StageBounds:
 
     @property
     def of_all(self) -> float:
-        """What no borders of this way go below; infinite where none fit."""
+        """Lower bound for all boundaries of this way; infinite if none fit."""
         return max(float(self.behind[0, 0]), float(self._share))
 
 
 def _counts(schedule: Schedule, chunk: int) -> tuple[_Counts, _Counts, _Counts, _Counts]:
-    """What a stage does for a chunk: in all, up to its last gradient of inputs, from the first one on, and between."""
+    """Return the actions of a stage for a chunk: all; up to its last gradient of inputs; from the first one on; and
+    between these."""
     kinds = [action.kind for action in actions_of(schedule.entries[schedule.placement[chunk]]) if action.chunk == chunk]
     gradients = [i for i, kind in enumerate(kinds) if kind in GRADIENTS]
     first, last = gradients[0], gradients[-1] + 1
@@ -147,29 +148,29 @@ def _counts(schedule: Schedule, chunk: int) -> tuple[_Counts, _Counts, _Counts, 
 
 
 def _ahead(numbers: np.ndarray) -> np.ndarray:
-    """Sums of all before each unit, and of all."""
+    """Return the sum before each unit, and the total."""
     return np.concatenate([[0.0], np.cumsum(numbers)])
 
 
 def _between(ahead: np.ndarray) -> np.ndarray:
-    """[first, end]: the sum from first to end."""
+    """Return [first, end]: the sum from first to before end."""
     return ahead[None, :] - ahead[:, None]
 
 
 TOGETHER = 512
-"""Choices that are walked at once."""
+"""Choices that are evaluated at once."""
 EFFORT = 1_000_000
-"""Entries of stages that are walked at most for one way, each choice's by itself: about a quarter of a second."""
+"""Most entries of stages that are evaluated for one way, counted for each choice: about a quarter of a second."""
 NODES = 20_000
-"""Chunks that are given an end at most for one way, on the way to such choices."""
+"""Most chunks that are given an end for one way, in the search for such choices."""
 SAME = 1e-9
-"""The part of a step by which another has to be quicker to count."""
+"""The part of a step that another choice must save to be quicker."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best borders of a way. seconds: of a step; infinite where none fit the memory. proven: what no borders of
-    this way go below, or what was given as known where none below that was looked for."""
+    """Best boundaries of a way. seconds: of a step; infinite if none fit the memory. proven: lower bound for all
+    boundaries of this way, or the given known time if nothing below that was searched."""
 
     way: Way
     borders: Borders
@@ -178,7 +179,7 @@ class Found:
 
 
 class BorderSearch:
-    """The search for one way. memory: bytes of a rank, 0 for any. kept: borders that are given."""
+    """Search for one way. memory: bytes of a rank, 0 for any. kept: given boundaries."""
 
     def __init__(self, costs: UnitCosts, way: Way, memory: float = 0, kept: Borders | None = None) -> None:
         self.costs, self.way, self.memory, self.kept = costs, way, memory, kept
@@ -189,17 +190,17 @@ class BorderSearch:
         self._nodes = 0
 
     def seconds(self, borders: Borders) -> float:
-        """A step by these borders; infinite where they do not fit the memory."""
+        """Return the seconds of a step with these boundaries; infinite if they do not fit the memory."""
         return float(self._walked([borders])[0])
 
     def smallest(self) -> tuple[float, Way]:
-        """Bytes of equal parts, or of the borders that are given, and the way."""
+        """Return the bytes of equal parts, or of the given boundaries, and the way."""
         borders = equal_parts(self.costs.count, self.way.parts) if self.kept is None else self.kept
         return float(self.walk.memory(self.costs, np.array([borders], dtype=int).reshape(1, -1))[0]), self.way
 
     def solve(self, known: float = np.inf, most: int = 0) -> Found:
-        """The best borders. known: seconds of a step that is known, so that only quicker ones count. most: choices that
-        are walked at most, in place of the usual number."""
+        """Return the best boundaries. known: seconds of a known step, so that only quicker ones count. most: most
+        choices that are evaluated, in place of the usual number."""
         if self.kept is not None:
             seconds = self.seconds(self.kept)
             return Found(self.way, self.kept, seconds, seconds)
@@ -232,7 +233,8 @@ class BorderSearch:
         return times
 
     def _begin(self) -> tuple[Borders, float]:
-        """Borders to begin with: equal parts, and what the bounds lead to, moved one by one while that helps."""
+        """Return boundaries to begin with, and their seconds: equal parts, or the choice with the least bounds, with
+        boundaries moved by one unit while that helps."""
         found = [equal_parts(self.costs.count, self.way.parts)]
         found += islice(self._below(lambda: np.inf), 1)
         times = self._walked(found)
@@ -248,7 +250,8 @@ class BorderSearch:
             best, seconds = moved[at], float(times[at])
 
     def _below(self, limit: Callable[[], float]) -> Iterator[Borders]:
-        """All borders whose bound is below a limit, which may fall meanwhile, the least bounds of each chunk first."""
+        """Yield all boundaries with a bound below a limit, which may fall meanwhile, the least bounds of each chunk
+        first."""
         yield from self._from(limit, 0, 0, (), np.zeros(self.way.stages))
 
     def _from(
@@ -275,7 +278,7 @@ class BorderSearch:
 
 
 def _moved(borders: Borders, count: int) -> Iterator[Borders]:
-    """The same with one border moved by one, or two neighbours together."""
+    """Yield the boundaries with one of them moved by one unit, or two neighbours together."""
     edges = (0, *borders, count)
     for width in (1, 2):
         for i in range(len(borders) - width + 1):
@@ -288,7 +291,7 @@ def _moved(borders: Borders, count: int) -> Iterator[Borders]:
 
 @dataclass(frozen=True)
 class StageProblem:
-    """A way with the costs of units for its numbers. kept: borders that are given, None where they are looked for."""
+    """A way with the costs of units for its numbers. kept: given boundaries, None if they are searched."""
 
     costs: UnitCosts
     way: Way
@@ -297,8 +300,8 @@ class StageProblem:
 
 @dataclass(frozen=True)
 class StageChoice:
-    """What was chosen. best: None where nothing fits the memory. proven: seconds that no way of any number goes below.
-    each: the best of every number of stages, in the order of these."""
+    """Result of a choice. best: None if nothing fits the memory. proven: lower bound in seconds for all ways of all
+    numbers. each: the best of every number of stages, in the order of these."""
 
     best: Found | None
     proven: float
@@ -306,12 +309,12 @@ class StageChoice:
 
     @property
     def gap(self) -> float:
-        """The part of the step that any other choice could save at most."""
+        """The largest part of the step that any other choice could save."""
         return 0.0 if self.best is None else max(0.0, 1 - self.proven / self.best.seconds)
 
 
 def choose(problems: Sequence[StageProblem], memory: float = 0) -> StageChoice:
-    """The quickest of all. memory: bytes of a rank, 0 for any."""
+    """Return the quickest of all ways. memory: bytes of a rank, 0 for any."""
     searches = [BorderSearch(each.costs, each.way, memory, each.kept) for each in problems]
     bounds = [search.bounds.of_all for search in searches]
     best: Found | None = None
@@ -323,7 +326,7 @@ def choose(problems: Sequence[StageProblem], memory: float = 0) -> StageChoice:
         if bounds[i] >= known:
             continue
         found = searches[i].solve(known)
-        # What is known is of another way, whose own proof says what is below it.
+        # The known time belongs to another way, which has a proof of its own for times below it.
         proven = min(proven, found.proven if found.proven < known else np.inf)
         if found.seconds < known * (1 - SAME):
             each[count] = found
@@ -334,7 +337,7 @@ def choose(problems: Sequence[StageProblem], memory: float = 0) -> StageChoice:
 
 
 def joined(one: StageChoice, other: StageChoice) -> StageChoice:
-    """What is chosen among the ways of both."""
+    """Return the choice among the ways of both."""
     bests = [each.best for each in (one, other) if each.best is not None]
     both = [found for each in (one, other) for found in each.each.items()]
     each = {count: min((f for c, f in both if c == count), key=lambda found: found.seconds) for count, _ in both}
@@ -343,5 +346,5 @@ def joined(one: StageChoice, other: StageChoice) -> StageChoice:
 
 
 def all_ways(costs: UnitCosts, stages: Sequence[int], micro_batches: Sequence[int]) -> list[StageProblem]:
-    """All ways for these numbers, where costs are the same for all of them."""
+    """Return all ways for these numbers, if costs are the same for all of them."""
     return [StageProblem(costs, way) for s in stages for m in micro_batches for way in ways_of(s, m, costs.count)]

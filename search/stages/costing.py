@@ -1,11 +1,11 @@
-"""The costs of a network's units: each kind of them is compiled as a stage of its own, all at once.
+"""Costs of a network's units. Each kind of unit is compiled as a separate stage, all in one program.
 
-Of equal units in a row the first and the last are looked at by themselves, as operators of no unit may belong to them,
-and the second for all between. Where they are one graph, that takes longer for each than inlined ones: what a turn of
-the loop costs counts then, where schedules let layers be one graph.
+In a row of equal units, the first and the last are measured by themselves, because operators of no unit may belong to
+them; the second represents all units in between. Equal units that are one graph (a loop over layers) take longer than
+inlined ones. If the schedule lets layers be one graph, the cost of one iteration of the loop is used.
 
-What ranks may do to hold less is compiled in the same way, with the same layouts: parameters that are stored in slices,
-and cells that are computed again. Of these only units count that keep less by it, half of what they kept at most.
+Ways to lower memory are compiled likewise, with the same layouts: parameters stored in slices, and recomputed cells. A
+unit is recomputed only if it then saves at most half of the bytes that it saved before.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ from mspc.search.stages.problem import (
 
 
 def common_plan(plan: PlanFile, units: Sequence[Unit], like: Sequence[int]) -> PlanFile:
-    """The plan with what it says of unit like[i] said of unit i. Loops are left out, as others turn and carry more, and
-    with them what takes partial sums of micro-batches."""
+    """Return the plan with the entries of unit like[i] copied to unit i. Loops are left out, because those of other
+    plans have other iterations and carry more; so are operators of no unit that read partial sums of micro-batches."""
     cells: dict[str, list[str]] = {}
     own: set[str] = set()
     for unit, other in zip(units, like, strict=True):
@@ -90,7 +90,8 @@ def common_plan(plan: PlanFile, units: Sequence[Unit], like: Sequence[int]) -> P
 
 
 def _names(key: str, models: Mapping[str, Sequence[str]], cells: set[str], mark: str) -> Iterator[str]:
-    """What a name of the plan becomes: of a cell that others are like the names in all of them, nothing in those."""
+    """Yield the new names of an entry of the plan. A name in a cell that represents others becomes the names in all
+    of them; a name in one of the others becomes none."""
     for name in each_of_cells(key):
         cell = next((name[:at] for at in _ends(name, mark) if name[:at] in cells), None)
         if cell is None:
@@ -108,7 +109,7 @@ def _ends(name: str, mark: str) -> Iterator[int]:
 
 
 def _path(scope: str) -> str:
-    """The beginning of the names of a cell's parameters, by the names of the lists and of the cell itself."""
+    """Return the prefix of the names of a cell's parameters, made of the names of the lists and of the cell itself."""
     found: list[str] = []
     for part in reversed(scope.split("/")):
         name, _, kind = part.rpartition("-")
@@ -119,8 +120,8 @@ def _path(scope: str) -> str:
 
 
 def held_bytes(graph: Graph) -> tuple[float, float]:
-    """Bytes that a rank has from the first micro-batch to the last (of parameters and their states, and of what all
-    micro-batches read that was made of them, as gathered and converted ones; of sums of gradients)."""
+    """Return the bytes that a rank holds from the first micro-batch to the last: (parameters, their states, and
+    values computed from them that all micro-batches read, such as gathered and converted ones; sums of gradients)."""
     stored = [p for p in graph.parameters if p.kind == "parameter" and OFFLOAD not in p.attrs]
     work = [node for node in graph.nodes if WORK in node.attrs]
     calls = [[node for node in work if node.attrs[MICRO_BATCH] == number] for number in (0, 1)]
@@ -146,15 +147,15 @@ def _shows(node: Node) -> bool:
 
 
 def _goes_on(value: Node, call: Node) -> bool:
-    """Whether a call is given what another call of its graph has made."""
+    """Return whether a call reads a result of another call of the same graph."""
     source = value.inputs[0] if taken_elements(value.op) is not None else None
     return isinstance(source, Node) and source.regions == call.regions
 
 
 def kept_bytes(work: Sequence[Node]) -> tuple[float, float, float]:
-    """Bytes that the gradients of a micro-batch read of its forward work, and of what came from other stages for that;
-    of them what the gradients of weights read, where they are apart; what these read of the gradients of inputs, and of
-    what came for those."""
+    """Return three numbers of bytes of one micro-batch: those of its forward work, or received from other stages for
+    it, that gradients read; the part of them that gradients of weights read, if these are separate; and the bytes
+    that gradients of weights read of the gradients of inputs, or of values received for those."""
     kinds: dict[Value, str] = {node: str(node.attrs[WORK]) for node in work}
     came = {value for node in work if kinds[node] == FORWARD for value in node.inputs}
     kept: set[Value] = set()
@@ -172,8 +173,8 @@ def kept_bytes(work: Sequence[Node]) -> tuple[float, float, float]:
 
 
 def _kind_of(value: Value, kinds: Mapping[Value, str], came: Collection[Value]) -> str:
-    """The kind of work that a value is handed on by, or came from another stage for; "" of what is of no micro-batch.
-    came: what forward work reads."""
+    """Return the kind of work that made a value, or for which it was received from another stage; "" if it belongs
+    to no micro-batch. came: the values that forward work reads."""
     if not isinstance(value, Node):
         return ""
     if isinstance(value.op, ReceiveFromStage):
@@ -182,14 +183,14 @@ def _kind_of(value: Value, kinds: Mapping[Value, str], came: Collection[Value]) 
 
 
 LESS = 1 / 2
-"""The share of what a unit keeps that it may keep at most where its cells are computed again."""
+"""Largest share of a unit's saved bytes that it may still save if its cells are recomputed."""
 
 
 @dataclass(frozen=True)
 class CostedUnits:
-    """The costs of a network's units on the ranks of one stage, and the layouts that they are of, equal in equal units.
-    slices: parameters that ranks hold alike, with how they could be stored in slices over these. cut_further: those
-    that are."""
+    """Costs of a network's units on the ranks of one stage, and their layouts, equal in equal units. slices:
+    replicated parameters, with layouts that shard them over the ranks with replicas. cut_further: the parameters
+    stored that way."""
 
     costs: UnitCosts
     layouts: PlanFile
@@ -197,22 +198,22 @@ class CostedUnits:
     cut_further: tuple[str, ...] = ()
 
     def of(self, way: Way) -> UnitCosts:
-        """The costs of a way: values stay on the device where it says nothing else."""
+        """Return the costs of a way; values stay on the device unless the way moves them to the host."""
         return self.costs if way.values else replace(self.costs, host=None)
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Equal units in a row. first, count: of them. parts: the stages that they are compiled as, each with how many it
-    has: the first, the second, those between, in two parts where they are enough, the last; fewer where there are
-    fewer units."""
+    """Equal units in a row. first, count: of the units. parts: the stages compiled for them, each with its number of
+    units: the first unit, the second, those in between (in two parts if there are enough), and the last; fewer parts
+    if there are fewer units."""
 
     first: int
     count: int
     parts: tuple[tuple[int, int], ...]
 
     def part_of(self, unit: int) -> int:
-        """The stage that stands for a unit."""
+        """Return the stage that represents a unit."""
         place = unit - self.first
         if place == self.count - 1:
             return self.parts[-1][0]
@@ -220,13 +221,13 @@ class _Group:
 
     @property
     def model(self) -> int:
-        """The unit whose layouts all of them have, one that is compiled by itself."""
+        """The unit that gives all of them their layouts; it is compiled by itself."""
         return self.first + min(1, self.count - 1)
 
 
 @dataclass(frozen=True)
 class _Costs:
-    """Of one of these stages, as of `UnitCosts`."""
+    """Costs of one of these stages; fields as in `UnitCosts`."""
 
     forward: float
     inputs: float
@@ -246,25 +247,25 @@ class _Costs:
 
     @property
     def always(self) -> float:
-        """Bytes beside what micro-batches keep."""
+        """Bytes without those that micro-batches save."""
         return self.held + self.work
 
 
 _NOTHING = _Costs(*[0.0] * 14)
 OF_UNITS = ("forward", "inputs", "weights", "kept", "held", "work", "sent")
-"""Costs that are others where equal units are one graph."""
+"""Costs that change if equal units are one graph."""
 
 
 def parts_of_units(units: Sequence[Unit]) -> list[int]:
-    """Of every unit what it is like: equal numbers for equal units that stand alike among their neighbours."""
+    """For every unit, return the number of its kind: equal for equal units that have the same kind of neighbours."""
     return [group.part_of(unit) for group in _groups(units) for unit in _each(group)]
 
 
 def unit_costs(
     network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, memory: bool = False, tensor: int = 0
 ) -> CostedUnits:
-    """The costs of a network's units on the ranks of one of so many stages. memory: buffers count. tensor: as of `Way`.
-    Raises MspcError."""
+    """Return the costs of a network's units on the ranks of one of `stages` stages. memory: buffers count. tensor:
+    as in `Way`. Raise MspcError if it does not compile."""
     units = network.units
     groups = _groups(units, network.is_folded)
     plan = _plan_of_parts(groups, units, micro_batches)
@@ -279,7 +280,7 @@ def unit_costs(
 def costs_of_slices(
     network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, known: CostedUnits, memory: bool = False
 ) -> CostedUnits:  # fmt: skip
-    """The same where parameters are stored in slices. Raises MspcError."""
+    """Return the same costs with replicated parameters stored in slices. Raise MspcError if it does not compile."""
     units = network.units
     groups = _groups(units, network.is_folded)
     like = [group.model for group in groups for _ in _each(group)]
@@ -294,7 +295,7 @@ def costs_of_slices(
 def costs_of_states(
     network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, known: CostedUnits, memory: bool = False
 ) -> CostedUnits:  # fmt: skip
-    """The same where states of optimizers live in the host's memory. Raises MspcError where there are none."""
+    """Return the same costs with optimizer states in the host's memory. Raise MspcError if there are none."""
     units = network.units
     groups = _groups(units, network.is_folded)
     layouts = replace(known.layouts, offload_states=True)
@@ -302,7 +303,7 @@ def costs_of_states(
     compiled = network.compiled(stages, plan, ZERO_BUBBLE_H1, layouts)
     parts = _of_parts(compiled, groups, machine, network, memory)
     found = _of_units(network, groups, parts, machine)
-    for group in groups:  # of several units copies run at once: one's come back while another's leave
+    for group in groups:  # copies of several units overlap: one's come back while another's leave
         pair = group.parts[2][0] if len(group.parts) > 2 and group.parts[2][1] > 1 else -1
         if pair in parts:
             alone = parts[group.parts[1][0]].rest
@@ -314,8 +315,8 @@ def costs_of_states(
 def costs_of_cells_again(
     network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, known: CostedUnits, memory: bool = False
 ) -> CostedUnits:  # fmt: skip
-    """The same where the cells of units are computed again for gradients, as far as they keep less then. Raises
-    MspcError where none do."""
+    """Return the same costs with the cells of those units recomputed for gradients that then save less. Raise
+    MspcError if no unit does."""
     units = network.units
     groups = _groups(units, network.is_folded)
     if network.is_folded:
@@ -341,7 +342,7 @@ def costs_of_cells_again(
 
 
 def _plan_of_parts(groups: Sequence[_Group], units: Sequence[Unit], micro_batches: int) -> StagePlan:
-    """Every kind of units as a stage of its own."""
+    """Return a plan with every kind of unit as a separate stage."""
     count = sum(len(group.parts) for group in groups)
     cells: dict[str, int] = {}
     for group in groups:
@@ -355,7 +356,7 @@ def _plan_of_parts(groups: Sequence[_Group], units: Sequence[Unit], micro_batche
 def _of_parts(
     compiled: Compiled, groups: Sequence[_Group], machine: Machine, network: StagedNetwork, memory: bool
 ) -> dict[int, _Costs]:
-    """The costs of the stages of `_plan_of_parts`."""
+    """Return the costs of the stages of `_plan_of_parts`."""
     return {
         part: _costs(compiled, part, machine, network, memory)
         for group in groups for part, own in group.parts
@@ -375,17 +376,17 @@ def _groups(units: Sequence[Unit], folded: bool = False) -> list[_Group]:
 
 
 def _between(count: int, folded: bool) -> tuple[int, ...]:
-    """Into how many units each those between are cut: of two numbers each unit's share of memory follows."""
+    """Return the sizes of the parts of the units in between; two sizes give the share of memory of each unit."""
     some = max(2, count // 3) if folded else 2
     return (some, count - some) if count - some > (some if folded else 0) else (count,)
 
 
 def _costs(compiled: Compiled, part: int, machine: Machine, network: StagedNetwork, memory: bool) -> _Costs:
-    """The costs of what is compiled as one stage."""
+    """Return the costs of one compiled stage."""
     graph = compiled.rank_graph(part * compiled.config.ranks)
     times = predicted_times(graph, machine)
     forward, inputs, of_weights = (times.mean(part, kind) for kind in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT))
-    inputs += times.mean(part, BACKWARD)  # where both are in one
+    inputs += times.mean(part, BACKWARD)  # if both gradients are one action
     own = [node for node in graph.nodes if WORK in node.attrs and node.attrs[MICRO_BATCH] == 0]
     kept, late, between = kept_bytes(own)
     stored, totals = held_bytes(graph)
@@ -411,12 +412,12 @@ def _costs(compiled: Compiled, part: int, machine: Machine, network: StagedNetwo
 
 
 def bytes_of(graph: Graph) -> float:
-    """Bytes that a rank sends in a step."""
+    """Return the bytes that a rank sends in a step."""
     return sum(sent_bytes(node) * times.count for node, times in nodes_with_times(graph))
 
 
 def memory_of(graph: Graph, network: StagedNetwork, compiled: Compiled) -> int:
-    """Bytes of a rank at its peak, with what its device takes beside the memory plan."""
+    """Return the bytes of a rank at its peak, including those that its device needs besides the memory plan."""
     return peak_of(graph) + workspace(graph, network.captured, compiled.config.device)
 
 
@@ -456,7 +457,7 @@ def _of_units(
 
 
 def _of_loops(several: Sequence[tuple[_Costs, int]]) -> tuple[dict[str, float], float]:
-    """(costs of each of the units that one graph is of, bytes of buffers of all together), by loops over them."""
+    """Return (costs of each unit of one graph, bytes of buffers of all of them), from loops over the units."""
     more, many = several[-1]
     less, few = several[0] if len(several) > 1 else (_NOTHING, 0)
     each = {name: (getattr(more, name) - getattr(less, name)) / (many - few) for name in OF_UNITS if name != "work"}
@@ -464,13 +465,13 @@ def _of_loops(several: Sequence[tuple[_Costs, int]]) -> tuple[dict[str, float], 
 
 
 def _of_pair(alone: _Costs, pair: _Costs) -> tuple[dict[str, float], float]:
-    """The same of memory, of units one by one."""
+    """Return the same for memory only, from units that run one by one."""
     return _with_memory({"held": alone.held, "kept": pair.kept - alone.kept}, [(alone, 1), (pair, 2)])
 
 
 def _with_memory(each: dict[str, float], known: Sequence[tuple[_Costs, int]]) -> tuple[dict[str, float], float]:
-    """What each unit holds, which is what grows with their number where that is more than what was added up, and the
-    buffers of all."""
+    """Return the costs with the bytes held by each unit, and the bytes of buffers of all. The former are the growth
+    per unit if it exceeds the sum of known bytes."""
     if len(known) > 1:
         (less, few), (more, many) = known
         each["held"] = max(each["held"], (more.always - less.always) / (many - few))
@@ -483,11 +484,11 @@ def _each(group: _Group) -> range:
 
 @dataclass(frozen=True)
 class TimedRow:
-    """What a row of the table says of times and bytes. ranks: of all stages. cells: of each chunk, how many units.
-    step: seconds until the last stage has ended its updates. idle: the share of it in which stages wait, in the mean.
-    nbytes: that the busiest rank sends; memory: bytes of the fullest, at its peak. foreseen: seconds that the choice
-    has reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them. note:
-    what there is to say of it."""
+    """Times and bytes of a row of the table. ranks: of all stages. cells: of each chunk, its number of units. step:
+    seconds until the last stage has ended its updates. idle: average share of the step in which stages wait. nbytes:
+    sent by the busiest rank. memory: bytes of the fullest rank, at its peak. foreseen: seconds predicted by the
+    choice, 0 if it was not predicted. compiled: number of stages with programs that were made; the others are equal
+    to them. note: a remark."""
 
     name: str
     ranks: int
@@ -506,12 +507,12 @@ class TimedRow:
 
 @dataclass(frozen=True)
 class StageRow(TimedRow):
-    """A row of the table. mesh: of the ranks of one stage, that layouts were searched for; "" for any.
-    cut_further: parameters that are stored in smaller slices than operators read. recompute: cells that are computed
-    again for gradients, equal ones in a row as one. degrees: of a stage's ranks, None of what is not compiled. on_host:
-    bytes of the host's memory, of the rank that has most there; 0 of what is not compiled. offload: cells of which what
-    gradients read is there, equal ones in a row as one; offload_states: states of optimizers are. missing_rates: what
-    its times take rates of another element type for, () of what is not compiled."""
+    """Row of the table. mesh: of the ranks of one stage, for which layouts were searched; "" for any. cut_further:
+    parameters that are stored in smaller slices than operators read. recompute: cells recomputed for gradients,
+    equal ones in a row as one. degrees: of a stage's ranks, None if it was not compiled. on_host: bytes of the
+    host's memory, of the rank with the most; 0 if it was not compiled. offload: cells for which values that
+    gradients read are on the host, equal ones in a row as one. offload_states: optimizer states are on the host.
+    missing_rates: rates that its times take from another element type, () if it was not compiled."""
 
     mesh: str = ""
     cut_further: int = 0
@@ -524,14 +525,14 @@ class StageRow(TimedRow):
 
     @property
     def content(self) -> dict[str, Any]:
-        """As `--json` has it."""
+        """Content for `--json`."""
         return asdict(self)
 
 
 def measured(
     name: str, network: StagedNetwork, way: Way, borders: Borders, machine: Machine, layouts: PlanFile
 ) -> tuple[StageRow, PlanFile]:  # fmt: skip
-    """A row, compiled, and its plan's file. layouts: of operators. Raises MspcError where it does not compile."""
+    """Return a compiled row and its plan's file. layouts: of operators. Raise MspcError if it does not compile."""
     plan = plan_of(network.units, way, borders)
     compiled = network.compiled(way.stages, plan, layouts=layouts)
     walk = walk_of(way.order)
@@ -567,19 +568,20 @@ def measured(
 
 
 def step_seconds(compiled: Compiled, machine: Machine) -> float:
-    """The step of a program in stages, until the last one has ended its updates. Raises MspcError."""
+    """Return the seconds of a step of a program in stages, until the last one has ended its updates. Raise MspcError
+    if they are unknown."""
     return stage_times(graphs_of_stages(compiled), machine).makespan
 
 
 def graphs_of_stages(compiled: Compiled) -> list[Graph]:
-    """The program of the first rank of every stage."""
+    """Return the program of the first rank of every stage."""
     config = compiled.config
     return [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
 
 
 def planned(network: StagedNetwork, layouts: PlanFile) -> PlanFile:
-    """The file of a plan, which says what loops carry, too; layouts: of operators, with the stages. Raises MspcError
-    where it does not compile."""
+    """Return the file of a plan, including the layouts of loop carries. layouts: of operators, with the stages.
+    Raise MspcError if it does not compile."""
     assert layouts.stages is not None
     plan = layouts.stages
     return _file(network.compiled(plan.count, plan, layouts=replace(layouts, stages=None)), plan)
@@ -592,7 +594,8 @@ def _file(compiled: Compiled, plan: StagePlan) -> PlanFile:
 def foreseen(
     name: str, network: StagedNetwork, known: CostedUnits, way: Way, borders: Borders, layouts: PlanFile | None = None
 ) -> StageRow:  # fmt: skip
-    """A row of what is not compiled, by the costs of its units. layouts: None for those that costs are of."""
+    """Return a row predicted from the costs of its units, without compiling it. layouts: None for those of the
+    costs."""
     costs = known.of(way)
     layouts = layouts or known.layouts
     walk, row = walk_of(way.order), np.array([borders], dtype=int).reshape(1, -1)
@@ -610,11 +613,12 @@ def foreseen(
 
 
 def _mesh(network: StagedNetwork, way: Way) -> str:
-    """The mesh that the layouts of a way were searched for; "" for any, and for layouts that were not."""
+    """Return the mesh for which the layouts of a way were searched; "" for any, and for layouts that were not
+    searched."""
     return "" if way.tensor else network.config.search_terms.mesh
 
 
 def _of_chunks(times: StageTimes, walk: Walk, like: int, stage: int) -> StageTimes:
-    """The times of a stage by those of one that does the same to chunks of its own."""
+    """Return the times of a stage, given those of one that does the same work on its own chunks."""
     own = dict(zip(walk.schedule.chunks_of(like), walk.schedule.chunks_of(stage), strict=True))
     return times.like(own, like, stage, walk.schedule.placement)

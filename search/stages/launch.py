@@ -1,4 +1,4 @@
-"""Searches a launch in stages: the network without stages, and all numbers of stages that are asked for."""
+"""Search for a launch in stages: the network without stages, and all requested numbers of stages."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from mspc.search.stages.problem import IN_ROUNDS, Borders, UnitCosts, Way, equal
 def cells_on_host(
     units: Sequence[Unit], costs: UnitCosts, way: Way, borders: Borders, memory: float
 ) -> tuple[str, ...]:  # fmt: skip
-    """Of every stage the cells of as few of its first units as bring it within the memory; all where none do. costs:
-    with what may leave."""
+    """Return the cells with values that move to the host. In every stage, these are the cells of its first units, as
+    few as bring the stage within the memory, or all if that is not enough. costs: with the bytes that may leave."""
     walk, row = walk_of(way.order), np.array([borders], dtype=int).reshape(1, -1)
     edges = [*pairwise((0, *borders, len(units)))]
     chosen = np.zeros(len(units), bool)
@@ -65,19 +65,20 @@ def cells_on_host(
 
 SEARCH, ON_DEVICE = "search", "all on the device"
 TRIES = 3
-"""How often what was chosen is chosen anew where it takes more memory than was foreseen."""
+"""How often another way is chosen if the chosen one takes more memory than was predicted."""
 LARGE_PROGRAM = 1500
-"""Forward operators that all programs of a table have together at most: a row with which they would be more is foreseen
-in place of compiled."""
+"""Largest number of forward operators in all programs of a table together. A row that would exceed it is predicted
+instead of compiled."""
 FEW = 2
-"""Rows beside what was chosen that are compiled for a network of which not all are: those with fewest chunks."""
+"""Other rows that are compiled if the network is too large to compile all: those with the fewest chunks."""
 Tell = Callable[[str], None]
 
 
 @dataclass
 class StagePlans:
-    """plans: the rows, the quickest first. files: of each by its name. gap: the part of a step that any other choice
-    could save at most, by the costs of units. refused: why ways are not among them."""
+    """Plans of a search in stages. plans: the rows, the quickest first. files: plan files by row name. gap: the
+    largest part of a step that any other choice could save, by the costs of units. refused: the reasons for missing
+    ways."""
 
     network: StagedNetwork
     plans: list[StageRow] = field(default_factory=list[StageRow])
@@ -87,11 +88,12 @@ class StagePlans:
 
     @property
     def units(self) -> int:
-        """How many units the network has."""
+        """Number of units of the network."""
         return len(self.network.units)
 
     def file_of(self, name: str) -> PlanFile:
-        """What the file of a row says; of one that was not compiled its program says the rest. Raises MspcError."""
+        """Return the plan file of a row. If the row was not compiled, it is compiled now to complete the file. Raise
+        MspcError if it does not compile."""
         found = self.files[name]
         if found.stages is None or not found.stages.tries:
             return found
@@ -99,7 +101,7 @@ class StagePlans:
 
 
 class _Numbers(NamedTuple):
-    """What costs are of; as of `Way`."""
+    """Key of costs; fields as in `Way`."""
 
     stages: int
     micro_batches: int
@@ -115,7 +117,7 @@ class _Numbers(NamedTuple):
 
 @dataclass(frozen=True)
 class _Row:
-    """What the table is to have. is_compiled: else it is foreseen."""
+    """Row to be made for the table. is_compiled: it is compiled, else predicted."""
 
     name: str
     found: Found
@@ -123,9 +125,9 @@ class _Row:
 
 
 class StageSearch:
-    """The search for one network. memory: bytes of a rank, 0 for any. own: the script's number of stages, for which its
-    cells keep theirs; 0 where none do. top: rows beside what was chosen that are compiled, the quickest that are
-    foreseen, and one in the style of Megatron-LM."""
+    """Search for one network. memory: bytes of a rank, 0 for any. own: the script's number of stages, for which its
+    cells stay on their stages; 0 if there are none. top: number of rows compiled besides the chosen one: the
+    quickest by prediction, and one in the style of Megatron-LM."""
 
     def __init__(
         self, network: StagedNetwork, machine: Machine, memory: int = 0, own: int = 0, top: int = 5
@@ -136,20 +138,20 @@ class StageSearch:
         """Rows that take more memory than there is, until another is chosen in their place."""
         self._least_over: StageRow | None = None
         self._without_host: Found | None = None
-        """The best in which nothing lives on the host, where both were looked at."""
+        """The best plan with nothing on the host, if both kinds were searched."""
         self._limit = float(memory)
-        """Bytes that what is chosen has to be foreseen to fit."""
+        """Bytes that the predicted memory of the choice must not exceed."""
         self._kept: dict[int, Borders | None] = {}
-        """The borders that the script has for its own number of stages."""
+        """Boundaries that the script has for its own number of stages."""
         self.found = StagePlans(network)
 
     def add(self, row: StageRow, file: PlanFile) -> None:
-        """Set a row beside the others."""
+        """Add a row."""
         self.found.plans.append(row)
         self.found.files[row.name] = file
 
     def plans(self, stages: list[int], counts: list[int], tell: Tell) -> StagePlans:
-        """All rows, for numbers of stages above 1, and of micro-batches. Raises MspcError where nothing is found."""
+        """Return all rows, for numbers of stages above 1, and of micro-batches. Raise MspcError if nothing is found."""
         problems = self._problems(stages, counts, tell)
         choice = self._choose(problems, tell)
         rows = self._within_reason(self._rows(choice))
@@ -167,7 +169,8 @@ class StageSearch:
         return self.found
 
     def _within_memory(self, problems: list[StageProblem], choice: StageChoice, tell: Tell) -> StageChoice:
-        """Where what was chosen takes more memory than was foreseen, what is chosen within so much less."""
+        """Choose again within a lower limit if the choice takes more memory than was predicted, and return the last
+        choice."""
         for _ in range(TRIES):
             over = next((row for row in self._over if row.name == SEARCH), None)
             if choice.best is None or over is None:
@@ -182,7 +185,7 @@ class StageSearch:
         return choice
 
     def _problems(self, stages: list[int], counts: list[int], tell: Tell) -> list[StageProblem]:
-        """All ways of these numbers. Raises MspcError where the network compiles for none."""
+        """Return all ways of these numbers. Raise MspcError if the network compiles for none."""
         most = max(counts)
         for number in stages:
             if number > most:
@@ -198,16 +201,16 @@ class StageSearch:
                 self.found.refused.append(f"{self._name(numbers)}: {made.message}")
                 continue
             self._costs[numbers] = made
-            if not (numbers.tensor and self.network.config.search_terms.mesh):  # it is of what is searched
+            if not (numbers.tensor and self.network.config.search_terms.mesh):  # a mesh is for searched layouts
                 found += self._ways(numbers)
         if not found and errors:
             raise errors[0]
         return found
 
     def _choose(self, problems: list[StageProblem], tell: Tell) -> StageChoice:
-        """The quickest way, also of those in which ranks hold less, which are added. Where what is quickest of all
-        fits, slices of parameters spare its updates time at most; else all counts that may be quicker than what
-        fits."""
+        """Return the quickest way, including ways that lower memory, which are added to `problems`. If the quickest
+        of all fits, only slices of parameters are tried, which shorten its updates. Otherwise all numbers of stages
+        are tried that may be quicker than the best that fits."""
         quickest = choose(problems)
         if quickest.best is None:
             return quickest
@@ -236,8 +239,8 @@ class StageSearch:
         return joined(choice, choose(found, self.memory))
 
     def _on_host(self, several: list[_Numbers], known: list[StageProblem]) -> list[StageProblem]:
-        """The ways with states or values on the host, or both; where cells are computed again as well where nothing
-        fits else."""
+        """Return the ways with states or values on the host, or both; and those that also recompute cells if nothing
+        else fits."""
         states = [each._replace(states=True) for each in several if each in self._costs]
         found = self._varied(states)
         found += [
@@ -250,7 +253,7 @@ class StageSearch:
         return found
 
     def _varied(self, several: list[_Numbers]) -> list[StageProblem]:
-        """The ways of numbers that others differ from by one thing."""
+        """Return the ways of keys that differ by one field from keys with known costs."""
         found: list[StageProblem] = []
         calls = [partial(self._costs_of, each) for each in several]
         for numbers, made in zip(several, calls_beside(calls), strict=True):
@@ -272,8 +275,8 @@ class StageSearch:
         return [StageProblem(costs, way, kept) for way in ways]
 
     def _tensor(self, stages: int) -> list[int]:
-        """How many ranks share a product in pairs of products, beside what the search finds: as many as a host has;
-        none where the script's own strategies stay."""
+        """Return, as a list, the number of ranks that share a matmul in pairs of matmuls, as an alternative to
+        searched layouts: as many as a host has. Return [] if the script's own strategies stay."""
         if self.network.is_configured and not self.network.free:
             return []
         return tensor_sizes(self.network.config.ranks // stages, self.machine.ranks_per_host)[-1:]
@@ -301,7 +304,7 @@ class StageSearch:
             return error
 
     def _rows(self, choice: StageChoice) -> Iterator[_Row]:
-        """What the table has: what was chosen, and the quickest of the others that are foreseen."""
+        """Yield the rows of the table: the choice, and the quickest of the others by prediction."""
         if choice.best is None:
             return
         yield _Row(SEARCH, choice.best)
@@ -330,7 +333,8 @@ class StageSearch:
             yield from sorted(others, key=lambda row: (row.found.way.chunks, row.found.seconds))[:FEW]
 
     def _within_reason(self, rows: Iterable[_Row]) -> list[_Row]:
-        """The rows, of which as many are compiled as are not too large together, the first ones first."""
+        """Return the rows, marked to be compiled as long as their programs are not too large together, from the
+        first row on."""
         found: list[_Row] = []
         left = LARGE_PROGRAM
         for row in rows:
@@ -342,7 +346,7 @@ class StageSearch:
         return found
 
     def _of_borders(self, way: Way, borders: Borders) -> Found | None:
-        """A usual way, in which ranks hold less only where it does not fit else; None where it was not looked at."""
+        """Return a usual way, which lowers memory only if it does not fit otherwise; None if its costs are unknown."""
         ways = dict.fromkeys((replace(way, slices=False, again=False, states=False, values=False), way))
         known = [each for each in ways if _Numbers.of(each) in self._costs]
         searches = [BorderSearch(self._costs_by(each), each, self.memory) for each in known]
@@ -354,7 +358,7 @@ class StageSearch:
         return Found(chosen.way, borders, chosen.seconds(borders), 0.0)
 
     def _made(self, row: _Row) -> tuple[StageRow, PlanFile] | MspcError:
-        """A row, compiled or foreseen, and its file; why it does not compile."""
+        """Return a row, compiled or predicted, and its file, or the error if it does not compile."""
         way, borders = row.found.way, row.found.borders
         known = self._costs[_Numbers.of(way)]
         layouts = known.layouts
@@ -371,7 +375,7 @@ class StageSearch:
         return replace(made, foreseen=row.found.seconds, note=_layouts_note(row)), file
 
     def _take(self, row: _Row, made: tuple[StageRow, PlanFile] | MspcError) -> None:
-        """Add a row that was compiled, if it was, and fits."""
+        """Add a row, or note why it does not compile or fit."""
         if isinstance(made, MspcError):
             self.found.refused.append(f"{row.name}: {made.message}")
         elif self.memory and made[0].memory > self.memory:
@@ -383,7 +387,8 @@ class StageSearch:
             self.add(*made)
 
     def _take_best(self) -> None:
-        """The search takes the quickest of all rows, where one is quicker than its own, or its own is not there."""
+        """Give the name of the search to the quickest of all rows if one is quicker than its own row, or its own row
+        is missing."""
         rows = sorted(self.found.plans, key=lambda row: row.step)
         own = next((row for row in rows if row.name == SEARCH), None)
         if own is None or rows[0].step < own.step:
@@ -396,7 +401,8 @@ class StageSearch:
         self.found.plans = rows
 
     def _too_large(self, problems: list[StageProblem]) -> str:
-        """Why nothing was found: by what was compiled, where some was foreseen to fit."""
+        """Return the message that nothing fits: with the smallest compiled row if some were predicted to fit, else
+        with the smallest prediction."""
         row = self._least_over
         if row is not None:
             way = f"{row.schedule} in {row.stages} stages with {row.micro_batches} micro-batches"
@@ -412,13 +418,14 @@ class StageSearch:
 
 
 def _layouts_note(row: _Row) -> str:
-    """What a row of other layouts than the search's says of them, where its name does not."""
+    """Return a note on layouts other than the search's; "" if the name of the row already implies them."""
     size = row.found.way.tensor
     return f"has pairs of products over {size} ranks" if size and not row.name.startswith(MEGATRON) else ""
 
 
 def _usual_ways(best: Way, units: int) -> Iterator[tuple[str, Way]]:
-    """(name, way) with as many units on each stage, as nearly as can be, and the layouts that the search finds."""
+    """Yield (name, way) with an equal number of units on each stage, as nearly as possible, and the layouts of the
+    search."""
     for name, schedule in (("equal stages, 1F1B", ONE_FORWARD_ONE_BACKWARD), ("equal stages, GPipe", GPIPE)):
         yield name, replace(best, schedule=schedule, chunks=1)
     if 2 * best.stages <= units:
@@ -426,16 +433,16 @@ def _usual_ways(best: Way, units: int) -> Iterator[tuple[str, Way]]:
 
 
 LARGE = 1000
-"""Operators of all micro-batches above which the network without stages is not compiled: there each has copies of all
-that is in it."""
+"""Operators of all micro-batches above which the network without stages is not compiled: there each micro-batch has
+copies of all operators."""
 ONE_STAGE = "no stages"
 
 
 def of_one_stage(
     captured: CapturedCall, asked: PlanRequest, numbers: AskedStages
 ) -> tuple[CapturedCall, PlanRequest]:  # fmt: skip
-    """(the launch without stages, what is asked of the ranks of one stage), for one number of stages. Raises
-    MspcError."""
+    """Return (the launch without stages, the request for the ranks of one stage), for one number of stages. Raise
+    MspcError for several numbers, or if it does not fit the ranks."""
     if len(numbers.stages) != 1:
         raise MspcError(
             "--explain tells of the layouts within a stage, and stages of several sizes are asked for",
@@ -450,8 +457,8 @@ def of_one_stage(
 
 
 def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedStages, tell: Tell) -> StagePlans:
-    """All rows of a launch, of which `numbers.top` are shown. Raises MspcError where nothing is found, and for numbers
-    that are not possible."""
+    """Return all rows of a launch, of which `numbers.top` are shown. Raise MspcError if nothing is found, and for
+    impossible numbers."""
     own = captured.context.pipeline_stages
     flat = replace(captured, context=replace(captured.context, pipeline_stages=1))
     config = asked.config(flat)
@@ -490,8 +497,8 @@ def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedS
 def _one_stage(
     captured: CapturedCall, asked: PlanRequest, micro_batches: int, own: int, tell: Tell
 ) -> tuple[StageRow, PlanFile] | None:  # fmt: skip
-    """The quickest plan of the network as it stands, on all ranks; None where none fits the memory. own: the script's
-    number of stages, which the plan takes back."""
+    """Return the quickest plan of the unchanged network, on all ranks; None if none fits the memory. own: the
+    script's number of stages, which the plan overrides."""
     try:
         plans = plans_for(captured, asked, tell)
     except MspcError:
@@ -506,5 +513,5 @@ def _one_stage(
         offload_states=plan.remarks.offload_states, missing_rates=plan.remarks.missing_rates,
     )  # fmt: skip
     file = plans.files[plan.name]
-    is_said = own > 1  # else there is nothing to take back
+    is_said = own > 1  # else there is nothing to override
     return row, replace(file, stages=StagePlan(1, "1f1b", micro_batches)) if is_said else file

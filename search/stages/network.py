@@ -1,4 +1,4 @@
-"""Compiles one network in stages as a search wants it, with the layouts that the search for these ranks finds."""
+"""One network compiled in stages for a search, with the layouts that the search finds for the ranks of a stage."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from mspc.plans.operator_names import layer_nodes
 from mspc.search.plans.alternatives import WAYS, refuse_regions, shard_in_pairs
 from mspc.search.stages.problem import IN_ROUNDS, ONE_CHUNK, Borders, Way
 
-# A unit is the part between two places that few values cross. Cells are opened until they are beside others of their
+# A unit is the part between two places that few values cross. Cells are opened until they are next to others of their
 # class, as equal layers are, or have no cells inside; lists of cells are always opened. Operators of no unit's cells
-# belong to the unit before them, as `assign_stages` gives them to the latest of their operands. Layers that are one
-# graph are as many units as the loop has iterations.
+# belong to the unit before them, because `assign_stages` assigns them to the latest of their operands. Layers that are
+# one graph are as many units as the loop has iterations.
 
 
 FEW = 4
-"""Values that may cross a place between two units at most."""
+"""Most values that may cross the boundary between two units."""
 MARKS = ("recompute", "keeps_communication", "gathers_again", "strategy_gen_mode")
-"""Attributes that say what the script asks of the cell of an operator."""
+"""Attributes with the script's settings for the cell of an operator."""
 CONTAINERS = ("CellList", "SequentialCell")
-"""Cells that are only what is in them."""
+"""Cells with no operators besides those of their child cells."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Cells that stay on one stage, by their scopes. kind: equal for units whose operators are equal, of which the
-    script asks the same, and of whose parameters the same are trained."""
+    """Cells that stay on one stage, by their scopes. kind: equal for units with equal operators, equal settings in
+    the script, and the same trained parameters."""
 
     cells: tuple[str, ...]
     kind: str
@@ -53,7 +53,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class _Part:
-    """Operators in a row of a body. scopes: of its cells; first, end: places of its operators."""
+    """Consecutive operators of a body. scopes: of its cells. first, end: places of its operators."""
 
     scopes: tuple[str, ...]
     first: int
@@ -61,8 +61,8 @@ class _Part:
 
 
 def units_of(loop: Node, free: bool = False) -> list[Unit]:
-    """The units of a loop over micro-batches, read but not compiled yet. free: the script's strategies do not
-    count."""
+    """Return the units of a loop over micro-batches that is traced but not compiled. free: ignore the script's
+    strategies."""
     body = body_of(loop)
     given = zip(body.parameters, loop.inputs, strict=True)
     frozen = {inside for inside, p in given if isinstance(p, Parameter) and p.kind == "parameter" and not p.trainable}
@@ -83,7 +83,8 @@ def units_of(loop: Node, free: bool = False) -> list[Unit]:
 
 
 def _asked(node: Node, free: bool) -> list[Any]:
-    """What the script asks of an operator and of those inside of it: strategies, and marks without the cells' names."""
+    """Return the script's settings for an operator and for the operators inside of it: strategies, and marks without
+    the cells' names."""
     marks = {key: bool(node.attrs[key]) for key in MARKS if key in node.attrs}
     marks |= {OFFLOAD: str(node.attrs[OFFLOAD]).partition(", ")[2]} if OFFLOAD in node.attrs else {}
     strategies = () if free else (node.in_strategy, node.out_strategy)
@@ -91,7 +92,7 @@ def _asked(node: Node, free: bool) -> list[Any]:
 
 
 def scope_of_node(node: Node) -> str:
-    """The scope of an operator; of a loop over layers that of the layers."""
+    """Return the scope of an operator; for a loop over layers, that of the layers."""
     if not runs_layers(node):
         return node.scope
     scopes = [inner.scope for inner in node.regions[-1].nodes if CELLS.search(inner.scope)]
@@ -103,7 +104,7 @@ def scope_of_node(node: Node) -> str:
 
 
 def _root(places: Sequence[str]) -> str:
-    """The longest scope that all operators are in."""
+    """Return the longest scope that contains all operators."""
     common = [*places[0].split("/")] if places else []
     for place in places:
         own = place.split("/")
@@ -112,13 +113,13 @@ def _root(places: Sequence[str]) -> str:
 
 
 def _child(place: str, scope: str) -> str:
-    """The cell right inside of `scope` that a place is in; "" where it is in none."""
+    """Return the child cell of `scope` that contains a place; "" if none does."""
     inside = place[len(scope) + 1 :] if place.startswith(f"{scope}/") else ""
     return f"{scope}/{inside.partition('/')[0]}" if inside else ""
 
 
 def _parts(places: Sequence[str], first: int, end: int, scope: str) -> Iterator[_Part]:
-    """The cells of a cell whose operators are those from `first` to `end`, or the cell itself."""
+    """Yield the child cells of the cell with the operators from `first` to `end`, or the cell itself."""
     runs: list[tuple[str, int, int]] = []
     at = first
     for child, group in groupby(places[first:end], lambda place: _child(place, scope)):
@@ -137,12 +138,12 @@ def _parts(places: Sequence[str], first: int, end: int, scope: str) -> Iterator[
 
 
 def _class(scope: str) -> str:
-    """The class of a cell, which its scope ends in."""
+    """Return the class of a cell, which is at the end of its scope."""
     return scope.rpartition("-")[2].rpartition("/")[2]
 
 
 def _joined_by_name(parts: Sequence[_Part]) -> list[_Part]:
-    """A cell that is called again is one unit with all that lies between."""
+    """Join a cell that is called again with all parts in between into one unit."""
     found: list[_Part] = []
     for part in parts:
         same = next((i for i, each in enumerate(found) if set(each.scopes) & set(part.scopes)), None)
@@ -154,7 +155,7 @@ def _joined_by_name(parts: Sequence[_Part]) -> list[_Part]:
 
 
 def _joined_by_crossings(parts: Sequence[_Part], nodes: Sequence[Node]) -> list[_Part]:
-    """Units between which too many values cross are one."""
+    """Join units if too many values cross between them."""
     place: dict[Value, int] = {}
     last: dict[Value, int] = {}
     for i, node in enumerate(nodes):
@@ -184,15 +185,16 @@ SEARCHED = WAYS[0].settings
 
 @dataclass(frozen=True)
 class StagedNetwork:
-    """A launch that is searched in stages. config: of all ranks in one stage, with what the search reckons with. free:
-    leave out the strategies and the stages of the script."""
+    """Launch that is searched in stages. config: of all ranks in one stage, with the settings of the search. free:
+    ignore the strategies and the stages of the script."""
 
     captured: CapturedCall
     config: Config
     free: bool = False
 
     def traced(self, plan: StagePlan | None, stages: int, micro_batches: int = 0) -> TracedCall:
-        """The network read for so many stages. plan: None for the script's own. Raises MspcError."""
+        """Return the network traced for `stages` stages. plan: None for the script's own. Raise MspcError if it
+        cannot be traced."""
         config = replace(self.config, ranks=self.config.ranks // stages, pipeline_stages=stages)
         config = config if plan is None else config.in_stages(plan)
         captured = self.captured
@@ -200,8 +202,8 @@ class StagedNetwork:
 
     @cached_property
     def loop(self) -> Node:
-        """The loop over micro-batches, read without stages. Raises MspcError where the network has none, is not
-        trained, or has loops and branches that the search does not weigh."""
+        """The loop over micro-batches, traced without stages. Raise MspcError if the network has none, is not
+        trained, or has loops and branches that the search does not support."""
         graph = self.traced(StagePlan(2, "1f1b", 0, tries=True), 1).traced.graph
         loop = micro_batch_loop(graph)
         if loop is None or not any(node.phase == "update" for node in graph.nodes):
@@ -215,28 +217,28 @@ class StagedNetwork:
 
     @cached_property
     def is_configured(self) -> bool:
-        """Whether the script has sharded operators itself."""
+        """Whether the script shards operators itself."""
         return any(node.in_strategy is not None for node in (*self.body.nodes, *layer_nodes(self.body)))
 
     @cached_property
     def micro_batches(self) -> int:
-        """How many the script cuts."""
+        """The script's number of micro-batches."""
         return self.loop.op.turns  # type: ignore[attr-defined]  # a Scan
 
     @cached_property
     def rows(self) -> int:
-        """The rows of the batch, 0 where they are not known."""
+        """The rows of the batch, 0 if they are unknown."""
         scanned = [self.loop.inputs[i] for i in self.loop.op.scanned_operands]  # type: ignore[attr-defined]  # a Scan
         return scanned[0].tensor_type.shape[0] * scanned[0].tensor_type.shape[1] if scanned else 0
 
     @cached_property
     def body(self) -> Graph:
-        """The graph of one micro-batch."""
+        """Graph of one micro-batch."""
         return body_of(self.loop)
 
     @cached_property
     def units(self) -> list[Unit]:
-        """What stages are made of, in order."""
+        """The units, which stages consist of, in order."""
         return units_of(self.loop, self.free)
 
     @cached_property
@@ -245,8 +247,8 @@ class StagedNetwork:
         return any(runs_layers(node) for node in self.body.nodes)
 
     def operators(self, one_by_one: bool, parts: int = 1) -> int:
-        """Forward operators of a micro-batch in a program. one_by_one: equal layers are no one graph. parts: of which
-        each has a graph of its layers."""
+        """Return the number of forward operators of a micro-batch in a program. one_by_one: equal layers are
+        inlined. parts: number of chunks, each of which has its own graph of its layers."""
         nodes = [node for node in self.body.nodes if node.phase == "forward"]
         folded = [(node, len(node.regions[-1].nodes)) for node in nodes if runs_layers(node)]
         turns = sum((node.op.turns if one_by_one else min(node.op.turns, parts)) * count for node, count in folded)  # type: ignore[attr-defined]  # operators that run layers
@@ -255,9 +257,10 @@ class StagedNetwork:
     def compiled(
         self, stages: int, plan: StagePlan, schedule: str = "", layouts: PlanFile | None = None, tensor: int = 0
     ) -> Compiled:  # fmt: skip
-        """The program by a plan for so many stages of `config.ranks`, which it may have more of. schedule: in place of
-        the plan's, for the graphs that it makes. layouts: of operators, None for what the search finds. tensor: ranks
-        that share a product in pairs of products instead, 0 for none. Raises MspcError."""
+        """Return the program by a plan for `stages` stages of the ranks in `config`; the plan may have more stages.
+        schedule: replaces the plan's, for the graphs that it makes. layouts: of operators, None for searched ones.
+        tensor: ranks that share a matmul in pairs of matmuls instead, 0 for none. Raise MspcError if it does not
+        compile."""
         call = self.traced(plan, stages)
         graph = call.traced.graph
         if self.free or tensor:
@@ -272,7 +275,7 @@ class StagedNetwork:
 
 
 def plan_of(units: Sequence[Unit], way: Way, borders: Borders, tries: bool = True) -> StagePlan:
-    """What a plan says of a way and its borders."""
+    """Return the plan of a way and its boundaries."""
     cells: dict[str, int] = {}
     for chunk, (first, end) in enumerate(zip((0, *borders), (*borders, len(units)), strict=True)):
         cells |= {name: chunk for unit in units[first:end] for name in unit.cells}
@@ -280,14 +283,15 @@ def plan_of(units: Sequence[Unit], way: Way, borders: Borders, tries: bool = Tru
 
 
 def cuts_batch(captured: CapturedCall) -> bool:
-    """Whether a launched cell has one in it that cuts micro-batches."""
+    """Return whether a launched cell contains one that cuts the batch into micro-batches."""
     target = captured.target
     cells = [cell for _, cell in target.cells_and_names()] if isinstance(target, Cell) else []
     return any(isinstance(cell, GradAccumulationCell) and cell.in_parts.cuts_batch for cell in cells)
 
 
 def wrap_network(captured: CapturedCall) -> None:
-    """Let the training step that was launched take its loss from a PipelineCell. Raises MspcError where none was."""
+    """Make the launched training step compute its loss by a PipelineCell. Raise MspcError if no training step was
+    launched."""
     target: Any = captured.target
     while isinstance(target, Cell) and hasattr(target, "parallel_settings"):
         target = target.network
@@ -302,8 +306,9 @@ def wrap_network(captured: CapturedCall) -> None:
 
 @dataclass(frozen=True)
 class AskedStages:
-    """stages: their numbers, () for all that divide the ranks and have a unit and a micro-batch each. micro_batches:
-    () for the script's. top: rows that are shown. mesh: of the ranks of one stage, as "8x4"; "" for any."""
+    """Requested numbers. stages: () for all that divide the ranks and have a unit and a micro-batch each.
+    micro_batches: () for the script's. top: number of rows shown. mesh: of the ranks of one stage, as "8x4"; "" for
+    any."""
 
     stages: tuple[int, ...]
     micro_batches: tuple[int, ...] = ()
@@ -311,15 +316,15 @@ class AskedStages:
     mesh: str = ""
 
     def wants(self, stages: int, ranks: int) -> bool:
-        """Whether a number of stages of so many ranks in all is asked for."""
+        """Return whether a number of stages is requested, given the number of all ranks."""
         return (not self.stages or stages in self.stages) and self.fits(stages, ranks)
 
     def fits(self, stages: int, ranks: int) -> bool:
-        """Whether the ranks of one of so many stages are those of the mesh."""
+        """Return whether the ranks of one of `stages` stages are those of the mesh."""
         return not self.mesh or stages * size_of_mesh(self.mesh) == ranks
 
     def numbers(self, network: StagedNetwork) -> tuple[list[int], list[int]]:
-        """(numbers of stages, of micro-batches) for a network. Raises MspcError where some are not possible."""
+        """Return (numbers of stages, of micro-batches) for a network. Raise MspcError if some are impossible."""
         ranks, units = network.config.ranks, len(network.units)
         counts = list(self.micro_batches or [network.micro_batches])
         _check_rows(network, counts, bool(self.micro_batches))
@@ -347,7 +352,7 @@ class AskedStages:
         return found, counts
 
     def no_fit(self, ranks: int, stages: str) -> MspcError:
-        """No number of stages leaves each as many ranks as the mesh has."""
+        """Return the error that no number of stages leaves each as many ranks as the mesh has."""
         size = size_of_mesh(self.mesh)
         whole, rest = divmod(ranks, size)
         legal = f"{ranks} ranks are {whole} stages of so many" if not rest else f"{size} does not divide {ranks} ranks"
@@ -358,7 +363,7 @@ class AskedStages:
 
 
 def check_divides(stages: int, ranks: int) -> None:
-    """Raises MspcError where so many stages have no equal numbers of ranks."""
+    """Raise MspcError if the number of stages does not divide that of the ranks."""
     if ranks % stages:
         legal = _listed([s for s in range(1, ranks + 1) if ranks % s == 0])
         raise MspcError(
@@ -368,7 +373,7 @@ def check_divides(stages: int, ranks: int) -> None:
 
 
 def size_of_mesh(mesh: str) -> int:
-    """The ranks of "8x4"."""
+    """Return the number of ranks of a mesh such as "8x4"."""
     return math.prod(map(int, mesh.split("x")))
 
 
@@ -389,10 +394,10 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def kept_borders(network: StagedNetwork, stages: int) -> Borders | None:
-    """The borders between chunks by the stages of cells; None where the script gives no cell one.
+    """Return the boundaries between chunks by the stages of cells; None if the script sets no cell's stage.
 
     Raises:
-        MspcError: a unit has cells of several stages, or a stage has none.
+        MspcError: if a unit has cells of several stages, or a stage has none.
     """
     loop = micro_batch_loop(network.traced(None, stages).traced.graph)
     assert loop is not None
@@ -427,7 +432,7 @@ def kept_ways(
     stages: int, micro_batches: int, borders: Borders, tensor: int = 0, slices: bool = False, again: bool = False,
     states: bool = False,
 ) -> list[Way]:  # fmt: skip
-    """The ways to run chunks as the script has them: in rounds where it has several of each stage."""
+    """Return the ways to run the script's chunks: in rounds if a stage has several of them."""
     chunks = len(borders) + 1
     if chunks == stages:
         found = [Way(stages, name, micro_batches, 1, tensor, slices, again, states) for name in ONE_CHUNK]

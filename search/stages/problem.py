@@ -1,4 +1,4 @@
-"""What a search for borders between stages is about: units in a row with their costs, and ways to run them."""
+"""Input of the search for boundaries between stages: units in a row with their costs, and ways to run them."""
 
 from __future__ import annotations
 
@@ -40,36 +40,37 @@ from mspc.passes.lib.schedules import (
 from mspc.passes.lib.timeline import equal_durations, timeline
 
 ON_DEVICE = 4
-"""Micro-batches of which such values are on the device: they are made, leave, come back, and are read."""
+"""Micro-batches with offloadable values on the device: one makes them, one copies them out, one copies them back,
+one reads them."""
 
 
 @dataclass(frozen=True)
 class HostBytes:
-    """values: bytes that gradients read of one micro-batch of each unit and that may leave. seconds: in which a byte
-    does."""
+    """Values that may move to the host. values: bytes that gradients read of one micro-batch of each unit and that
+    may leave. seconds: to copy one byte."""
 
     values: np.ndarray
     seconds: float
 
     def only(self, units: np.ndarray) -> HostBytes:
-        """Of these units, a bool of each."""
+        """Return those of some units, given as one bool per unit."""
         return HostBytes(np.where(units, self.values, 0.0), self.seconds)
 
 
 BUSY = 2 / 3
-"""The share of a stage's time that copies can be counted on to take: they have to wait for work, and work for them."""
+"""The share of a stage's time that copies can be expected to use: they wait for work, and work waits for them."""
 GIGA = 1 << 30
 
 
 def host_bytes(values: np.ndarray, machine: Machine) -> HostBytes | None:
-    """Of these bytes of every unit by the rates of a machine; None where there are none."""
+    """Return the bytes of every unit with the time per byte on a machine; None if all are 0."""
     return HostBytes(values, machine.moving_seconds(GIGA, HOST_COPIES) / GIGA) if values.any() else None
 
 
 def spared(alive: np.ndarray, values: np.ndarray, seconds: np.ndarray, host: HostBytes) -> np.ndarray:
-    """[entry, row]: bytes of a stage that are on the host during its entries. alive: [entry, chunk], micro-batches of
-    which it keeps what forwards made; values: [chunk, row], bytes of one that may leave; seconds: [row], the time for
-    the copies of one micro-batch."""
+    """Return [entry, row]: bytes of a stage that are on the host during its entries. alive: [entry, chunk], number
+    of micro-batches with saved results of forwards. values: [chunk, row], bytes of one micro-batch that may leave.
+    seconds: [row], the time available for the copies of one micro-batch."""
     all_values = values.sum(axis=0)
     share = np.minimum(1.0, BUSY * seconds / np.maximum(all_values * host.seconds, 1e-30))
     left = np.einsum("ek,kr->er", alive, values) - ON_DEVICE * values.max(axis=0, initial=0.0)
@@ -77,8 +78,8 @@ def spared(alive: np.ndarray, values: np.ndarray, seconds: np.ndarray, host: Hos
 
 
 def values_of(graph: Graph, cells: Sequence[str]) -> float:
-    """Bytes that the gradients of one micro-batch read of what these cells make, in a stage's program; calls in it are
-    taken apart."""
+    """Return the bytes of these cells' results that the gradients of one micro-batch read, in a stage's program.
+    Calls in the program are taken apart."""
     take_apart_calls(graph)
     found = 0.0
     for each in HostStores(graph):
@@ -89,19 +90,20 @@ def values_of(graph: Graph, cells: Sequence[str]) -> float:
 
 
 Numbers = np.ndarray
-"""Float64, one of every unit."""
+"""Float64 array, one number per unit."""
 ONE_CHUNK = (ONE_FORWARD_ONE_BACKWARD, GPIPE, ZERO_BUBBLE_H1, ZERO_BUBBLE_2P)
 TWO_CHUNKS = (ZERO_BUBBLE_V, DUAL_PIPE_V)
 IN_ROUNDS = INTERLEAVED
 MOST_CHUNKS = 4
-"""Chunks of a stage at most, in rounds."""
+"""Most chunks of a stage, in rounds."""
 
 
 @dataclass(frozen=True)
 class ApartCosts:
-    """Costs of units that run one by one, as those of schedules that have gradients of inputs and of weights apart do,
-    even where equal ones are one graph else. forward: seconds. kept, held, work, sent: as of `UnitCosts`. late: what of
-    `kept` gradients of weights read; between: what gradients of inputs keep of a micro-batch for these."""
+    """Costs of units that run one by one, as schedules with separate gradients of inputs and of weights run them,
+    even if equal units are otherwise one graph. forward: seconds. kept, held, work, sent: as in `UnitCosts`. late:
+    the part of `kept` that gradients of weights read. between: bytes that gradients of inputs save of a micro-batch
+    for these."""
 
     forward: Numbers
     kept: Numbers
@@ -114,17 +116,18 @@ class ApartCosts:
 
 @dataclass(frozen=True)
 class UnitCosts:
-    """Costs of units in the order of the values, for one number of ranks a stage and one of micro-batches.
+    """Costs of units, one element per unit in each array, for one number of ranks per stage and one of micro-batches.
 
-    forward, backward: seconds for one micro-batch. inputs, weights: of the two gradients where they are apart. rest:
-    seconds of a step that belong to no micro-batch, as the optimizer's. kept: bytes that one micro-batch keeps for
-    gradients. held: bytes of parameters, their states and gradients, and what else is there from micro-batch to
-    micro-batch; totals: those of them that sums of gradients are, which begin with the first micro-batch's. work: bytes
-    of buffers beside that, at most. entry: bytes that a micro-batch keeps of what comes to a chunk that begins with the
-    unit. message: seconds from each unit to the next one, with one entry less than the others. sent: bytes in a step,
-    beside messages between stages; there: what a stage that ends with the unit sends on in a step, back: what one that
-    begins with it sends back. apart: of units that run one by one. loops: (first, number) of equal units that are one
-    graph; one that is alone in its chunk runs by itself. host: what may live in the host's memory; None for nothing.
+    forward, backward: seconds for one micro-batch. inputs, weights: seconds of the two gradients if they are separate.
+    rest: seconds of a step that belong to no micro-batch, such as the optimizer's. kept: bytes that one micro-batch
+    saves for gradients. held: bytes of parameters, their states and gradients, and other values that stay from
+    micro-batch to micro-batch. totals: the part of these that are sums of gradients, which begin with the first
+    micro-batch's. work: most bytes of buffers beyond that. entry: bytes that a micro-batch saves of the values received
+    by a chunk that begins with the unit. message: seconds from each unit to the next one, with one entry less than the
+    others. sent: bytes in a step, without messages between stages. there: bytes sent onward in a step by a stage that
+    ends with the unit. back: bytes sent back by one that begins with it. apart: of units that run one by one. loops:
+    (first, number) of equal units that are one graph; a unit that is alone in its chunk runs by itself. host: values
+    that may move to the host's memory, None for none.
     """
 
     forward: Numbers
@@ -146,49 +149,51 @@ class UnitCosts:
     host: HostBytes | None = None
 
     def alone(self, way: Way, joint: Numbers, apart: Numbers, first: np.ndarray, end: np.ndarray) -> Numbers:
-        """What chunks from unit `first` to `end` cost by themselves beside what their units do together: they may have
-        one alone of a loop. joint, apart: costs of units in a loop and by themselves."""
+        """Return the additional cost of chunks from unit `first` to `end` that contain a single unit of a loop.
+        joint, apart: costs of units in a loop and by themselves."""
         found = np.zeros(np.broadcast_shapes(first.shape, end.shape))
         for is_alone, unit in self.units_alone(way, first, end):
             found += np.where(is_alone, (apart - joint)[unit], 0.0)
         return found
 
     def units_alone(self, way: Way, first: np.ndarray, end: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """For each loop whether these chunks have one of its units, and which."""
+        """For each loop, yield whether these chunks contain exactly one of its units, and which."""
         for begin, count in () if way.is_apart else self.loops:
             own = np.maximum(first, begin)
             yield np.minimum(end, begin + count) - own == 1, np.minimum(own, self.count - 1)
 
     def forward_of(self, way: Way) -> Numbers:
-        """The seconds of forward operators by a schedule."""
+        """Return the seconds of forward operators under a schedule."""
         return self.apart.forward if way.is_apart else self.forward
 
     def kept_of(self, way: Way) -> Numbers:
-        """The bytes that one micro-batch keeps by a schedule."""
+        """Return the bytes that one micro-batch saves under a schedule."""
         return self.apart.kept if way.is_apart else self.kept
 
     def late_of(self, way: Way) -> Numbers:
-        """The bytes of these that are kept until the gradients of weights by a schedule that has those apart."""
+        """Return the part of these bytes that is saved until the gradients of weights, under a schedule with
+        separate ones."""
         return self.apart.late if way.is_apart else np.zeros(self.count)
 
     def between_of(self, way: Way) -> Numbers:
-        """The bytes that it keeps of a micro-batch between its two gradients."""
+        """Return the bytes saved of a micro-batch between its two gradients."""
         return self.apart.between if way.is_apart else np.zeros(self.count)
 
     def work_of(self, way: Way) -> Numbers:
-        """The bytes of buffers by a schedule."""
+        """Return the bytes of buffers under a schedule."""
         return self.apart.work if way.is_apart else self.work
 
     def held_of(self, way: Way) -> Numbers:
-        """The bytes that are held all the time by a schedule."""
+        """Return the bytes that are always held under a schedule."""
         return self.apart.held if way.is_apart else self.held
 
     def sent_of(self, way: Way) -> Numbers:
-        """The bytes that are sent in a step by a schedule."""
+        """Return the bytes that are sent in a step under a schedule."""
         return self.apart.sent if way.is_apart else self.sent
 
     def backward_of(self, way: Way) -> Numbers:
-        """The seconds of both gradients in one go by a schedule: one that has them apart elsewhere runs both graphs."""
+        """Return the seconds of both gradients in one action. A schedule that separates them elsewhere runs both
+        graphs."""
         return self.inputs + self.weights if way.is_apart else self.backward
 
     @property
@@ -196,16 +201,16 @@ class UnitCosts:
         return len(self.forward)
 
     def only(self, units: Numbers) -> UnitCosts:
-        """The same with values of these units on the host alone, a bool of each."""
+        """Return the costs with values on the host for these units only, given as one bool per unit."""
         return self if self.host is None else replace(self, host=self.host.only(units))
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run stages. schedule: its name. chunks: of each stage. tensor: ranks that share a product in pairs of
-    products, 0 for layouts that the search finds. slices: parameters and their states are stored in slices over ranks
-    that would hold the same. again: cells are computed again for gradients. states, values: states of optimizers, and
-    what gradients read of units, live in the memory of the host."""
+    """One way to run stages. schedule: its name. chunks: per stage. tensor: ranks that share a matmul in pairs of
+    matmuls, 0 for searched layouts. slices: parameters and their states are stored in slices over ranks with
+    replicas. again: cells are recomputed for gradients. states, values: optimizer states, and values that gradients
+    read of units, are in the memory of the host."""
 
     stages: int
     schedule: str
@@ -219,38 +224,38 @@ class Way:
 
     @property
     def made(self) -> Schedule:
-        """The order of work. Raises MspcError where there is none for these numbers."""
+        """The order of work. Raise MspcError if there is none for these numbers."""
         return SCHEDULES[self.schedule](self.stages, self.micro_batches, self.chunks)
 
     @property
     def order(self) -> Way:
-        """What counts for the order of work."""
+        """The way with only the fields that determine the order of work."""
         return Way(self.stages, self.schedule, self.micro_batches, self.chunks)
 
     @property
     def parts(self) -> int:
-        """Chunks of all stages together."""
+        """Number of chunks of all stages together."""
         return self.stages * self.chunks
 
     @property
     def is_apart(self) -> bool:
-        """Whether gradients of inputs and of weights are apart."""
+        """Whether gradients of inputs and of weights are separate actions."""
         return self.schedule in WITH_SPLIT_GRADIENTS
 
     @property
     def scheduler(self) -> str:
-        """The schedule as scripts and plans name it, who say by the chunks that it is interleaved."""
+        """The schedule's name in scripts and plans, which express interleaving by the number of chunks."""
         return ONE_FORWARD_ONE_BACKWARD if self.schedule == IN_ROUNDS else self.schedule
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name for people."""
         several = f", {self.chunks} chunks" if self.chunks > 1 and self.schedule not in THERE_AND_BACK else ""
         return self.schedule + several
 
     @property
     def held_less_by(self) -> str:
-        """What ranks do to hold less, as messages go on with it; "" for nothing."""
+        """The measures that lower memory, as the end of a message; "" for none."""
         ways = ["parameters in slices"] * self.slices + ["cells computed again"] * self.again
         ways += ["states on the host"] * self.states + ["values on the host"] * self.values
         return "".join(f", {way}" for way in ways)
@@ -260,8 +265,8 @@ def ways_of(
     stages: int, micro_batches: int, units: int, tensor: int = 0, slices: bool = False, again: bool = False,
     states: bool = False,
 ) -> list[Way]:  # fmt: skip
-    """The ways for these numbers: every stage has work, and there are no fewer micro-batches than stages. Where cells
-    are computed again, gradients of weights are not apart: what they read would be kept until then."""
+    """Return the ways for these numbers. Every stage has work, and there are no fewer micro-batches than stages. If
+    cells are recomputed, gradients of weights are not separate: the values that they read would be saved until then."""
     if micro_batches < stages or stages > units:
         return []
     found = [Way(stages, name, micro_batches) for name in ONE_CHUNK]
@@ -274,23 +279,23 @@ def ways_of(
 
 
 Borders = tuple[int, ...]
-"""The first unit of every chunk but the first, ascending; every chunk has one."""
+"""First unit of every chunk except the first chunk, ascending; every chunk has a unit."""
 
 
 def equal_parts(units: int, parts: int) -> Borders:
-    """Borders with as many units in each part, as nearly as can be; larger parts come first."""
+    """Return boundaries with an equal number of units in each part, as nearly as possible; larger parts come first."""
     size, larger = divmod(units, parts)
     return tuple(size * i + min(i, larger) for i in range(1, parts))
 
 
 @lru_cache(maxsize=256)
 def walk_of(way: Way) -> Walk:
-    """The walk of a way, which is the same whatever ranks share and hold."""
+    """Return the walk of a way, which depends only on the order of work."""
     return Walk(way)
 
 
 class Walk:
-    """All stages' entries in one order in which none comes before what it waits for: that of equal times."""
+    """Entries of all stages in one order in which none comes before its operands: the order under equal durations."""
 
     def __init__(self, way: Way) -> None:
         self.way, self.schedule = way, way.made
@@ -298,7 +303,8 @@ class Walk:
         spans = [(span.start, stage, span.entry) for stage, row in enumerate(line.spans) for span in row]
         numbers: dict[Made, int] = {}
         self._steps: list[tuple[int, list[tuple[int, int]], list[tuple[int, bool]], list[int]]] = []
-        """Of every entry its stage, its (row of durations, chunk) pairs, (value, comes by a message), values made."""
+        """For every entry: its stage, (row of durations, chunk) pairs, (value, comes by a message) pairs, values
+        made."""
         rows = {FORWARD: 0, BACKWARD: 1, INPUT_GRADIENT: 2, WEIGHT_GRADIENT: 3}
         for _, stage, entry in sorted(spans, key=lambda span: span[:2]):
             read: list[tuple[int, bool]] = []
@@ -313,18 +319,18 @@ class Walk:
         self._kept = [kept_during(self.schedule, stage) for stage in range(self.schedule.stages)]
 
     def kept(self, stage: int) -> int:
-        """Micro-batches of chunks that a stage keeps at most at once."""
+        """Return the most micro-batches, summed over chunks, with saved results on a stage at once."""
         return int(self._kept[stage][:, 1].sum(axis=1).max(initial=0))
 
     def kept_of_chunk(self, chunk: int) -> tuple[int, int]:
-        """Micro-batches of one chunk that its stage keeps at most at once: all that is kept of them, and until the
-        gradients of weights."""
+        """Return the most micro-batches of one chunk with saved results at once: (with all results, with those for
+        the gradients of weights)."""
         stage = self.schedule.placement[chunk]
         own = self._kept[stage][:, :2, self.schedule.chunks_of(stage).index(chunk)].max(axis=0, initial=0)
         return int(own[0]), int(own[1])
 
     def seconds(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
-        """The time of a step by each row of `borders`, of shape (rows, parts - 1)."""
+        """Return the seconds of a step for each row of `borders`, of shape (rows, parts - 1)."""
         sums = _Sums(costs, borders, self.way)
         durations = np.stack([
             sums.of(costs.forward_of(self.way), costs.apart.forward),
@@ -345,15 +351,15 @@ class Walk:
         return (clocks + self._of_stages(sums.of(costs.rest))).max(axis=0)
 
     def memory(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
-        """Bytes that the fullest stage takes at most, by each row of `borders`."""
+        """Return the peak bytes of the fullest stage, for each row of `borders`."""
         return self.memory_of_stages(costs, borders).max(axis=0)
 
     def memory_of_stages(self, costs: UnitCosts, borders: np.ndarray) -> np.ndarray:
-        """[stage, row]: the same of every stage."""
+        """Return [stage, row]: peak bytes of every stage."""
         sums = _Sums(costs, borders, self.way)
         late, between = sums.of(costs.late_of(self.way)), sums.of(costs.between_of(self.way))
         kept = sums.of(costs.kept_of(self.way), costs.apart.kept) + costs.entry[sums.edges[:-1]]
-        if self.way.is_apart:  # nobody waits for gradients of what the first chunk reads: all run with those of weights
+        if self.way.is_apart:  # nobody waits for gradients of the first chunk's inputs: all run with those of weights
             late[0], between[0] = kept[0], costs.entry[sums.edges[1]] if len(sums.edges) > 2 else 0
         work = sums.most(costs.work_of(self.way), costs.apart.work)
         totals = sums.of(costs.totals)
@@ -370,8 +376,8 @@ class Walk:
         return full
 
     def _pace(self, sums: _Sums) -> np.ndarray:
-        """[chunk, row]: the seconds of a stage between one micro-batch and the next: of forwards alone where all are
-        ahead of all gradients."""
+        """Return [chunk, row]: seconds of a stage from one micro-batch to the next; only those of forwards if all
+        forwards run before all gradients."""
         costs, entries = sums.costs, self.schedule.entries[self.schedule.placement[-1]]
         forward = sums.of(costs.forward_of(self.way), costs.apart.forward)
         kinds = [part.kind for entry in entries for part in parts_of(entry)]
@@ -380,7 +386,7 @@ class Walk:
         return forward + sums.of(costs.backward_of(self.way), costs.inputs + costs.weights)
 
     def most_sent(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
-        """Bytes that a rank of the busiest stage sends, by each row of `borders`."""
+        """Return the bytes that a rank of the busiest stage sends, for each row of `borders`."""
         sums, placement = _Sums(costs, borders, self.way), self.schedule.placement
         found = sums.of(costs.sent_of(self.way), costs.apart.sent)
         for border, (stage, following) in enumerate(pairwise(placement)):
@@ -390,7 +396,7 @@ class Walk:
         return self._of_stages(found).max(axis=0)
 
     def idle(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
-        """The share of a step in which stages wait, in the mean, by each row of `borders`."""
+        """Return the average share of a step in which stages wait, for each row of `borders`."""
         sums, count = _Sums(costs, borders, self.way), self.way.micro_batches
         of_one = sums.of(costs.forward_of(self.way), costs.apart.forward)
         of_one += sums.of(costs.backward_of(self.way), costs.inputs + costs.weights)
@@ -405,9 +411,9 @@ class Walk:
 
 
 def kept_during(schedule: Schedule, stage: int) -> np.ndarray:
-    """[entry, 4, chunk of the stage]: micro-batches of which it keeps, during its entries, what gradients of inputs
-    need of forwards; what those of weights need of these, and of the gradients of inputs; and whether there are sums of
-    gradients by then."""
+    """Return [entry, 4, chunk of the stage]: numbers of micro-batches with saved values during the entries of a
+    stage: forward results for gradients of inputs; forward results for gradients of weights; results of gradients of
+    inputs for those of weights; and 1 if there are sums of gradients by then. Equal entries are listed once."""
     own = {chunk: place for place, chunk in enumerate(schedule.chunks_of(stage))}
     now = np.zeros((4, len(own)))
     found: dict[bytes, np.ndarray] = {}
@@ -427,7 +433,7 @@ def kept_during(schedule: Schedule, stage: int) -> np.ndarray:
 
 
 class _Sums:
-    """Sums over the units of every chunk, [chunk, row of the borders]."""
+    """Sums over the units of every chunk, [chunk, row of the boundaries]."""
 
     def __init__(self, costs: UnitCosts, borders: np.ndarray, way: Way) -> None:
         self.costs, self.way = costs, way
@@ -435,14 +441,14 @@ class _Sums:
         self.edges = np.concatenate([np.zeros((len(borders), 1), int), borders, ends], axis=1).T
 
     def of(self, numbers: Numbers, apart: Numbers | None = None) -> np.ndarray:
-        """apart: of units that are no loop with others."""
+        """Return the sums. apart: numbers of units that run by themselves instead of in a loop."""
         behind = np.concatenate([[0.0], np.cumsum(numbers)])
         first, end = self.edges[:-1], self.edges[1:]
         found = behind[end] - behind[first]
         return found if apart is None else found + self.costs.alone(self.way, numbers, apart, first, end)
 
     def most(self, numbers: Numbers, apart: Numbers) -> np.ndarray:
-        """The largest in place of the sum."""
+        """Return the largest number instead of the sum."""
         first, end = self.edges[:-1], self.edges[1:]
         found = largest_of(numbers)[first, end]
         for is_alone, unit in self.costs.units_alone(self.way, first, end):
@@ -451,7 +457,7 @@ class _Sums:
 
 
 def largest_of(numbers: Numbers) -> np.ndarray:
-    """[first, end]: the largest of the numbers from `first` on, before `end`."""
+    """Return [first, end]: the largest number from `first` to before `end`."""
     count = len(numbers)
     table = np.zeros((count + 1, count + 1))
     for first in range(count):
