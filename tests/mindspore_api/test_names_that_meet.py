@@ -59,7 +59,7 @@ def test_numbers_need_no_cuts_and_tile_takes_those_of_its_input() -> None:
         def construct(self, x: Any) -> Any:
             return self.mul(self.add(0, x), self.sub(self.one, 0)) + self.tile(self.places, (8, 1))
 
-    before = ms.api.state.swap(ms.api.state.Session())
+    before = ms.mindspore_api.state.swap(ms.mindspore_api.state.Session())
     try:
         ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4, full_batch=True)
         facts = compile_in_memory(Net(), [Tensor(np.ones((8, 4), np.float32))])
@@ -69,7 +69,7 @@ def test_numbers_need_no_cuts_and_tile_takes_those_of_its_input() -> None:
         with pytest.raises(ms.MspcError, match="3 numbers"):
             compile_in_memory(nn.SequentialCell(Doubled(wrong)), [Tensor(np.ones((8, 4), np.float32))])
     finally:
-        ms.api.state.swap(before)
+        ms.mindspore_api.state.swap(before)
 
 
 class Doubled(nn.Cell):
@@ -136,11 +136,11 @@ def test_a_mistake_beside_a_gradient_of_the_script_is_the_only_one_named() -> No
     def step(x: Any) -> Any:
         return ms.grad(lambda y: (own(y) * first * second).sum())(x)
 
-    before = ms.api.state.swap(ms.api.state.Session())
+    before = ms.mindspore_api.state.swap(ms.mindspore_api.state.Session())
     try:
         ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=2, full_batch=True)
         with pytest.raises(ms.MspcError, match="two parameters are called 'w'") as refused:
             compile_in_memory(step, [X])
         assert "no sharding rule" not in str(refused.value)
     finally:
-        ms.api.state.swap(before)
+        ms.mindspore_api.state.swap(before)
