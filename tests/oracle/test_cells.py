@@ -133,7 +133,6 @@ REASONS = {
     "PyTorch has none; tests/mindspore_api/nn hold it against NumPy": """nn.Lamb nn.FTRL nn.LazyAdam nn.EmbeddingLookup
         nn.MultiFieldEmbeddingLookup""",
     "made of layers that are judged one by one": "nn.TransformerDecoder nn.Conv2dBnAct nn.DenseBnAct",
-    "tests/mindspore_api/nn/test_adasum.py": "nn.AdaSumByDeltaWeightWrapCell nn.AdaSumByGradWrapCell",
     "tests/mindspore_api/common/test_public_code_names.py": "nn.CentralCrop nn.PSNR nn.SSIM nn.RNNCellBase",
     "tests/mindspore_api/common/test_sparse_tensors.py": "nn.SparseTensorDenseMatmul nn.SparseToDense",
     "it adds up gradients of ranks: tests/compiler/test_own_gradients.py holds it": "nn.DistributedGradReducer",
