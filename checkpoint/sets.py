@@ -347,7 +347,7 @@ def publish(place: Path, sequence: int, ranks: int, state: dict[str, Any]) -> No
 
 
 def remove_set(path: Path) -> None:
-    """Remove a checkpoint. Of a set the index goes first, so that no reader finds one that is incomplete."""
+    """Remove a checkpoint. The index of a set goes first, so that no reader finds one that is incomplete."""
     if not path.is_dir():
         remove(path)
         return

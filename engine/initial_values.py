@@ -96,7 +96,7 @@ def _told(kind: type) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """Numbers and words as text, "" for anything else. Of a row of numbers the first ones, and a checksum of all."""
+    """Numbers and words as text, "" for anything else. A row of numbers has its first ones, and a checksum of all."""
     if isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, Parameter):

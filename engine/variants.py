@@ -39,7 +39,7 @@ def graphs_to_keep() -> int:
 def identity(target: Any) -> Hashable:
     """A key that is equal for calls of one target.
 
-    It is the id of a cell or function. Of a method, which Python makes anew for every use, it has the ids of its
+    It is the id of a cell or function. For a method, which Python makes anew for every use, it has the ids of its
     function and object, and of a request for gradients, which scripts make anew, its fields.
     """
     if isinstance(target, GradientFunction):

@@ -1,1 +1,1 @@
-"""This package writes what a compile gives: dumps, the programs of all ranks, first values, and `.mindir` files."""
+"""This package writes the files of a compile: dumps, the programs of all ranks, first values, and `.mindir` files."""

@@ -1,1 +1,1 @@
-"""Strategies and plans are read and written here: how files name operators, and how a graph takes what they say."""
+"""Strategies and plans are read and written here: names of operators in files, and layouts that a graph takes."""

@@ -55,8 +55,8 @@ class Poke:
         return self._at(operands) if node.attrs.get(self.mark) == self.number else operands
 
     def on_rank(self, rank: int, graphs: Sequence[Graph]) -> Callable[[Node, list[Array]], list[Array]]:
-        """The same for the slices of a rank. graphs: of all ranks. Of several stages those have the infinity that
-        compute the operand, and they send it to others."""
+        """The same for the slices of a rank. graphs: of all ranks. If there are several stages, those that
+        compute the operand have the infinity, and they send it to others."""
         if self.layout is not None:
             slices = self.layout.slices_for(rank, self.shape)
             if any(s.stop != n for s, n in zip(slices, self.shape, strict=True)):

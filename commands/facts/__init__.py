@@ -1,1 +1,1 @@
-"""What files of a compile say of operators, layouts, collectives, memory and times is read here by kind of ranks."""
+"""Facts of a compile (operators, layouts, collectives, memory, times) are read from its files, by kind of ranks."""

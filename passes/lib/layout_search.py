@@ -253,7 +253,7 @@ def restore(values: Iterable[Value], states: Iterable[State]) -> None:
 
 
 def best_plan(found: Sequence[tuple[PlanTotal, list[State]]]) -> list[State]:
-    """Of several plans the one that is taken. The last looks for the fewest bytes at every operator alone; another is
+    """Choose one of several plans. The last looks for the fewest bytes at every operator alone; another is
     taken if it does no more work, and sends fewer bytes, or hardly more in fewer changes of layout, than that and
     than any other such plan."""
     *others, (fewest, free) = found

@@ -100,7 +100,7 @@ class _Opener:
         self.nodes.append(node)
 
     def branches(self, node: Node, op: RegionOp, border: Border) -> list[Value]:
-        """Of an If or a Call."""
+        """The graphs of an If or a Call."""
         given = node.inputs
         if isinstance(op, If):
             self.read(node, self.emit(Decide(node), self.scalar if node.layout is not None else None, given[0]))

@@ -47,7 +47,7 @@ from mspc.passes.lib.gradients import (
 
 
 def gradient_of_branches(request: GradientRequest, differentiate: Differentiate) -> RegionGradient | None:
-    """Of an `If`, whose operands are the condition and the parameters of both branches, or of a `Call`."""
+    """Gradients of an `If`, whose operands are the condition and the parameters of both branches, or of a `Call`."""
     op, regions, wanted, given = request
     assert isinstance(op, If | Call)
     first = 1 if isinstance(op, If) else 0

@@ -456,7 +456,7 @@ class StepsInRow:
         return now, ends
 
     def makespan(self, order: Order) -> float:
-        """Of a step that runs alone."""
+        """Times of a step that runs alone."""
         return max(self.step(order, [0.0] * self.stages)[0], default=0.0)
 
     def among_many(

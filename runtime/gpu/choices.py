@@ -3,7 +3,7 @@ on disk for the next start.
 
 A GPU at work is at its limit of power, and the time of a matmul there depends on its operands: with zeros, of which
 memory is full at a start, it takes a tenth less than with a network's numbers, and some algorithms gain more by them
-than others. So memory is filled with numbers before ways are timed. Of ways within `ALIKE` of the fastest the first is
+than others. So memory is filled with numbers before ways are timed. The first of those within `ALIKE` of the fastest is
 taken, which cuBLASLt expects to be the best: their order changes from one start to the next, and one that is faster for
 a moment may take more power. On an H200 the twelve matmuls of a transformer's layer took 515 us in all by the best of
 their algorithms if each ran for long, 527 to 539 by those that short runs on zeros had chosen, and 518 by these.

@@ -1,8 +1,8 @@
 """cuDNN's convolutions and their gradients on arrays with addresses that do not change, in any order of their
 dimensions; and, for depthwise convolutions, mspc's own.
 
-A graph of cuDNN's is built for every distinct set of shapes, strides and settings and cached in `Convolutions`. Of the
-kernels that cuDNN proposes for it the fastest is taken, by one trial of each on a machine. A launch must have run once
+A graph of cuDNN's is built for every distinct set of shapes, strides and settings and cached in `Convolutions`. The
+fastest of the kernels that cuDNN proposes for it is taken, by one trial of each on a machine. A launch must have run once
 before it is captured: cuDNN loads its kernels then.
 """
 

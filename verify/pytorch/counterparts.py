@@ -751,5 +751,5 @@ def _masks(torch: Any) -> dict[str, Counterpart]:
 
 
 def counterparts_of_draws(torch: Any) -> dict[str, Counterpart]:
-    """Of operators that draw random numbers: called with the operator, its results and its operands."""
+    """Counterparts of operators that draw random numbers, called with the operator, its results and its operands."""
     return {"Dropout": lambda op, results, x: (x * results[1] / op.keep_prob, None)}

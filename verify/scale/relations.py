@@ -72,7 +72,7 @@ class Pieces:
         return np.sort(self.sums)
 
     def has(self, products: Array) -> Array:
-        """Of all products whether they are some piece's."""
+        """Return for all products whether they are some piece's."""
         ordered = self._ordered
         at = np.searchsorted(ordered, products)
         low, high = ordered[np.clip(at - 1, 0, len(ordered) - 1)], ordered[np.clip(at, 0, len(ordered) - 1)]

@@ -50,7 +50,7 @@ def inverted(self: Any) -> Any:
 
 
 def clamped(self: Any, min: Any = None, max: Any = None) -> Any:
-    """Return self within limits, if there are any. Of equal numbers self has the gradient; a limit of NaN gives NaN."""
+    """Return self within limits, if there are any. Self has the gradient of equal numbers; a limit of NaN gives NaN."""
     limits = [each for each in (min, max) if each is not None]
     if not all([is_like(each, self) for each in limits]):
         return ops.clamp(self, min, max)
@@ -70,7 +70,7 @@ def is_like(value: Any, other: Any) -> Any:
 
 
 def further(operator: Any, comparison: Any, self: Any, other: Any) -> Any:
-    """Return the greater or the lesser number, of a number and NaN the number. Of equal ones self has the gradient."""
+    """Return the greater or the lesser number, of a number and NaN the number. Self has the gradient of equal ones."""
     if not is_like(other, self):
         return operator(self, other)
     return ops.where(ops.LogicalOr()(comparison()(self, other), ops.IsNan()(other)), self, other)

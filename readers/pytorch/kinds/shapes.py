@@ -164,7 +164,7 @@ def split_at(self: Any, split_size: Any, dim: Any) -> Any:
 
 
 def chunks_of(self: Any, chunks: Any, dim: Any) -> Any:
-    """So many parts of a dimension, or fewer."""
+    """Split a dimension into this number of parts, or fewer."""
     size = self.shape[dim]
     return split_at(self, (size + chunks - 1) // chunks, dim)
 

@@ -28,7 +28,7 @@ from mspc.readers.pytorch.plans.written_plan import CUT, IN, NOTHING, OPEN, OUT,
 def merged(shape: Sequence[int], result: Sequence[int], dim: int) -> int | None:
     """The dimension of a view in which the slices of dimension `dim` are slices, or None.
 
-    Of a dimension that is taken apart it is the outermost one; one that is merged has to be the outermost of those that
+    If a dimension is taken apart it is the outermost one; one that is merged has to be the outermost of those that
     become one.
     """
     before = _product(shape[:dim])
