@@ -2,8 +2,8 @@
 dimensions; and, for depthwise convolutions, mspc's own.
 
 A graph of cuDNN's is built for every distinct set of shapes, strides and settings and cached in `Convolutions`. The
-fastest of the kernels that cuDNN proposes for it is taken, by one trial of each on a machine. A launch must have run once
-before it is captured: cuDNN loads its kernels then.
+fastest of the kernels that cuDNN proposes for it is taken, by one trial of each on a machine. A launch must have run
+once before it is captured: cuDNN loads its kernels then.
 """
 
 from __future__ import annotations
