@@ -7,7 +7,8 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """MindSpore has a module of this name too: what scripts know of `mspc.ops` is in mindspore_api/ops."""
+    """Find a name of MindSpore's module `ops`, which has this module's name; scripts' names are in
+    mindspore_api/ops."""
     return importlib.import_module("mspc.mindspore_api.alias").find_public("ops", name)
 
 

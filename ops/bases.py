@@ -32,7 +32,7 @@ from mspc.sharding.rules import broadcast_rule
 
 
 def require_float(name: str, *types: TensorType) -> None:
-    """Raises MspcError if an operand is no floating-point tensor; complex ones reach only those that take them."""
+    """Raise MspcError unless all operands are floating-point tensors; complex ones reach only those that take them."""
     for index, operand in enumerate(types):
         if not (operand.dtype.is_float or operand.dtype.is_complex):
             raise MspcError(
@@ -43,7 +43,7 @@ def require_float(name: str, *types: TensorType) -> None:
 
 
 def require_same(name: str, *types: TensorType) -> None:
-    """Raises MspcError if operands differ in element type."""
+    """Raise MspcError if operands differ in element type."""
     for index, operand in enumerate(types[1:], 1):
         if operand.dtype != types[0].dtype:
             raise MspcError(
@@ -86,7 +86,7 @@ class Elementwise(Op, abstract=True):
         return inferred
 
     def check(self, *types: TensorType) -> None:
-        """Raises MspcError if the operands' element types do not fit."""
+        """Raise MspcError if the operands' element types do not fit."""
         if self.float_only:
             require_float(self.name, *types)
         require_same(self.name, *types)
@@ -141,8 +141,8 @@ class Binary(Elementwise, abstract=True):
 
 
 class ArrayFunction(Op, abstract=True):
-    """One floating-point operand, element by element, by array functions alone: no expression of C++ makes it part of a
-    fused chain."""
+    """One floating-point operand, element by element, computed only by array functions: it has no expression of C++ and
+    is no part of a fused chain."""
 
     promotes: ClassVar[str] = "float"
 
@@ -162,9 +162,8 @@ class Predicate(Binary, abstract=True):
 
 
 def promoted(left: DType, right: DType) -> DType:
-    """The element type that both convert to: complex numbers beat floats, floats beat integers, integers beat
-    Bool, and the wider one wins.
-    """
+    """Return the element type that both convert to: complex numbers beat floats, floats beat integers, integers beat
+    Bool, and the wider one wins."""
     if left == right:
         return left
     if left.kind == "b" or right.kind == "b":
@@ -184,10 +183,10 @@ def promoted(left: DType, right: DType) -> DType:
 
 
 def operand_dtypes(op: Op, dtypes: Sequence[DType]) -> Sequence[DType]:
-    """The element types that Casts must bring the operands of `op` to, one for each.
+    """Return the element types that Casts must bring the operands of `op` to, one for each.
 
-    Operators say it by `promotes`: "common" is the promoted type of the operands, "float" the same with integers and
-    Bool as Float32 (division), "bool" is Bool. Operands before `promotes_from` stay as they are.
+    Operators declare it by `promotes`: "common" is the promoted type of the operands, "float" the same with integers
+    and Bool as Float32 (division), "bool" is Bool. Operands before `promotes_from` are unchanged.
     """
     kind = getattr(op, "promotes", "")
     first = promotes_from(op)
@@ -202,13 +201,14 @@ def operand_dtypes(op: Op, dtypes: Sequence[DType]) -> Sequence[DType]:
 
 
 def promotes_from(op: Op) -> int:
-    """The first operand that `operand_dtypes` brings to a common type; a number among these takes its type from them,
-    not from the operands before."""
+    """Return the first operand that `operand_dtypes` brings to a common type; a number among these takes its type from
+    them, not from the operands before."""
     return getattr(op, "promotes_from", 0)
 
 
 def axes_of(dims: tuple[int, ...], shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions of a space that are reduced where `axes` of `shape` are, which has the same elements."""
+    """Return the dimensions of the space `dims` that are reduced if `axes` of `shape`, which has the same elements,
+    are."""
     runs: list[tuple[int, int]] = []
     behind = 1
     for d in reversed(range(len(shape))):

@@ -33,7 +33,8 @@ def check_graph(graph: Graph) -> None:
 
 
 def _ranks_of_stage(graph: Graph, ranks: int) -> int:
-    """How many ranks each stage of a pipeline has. graph: of a rank of one. Raises MspcError if that cannot be."""
+    """Return the number of ranks of each stage of a pipeline. graph: of one rank. Raise MspcError if its header does
+    not fit."""
     stage, stages = graph.attrs[STAGE], graph.attrs.get(STAGES, 1)
     if type(stages) is not int or stages < 1 or ranks % stages or stage != graph.attrs.get("rank", 0) * stages // ranks:
         raise MspcError(
@@ -62,7 +63,7 @@ def _check_type(node: Node) -> None:
     types = [value.type for value in node.inputs]
     try:
         if node.regions or hasattr(node.op, "region_names"):
-            from mspc.ops.control.regions import type_by_regions  # where a graph has such nodes
+            from mspc.ops.control.regions import type_by_regions  # only if a graph has such nodes
 
             made = type_by_regions(node)
         else:
@@ -84,7 +85,7 @@ def _check_layouts(node: Node, layouts: Layouts, type: Type, ranks: int) -> None
 
 
 def _misfit(layout: Layout, shape: tuple[int, ...], ranks: int) -> str:
-    """Why a tensor of this shape cannot lie like that on so many ranks; "" if it can."""
+    """Return why a tensor of this shape cannot have this layout on this number of ranks, or "" if it can."""
     if layout.ranks != ranks:
         return f"is of {layout.ranks} ranks; the header says {ranks}"
     if len(layout.dims) != len(shape):

@@ -1,7 +1,7 @@
-"""An operator may ask this of a GPU: here are the interface of `Op.launch`, and the C++ that all kernels share.
+"""The interface of `Op.launch` to a GPU, and the C++ that all kernels share.
 
-Operators import nothing of CUDA: the GPU runtime hands in a `Device` with its arrays, and they answer with a function
-that puts their work on the current stream. Arrays are placed once, so a launch is made once and called at every step.
+Operators import nothing of CUDA: the GPU runtime passes a `Device` with its arrays, and they return a function that
+puts their work on the current stream. Arrays are placed once, so a launch is made once and called at every step.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
 
 Array = Any
-"""An array on the GPU, contiguous, whose memory stays where it is."""
+"""An array on the GPU, contiguous, whose memory does not move."""
 
 Launch = Callable[[], None]
 """Puts an operator's work on the current stream; it allocates nothing and waits for nothing."""
 
 RowProducts = Callable[[Iterable[tuple[int, slice]]], None]
-"""Puts the products of runs of rows on the current stream, each with the number of its matrix; runs do not overlap, and
+"""Puts the matmuls of runs of rows on the current stream, each with the number of its matrix; runs do not overlap, and
 follow each other as the rows do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Where else an operator writes the new value of a tensor that it updates: element (r, c) of its rows of `columns`
-    elements to element r * pitch + c of `array`, rounded to the array's element type as `Cast` rounds."""
+    """A second place to which an operator writes the new value of a tensor that it updates: element (r, c) of its rows
+    of `columns` elements goes to element r * pitch + c of `array`, rounded to the array's element type as `Cast`
+    rounds."""
 
     array: Array
     columns: int
@@ -35,12 +36,12 @@ class Copy:
 
 @dataclass(frozen=True)
 class RankSum:
-    """An operand that is the sum of what ranks that reach each other's memory hold: where their parts are.
+    """An operand that is the sum of parts of several ranks which reach each other's memory.
 
-    addresses: of every rank's part, in the order of additions. own: this rank's place among them. signs: for every rank
-    the address of SIGNS words for each of them, in which it hears the others. state: STATE words of this rank's own.
-    step: number of the running step; shift: of that number in a mark. mark: says at every launch (where the GPU tells
-    how far it is, what it tells there). held: what keeps the addresses.
+    addresses: of every rank's part, in the order of additions. own: this rank's position among them. signs: for every
+    rank the address of SIGNS words for each of them, in which it gets the signals of the others. state: STATE words of
+    this rank's own. step: number of the running step; shift: of that number in a mark. mark: called at every launch, it
+    returns (the address at which the GPU reports its progress, the value to report). held: owner of the addresses.
     """
 
     SIGNS: ClassVar[int] = 2
@@ -59,7 +60,7 @@ class RankSum:
 
 
 class Sliding(NamedTuple):
-    """How a window slides along one dimension: places added before and behind, stride and dilation."""
+    """How a window slides along one dimension: places of padding before and after, stride and dilation."""
 
     before: int
     after: int
@@ -68,7 +69,7 @@ class Sliding(NamedTuple):
 
 
 def nothing() -> None:
-    """The launch of what needs none of its own."""
+    """Do nothing: the launch of an operator that needs no work."""
 
 
 def all_of(launches: Sequence[Launch]) -> Launch:
@@ -99,13 +100,11 @@ class Device(Protocol):
     """A GPU as operators see it.
 
     xp: CuPy. comm: this rank's communicator. multiprocessors: number of them. block_memory: bytes of shared memory that
-    a block may have.
-    deterministic: only algorithms that give the same bits at every run. tf32: whether products of Float32 may
-        round their operands to TF32. warp_groups: whether four warps may multiply tiles in shared memory (wgmma), which
-        compute capability 9.0 alone can.
-    step: Int64 array of one element on the GPU: the number of the running step, from 1.
-    stop: Int32 array of one element on the GPU: operators that change parameters change nothing while it is not 0.
-    rejoined: how often the main stream has waited for all that was begun `aside`.
+    a block may have. deterministic: only algorithms that give the same bits at every run. tf32: whether matmuls of
+    Float32 may round their operands to TF32. warp_groups: whether four warps may multiply tiles in shared memory
+    (wgmma), which only compute capability 9.0 can. step: Int64 array of one element on the GPU: the number of the
+    running step, from 1. stop: Int32 array of one element on the GPU: operators that change parameters change nothing
+    while it is not 0. rejoined: how often the main stream has waited for all launches begun `aside`.
     """
 
     xp: Any
@@ -120,11 +119,12 @@ class Device(Protocol):
     rejoined: int
 
     def kernel(self, source: str, name: str) -> Kernel:
-        """The `extern "C" __global__` function `name` of `PRELUDE + source`, compiled by NVRTC, kept on disk."""
+        """Return the `extern "C" __global__` function `name` of `PRELUDE + source`, compiled by NVRTC and cached on
+        disk."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array of its own, contents undefined."""
+        """Return a new array, contents undefined."""
         ...
 
     def send(self, host: Any, array: Array) -> None:
@@ -148,54 +148,58 @@ class Device(Protocol):
         ...
 
     def scratch(self, nbytes: int) -> Array:
-        """Bytes for the running launch alone, aligned to 256: the next launch of any operator may overwrite them."""
+        """Return bytes for the running launch alone, aligned to 256: the next launch of any operator may overwrite
+        them."""
         ...
 
     def matmul(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, *,
                addend: Array | None = None, bias: Array | None = None, activation: str = "",
                before: Array | None = None) -> Launch | None:  # fmt: skip
-        """out = activation(x @ y + addend + bias) over the last two dimensions, with leading dimensions as a batch.
+        """Return the launch of out = activation(x @ y + addend + bias) over the last two dimensions; leading ones are a
+        batch.
 
         addend has the shape of out and may be out. bias has its last dimension. activation is "" or "gelu" (the tanh
         formula; `before` then takes the value before it) or "gelu_gradient" (out = (x @ y) * gelu'(before)). None if
-        the libraries have nothing for the element type or for what follows the product.
+        the libraries do not support the element type or the operations after the matmul.
         """
         ...
 
     def products_of_rows(self, x: Array, y: Array, out: Array, *, transpose_b: bool = False,
                          outer: bool = False) -> RowProducts | None:  # fmt: skip
-        """Products of runs of rows, which are said when they are made, of x [rows, k].
+        """Return matmuls of runs of rows of x [rows, k]; the runs are given at launch.
 
-        out[run] = x[run] @ y[i], y [matrices, k, n] or [matrices, n, k] transposed, where rows in no run become zeros;
-        or `outer`: out[i] = x[run]^T @ y[run], y [rows, n], added up over the runs of i, zeros if there is none.
-        None if the libraries have nothing for the element type or these sizes.
+        out[run] = x[run] @ y[i], y [matrices, k, n] or [matrices, n, k] transposed, and rows in no run become zeros; or
+        `outer`: out[i] = x[run]^T @ y[run], y [rows, n], added up over the runs of i, zeros if there is none. None if
+        the libraries do not support the element type or these sizes.
         """
         ...
 
     def asking(self, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None) -> Launch:
-        """A launch that waits for arrays, and calls `run` with their elements as arrays of NumPy's: the host says what
-        is done. ahead: what makes some of them."""
+        """Return a launch that waits for arrays and calls `run` with their elements as NumPy arrays, so that the host
+        decides the work. ahead: a launch that makes some of the arrays."""
         ...
 
     def convolution(self, kind: str, image: Array, weight: Array, result: Array,
                     windows: Sequence[Sliding]) -> Launch | None:  # fmt: skip
-        """A convolution result = image * weight, or one of its gradients; None: there is none for these arrays.
+        """Return a convolution result = image * weight, or one of its gradients; None if there is none for these
+        arrays.
 
         Arrays are views [batch, channels, ...], [out channels, channels / groups, ...] and [batch, out channels, ...]
-        of any strides. kind says what is made of the other two: "forward" the result, "image" and "weight" their
-        gradients from the result's.
+        of any strides. kind names the array that is computed from the other two: "forward" the result, "image" and
+        "weight" their gradients from the result's gradient.
         """
         ...
 
     def fastest(self, kind: tuple[Any, ...], launches: Sequence[Launch]) -> Launch:
-        """The one of several launches of the same work that takes the least time, tried once for every `kind`; the
-        first where the device is deterministic."""
+        """Return the fastest of several launches of the same work, measured once for every `kind`; the first one if the
+        device is deterministic."""
         ...
 
     def attention(self, query: Array, key: Array, value: Array, out: Array, statistics: Array, *, scale: float,
                   causal: str = "", addend: Array | None = None,
                   gradients: tuple[Array, Array, Array, Array] | None = None) -> Launch | None:  # fmt: skip
-        """out = softmax(scale * query @ key^T + addend) @ value in one kernel; None: there is none for these arrays.
+        """Return the launch of out = softmax(scale * query @ key^T + addend) @ value in one kernel; None if there is
+        none for these arrays.
 
         Operands are views [batch, heads, sequence, depth] of any strides but 1 in the last dimension; key and value may
         have fewer heads, if their number divides the query's. statistics[batch, heads, queries, 1] (Float32) takes
@@ -216,12 +220,12 @@ C_TYPES = {
 
 
 def c_type(dtype: DType) -> str:
-    """The C++ type of an element in memory."""
+    """Return the C++ type of an element in memory."""
     return C_TYPES[dtype.name]
 
 
 def computing_type(dtype: DType) -> str:
-    """The C++ type in which an element is computed with: halves are widened to float."""
+    """Return the C++ type in which an element is computed: halves are widened to float."""
     return "float" if dtype.name in ("Float16", "BFloat16") else C_TYPES[dtype.name]
 
 

@@ -1,4 +1,4 @@
-"""How operators that move elements say where each element of a result comes from.
+"""How operators that move elements describe the source of each element of a result.
 
 A result is made of pieces. Within a piece the place in an operand is, along each of its dimensions, a sum of steps
 along the dimensions of the result: `Place(4, ((1, -1),))` is 4 minus the coordinate along dimension 1. Slices, joins,
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """A coordinate: `offset`, and for every (dimension, step) in `terms` so many steps of a coordinate there.
+    """A coordinate: `offset`, plus for every (dimension, step) in `terms` the step times the coordinate there.
 
     Dimensions ascend, and none has step 0.
     """
@@ -26,7 +26,7 @@ class Coordinate:
     terms: tuple[tuple[int, int], ...] = ()
 
     def of(self, places: Sequence[Coordinate]) -> Coordinate:
-        """The same coordinate where those that it is made of are these places themselves."""
+        """Return the composed coordinate: its terms refer to dimensions whose own coordinates are `places`."""
         found: dict[int, int] = {}
         offset = self.offset
         for d, step in self.terms:
@@ -36,7 +36,7 @@ class Coordinate:
         return Coordinate(offset, tuple(sorted((d, step) for d, step in found.items() if step)))
 
     def bounds(self, dims: Shape) -> tuple[int, int]:
-        """The least and the largest value, where coordinates run over a space of these dimensions."""
+        """Return the least and the largest value over all coordinates of a space of these dimensions."""
         reached = [step * (dims[d] - 1) for d, step in self.terms]
         return self.offset + sum(n for n in reached if n < 0), self.offset + sum(n for n in reached if n > 0)
 
@@ -51,7 +51,7 @@ class Coordinate:
         return high < begin or end <= low
 
     def divided(self, behind: int, dims: Shape) -> tuple[Coordinate, Coordinate] | None:
-        """(quotient, rest) of the coordinate by `behind`, where both are such sums; None if they are not."""
+        """Return (quotient, remainder) of the coordinate divided by `behind` if both are such sums, else None."""
         outer = tuple((d, step // behind) for d, step in self.terms if step % behind == 0)
         inner = tuple((d, step) for d, step in self.terms if step % behind)
         rest = Coordinate(self.offset % behind, inner)
@@ -60,14 +60,15 @@ class Coordinate:
 
 
 def along(dim: int, step: int = 1, offset: int = 0) -> Coordinate:
-    """The coordinate along one dimension."""
+    """Return the coordinate along one dimension."""
     return Coordinate(offset, ((dim, step),))
 
 
 @dataclass(frozen=True, slots=True)
 class IndexBlock:
-    """Where elements of operand number `operand` are: for every (dimension, begin, end) in `where` the result's
-    coordinate is at `begin` or after it, and before `end`. source: the place along each dimension of the operand."""
+    """The source of some elements. It holds for elements whose coordinate is at least `begin` and below `end`, for
+    every (dimension, begin, end) in `where`. operand: the number of the operand. source: the place along each of its
+    dimensions."""
 
     operand: int
     source: tuple[Coordinate, ...]
@@ -76,10 +77,10 @@ class IndexBlock:
 
 @dataclass(frozen=True, slots=True)
 class IndexMap:
-    """The places of an operator's elements.
+    """The source places of an operator's elements.
 
-    dims: the dimensions that places speak of: the result's, each of which may be divided further. pieces: an element is
-    of the first one that has its place. covers: whether every place is in one; zeros are elsewhere.
+    dims: the dimensions to which places refer: the result's, each of which may be divided further. pieces: an element
+    is of the first one that has its place. covers: whether every place is in one; elements at other places are zeros.
     """
 
     dims: Shape
@@ -88,13 +89,14 @@ class IndexMap:
 
 
 def turned_round(shape: Shape, axes: Sequence[int]) -> IndexMap:
-    """A tensor of this shape with the order of its elements turned round along `axes`."""
+    """Return the map of a tensor of this shape with the order of its elements reversed along `axes`."""
     source = tuple(along(d, -1, n - 1) if d in axes else along(d) for d, n in enumerate(shape))
     return IndexMap(shape, (IndexBlock(0, source),))
 
 
 def padded(shape: Shape, margins: Sequence[tuple[int, int]]) -> IndexMap:
-    """A tensor of this shape as operand 0 with (before, after) zeros around it along every dimension."""
+    """Return the map of a tensor of this shape, operand 0, with (before, after) zeros around it along every
+    dimension."""
     dims = tuple(before + n + after for n, (before, after) in zip(shape, margins, strict=True))
     source = tuple(along(d, 1, -before) for d, (before, _) in enumerate(margins))
     where = tuple((d, before, before + n) for d, (n, (before, after)) in enumerate(zip(shape, margins, strict=True))
@@ -103,14 +105,15 @@ def padded(shape: Shape, margins: Sequence[tuple[int, int]]) -> IndexMap:
 
 
 def flattened(places: Sequence[Coordinate], shape: Shape) -> Coordinate:
-    """The place in a tensor of this shape, counted through all its elements."""
+    """Return the place in a tensor of this shape, counted through all its elements."""
     strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     return Coordinate(0, tuple(enumerate(strides))).of(places)
 
 
 def reshaped(places: Sequence[Coordinate], shape: Shape, target: Shape, dims: Shape) -> list[Coordinate] | None:
-    """The coordinates in a tensor of shape `target` of what lies at these places in one of `shape`, which has the same
-    elements in the same order; None if they are no sums of steps. dims: of the space that places speak of."""
+    """Return the coordinates in a tensor of shape `target` of the elements at these places of a tensor of `shape`,
+    which has the same elements in the same order; None if they are not sums of steps. dims: of the space to which
+    places refer."""
     left = [(n, place) for n, place in zip(shape, places, strict=True) if n != 1]
     found: list[Coordinate] = []
     for wanted in target:
@@ -131,6 +134,6 @@ def reshaped(places: Sequence[Coordinate], shape: Shape, target: Shape, dims: Sh
 
 
 def _joined(parts: Sequence[tuple[int, Coordinate]]) -> Coordinate:
-    """The coordinate along a dimension that is made of several, which have so many elements."""
+    """Return the coordinate along a dimension that is made of several, which have these numbers of elements."""
     steps = [math.prod(n for n, _ in parts[i + 1 :]) for i in range(len(parts))]
     return Coordinate(0, tuple(enumerate(steps))).of([place for _, place in parts])

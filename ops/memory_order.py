@@ -1,7 +1,7 @@
-"""A value's elements may lie in memory in another order than its shape says: an image with its channels last, or the
-groups of its channels apart.
+"""Orders of a value's elements in memory that differ from its shape: an image with its channels last, or the groups of
+its channels apart.
 
-An order says what the stored tensor is, dimension by dimension; operators say by it how they work on such tensors
+An order describes the stored tensor, dimension by dimension. Operators use it to say how they work on such tensors
 (`Op.reordered`), and the pass channels_last asks them.
 """
 
@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 
 class DimensionPart(NamedTuple):
-    """A dimension of the stored tensor: part `number` of dimension `dim` of the value, of so many places.
+    """A dimension of the stored tensor: part `number` of dimension `dim` of the value, with `size` places.
 
     A dimension of 12 places may have parts of 3 and of 4, with numbers 0 and 1: place 7 is then place 1 of one and
     place 3 of the other.
@@ -43,7 +43,8 @@ class MemoryOrder:
 
     @classmethod
     def of(cls, shape: Shape, dims: Iterable[int] | None = None) -> MemoryOrder:
-        """The order of a value of this shape whose dimensions are stored in the order `dims`; as they are without."""
+        """Return the order of a value of this shape whose dimensions are stored in the order `dims`, by default in
+        their own."""
         return cls(
             tuple(DimensionPart(d, 0, shape[d]) for d in (range(len(shape)) if dims is None else dims)), len(shape)
         )
@@ -60,7 +61,8 @@ class MemoryOrder:
 
     @property
     def memory(self) -> tuple[DimensionPart, ...]:
-        """The same for all orders in which the elements lie alike: the fewest parts, and none of one place."""
+        """Return a key that is equal for all orders with the same arrangement in memory: the fewest parts, none of size
+        1."""
         runs: list[list[DimensionPart]] = []
         for part in (part for part in self.parts if part.size != 1):
             if runs and self._follows(runs[-1][-1], part):
@@ -76,12 +78,12 @@ class MemoryOrder:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the elements lie in the order of the value's own dimensions."""
+        """Whether the elements are in the order of the value's own dimensions."""
         found = [(part.dim, part.number) for part in self.parts if part.size != 1]
         return found == sorted(found)
 
     def of_dim(self, dim: int) -> list[DimensionPart]:
-        """The parts of a dimension, that of the farthest places first."""
+        """Return the parts of a dimension, that of the farthest places first."""
         return sorted(part for part in self.parts if part.dim == dim)
 
     def _follows(self, part: DimensionPart, next: DimensionPart) -> bool:
@@ -92,8 +94,8 @@ class MemoryOrder:
 
     @property
     def steps(self) -> Shape:
-        """By how many elements of the value, in its own order, one place along every dimension of the stored tensor is
-        ahead."""
+        """Return the distance of one place along every dimension of the stored tensor, in elements of the value in its
+        own order."""
         found: dict[DimensionPart, int] = {}
         step = 1
         for dim in reversed(range(self.rank)):
@@ -105,43 +107,44 @@ class MemoryOrder:
     # How operators change it ------------------------------------------------------------------------------------
 
     def place(self, dim: int) -> int | None:
-        """The dimension of the stored tensor that is dimension `dim` of the value; None if it has several parts."""
+        """Return the dimension of the stored tensor that is dimension `dim` of the value; None if it has several
+        parts."""
         found = [place for place, part in enumerate(self.parts) if part.dim == dim]
         return found[0] if len(found) == 1 else None
 
     def places(self, dims: Iterable[int]) -> Shape:
-        """The dimensions of the stored tensor that these of the value are made of."""
+        """Return the dimensions of the stored tensor that make up these dimensions of the value."""
         wanted = set(dims)
         return tuple(place for place, part in enumerate(self.parts) if part.dim in wanted)
 
     def permuted(self, values: Sequence[Any]) -> tuple[Any, ...] | None:
-        """What is given for every dimension of the value, for those of the stored tensor; None if one has several
-        parts."""
+        """Reorder `values`, one for every dimension of the value, to the stored tensor's dimensions; None if one has
+        several parts."""
         dims = [part.dim for part in self.parts]
         return tuple(values[d] for d in dims) if len(dims) == self.rank else None
 
     def resized(self, dim: int, size: int) -> MemoryOrder:
-        """The order of a value with another size along a dimension of one part."""
+        """Return the order of a value with another size along a dimension of one part."""
         return replace(self, parts=tuple(part._replace(size=size) if part.dim == dim else part for part in self.parts))
 
     def ones(self, dims: Iterable[int]) -> MemoryOrder:
-        """The order of a value with one place along these dimensions."""
+        """Return the order of a value with one place along these dimensions."""
         wanted = set(dims)
         return replace(self, parts=tuple(p._replace(size=1) if p.dim in wanted else p for p in self.parts))
 
     def without(self, dims: Iterable[int]) -> MemoryOrder:
-        """The order of a value without these dimensions."""
+        """Return the order of a value without these dimensions."""
         gone = set(dims)
         left = [d for d in range(self.rank) if d not in gone]
         return MemoryOrder(tuple(p._replace(dim=left.index(p.dim)) for p in self.parts if p.dim not in gone), len(left))
 
     def transposed(self, perm: Sequence[int]) -> MemoryOrder:
-        """The order of the value whose dimension d is dimension perm[d] of this one, in the same memory."""
+        """Return the order of the value whose dimension d is dimension perm[d] of this one, in the same memory."""
         return MemoryOrder(tuple(part._replace(dim=perm.index(part.dim)) for part in self.parts), self.rank)
 
     def operand(self, shape: Shape) -> MemoryOrder | None:
-        """The order of an operand of this shape that is broadcast to the value, aligned by its last dimensions; its
-        stored tensor is broadcast to the stored value in the same way."""
+        """Return the order of an operand of this shape that is broadcast to the value, aligned by its last dimensions;
+        its stored tensor is broadcast to the stored value in the same way."""
         lead, own = self.rank - len(shape), self.shape
         if shape == own:
             return self
@@ -156,8 +159,8 @@ class MemoryOrder:
         return MemoryOrder(tuple(parts), len(shape))
 
     def view(self, shape: Shape) -> MemoryOrder | None:
-        """The order of the value with another shape, in the same memory; None if dimensions would be divided at
-        other places than they can be."""
+        """Return the order of the value with another shape, in the same memory; None if that would divide dimensions at
+        places that are no borders of parts."""
         if 0 in shape:
             return None
         waiting = [(part.size, part) for d in range(self.rank) for part in self.of_dim(d) if part.size != 1]
@@ -180,7 +183,7 @@ class MemoryOrder:
         return MemoryOrder(tuple(parts), len(shape))
 
     def refined(self, other: MemoryOrder) -> tuple[MemoryOrder, MemoryOrder] | None:
-        """Both orders of one value with equal parts of every dimension; None if there are none."""
+        """Return both orders of one value with equal parts of every dimension; None if there are none."""
         mine: list[DimensionPart] = []
         theirs: list[DimensionPart] = []
         for dim in range(self.rank):
@@ -199,7 +202,7 @@ class MemoryOrder:
         return self._in_parts(mine), other._in_parts(theirs)
 
     def _in_parts(self, finer: Sequence[DimensionPart]) -> MemoryOrder:
-        """The same order with its dimensions in these parts."""
+        """Return the same order with its dimensions in these parts."""
         waiting = {dim: list(group) for dim, group in groupby(finer, key=lambda part: part.dim)}
         taken: dict[DimensionPart, list[DimensionPart]] = {}
         for dim in range(self.rank):
@@ -215,10 +218,9 @@ class MemoryOrder:
 class Reordered:
     """How an operator works on operands in other orders.
 
-    op: the operator that works on the stored tensors; None: the result is operand 0 in another shape, where nothing has
-    to run.
-    operands: the orders in which it reads them. results: those of its results, one for each. continues: whether what
-    reads a result goes on in its order; else it is brought back to that of its own shape.
+    op: the operator that works on the stored tensors; None if the result is operand 0 in another shape, so that nothing
+    has to run. operands: the orders in which it reads them. results: the orders of its results, one for each.
+    continues: whether readers of a result use its order; else the result is moved back to the order of its shape.
     """
 
     op: Any
@@ -228,7 +230,7 @@ class Reordered:
 
 
 def _divisions(parts: Sequence[DimensionPart]) -> set[int]:
-    """Behind how many places each part of a dimension begins, and how many there are."""
+    """Return the products of the sizes of a dimension's last parts: the positions at which it can be divided."""
     found, behind = {1}, 1
     for part in reversed(parts):
         behind *= part.size
@@ -237,6 +239,6 @@ def _divisions(parts: Sequence[DimensionPart]) -> set[int]:
 
 
 def _sizes(places: Sequence[int]) -> list[int] | None:
-    """The sizes of parts with these divisions, the farthest first."""
+    """Return the sizes of parts with these divisions, the farthest first."""
     pairs = list(pairwise(places))
     return None if any(b % a for a, b in pairs) else [b // a for a, b in reversed(pairs)]

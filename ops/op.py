@@ -1,8 +1,8 @@
 """`Op` is the base of every operator: one class holds its rule, types, gradient, kernel and samples.
 
 An operator is a frozen dataclass; its fields are its attributes in Python, in the printed text and for the parser.
-Subclassing registers it under its class name. An operator's class assigns the facts in which it differs, as
-`cuda = "{0} * {0}"`: it inherits all of them from `Op`. This layer never imports passes, compiler or runtime.
+Subclassing registers it under its class name. An operator's class assigns the facts in which it differs, as `cuda =
+"{0} * {0}"`: it inherits all others from `Op`. This layer never imports passes, compiler or runtime.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ if TYPE_CHECKING:
 
 
 class Sharding:
-    """How an operator is sharded, and what follows for its results.
+    """How an operator is sharded, and the consequences for its results.
 
     Class attributes:
         reduction: how results combine when a reduced factor is sharded.
         linear_in: inputs in each of which it is linear, the others held fixed: a partial sum in one may pass through.
-        additive: the result is a sum of the inputs, or they side by side: partial sums over the same axes pass.
+        additive: the result is a sum or a concatenation of the inputs: partial sums over the same axes pass.
         operandwise: the result combines one idempotent `reduction` (all, any, max, min) per operand: every operand
             may be sharded in its own way, and the result is partial over all their axes.
-        followers: operands that are sharded as the others say, where a strategy does not shard them.
-        follows_neighbours: it only moves data, so that left unset it is sharded as the operators around it.
-        exchanged: operands of which ranks exchange the rows that others name, whatever the rule gathers: a copy that
-            the rule asks for is nobody else's.
+        followers: operands that are sharded like the others if a strategy does not shard them.
+        follows_neighbours: it only moves data; without a strategy it is sharded like the operators around it.
+        exchanged: operands whose rows are exchanged on demand, whatever the rule gathers: a copy that the rule asks
+            for is not shared with another reader.
         bordered: see `Op.moved_bytes`.
         distributions: operands whose rows sum to 1, which get no gradient.
-        is_several: stands for several operators in every mode; `decompose` gives them.
+        is_several: it represents several operators in every mode; `decompose` gives them.
         is_collective: ranks run it together: a `Collective`.
-        constrains: the result is operand 0, and the strategy says how it is to be sharded; gone once that is decided.
+        constrains: the result is operand 0, and the strategy is its required sharding; removed once that is decided.
         requests: names of attached attributes (`add_prim_attr`) that `decompose` carries out; see `Op.asks`.
-        joins: how its results over groups of its operands give that over all of them ("sum", "prod", "max", "min",
-            "all", "any"), in whatever groups they are, or that they lie "beside" each other along `axis`; "" if they
-            do not. Over one operand it is that operand, unless it goes operandwise or beside.
-        sums_of_rows: of what `over_all_ranks` changes, results that are sums over a rank's own rows, added up later.
+        joins: how the results for groups of its operands combine to the result for all of them, for any grouping: by
+            "sum", "prod", "max", "min", "all", "any", or concatenated along `axis` ("beside"); "" if they do not. For
+            one operand the result is that operand, unless it is operandwise or "beside".
+        sums_of_rows: for operators that `over_all_ranks` changes, results that are sums over a rank's own rows and are
+            added up later.
     """
 
     reduction: ClassVar[str] = "sum"
@@ -74,28 +75,29 @@ class Sharding:
 
 
 class MemoryEffects:
-    """What an operator does to the memory of its operands and results.
+    """Effects of an operator on the memory of its operands and results.
 
     Class attributes:
         has_side_effect: must run even if nobody reads the result (it updates, dumps, or other ranks wait for it).
         mutates: indices of the inputs (parameters) that the operator overwrites.
-        updates_aside: it runs for its result, in the forward graph, and overwrites them beside: running statistics.
-        keeps_narrow: indices of inputs that may be narrower than what it overwrites; all others are widened.
+        updates_aside: it runs for its result, in the forward graph, and also overwrites them: running statistics.
+        keeps_narrow: indices of inputs that may be narrower than the overwritten operand; all others are widened.
         copied: indices of overwritten inputs whose new value `launch` also writes to other places: its last argument,
             {index: Copy}.
         neutral: for an operator that changes parameters, values of operands with which it changes nothing, by the
-            operand's index; None stands for the parameter's own value. Empty where there are none.
+            operand's index; None is the parameter's own value. Empty if there are none.
         in_place: `kernel_into` may write to an operand of the result's type.
-        in_place_of: of an `in_place` operator the operands to which it may, where these are not all.
-        is_view: the result is the memory of operand 0, its elements in their order, in another shape at most: nothing
-            has to run. Of a tuple it is the memory of its elements.
-        reshapes: a view whose result is a tensor of operand 0's elements in another shape, whatever that is.
+        in_place_of: for an `in_place` operator the operands to which it may write, if these are not all.
+        is_view: the result is the memory of operand 0, its elements in their order, at most in another shape: nothing
+            has to run. For a tuple it is the memory of its elements.
+        reshapes: a view whose result is a tensor of operand 0's elements in any other shape.
         may_alias: `run` on NumPy may return an operand itself or a view of one, as slices are; `is_view` says it too.
-            All other results, but for those of updates, are arrays that share memory with no operand.
-        moves: every element of a result is one of an operand's, whatever their element type is: a cast may come before
-            or behind.
-        selects: of operand 0 it reads those elements alone that its result holds, as a lookup of rows does.
-        packs: so many elements of the result are one in MindSpore: a Reshape to so many times fewer leaves them, last.
+            All other results, except those of updates, are arrays that share memory with no operand.
+        moves: every element of a result is an element of an operand, for any element type: a cast may come before or
+            after.
+        selects: it reads only those elements of operand 0 that its result holds, as a lookup of rows does.
+        packs: number of elements of the result that are one element in MindSpore: a Reshape to that many times fewer
+            elements leaves them, last.
     """
 
     has_side_effect: ClassVar[bool] = False
@@ -122,21 +124,21 @@ class KernelTraits:
         widens: kernels get Float16 and BFloat16 as Float32; False if data are moved, or it says how it computes.
         takes_complex: it computes with complex numbers, too.
         takes_bool: it computes with Bool, too.
-        seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
-        runs_on_host: its kernel takes arrays of NumPy alone: it prints, writes a file, or is the script's own. On a GPU
+        seeds: names of the two fields that seed a random operator; if both are 0, nobody has chosen them.
+        runs_on_host: its kernel takes NumPy arrays only: it prints, writes a file, or is the script's own. On a GPU
             the step waits for it.
-        waits: its kernel of arrays waits for numbers of theirs, so that no CUDA graph can hold what it does on a GPU.
-        host_reads: operands whose elements the host has to know on a GPU to launch it; see `Device.asking`.
-        cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}`
-            are the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R`
-            that of the result; `{i}` is the number of the element, `{s}` that of the step. "" if there is none.
-        row_lines: for operators that go along rows, what they are as lines of a fused operator (`ops/fused/body.py`),
-            of which the last is the result: `x0` is operand 0, and `AXES` stands for the attributes of reductions. See
+        waits: its kernel of arrays waits for elements of theirs, so that no CUDA graph can hold its work on a GPU.
+        host_reads: operands whose elements the host has to read on a GPU to launch it; see `Device.asking`.
+        cuda: C++ expression of one element of the result, for elementwise operators: `{0}`, `{1}` are the operands'
+            elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R` that of the result;
+            `{i}` is the number of the element, `{s}` that of the step. "" if there is none.
+        row_lines: for operators along rows, the equivalent lines of a fused operator (`ops/fused/body.py`), the last of
+            which is the result: `x0` is operand 0, and `AXES` is replaced by the attributes of reductions. See
             `Op.row_axes`.
-        takes_all_bits: an operand that is rounded otherwise changes the result wholly, as with equality.
+        takes_all_bits: an operand that is rounded differently changes the result wholly, as with equality.
         wants_channels_last: it is faster on images whose channels come last; passes bring them there (`Op.reordered`).
         work: the rates of its `operations`, as machines name them.
-        traffic: the rates of the bytes that it moves, where machines have some of their own.
+        traffic: the rates of the bytes that it moves, if machines have separate ones.
         samples: inputs for the generated tests.
     """
 
@@ -158,14 +160,14 @@ class KernelTraits:
 
 
 class Script:
-    """How scripts have an operator, and the text form.
+    """How scripts call an operator, and its text form.
 
     Class attributes:
-        arguments: names that a user's constructor has, in their order, where they are not the fields': "name", or
-            "name=field" for a field of another name. The other fields are given by keyword.
+        arguments: names of the constructor's parameters for users, in their order, if they differ from the fields:
+            "name", or "name=field" for a field of another name. The other fields are given by keyword.
         operand_names: of a `call` with more than inputs.
-        sequences: of fields that users give as a list alone, or as a tuple alone, that type; said where it is called.
-        checks_where_called: what a user gave as fields is checked by `infer`, not when the operator is made.
+        sequences: fields that users may give only as a list, or only as a tuple, with that type; checked at the call.
+        checks_where_called: fields that a user gave are checked by `infer`, not when the operator is made.
         omitted: names of fields that the text leaves out while they have their default.
     """
 
@@ -178,9 +180,9 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class UnevenWork:
-    """What ranks do inside of an operator beside even shares. busiest: how many times the mean over all ranks the one
-    computes that has the most to do. operations: floating-point operations of products that it does more than the mean.
-    mesh, axes: `moved_bytes` are exchanged along these axes of it. rounds: exchanges that follow one another."""
+    """Work of ranks inside an operator in addition to even shares. busiest: the work of the busiest rank divided by the
+    mean over all ranks. operations: floating-point operations of matmuls that it does more than the mean. mesh, axes:
+    `moved_bytes` are exchanged along these axes of it. rounds: exchanges that follow one another."""
 
     busiest: float = 1.0
     operations: float = 0.0
@@ -193,24 +195,24 @@ EVEN = UnevenWork()
 
 
 class OtherForms:
-    """An operator may have other forms, which compute the same and have another rule, so that a search has more to
-    choose from; what ranks do inside of a form may differ from rank to rank."""
+    """Other forms of an operator, which compute the same and have another rule, so that a search has more to choose
+    from. The work of ranks inside a form may differ from rank to rank."""
 
     def other_form(self, types: Sequence[TensorType], ranks: int) -> Self | None:
-        """The form with another rule, for operands of these types (global), by which so many ranks may shard it, too;
-        None if there is none."""
+        """Return the form with another rule, for operands of these types (global), by which `ranks` ranks may shard it,
+        too; None if there is none."""
         return None
 
     def in_form(self, layouts: Sequence[Layout]) -> Self:
-        """The form whose rule lets operands lie so."""
+        """Return the form whose rule permits operands in these layouts."""
         return self
 
     def like_forward(self, forward: object) -> Self:
-        """A gradient's operator in the form of the one that it differentiates."""
+        """Return a gradient's operator in the form of the one that it differentiates."""
         return self
 
     def uneven(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> UnevenWork:
-        """What ranks do beside even shares, for operands of these types (global) and layouts."""
+        """Return the work of ranks in addition to even shares, for operands of these types (global) and layouts."""
         return EVEN
 
 REGISTRY: Operators[type[Op]] = Operators()
@@ -232,7 +234,7 @@ class ArrayBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """The place where an operator runs, for `localize`: the rank, and global types and layouts of its values."""
+    """The rank on which an operator runs, and the global types and layouts of its values, for `localize`."""
 
     rank: int
     in_types: tuple[TensorType, ...]
@@ -245,8 +247,8 @@ class RankPlacement:
 class RequestedSharding:
     """The sharding that a user wants of one operator, for `decompose`.
 
-    in_strategy, out_strategy: as given with `shard()`, one tuple or NamedLayout per tensor; None if nothing was
-    asked. attrs: what was attached with `add_prim_attr`. ranks: for how many of them it is.
+    in_strategy, out_strategy: as given with `shard()`, one tuple or NamedLayout per tensor; None if nothing was asked.
+    attrs: attributes attached with `add_prim_attr`. ranks: the number of ranks.
     """
 
     in_strategy: tuple[Any, ...] | None
@@ -273,12 +275,12 @@ class Sample:
 
 def sample(*shapes: tuple[int, ...], dtypes: Sequence[str] = (), low: float = -2.0, high: float = 2.0,
            gradient: bool = True, **attributes: Any) -> Sample:  # fmt: skip
-    """A Sample in one line: `sample((4, 8), (8, 16), transpose_b=False)`."""
+    """Return a Sample in one line: `sample((4, 8), (8, 16), transpose_b=False)`."""
     return Sample(tuple(shapes), attributes, tuple(dtypes), low, high, gradient)
 
 
 class NotDifferentiable:
-    """Stands in the place of `bprop` and says why there is no gradient."""
+    """A replacement for `bprop` that holds the reason why there is no gradient."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -289,7 +291,7 @@ class NotDifferentiable:
 class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
     """An operator with its attributes.
 
-    What a class declares of itself is in the four groups that it inherits.
+    The class attributes that a subclass declares are documented in the groups that it inherits.
     """
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
@@ -308,17 +310,17 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return type(self).__name__
 
     def attributes(self) -> dict[str, Any]:
-        """Field names and values, in the order of their declaration: what the text form prints."""
+        """Return field names and values in the order of their declaration, as the text form prints them."""
         found = {name: getattr(self, name) for name in _field_names(type(self))}
         for name in self.omitted:
             if name in found and found[name] == getattr(type(self), name):
                 del found[name]
         return found
 
-    # What a subclass states -------------------------------------------------------------------------------------
+    # To be declared by a subclass -------------------------------------------------------------------------------
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        """(operator with its attributes complete, tensor operands) of a user's call.
+        """Return (operator with its attributes complete, tensor operands) of a user's call.
 
         MindSpore passes some attributes when the operator is called, as in `reduce(x, axis)`; such an operator
         overrides this. Here all arguments are tensors.
@@ -326,15 +328,15 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return self, args
 
     def rule(self, *types: TensorType) -> str | Rule:
-        """The factor rule for inputs of these types."""
+        """Return the factor rule for inputs of these types."""
         raise NotImplementedError(f"{self.name} has no sharding rule")
 
     def result_dtype(self, *types: TensorType) -> DType:
-        """Element type of the result; the first input's unless overridden."""
+        """Return the element type of the result; the first input's unless overridden."""
         return types[0].dtype
 
     def infer(self, *types: TensorType) -> Type:
-        """Type of the result, from the rule unless overridden.
+        """Return the type of the result, from the rule unless overridden.
 
         Raises:
             MspcError: the types do not fit; the caller adds the user's line.
@@ -351,102 +353,105 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
     None for results that nobody differentiates."""
 
     def uniform(self) -> int | float | None:
-        """The number that all elements of the result are, whatever the operands hold; None if they differ."""
+        """Return the number that all elements of the result are, for any operands; None if they differ."""
         return None
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        """The kernel on arrays of `be.xp`: returns an array, or a tuple of arrays. Never writes to its inputs, except
-        to those named in `mutates`. An operator has this or `kernel`."""
+        """Run the kernel on arrays of `be.xp`; return an array, or a tuple of arrays. Never write to inputs, except to
+        those named in `mutates`. An operator has this or `kernel`."""
         if type(self).kernel is Op.kernel:
             raise NotImplementedError(f"{self.name} has no kernel")
         return self.kernel(be)(*inputs)
 
     @widening
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        """The kernel bound to a backend; override to hand out a bare array function without a call in between."""
+        """Return the kernel bound to a backend; override it to return a bare array function without a call in
+        between."""
         return functools.partial(self.run, be)
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        """A kernel `function(*inputs, out=out)` that writes its result to `out` and returns it; None: there is none.
+        """Return a kernel `function(*inputs, out=out)` that writes its result to `out` and returns it; None if there is
+        none.
 
-        `out` is a contiguous array, a tuple of arrays where the result is a tuple. It shares no memory with an input,
+        `out` is a contiguous array, or a tuple of arrays if the result is a tuple. It shares no memory with an input,
         but may be an input itself for an operator that works `in_place`.
         """
         return None
 
     @property
     def draws(self) -> bool:
-        """Whether what it makes depends on the number of the step."""
+        """Whether the result depends on the number of the step."""
         return bool(self.seeds)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        """How a GPU runs the operator on arrays that stay where they are; None: through `run` with CuPy.
+        """Return the launch of the operator on GPU arrays that do not move; None: run it through `run` with CuPy.
 
         `out` is an array, or a tuple of them. An operand that `mutates` names is written in place. Only an operator
-        that works `in_place` is given an operand as `out`."""
+        that works `in_place` is given an operand as `out`.
+        """
         return None
 
     def check_operands(self, *operands: Array) -> None:
-        """Raises MspcError if the operands' values, NumPy arrays, are none that the operator takes. `run` asks it on
-        CPUs; what is compiled in its place does, too."""
+        """Raise MspcError if the operands' values, NumPy arrays, are not valid for the operator. `run` calls it on
+        CPUs, and so does compiled code that replaces the operator."""
 
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]] | None:
-        """What works element by element on operands of other shapes, and these, aligned by their last dimensions, where
-        the operator so does what it does; None if it has no such form. With it an operator may be a line of a fused
-        one."""
+        """Return an elementwise operator that does the same, and the shapes of its operands, aligned by their last
+        dimensions; None if it has no such form. With it an operator may be a line of a fused one."""
         return None
 
     def index_map(self, *types: TensorType) -> IndexMap | None:
-        """Where each element of the result lies in operands of these types, for an operator with one result that moves
-        elements and computes none; None if that cannot be said. With it an operator may be a line of a fused one."""
+        """Return the source of each element of the result in operands of these types, for an operator with one result
+        that moves elements and computes none; None if it cannot be described. With it an operator may be a line of a
+        fused one."""
         return None
 
     def single_result(self, number: int, *types: TensorType) -> Op | None:
-        """What makes result `number` alone from the same operands, for an operator with several results; None if
-        nothing does."""
+        """Return an operator that makes only result `number` from the same operands, for an operator with several
+        results; None if there is none."""
         return None
 
     def summed_over(self, axes: Sequence[int], *types: TensorType) -> Op | None:
-        """What makes the result summed over these axes, counted from 0, which stay with one element, and takes no
-        longer for it; None if nothing does."""
+        """Return an operator that makes the result summed over these axes, counted from 0, which remain with one
+        element, and takes no longer; None if there is none."""
         return None
 
     def row_axes(self, *types: TensorType) -> tuple[int, ...]:
-        """The axes of operand 0, counted from 0, along which its rows lie, for an operator with `row_lines` or
+        """Return the axes of operand 0, counted from 0, that make up its rows, for an operator with `row_lines` or
         `as_rows`."""
         return ()
 
     def as_rows(self, b: Builder, *inputs: Value) -> Sequence[Value]:
-        """Emit reductions of rows, and operators element by element, that do what the operator does, where one that has
-        several results is to be joined with its neighbours, and return its results."""
+        """Emit reductions of rows and elementwise operators that do the same, and return their results. Used if an
+        operator with several results is to be joined with its neighbours."""
         raise NotImplementedError(f"{self.name} is not several operators along rows")
 
     def as_reductions(self, b: Builder, *inputs: Value) -> Sequence[Value]:
-        """Emit reductions and operators element by element that do what the operator does, and return its results, for
-        operands whose rows do not lie side by side in memory. With `as_rows` an operator has this, too."""
+        """Emit reductions and elementwise operators that do the same, and return their results, for operands whose rows
+        are not contiguous in memory. An operator with `as_rows` has this, too."""
         return self.as_rows(b, *inputs)
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
-        """How the operator works on operands of these types that lie in memory in these orders, one of them at least
-        not as its shape says (but see `wants_channels_last`); None: it reads them as their shapes say."""
+        """Return how the operator works on operands of these types stored in these orders, at least one of which is not
+        the order of its shape (but see `wants_channels_last`); None: it reads them in the orders of their shapes."""
         if not self.reshapes or len(types) != 1:
             return None
         found = orders[0].view(cast(TensorType, self.infer(*types)).shape)
         return None if found is None else Reordered(None, (orders[0],), (found,))
 
     def made_in(self, order: MemoryOrder, types: Sequence[TensorType]) -> Reordered | None:
-        """The operator whose result lies in memory in this order, where it costs no more to make it so from operands of
-        these types than as its shape says; None: a result in another order has to be moved."""
+        """Return the operator whose result is stored in this order, if making it from operands of these types costs no
+        more than the order of its shape; None: a result in another order has to be moved."""
         return None
 
     def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value] | None:
-        """Emit operators that work element by element or along rows, and reductions that nothing reads, that do what
-        the operator does, and return its results: on a CPU with a compiler these are one loop. None: its own kernel
-        runs there, or `as_rows` says it."""
+        """Emit elementwise operators, operators along rows, and reductions that nothing reads, that do the same, and
+        return the results: on a CPU with a compiler these are one loop. None: its own kernel runs there, or `as_rows`
+        is used."""
         return None
 
     def localize(self, placement: RankPlacement) -> Op:
-        """The operator as one rank runs it on its slices; override where an attribute holds global sizes."""
+        """Return the operator as one rank runs it on its slices; override it if an attribute holds global sizes."""
         return self
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
@@ -454,8 +459,9 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         results, of the types that `infer` gives; None: the operator takes the strategy as it is.
 
         Called for all ranks at once, before gradients are taken: the backward operators are then those of the parts,
-        each sharded by its own rule, where the gradient of this operator would need what the strategy shards to be
-        gathered. Emitted nodes may get strategies of their own (`Node.in_strategy`); the results keep types and order.
+        each sharded by its own rule, while the gradient of this operator would need dimensions that the strategy shards
+        to be gathered. Emitted nodes may get strategies of their own (`Node.in_strategy`); the results keep types and
+        order.
 
         Raises:
             MspcError: the strategy does not fit the operator; the caller adds the user's line.
@@ -463,16 +469,17 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return None
 
     def exchanged_bytes(self, held: float, made: float) -> float:
-        """Bytes of rows of an operand in `exchanged` that reach a rank: held: of its slice of the operand as it lies,
-        made: of its slice of the result."""
+        """Return the bytes of rows of an operand in `exchanged` that reach a rank. held: bytes of its slice of the
+        operand in its layout. made: bytes of its slice of the result."""
         return math.inf
 
     def asks(self, asked: RequestedSharding, ranks: int) -> bool:
-        """Whether `decompose` is to be called on so many ranks: where `requests` names any, only if one is attached."""
+        """Whether `decompose` is to be called on this number of ranks: if `requests` names any, only if one is
+        attached."""
         return not self.requests or any(asked.attrs.get(name) not in (None, False) for name in self.requests)
 
     def confined(self, folder: Path) -> Op:
-        """The operator as a file of `folder` may have it, which writes there alone. Raises MspcError for others."""
+        """Return the operator as a file of `folder` may have it: it writes only there. Raise MspcError for others."""
         return self
 
     def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
@@ -483,61 +490,63 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return None
 
     def strategy_mistake(self, asked: RequestedSharding) -> str:
-        """Why a user cannot ask this of the operator, whatever its operands are; "" if nothing speaks against it."""
+        """Return why a user cannot ask this of the operator, for any operands; "" if there is no objection."""
         return ""
 
     def sharding_mistake(self, types: Sequence[TensorType], operand: int, dimension: int, shards: int) -> str:
-        """Why a dimension cannot have `shards` shards, where the rule's factors tell a user too little."""
+        """Return why a dimension cannot have `shards` shards, if the rule's factors do not tell a user enough."""
         return ""
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Which factors the entries of an in_strategy shard: the inputs' dimensions, unless MindSpore's strategy of
-        this operator speaks of another tensor (OneHot's first entry shards the output)."""
+        """Return the factors that the entries of an in_strategy shard: the inputs' dimensions, unless MindSpore's
+        strategy of this operator is for another tensor (OneHot's first entry shards the output)."""
         return rule.inputs
 
     def layout_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """The same for an in_strategy made of Layouts."""
+        """Return the same for an in_strategy made of Layouts."""
         return self.strategy_dims(rule)
 
     def aliased_operands(self, count: int) -> Sequence[int]:
-        """Of `count` operands those whose memory a result may show: what the operator overwrites, or what it may hand
-        out a view of."""
+        """Return those of `count` operands whose memory a result may share: operands that are overwritten, or of which
+        it may return a view."""
         if self.mutates:
             return () if self.updates_aside else self.mutates
         return range(count) if self.is_view or self.may_alias else ()
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        """By the index of an operand that names places how many of them there are: its integers lie in [0, limit)."""
+        """Return the number of places, by the index of an operand that holds places: its integers are in [0, limit)."""
         return {}
 
     def operations(self, types: Sequence[TensorType]) -> float:
-        """Floating-point operations of its matrix products for operands of these types; 0 for an operator whose time is
-        that of reading and writing memory."""
+        """Return the floating-point operations of its matmuls for operands of these types; 0 for an operator whose time
+        is that of reading and writing memory."""
         return 0.0
 
     def elements_between(self, types: Sequence[TensorType]) -> int:
-        """Elements of the largest tensor that others would have in its place, and it never has."""
+        """Return the elements of the largest tensor that other operators would need in its place, and that it never
+        has."""
         return 0
 
     def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
-        """Bytes that it reads and writes where it goes over parts of its operands, as by integers that name rows; None:
-        what its fields (`moves`, `selects`) say."""
+        """Return the bytes that it reads and writes if it visits parts of its operands, as by integers that name rows;
+        None: the fields `moves` and `selects` tell."""
         return None
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        """Bytes that a rank sends inside of the operator for operands of these types (global) and layouts, by what
-        `expand` emits beside a change of layout. Operators that send as much of one value, `bordered`, do once."""
+        """Return the bytes that a rank sends inside of the operator for operands of these types (global) and layouts:
+        those of `expand` in addition to a change of layout. `bordered` operators that send the same of one value send
+        it once."""
         return 0.0
 
     def over_all_ranks(self, ranks: tuple[int, ...]) -> Op:
-        """The operator where the batch is what all `ranks` feed, each rows of its own, though the graph is each rank's
-        own: for what is said of a global batch."""
+        """Return the operator for a batch that consists of the rows of all `ranks`, although the graph is each rank's
+        own: for statements about a global batch."""
         return self
 
     # Derived ----------------------------------------------------------------------------------------------------
 
     def parsed_rule(self, *types: TensorType) -> Rule:
-        """`rule` with its factors' sizes. Raises MspcError if the operands do not fit."""
+        """Return `rule` with its factors' sizes. Raise MspcError if the operands do not fit."""
         names = _operand_names(type(self))
         if names is not None and len(types) != len(names):
             counted = f"{len(names)} tensor{'s' * (len(names) != 1)}"
@@ -549,12 +558,12 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         return rule if isinstance(rule, Rule) else parse_rule(rule, [t.shape for t in types], self.name, self.reduction)
 
     def operand(self, index: int) -> str:
-        """What an operand is called in messages: as `rule` names it."""
+        """Return the name of an operand for messages, as in `rule`."""
         names = _operand_names(type(self))
         return names[index] if names is not None and index < len(names) else f"input {index}"
 
     def gradient(self, b: Builder, inputs: Sequence[Value], out: Value, dout: Any) -> Sequence[Value | None]:
-        """Call `bprop`. Raises MspcError for an operator that cannot be differentiated."""
+        """Call `bprop`. Raise MspcError for an operator that cannot be differentiated."""
         if isinstance(self.bprop, NotDifferentiable):
             raise MspcError(f"{self.name} has no gradient: {self.bprop.reason}")
         grads = self.bprop(b, *inputs, out, dout)
@@ -569,7 +578,7 @@ def _field_names(cls: type[Op]) -> tuple[str, ...]:
 
 @functools.cache
 def _operand_names(cls: type[Op]) -> tuple[str, ...] | None:
-    """The names of the operands that `rule` takes, None if it takes any number."""
+    """Return the names of the operands that `rule` takes, None if it takes any number."""
     parameters = list(inspect.signature(cls.rule).parameters.values())[1:]
     varies = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
     return None if varies else tuple(p.name for p in parameters)

@@ -1,6 +1,4 @@
-"""This module takes the arguments of a user's call apart: which are tensors, and which are attributes known at compile
-time.
-"""
+"""The arguments of a user's call, divided into tensors and attributes known at compile time."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from mspc.ir.types import DType, dtype_of
 
 INT64_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 _HOME = str(Path(__file__).parents[1])
-"""The folder of mspc: what is raised there is said in words of its own."""
+"""The folder of mspc: errors raised in it have messages of its own."""
 PLAIN = (str, bool, int, float, tuple, list, type(None))
 """Types whose values print themselves well in a message."""
 
@@ -26,7 +24,7 @@ PLAIN = (str, bool, int, float, tuple, list, type(None))
 def split_call(
     name: str, args: Sequence[Any], tensors: int, attributes: Sequence[str], optional: int = 0
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(tensor operands, attributes by name) of a call `name(*tensors, *attributes)`.
+    """Return (tensor operands, attributes by name) of a call `name(*tensors, *attributes)`.
 
     optional: how many of the last attributes may be left out; they are then missing in the result.
 
@@ -50,7 +48,7 @@ def plain(value: Any) -> Any:
 
 
 def int_of(name: str, what: str, value: Any) -> int:
-    """`value` as an int. Raises MspcError for anything that is no integer known at compile time."""
+    """Return `value` as an int. Raise MspcError unless it is an integer known at compile time."""
     if not isinstance(value, bool):
         try:
             number = operator.index(value)
@@ -64,7 +62,7 @@ def int_of(name: str, what: str, value: Any) -> int:
 
 
 def ints_of(name: str, what: str, value: Any) -> tuple[int, ...]:
-    """`value` as a tuple of ints; a single int is a tuple of one. Raises MspcError for anything else."""
+    """Return `value` as a tuple of ints; a single int is a tuple of one. Raise MspcError for anything else."""
     if isinstance(value, (tuple, list)):
         entries = cast(Sequence[Any], value)
         if len(entries) > LONGEST_LIST:
@@ -80,7 +78,7 @@ def ints_of(name: str, what: str, value: Any) -> tuple[int, ...]:
 
 
 def size_of(name: str, what: str, value: Any) -> int:
-    """`value` as a number of elements. Raises MspcError for anything that is none known at compile time."""
+    """Return `value` as a number of elements. Raise MspcError unless it is one known at compile time."""
     size = int_of(name, what, value)
     if size < 0:
         raise MspcError(f"{name}: {what} must not be negative, and is {size}")
@@ -88,7 +86,7 @@ def size_of(name: str, what: str, value: Any) -> int:
 
 
 def shape_of(name: str, what: str, value: Any) -> tuple[int, ...]:
-    """`value` as a shape; a single int is one of one dimension. Raises MspcError for anything else."""
+    """Return `value` as a shape; a single int is one of one dimension. Raise MspcError for anything else."""
     shape = ints_of(name, what, value)
     if any(size < 0 for size in shape):
         raise MspcError(f"{name}: {what} {shape} has a negative size")
@@ -98,7 +96,7 @@ def shape_of(name: str, what: str, value: Any) -> tuple[int, ...]:
 
 
 def dtype_arg(name: str, what: str, value: Any) -> DType:
-    """`value` as an element type. Raises MspcError if it names none."""
+    """Return `value` as an element type. Raise MspcError if it names none."""
     try:
         return dtype_of(value)
     except (MspcError, TypeError):
@@ -106,14 +104,14 @@ def dtype_arg(name: str, what: str, value: Any) -> DType:
 
 
 def sequence_of(name: str, args: Sequence[Any]) -> tuple[Any, ...]:
-    """The tensors of a call `name((a, b))` or `name(a, b)`."""
+    """Return the tensors of a call `name((a, b))` or `name(a, b)`."""
     if len(args) == 1 and isinstance(args[0], (tuple, list)):
         return tuple(cast(Sequence[Any], args[0]))
     return tuple(args)
 
 
 def axis_in(name: str, axis: int, rank: int) -> int:
-    """`axis` counted from 0. Raises MspcError if a tensor of `rank` dimensions has no such axis."""
+    """Return `axis` counted from 0. Raise MspcError if a tensor of `rank` dimensions has no such axis."""
     if not isinstance(cast(object, axis), int):
         raise MspcError(f"{name}: axis must be an int, not {describe(axis)}", kind=TypeError)
     if not -rank <= axis < rank:
@@ -122,7 +120,7 @@ def axis_in(name: str, axis: int, rank: int) -> int:
 
 
 def axes_in(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Ascending axes counted from 0; none given means all. Raises MspcError for a wrong or repeated axis."""
+    """Return ascending axes counted from 0; none given means all. Raise MspcError for a wrong or repeated axis."""
     if not rank and tuple(axes) in ((0,), (-1,)):  # a number is as a vector of one element
         return ()
     found = sorted(axis_in(name, axis, rank) for axis in axes) if axes else list(range(rank))
@@ -132,7 +130,7 @@ def axes_in(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def describe(value: Any) -> str:
-    """A short text of a wrong argument for messages, never a memory address."""
+    """Return a short text of a wrong argument for messages, never a memory address."""
     if isinstance(value, Parameter) and value.kind == "parameter":
         return f"parameter '{value.name}'"
     if isinstance(value, Value):
@@ -146,8 +144,8 @@ def describe(value: Any) -> str:
 
 
 def misfit(name: str, attributes: Mapping[str, Any], operands: Iterable[Any], error: Exception) -> str:
-    """What to say of an operator that Python or NumPy could not work out: the error's own text where mspc raised it, or
-    where it names an index; an integer that no element type holds."""
+    """Return the message for an operator that Python or NumPy could not compute: the error's own text if mspc raised it
+    or it is about an index, or the integer that no element type holds, or all arguments."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -165,7 +163,7 @@ def misfit(name: str, attributes: Mapping[str, Any], operands: Iterable[Any], er
 
 
 def _large(values: Iterable[Any]) -> Iterator[int]:
-    """The integers among values, and in tuples and lists, that no element type holds."""
+    """Yield the integers among values, and in tuples and lists, that no element type holds."""
     for value in values:
         if isinstance(value, (tuple, list)):
             yield from _large(cast(Sequence[Any], value))
@@ -174,7 +172,8 @@ def _large(values: Iterable[Any]) -> Iterator[int]:
 
 
 def require_elements(name: str, shape: Sequence[int], axes: Iterable[int], what: str) -> None:
-    """Raises MspcError if one of the dimensions `axes` of input 0 has size 0: there is no `what` along it."""
+    """Raise MspcError if one of the dimensions `axes` of input 0 has size 0; the message names `what` the dimension
+    lacks."""
     for axis in axes:
         if not shape[axis]:
             raise MspcError(f"{name}: dimension {axis} of input 0 is empty and has no {what}")

@@ -1,7 +1,6 @@
-"""The registry has operator classes by name. A module of operators is imported when one of its names is needed: which
-module declares which name is read from the text of the modules, so that nothing is entered by hand and nothing is
-imported for it.
-"""
+"""The registry of operator classes by name. A module of operators is imported when one of its names is needed. The
+module that declares a name is found in the text of the modules, so that nothing is entered by hand and nothing is
+imported for it."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from mspc import ops
 Operator = TypeVar("Operator", bound=type[Any])
 
 KERNELS = ("cpu", "cuda")
-"""Rooms of `mspc.ops` without operators."""
+"""Folders of `mspc.ops` without operators."""
 
 _DECLARATION = "\nclass "
 """The text before the name of an operator's class."""
@@ -25,9 +24,9 @@ _ROWS = (" = operator(", " = unary(")
 
 
 class Operators(Mapping[str, Operator], Generic[Operator]):
-    """Operator classes by their names; to walk over all of them imports all of them.
+    """Operator classes by their names; iterating over them imports all of them.
 
-    A class enters itself when it is made, so that operators outside of mspc are here, too, once they are imported.
+    A class enters itself when it is made, so that operators outside of mspc are included once they are imported.
     """
 
     def __init__(self) -> None:
@@ -60,7 +59,8 @@ def load_all() -> None:
 
 @cache
 def operator_modules() -> dict[str, str]:
-    """Files in the rooms of `mspc.ops` that may define operators, by the names of their modules, in order."""
+    """Return the files in the folders of `mspc.ops` that may define operators, by the names of their modules, in
+    order."""
     found: dict[str, str] = {}
     for folder in ops.__path__:
         for room in sorted(set(os.listdir(folder)).difference(KERNELS)):
@@ -73,7 +73,7 @@ def operator_modules() -> dict[str, str]:
 
 @cache
 def homes() -> dict[str, str]:
-    """The modules that declare classes, operators or not, by the names of the classes."""
+    """Return the modules that declare classes, operators or not, by the names of the classes."""
     found: dict[str, str] = {}
     for module, path in operator_modules().items():
         with open(path, encoding="utf-8") as file:

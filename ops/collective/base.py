@@ -20,7 +20,7 @@ Ranks = tuple[int, ...]
 _REDUCE_OPS = ("sum", "max", "min", "prod")
 SUMMED = "summed_by_reader"
 """The attribute of a reduction that a GPU leaves to the kernel that reads it (`sum_in_readers`): its one reader may add
-the ranks' parts up. What a graph computes does not depend on it."""
+up the ranks' parts. The results of a graph do not depend on it."""
 
 
 class Rendezvous(NamedTuple):
@@ -33,8 +33,8 @@ class Rendezvous(NamedTuple):
 
 
 def check_fields(op: Op, wanted: Mapping[str, str]) -> None:
-    """Raise MspcError if a field of an operator that `checks_where_called` is not of its type; `wanted` says in
-    words what it must be."""
+    """Raise MspcError if a field of an operator that `checks_where_called` is not of its type. wanted: descriptions of
+    the valid values by the field's name, for the message."""
     for name, field in fields_of(type(op)).items():
         value = getattr(op, name)
         if not field.fits(value):
@@ -49,7 +49,7 @@ def check_reduction(op: Op, how: str) -> None:
 
 
 def message(source: int, target: int, type: Type, tag: int | None = None) -> Rendezvous:
-    """A message between two ranks, alike for both."""
+    """Return a message between two ranks, the same for both."""
     label = f"messages from rank {source} to {target}"
     return Rendezvous((source, target), label if tag is None else f"{label} under tag {tag}", str(type))
 
@@ -65,12 +65,12 @@ class Collective(Op, abstract=True):
     has_side_effect = True
     is_collective = True
     instead: ClassVar[tuple[str, ...]] = ()
-    """What to write in a network of global tensors for what scripts use it for, a note each."""
+    """Notes on replacements, in a network of global tensors, for its uses in scripts."""
     widens = False
     ordered: ClassVar[bool] = True
     """Whether the order of the ranks matters to the result."""
     agrees: ClassVar[bool] = False
-    """Whether all ranks have the same result, or each its slice of what is the same for all."""
+    """Whether all ranks have the same result, or each its slice of a result that is the same for all."""
     omitted = ("group", "mesh", "axes", "rank_list")
     """The text of one form leaves out the fields of the other."""
     answers: ClassVar[bool] = False
@@ -91,8 +91,8 @@ class Collective(Op, abstract=True):
 
     @property
     def members(self) -> Ranks:
-        """Ranks of the group in the order of their slices; () where they are not known: over mesh axes, or a group that
-        is known by name only."""
+        """Ranks of the group in the order of their slices; () if they are not known: over mesh axes, or for a group of
+        which only the name is known."""
         return getattr(self, "rank_list", ())
 
     @property
@@ -119,7 +119,7 @@ class Collective(Op, abstract=True):
         return len(self.ranks)
 
     def mistake_in_group(self) -> str:
-        """Why nobody can call this, "" if one can: a rank that it names is not in the group."""
+        """Return why nobody can call this, or "" if one can: a rank that it names is not in the group."""
         members = self.members
         for name in self.named if members else ():
             given = getattr(self, name)
@@ -129,7 +129,7 @@ class Collective(Op, abstract=True):
         return ""
 
     def mistake_on(self, rank: int) -> str:
-        """Why `rank` cannot call this, "" if it can: it is not in the group."""
+        """Return why `rank` cannot call this, or "" if it can: it is not in the group."""
         is_outside = bool(self.members) and rank not in self.members
         return f"{self.name}: rank {rank} is not in {self._shown_group}" if is_outside else ""
 
@@ -143,13 +143,13 @@ class Collective(Op, abstract=True):
         return self.group_size
 
     def with_ranks(self, ranks: Sequence[int], group: str = "") -> Self:
-        """The form that runs on a rank, with its group."""
+        """Return the form that runs on a rank, with its group."""
         listed = tuple(ranks)
         given = self.attributes() | {"rank_list": listed, "group": group or group_name(listed)}
         return type(self)(**{name: value for name, value in given.items() if name not in ("mesh", "axes")})
 
     def moved(self, by: int) -> Self:
-        """The same among the ranks that are `by` further on: the operator of another stage."""
+        """Return the operator of another stage: the same among the ranks that are `by` further on."""
         given = dict(self.attributes())
         for name in {*self.named, "rank_list"} & given.keys():
             ranks = given[name]
@@ -174,7 +174,7 @@ class Collective(Op, abstract=True):
         return self.with_ranks(group_of(self._mesh, order, placement.rank))
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the result on a rank. Raises MspcError if the operand does not fit."""
+        """Return the shape of the result on a rank. Raise MspcError if the operand does not fit."""
         return shape
 
     def infer(self, *types: Type) -> Type:
@@ -185,18 +185,18 @@ class Collective(Op, abstract=True):
         return x.with_shape(self.local_shape(x.shape))
 
     def partners(self, rank: int) -> Ranks:
-        """The other ranks that `rank` sends to or hears from, ascending: those that it waits for."""
+        """Return the other ranks that `rank` sends to or receives from, ascending: those that it waits for."""
         return tuple(sorted({*self.members} - {rank}))
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
-        """What the messages of `rank` travel through: (ranks, tag). Collectives of one channel keep their order on all
-        of its ranks. tag: -1 for a group, that of the message between two ranks; ranks: in the order of their slices
-        where the result depends on it."""
+        """Return the channel of the messages of `rank`: (ranks, tag). Collectives of one channel have the same order on
+        all of its ranks. tag: -1 for a group, that of the message between two ranks; ranks: in the order of their
+        slices if the result depends on it."""
         return (self.members if self.ordered else tuple(sorted(self.members))), -1
 
     def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """What this collective is to the others who take part: for each set of ranks that meets what all of them must
-        say alike.
+        """Return how this collective appears to the others that take part: for each set of ranks that meets, the text
+        on which all of them must agree.
 
         Args:
             rank: this one. types: of the operands.
@@ -207,16 +207,18 @@ class Collective(Op, abstract=True):
         return [Rendezvous(self.members, "", f"{self.name}{{{settings}}} of {operands or 'nothing'}")]
 
     def travelling(self, operands: Sequence[float], result: float) -> float:
-        """Bytes of which `sent_bytes` makes what a rank sends, from the bytes of its operands and its result."""
+        """Return the bytes from which `sent_bytes` computes the bytes that a rank sends, given those of its operands
+        and result."""
         return sum(operands)
 
     def scratch_bytes(self, operands: Sequence[TensorType], result: Type) -> int:
-        """Bytes that its launch on a GPU takes beside operands and result; few ones are not counted."""
+        """Return the bytes that its launch on a GPU takes in addition to operands and result; a few bytes are not
+        counted."""
         return 0
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
-        """Bytes that a rank sends, in the mean of the group and by ring algorithms.
+        """Return the bytes that a rank sends, in the mean of the group and by ring algorithms.
 
         Args:
             operand: bytes of a rank's operands. group: number of ranks.
@@ -229,11 +231,11 @@ class Collective(Op, abstract=True):
         return len(self.members) > 1
 
     def on_rank(self, rank: int) -> Self:
-        """The operator for the rank that calls it, where its result depends on that."""
+        """Return the operator for the rank that calls it, if its result depends on the rank."""
         return self
 
     def bind(self, comm: Any) -> Callable[..., Any]:
-        """The kernel on one rank."""
+        """Return the kernel on one rank."""
         raise NotImplementedError(self.name)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -246,7 +248,7 @@ def _listed(ranks: Ranks) -> str:
 
 
 def same(x: Any) -> Any:
-    """The kernel of the form over mesh axes: the global tensor is the same before and after."""
+    """Return the tensor, the kernel of the form over mesh axes: the global tensor is the same before and after."""
     return x
 
 
@@ -262,8 +264,8 @@ def one_tensor(op: Op, types: Sequence[Type]) -> TensorType:
 
 
 def is_all_zero(value: Value) -> bool:
-    """Whether every element is zero, as far as the operators show it: made so, and what linear ones of one operand
-    (Reshape, Cast, sums) give of it."""
+    """Whether every element is zero, as far as the operators show: a value made of zeros, or the result of linear
+    operators with one operand (Reshape, Cast, sums) on such a value."""
     while isinstance(value, Node):
         if isinstance(value.op, Op) and value.op.uniform() == 0:
             return True

@@ -58,7 +58,7 @@ class AllReduce(Collective):
     agrees = True
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        """Ranks differentiate the sum of their losses, so gradients add up, as in MindSpore."""
+        """Add up the gradients: ranks differentiate the sum of their losses, as in MindSpore."""
         summed = replace(self, op="sum")
         if self.op == "sum":
             return (b.emit(summed, dout),)
@@ -68,7 +68,7 @@ class AllReduce(Collective):
         return (b.emit(Mul(), b.emit(summed, dout), chosen),)
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        """Of zeros there is nothing to combine, whether they are read as global or as every rank's own."""
+        """Return the operands if they are zeros, read as global or as every rank's own: there is nothing to combine."""
         from mspc.ops.collective.base import is_all_zero  # late: few scripts call collectives in global modes
 
         return list(inputs) if all(map(is_all_zero, inputs)) else None
@@ -86,7 +86,7 @@ class AllReduce(Collective):
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
-        """A reduce-scatter and an all-gather."""
+        """Return the bytes of a reduce-scatter and an all-gather."""
         return 2 * operand * (group - 1) / group
 
     def bind(self, comm: Any) -> Callable[..., Any]:
@@ -116,7 +116,7 @@ class AllReduce(Collective):
 
 
 class AllGather(Collective):
-    """The group's tensors side by side along `axis`, in the order of the ranks."""
+    """The group's tensors concatenated along `axis`, in the order of the ranks."""
 
     group: str = WORLD_GROUPS[0]
     axis: int = 0
@@ -173,8 +173,8 @@ class ReduceScatter(Collective):
 
 
 class AlltoAll(Collective):
-    """Slice i of the tensor along `split_dim` goes to rank i of the group; what arrives is joined along
-    `concat_dim`, both from the last dimension where they are negative. `split_count` is the size of the group."""
+    """Slice i of the tensor along `split_dim` goes to rank i of the group; the received slices are joined along
+    `concat_dim`. Both count from the last dimension if negative. `split_count` is the size of the group."""
 
     split_count: int = 1
     split_dim: int = 0
@@ -191,7 +191,8 @@ class AlltoAll(Collective):
         return resized(self, resized(self, shape, split_dim, 1, self.split_count), concat_dim, self.split_count, 1)
 
     def _dims(self, rank: int) -> tuple[int, int]:
-        """split_dim and concat_dim of a tensor with so many dimensions, from 0 on; one that is not there as it is."""
+        """Return split_dim and concat_dim of a tensor with `rank` dimensions, from 0 on; one that does not exist is
+        unchanged."""
         found = [dim + rank if -rank <= dim < 0 else dim for dim in (self.split_dim, self.concat_dim)]
         return found[0], found[1]
 
@@ -232,7 +233,7 @@ class Broadcast(Collective):
         return TupleType(tuple(t for t in types if isinstance(t, TensorType)))
 
     def bprop(self, b: Builder, *inputs_out_dout: Any) -> Gradients:
-        """MindSpore hands the gradient through unchanged; it is not added up over the ranks."""
+        """Return the gradient unchanged, as MindSpore does; it is not added up over the ranks."""
         return tuple(inputs_out_dout[-1])
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -255,12 +256,12 @@ _FIELDS = {
     "recv_type": "an element type",
     "group": "the name of a group",
 }
-"""What NeighborExchange wants, in words."""
+"""The valid values of NeighborExchange's fields, in words."""
 
 
 class NeighborExchange(Collective):
-    """Sends operand i to rank `send_rank_ids[i]` and returns what comes from `recv_rank_ids`, as a tuple of
-    tensors of `recv_shapes` and `recv_type`. A rank may only send, or only receive."""
+    """An exchange: operand i goes to rank `send_rank_ids[i]`; the result is the tuple of tensors received from
+    `recv_rank_ids`, of `recv_shapes` and `recv_type`. A rank may only send, or only receive."""
 
     send_rank_ids: Ranks = ()
     recv_rank_ids: Ranks = ()
@@ -300,7 +301,7 @@ class NeighborExchange(Collective):
         return tuple(sorted({*self.send_rank_ids, *self.recv_rank_ids} - {rank}))
 
     def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """One with every rank that it sends to or hears from."""
+        """Return one with every rank that it sends to or receives from."""
         arriving = [TensorType(self.recv_type, tuple(shape)) for shape in self.recv_shapes]
         to = [message(rank, other, type) for other, type in zip(self.send_rank_ids, types, strict=True)]
         of = [message(other, rank, type) for other, type in zip(self.recv_rank_ids, arriving, strict=True)]
@@ -311,7 +312,7 @@ class NeighborExchange(Collective):
         return operand
 
     def bprop(self, b: Builder, *operands_out_dout: Any) -> Gradients:
-        """Gradients go back to where the tensors came from; all ranks differentiate their exchange."""
+        """Send the gradients back to the ranks that sent the tensors; all ranks differentiate their exchange."""
         *operands, out, dout = operands_out_dout
         sent: list[Value] = []
         for grad, type in zip(dout, element_types(out.type), strict=True):
@@ -343,7 +344,7 @@ class NeighborExchange(Collective):
 
 
 class LayoutChange(Op, abstract=True):
-    """The global tensor stays as it is; the ranks hold `source` before and `target` after."""
+    """A change of layout. The global tensor does not change; the ranks hold `source` before and `target` after."""
 
     takes_complex = True
     source: Layout = Layout((1,), ())
@@ -366,14 +367,14 @@ class LayoutChange(Op, abstract=True):
 
 
 class Redistribute(LayoutChange):
-    """Brings a tensor from `source` to `target`; `lower_redistribution` replaces it by the cheapest steps."""
+    """The change of a tensor from `source` to `target`; `lower_redistribution` replaces it by the cheapest steps."""
 
     def localize(self, placement: RankPlacement) -> Op:
         raise MspcError("Redistribute must be lowered before the graph is sliced", notes=["run lower_redistribution"])
 
 
 class LocalSlice(LayoutChange):
-    """A change of layout for which every rank takes a slice of what it holds; nothing is sent."""
+    """A change of layout for which every rank takes a slice of its own slice; nothing is sent."""
 
     def localize(self, placement: RankPlacement) -> Op:
         shape = placement.in_types[0].shape
@@ -387,7 +388,7 @@ class LocalSlice(LayoutChange):
 
 
 def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Operands of a call that may hand them over as one tuple."""
+    """Return the operands of a call that may pass them as one tuple."""
     if not args:
         return ()
     first = args[0]
@@ -395,7 +396,8 @@ def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def resized(op: Op, shape: tuple[int, ...], dim: int, times: int, parts: int) -> tuple[int, ...]:
-    """A shape with `times` / `parts` as many elements along a dimension. Raises MspcError if that cannot be."""
+    """Return a shape with `times` / `parts` as many elements along a dimension. Raise MspcError if that does not
+    divide."""
     if not 0 <= dim < len(shape):
         raise MspcError(f"{op.name}: there is no dimension {dim} in shape {shape}", kind=IndexError)
     if shape[dim] % parts:
@@ -403,14 +405,15 @@ def resized(op: Op, shape: tuple[int, ...], dim: int, times: int, parts: int) ->
     return (*shape[:dim], shape[dim] * times // parts, *shape[dim + 1 :])
 
 WORDS = 4096
-"""32-bit words that a rank sends to each other one at most."""
+"""Upper bound of the 32-bit words that a rank sends to each other one."""
 COMBINED = {"float32": "float", "int32": "int"}
 """Element types whose elements are combined, and their names in CUDA C++."""
 COMBINATIONS = ("sum", "prod", "max", "min")
 
 
 def takes(nbytes: int, dtype: np.dtype, op: str) -> bool:
-    """Whether what each rank gets, so many bytes, is small. op: what combines elements, or "" if none are."""
+    """Whether the part that each rank gets, of `nbytes` bytes, is small. op: the operation that combines elements, or
+    "" if none are combined."""
     return nbytes % 4 == 0 and nbytes <= 4 * WORDS and (not op or (dtype.name in COMBINED and op in COMBINATIONS))
 
 
@@ -427,7 +430,7 @@ def is_small(node: Node) -> bool:
     return takes(sum(t.nbytes for t in types) // parts, types[0].dtype.numpy, how)
 
 NOTHING = (1,)
-"""The shape of what a rank gets that gets nothing: one zero."""
+"""The shape of the part of a rank that gets nothing: one zero."""
 
 
 class Rooted(Collective, abstract=True):
@@ -447,7 +450,7 @@ class Rooted(Collective, abstract=True):
         return self.ranks[getattr(self, "rank_id", 0)] == self.root
 
     def checked(self, types: Sequence[Type]) -> TensorType:
-        """The operand's type. Raises MspcError if the root, or this rank's number, is none of the group."""
+        """Return the operand's type. Raise MspcError if the root, or this rank's number, is not in the group."""
         x = one_tensor(self, types)
         mistake = self.mistake_in_group()
         if mistake:
@@ -463,7 +466,7 @@ class Rooted(Collective, abstract=True):
 
 class Reduce(Rooted):
     """The group's tensors combined by `op` ("sum", "max", "min" or "prod") on the rank with number `dest_rank` in the
-    group; one zero on the others."""
+    group; one zero on other ranks."""
 
     dest_rank: int = 0
     op: str = "sum"
@@ -490,11 +493,11 @@ class Reduce(Rooted):
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
-        """Those of an AllReduce, of which only one rank stores the result."""
+        """Return the bytes of an AllReduce, of which only one rank stores the result."""
         return 2 * operand * (group - 1) / group
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        """Every rank gets the gradient of the one result."""
+        """Return, on every rank, the gradient of the one result."""
         given = dout if self.at_root else _zeros(x)
         back = b.emit(Broadcast(self.root, self.group, rank_list=self.rank_list), given)
         return (b.emit(TupleGetItem(0), back),)
@@ -510,8 +513,8 @@ class Reduce(Rooted):
 
 
 class CollectiveGather(Rooted):
-    """The group's tensors side by side along dimension 0, in the order of the group, on rank `dest_rank`; one zero on
-    the others."""
+    """The group's tensors concatenated along dimension 0, in the order of the group, on rank `dest_rank`; one zero on
+    other ranks."""
 
     dest_rank: int = 0
     group: str = WORLD_GROUPS[0]
@@ -530,11 +533,11 @@ class CollectiveGather(Rooted):
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
-        """Those of an AllGather, of which only one rank stores the result."""
+        """Return the bytes of an AllGather, of which only one rank stores the result."""
         return operand * (group - 1)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        """Every rank gets its slice of the gradient."""
+        """Return, on every rank, its slice of the gradient."""
         gathered_shape = (x.shape[0] * self.group_size, *x.shape[1:])
         given = dout if self.at_root else Constant(np.zeros(gathered_shape), x.tensor_type.dtype)
         return (b.emit(CollectiveScatter(self.dest_rank, self.group, self.rank_list, self.rank_id), given),)
@@ -550,14 +553,14 @@ class CollectiveGather(Rooted):
 
 
 class CollectiveScatter(Rooted):
-    """Part i along dimension 0 of the tensor of rank `src_rank` on rank i of the group. On the others the tensor gives
-    shape and element type alone."""
+    """Part i along dimension 0 of the tensor of rank `src_rank` on rank i of the group. On other ranks only the shape
+    and element type of the tensor matter."""
 
     src_rank: int = 0
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
     rank_id: int = 0
-    ordered = False  # of what travels, a broadcast; each rank takes its slice by its number
+    ordered = False  # the message is a broadcast; each rank takes its slice by its number
     named = ("src_rank",)
 
     @property
@@ -570,7 +573,7 @@ class CollectiveScatter(Rooted):
         return x.with_shape(part)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        """The slices' gradients come together on the rank that had the tensor; on the others it had no effect."""
+        """Gather the slices' gradients on the rank that had the tensor; on the others it had no effect."""
         back = b.emit(CollectiveGather(self.src_rank, self.group, self.rank_list, self.rank_id), dout)
         return (back if self.at_root else _zeros(x),)
 
@@ -591,7 +594,7 @@ def _zeros(like: Value) -> Constant:
 
 
 class AlltoAllV(Collective):
-    """Slices of a tensor of one dimension go to the ranks of the group in order, and what arrives is joined in order.
+    """Slices of a tensor of one dimension go to the ranks of the group in order; received slices are joined in order.
 
     Called as `AlltoAllV(group, block_size)(x, send_numel_list, recv_numel_list)`: how many blocks of `block_size`
     elements go to and come from each rank. The numbers may differ from rank to rank.
@@ -602,7 +605,7 @@ class AlltoAllV(Collective):
     send_numel_list: tuple[int, ...] = ()
     recv_numel_list: tuple[int, ...] = ()
     rank_list: Ranks = ()
-    ordered = False  # of what travels, messages; the numbers say which goes where
+    ordered = False  # the messages; the numbers of blocks tell to which rank each goes
     omitted = ("group", "rank_list")
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -627,7 +630,7 @@ class AlltoAllV(Collective):
         return x.with_shape((sum(self.recv_numel_list) * self.block_size,))
 
     def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """One with every rank that it sends to or hears from."""
+        """Return one with every rank that it sends to or receives from."""
         (x,) = types
         assert isinstance(x, TensorType)
         to = [message(rank, r, x.with_shape((n,))) for r, n in self._pieces(self.send_numel_list)]
@@ -635,7 +638,7 @@ class AlltoAllV(Collective):
         return [meeting for meeting in to + of if meeting.ranks != (rank, rank)]
 
     def _pieces(self, counts: Sequence[int]) -> list[tuple[int, int]]:
-        """(rank, elements) of the slices that are not empty."""
+        """Return (rank, elements) of the slices that are not empty."""
         return [(rank, n * self.block_size) for rank, n in zip(self.ranks, counts, strict=True) if n]
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -665,6 +668,6 @@ class AlltoAllV(Collective):
 
 
 def _split(x: Any, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, Any]]:
-    """(rank, its slice) of an array in which the slices lie one after another."""
+    """Return (rank, its slice) for an array in which the slices follow one another."""
     ends = accumulate(n for _, n in pieces)
     return [(rank, x[end - n : end]) for (rank, n), end in zip(pieces, ends, strict=True)]

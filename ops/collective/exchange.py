@@ -30,7 +30,7 @@ from mspc.sharding.pieces import Box, RankExchange, rank_exchange, spans_one_dim
 class Exchange(LayoutChange):
     """A change of layout for which every rank sends each other rank the slice that it lacks.
 
-    A rank runs one NeighborExchange, and PasteSlices or Concat where its new slice is made of several.
+    A rank runs one NeighborExchange, and PasteSlices or Concat if its new slice is made of several.
     """
 
     def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
@@ -48,11 +48,11 @@ def exchanged(
     shared: object = None,
     again: bool = False,
 ) -> Value:
-    """The value that a rank holds after an exchange among `ranks` ranks, made from the one that it holds before.
+    """Return the value of a rank after an exchange among `ranks` ranks, made from its value before the exchange.
 
-    reason: what for, where the operator that is carried out has no reason of its own. shared: tells exchanges apart,
-    alike on all ranks: operators that ask for equal ones of one value share them. again: with others that do not say so
-    it shares what is received alone, and puts the slices together once more: they are small, and what they make is not
+    reason: the purpose, if the operator that is carried out has no reason of its own. shared: identifies the exchange,
+    equal on all ranks: operators that ask for equal exchanges of one value share them. again: share only the received
+    slices with operators that do not set it, and join the slices once more: they are small, and the joined value is not
     saved for a gradient.
     """
     first = len(b.nodes)
@@ -156,7 +156,7 @@ class Regrouping:
 
 
 def regrouping(source: Layout, target: Layout) -> Regrouping | None:
-    """How to go from `source` to `target` by one all-to-all and one gather, or None."""
+    """Return how to go from `source` to `target` by one all-to-all and one gather, or None."""
     mesh = common_mesh(source.mesh, target.mesh)
     if mesh is None or source.partial or target.partial:
         return None
@@ -204,15 +204,15 @@ class Regroup(LayoutChange):
         return b.emit(Reshape(all_gathered.shape), b.emit(Transpose(perm=tuple(order)), apart))
 
 PLACES = ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
-"""Where the neighbours are, (down, right): above, then clockwise."""
+"""Positions of the neighbours, (down, right): above, then clockwise."""
 
 
 class NeighborExchangeV2(Collective):
     """x [n, c, h, w] with the borders of its neighbours around it.
 
     send_rank_ids, recv_rank_ids: the ranks above, above to the right, to the right, and so on clockwise, to which a
-    border goes and from which one comes; -1 for none. send_lens, recv_lens: how many rows above and below, columns to
-    the left and to the right a border has. A side from which nothing comes stays as it is; a corner is there where both
+    border goes and from which one comes; -1 for none. send_lens, recv_lens: numbers of rows above and below, columns to
+    the left and to the right of a border. A side without a received border does not change; a corner is present if both
     its sides are, zero if no rank sends it.
     """
 
@@ -293,12 +293,12 @@ class NeighborExchangeV2(Collective):
         return tuple(length if rank >= 0 else 0 for rank, length in zip(sides, self.recv_lens, strict=True))
 
     def _shape(self, x: Value, place: tuple[int, int]) -> tuple[int, ...]:
-        """The shape of what comes from a neighbour."""
+        """Return the shape of the border from a neighbour."""
         found = [_lengths(self.recv_lens, side) for side in _sides(place)]
         return (*x.shape[:2], *(sum(own) if own else size for own, size in zip(found, x.shape[2:], strict=True)))
 
     def _border(self, b: Builder, x: Value, place: tuple[int, int]) -> Value:
-        """What goes to a neighbour."""
+        """Return the border for a neighbour."""
         begin, end = [0, 0], list(x.shape[2:])
         for axis, (toward, side) in enumerate(zip(place, _sides(place), strict=True)):
             length = sum(_lengths(self.send_lens, side))
@@ -319,7 +319,7 @@ _WANTED = {
 
 
 def _sides(place: tuple[int, int]) -> tuple[int, int]:
-    """Which of the four lengths a neighbour's border has downwards and across; -1 for all of the tensor."""
+    """Return which of the four lengths a neighbour's border has downwards and across; -1 for all of the tensor."""
     down, right = place
     return {-1: 0, 0: -1, 1: 1}[down], {-1: 2, 0: -1, 1: 3}[right]
 

@@ -1,7 +1,7 @@
 """Collectives run on a GPU as packing kernels around the communicator's work, on arrays whose addresses do not change.
 
 A communicator on GPUs moves entire arrays: a gather leaves the members' arrays one after the other, a scatter takes
-them so. Along another axis than the first the slices are put in order by a kernel, through bytes that are set aside
+them in this form. Along another axis than the first a kernel puts the slices in order, through bytes that are allocated
 when the launch is made.
 """
 
@@ -19,7 +19,7 @@ Ranks = tuple[int, ...]
 
 
 class DeviceCommunicator(Protocol):
-    """The methods that a communicator on GPUs has beside `runtime.comm.Communicator`: work on the current stream that
+    """The methods of a communicator on GPUs in addition to `runtime.comm.Communicator`: work on the current stream that
     allocates nothing and can be captured. Arrays are contiguous."""
 
     rank: int
@@ -29,14 +29,14 @@ class DeviceCommunicator(Protocol):
         ...
 
     def direct(self, name: str, array: Array, out: Array, op: str, ranks: Ranks) -> Launch | None:
-        """The collective `name` ("AllReduce", "AllGather" or "ReduceScatter", parts one after the other) over memory
-        that the ranks reach of each other; they call this together when the launch is made. None if the work is
-        small or there is no such way: then the forms below do it."""
+        """Return the launch of the collective `name` ("AllReduce", "AllGather" or "ReduceScatter", parts one after the
+        other) over memory that the ranks reach of each other; they call this together when the launch is made. None if
+        the work is small or this is not possible: then the forms below do it."""
         ...
 
     def partial_sums(self, array: Array, ranks: Ranks) -> RankSum | None:
-        """Where the parts of a sum lie, of which `array` is this rank's, for a kernel that adds them up as it reads;
-        the ranks call this together when it is made. None if there is no such way."""
+        """Return the addresses of the parts of a sum, of which `array` is this rank's, for a kernel that adds them up
+        as it reads; the ranks call this together when it is made. None if this is not possible."""
         ...
 
     def all_can(self, able: bool, ranks: Ranks) -> bool:
@@ -44,30 +44,31 @@ class DeviceCommunicator(Protocol):
         ...
 
     def all_reduce_into(self, arrays: Sequence[Array], outs: Sequence[Array], op: str, ranks: Ranks) -> None:
-        """Every array combined into the one at its place in `outs`, which may be the array itself."""
+        """Combine every array into the one at its place in `outs`, which may be the array itself."""
         ...
 
     def all_gather_into(self, array: Array, out: Array, ranks: Ranks) -> None:
-        """The members' arrays one after the other."""
+        """Write the members' arrays to `out`, one after the other."""
         ...
 
     def reduce_scatter_into(self, array: Array, out: Array, op: str, ranks: Ranks) -> None:
-        """`array` has one part for every member, one after the other; `out` is this rank's, combined."""
+        """Combine the parts for this rank into `out`; `array` has one part for every member, one after the other."""
         ...
 
     def all_to_all_into(self, array: Array, out: Array, ranks: Ranks) -> None:
-        """`array` has one part for every member, one after the other; `out` has the parts from every member."""
+        """Exchange parts: `array` has one part for every member, one after the other; `out` gets the parts from every
+        member."""
         ...
 
     def exchange_into(
         self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]], ranks: Ranks | None = None
     ) -> None:
-        """Arrays to ranks and from ranks, all at once; arrays between two ranks stay in their order."""
+        """Send and receive arrays, all at once; arrays between two ranks stay in their order."""
         ...
 
     def tell(self, numbers: Any, ranks: Ranks) -> Any:
-        """What every member tells this rank, as an array of NumPy's: each of `numbers` goes to the member at its place.
-        Their hosts meet; nothing is put on a stream."""
+        """Return the numbers that every member sends this rank, as a NumPy array; each of `numbers` goes to the member
+        at its place. Their hosts meet; nothing is put on a stream."""
         ...
 
     def broadcast_into(self, arrays: Sequence[Array], outs: Sequence[Array], root: int, ranks: Ranks) -> None: ...
@@ -80,7 +81,7 @@ class DeviceCommunicator(Protocol):
 
 
 def launch_all_reduce(device: Device, arrays: Sequence[Array], out: Any, op: str, ranks: Ranks) -> Launch | None:
-    """None if the element type cannot be combined on the GPU."""
+    """Return the launch; None if the element type cannot be combined on the GPU."""
     outs: Sequence[Array] = cast("tuple[Array, ...]", out) if isinstance(out, tuple) else (out,)
     if len(ranks) == 1:
         return launch_copies(device, arrays, outs)
@@ -107,7 +108,7 @@ def launch_all_gather(device: Device, array: Array, out: Array, ranks: Ranks, ax
 
 
 def launch_reduce_scatter(device: Device, array: Array, out: Array, op: str, ranks: Ranks, axis: int) -> Launch | None:
-    """None if the element type cannot be combined on the GPU."""
+    """Return the launch; None if the element type cannot be combined on the GPU."""
     if len(ranks) == 1:
         return launch_copies(device, (array,), (out,))
     comm: DeviceCommunicator = device.comm
@@ -155,13 +156,13 @@ def launch_broadcast(device: Device, arrays: Sequence[Array], outs: Sequence[Arr
 def launch_exchange(
     device: Device, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]], ranks: Ranks
 ) -> Launch:
-    """`ranks` is the group that takes part; empty where all do."""
+    """Return the launch of an exchange. ranks: the group that takes part; empty for all ranks."""
     comm: DeviceCommunicator = device.comm
     return lambda: comm.exchange_into(sends, receives, ranks or None)
 
 
 def launch_paste(device: Device, arrays: Sequence[Array], out: Array, begins: Sequence[tuple[int, ...]]) -> Launch:
-    """Every array into `out`, with its first element at its place in `begins`."""
+    """Return the launch that writes every array into `out`, with its first element at its place in `begins`."""
     strides = strides_of(out.shape)
     starts = [sum(b * s for b, s in zip(begin, strides, strict=True)) for begin in begins]
     pairs = zip(arrays, starts, strict=True)
@@ -169,7 +170,7 @@ def launch_paste(device: Device, arrays: Sequence[Array], out: Array, begins: Se
 
 
 def launch_copies(device: Device, arrays: Sequence[Array], outs: Sequence[Array]) -> Launch:
-    """Every array to the one at its place in `outs`, unless it is there already."""
+    """Return the launch that copies every array to the one at its place in `outs`, unless it is there already."""
     pairs = [(a, o) for a, o in zip(arrays, outs, strict=True) if address(a) != address(o)]
     return _moves(device, [Move(a, o, (math.prod(a.shape),), (1,), (1,)) for a, o in pairs])
 
@@ -185,13 +186,13 @@ def _scatter(comm: DeviceCommunicator, array: Array, out: Array, op: str, ranks:
 
 
 def _swapped(device: Device, source: Array, target: Array, rows: int, columns: int) -> Launch:
-    """target[j, i] = source[i, j], i below `rows`, j below `columns`: each a run of elements."""
+    """Return the launch of target[j, i] = source[i, j], i below `rows`, j below `columns`: each a run of elements."""
     run = math.prod(source.shape) // max(1, rows * columns)
     return _moves(device, [Move(source, target, (columns, rows, run), (run, columns * run, 1), (rows * run, run, 1))])
 
 
 def _moves(device: Device, moves: Sequence[Move]) -> Launch:
-    """All moves, those of one element type in one launch where they can be."""
+    """Return the launch of all moves, those of one element type as one kernel if possible."""
     kinds = list(dict.fromkeys(each.source.dtype.itemsize for each in moves))
     launches = [move(device, "put_pieces", [m for m in moves if m.source.dtype.itemsize == kind]) for kind in kinds]
     return all_of([*(launch for launch in launches if launch is not None)])

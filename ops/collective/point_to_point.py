@@ -15,10 +15,10 @@ from mspc.sharding.groups import WORLD_GROUPS
 
 
 class Send(Collective):
-    """Sends the tensor to `dest_rank`; the result is the operand, so that a Depend can order what follows.
+    """A message of the tensor to `dest_rank`; the result is the operand, so that a Depend can order later operators.
 
-    group_back: the group of the gradient's way back. The gradient is what the rank that has received the tensor sends
-    back under the same tag; that of the result itself is not added to it, as in MindSpore.
+    group_back: the group of the gradient's way back. The gradient is the tensor that the receiving rank sends back
+    under the same tag; the gradient of the result itself is not added to it, as in MindSpore.
     """
 
     sr_tag: int = 0
@@ -44,11 +44,11 @@ class Send(Collective):
         return (self.dest_rank,) if self.dest_rank != rank else ()
 
     def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """With the rank that it sends to."""
+        """Return the meeting with the rank that it sends to."""
         return [message(rank, self.dest_rank, types[0], self.sr_tag)] if self.dest_rank != rank else []
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
-        """Messages of one tag from one rank to another: the order of tags is free."""
+        """Return the channel of messages of one tag from one rank to another: the order of tags is free."""
         return (rank, self.dest_rank), self.sr_tag
 
     @classmethod
@@ -65,15 +65,15 @@ class Send(Collective):
         return send
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        """What is sent leaves from a copy, beside the step's work, which continues: two ranks that both send before
+        """Return a launch that sends a copy, beside the step's work, which continues: two ranks that both send before
         they receive would wait for each other."""
         rank, tag, comm = self.dest_rank, self.sr_tag, device.comm
         return _Sending(device, f"message to {rank} under {tag}", inputs[0], out, lambda x: comm.send(x, rank, tag))
 
 
 class _Sending:
-    """A launch that lets `leave` send a copy of x on the stream `name`, and puts x into `out`. A loop makes it again
-    while what it sent before may be under way: every message until the device rejoins has a copy of its own."""
+    """A launch that lets `leave` send a copy of x on the stream `name`, and puts x into `out`. A loop runs it again
+    while an earlier message may be under way: every message until the device rejoins has a copy of its own."""
 
     def __init__(self, device: Device, name: str, x: Array, out: Array, leave: Callable[[Array], None]) -> None:
         self._device, self._name, self._leave = device, name, leave
@@ -82,7 +82,7 @@ class _Sending:
         self._rejoined, self._number = device.rejoined, 0
 
     def _copy(self) -> tuple[Array, Launch]:
-        """Memory for what is sent, and what fills it."""
+        """Return memory for the message, and the launch that fills it."""
         from mspc.ops.collective.gpu_launch import launch_copies  # late: only a GPU needs it
 
         x = self._x
@@ -134,11 +134,11 @@ class Receive(Collective):
         return (self.src_rank,) if self.src_rank != rank else ()
 
     def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """With the rank that it hears from."""
+        """Return the meeting with the rank that it receives from."""
         return [message(self.src_rank, rank, self.infer(), self.sr_tag)] if self.src_rank != rank else []
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
-        """Messages of one tag from one rank to another: the order of tags is free."""
+        """Return the channel of messages of one tag from one rank to another: the order of tags is free."""
         return (self.src_rank, rank), self.sr_tag
 
     @classmethod
@@ -161,7 +161,7 @@ class Receive(Collective):
 
 
 class Barrier(Collective):
-    """Hands its operands through once every rank of the group has come here."""
+    """The operands, once every rank of the group has reached the barrier."""
 
     group: str = WORLD_GROUPS[0]
     rank_list: Ranks = ()
@@ -201,13 +201,13 @@ NO_GRADIENT = NotDifferentiable("stages are cut behind differentiation")
 
 
 class _ToStage(Collective, abstract=True):
-    """A message of a rank as `Send` or `Receive` has it, with the rank that it goes to or comes from."""
+    """A message of a rank as in `Send` or `Receive`, with the rank that it goes to or comes from."""
 
     bprop = NO_GRADIENT
     omitted = ()
 
     def on(self, rank: int) -> Send | Receive:
-        """The message as this rank sends or receives it."""
+        """Return the message as this rank sends or receives it."""
         raise NotImplementedError
 
     @property
@@ -218,11 +218,11 @@ class _ToStage(Collective, abstract=True):
         return self.on(rank).partners(rank)
 
     def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
-        """With the rank at the other end."""
+        """Return the meeting with the rank at the other end."""
         return self.on(rank).meetings(rank, types)
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
-        """Messages of one tag from one rank to another: the order of tags is free."""
+        """Return the channel of messages of one tag from one rank to another: the order of tags is free."""
         return self.on(rank).channel(rank)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -233,10 +233,10 @@ class _ToStage(Collective, abstract=True):
 
 
 class SendToStage(_ToStage):
-    """Sends a tensor to the rank that is `distance` further on, which is of stage `stage`; the result is the operand.
+    """A message to the rank that is `distance` further on, which is of stage `stage`; the result is the operand.
 
-    sr_tag: what the message is among those of the two ranks; it differs between micro-batches. micro_batch: its number,
-    -1 for what is of no micro-batch.
+    sr_tag: the number of the message among those of the two ranks; it differs between micro-batches. micro_batch: its
+    number, -1 for a tensor of no micro-batch.
     """
 
     stage: int = 0

@@ -1,9 +1,9 @@
 """Ranks look rows up in a table of which each has a slice, and add rows to one: only rows that are named travel.
 
-Gathering the table, or adding up what every rank finds in its own slice, sends every row to every rank. Here ranks
-first tell each other how many rows they name, then which, and then the rows travel, as AlltoAllV sends slices of sizes
-that depend on the data. Results and what each rank sends of its own have sizes that are known ahead, so that memory is
-planned; a rank that has a row which all others ask for sends it to each.
+Gathering the table, or summing the rows that every rank finds in its own slice, sends every row to every rank. Here
+ranks first exchange how many rows they name, then which, and then the rows travel, as AlltoAllV sends slices of sizes
+that depend on the data. Results, and the tensors that each rank sends, have sizes that are known before the run, so
+that memory is planned; a rank that has a row which all others ask for sends it to each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Pieces = list[tuple[int, Any]]
 
 
 def _operands(op: Op, types: Sequence[Type]) -> tuple[TensorType, TensorType]:
-    """The types of rows and of whole numbers. Raises MspcError if the operands are others."""
+    """Return the types of rows and of integers. Raise MspcError for other operands."""
     tensors = [t for t in types if isinstance(t, TensorType)]
     if len(types) != 2 or len(tensors) != 2 or not tensors[0].shape or not tensors[1].dtype.is_integer:
         given = ", ".join(map(str, types)) or "none"
@@ -37,7 +37,7 @@ def _operands(op: Op, types: Sequence[Type]) -> tuple[TensorType, TensorType]:
 
 
 class _ByPlaces(Collective, abstract=True):
-    """Messages that places say: of the group's order their channel knows nothing."""
+    """Messages that depend on places; their channel does not depend on the group's order."""
 
     host_reads = (1,)
     bprop = NO_GRADIENT
@@ -57,8 +57,7 @@ class FetchRows(_ByPlaces):
     """Rows of a table [total, ...] at places of any shape; zeros for places that are none, from 0 to total.
 
     Every rank of the group has a slice of the table, in their order, and places of its own. limit: all places are below
-    it, 0 if they may be anything. share: how much of the rows that may
-    travel does, in the mean.
+    it, 0 if they may be anything. share: the mean share of the rows that travel.
     """
 
     total: int = 0
@@ -110,12 +109,12 @@ class FetchRows(_ByPlaces):
 
 
 class SendRows(_ByPlaces):
-    """A table [size, ...] of sums: of the rows that are sent to each of its places. Rows for places that are none, from
-    0 to size, are dropped.
+    """A table [size, ...] of sums of the rows that are sent to each of its places. Rows for places outside of 0 to size
+    are dropped.
 
     Every rank of the group has rows with their places [rows] of its own, and a slice of the table, in their order. Rows
-    are added in the order of ranks. sets: the last row of a place stands there instead of their sum. limit: all places
-    are below it, 0 if they may be anything. share: as of FetchRows.
+    are added in the order of ranks. sets: the last row of a place is stored instead of their sum. limit: all places are
+    below it, 0 if they may be anything. share: as of FetchRows.
     """
 
     size: int = 0
@@ -173,7 +172,7 @@ class SendRows(_ByPlaces):
         return self._table([(places.reshape(-1), flat)], flat)
 
     def _table(self, parts: Sequence[tuple[Any, Any]], like: Any) -> Any:
-        """The table of (places, rows), those of one part after those of the other; halves add up in Float32."""
+        """Return the table of (places, rows), those of one part after those of the other; halves add up in Float32."""
         wide = np.float32 if like.dtype.itemsize == 2 and not self.sets else like.dtype
         table = np.zeros((self.size, *like.shape[1:]), wide)
         for places, rows in parts:
@@ -190,7 +189,7 @@ def _flat(rows: Any, places: Any) -> Any:
 
 
 def _by_owner(places: Any, total: int, count: int) -> list[Any]:
-    """For each of `count` owners of equal slices which of the places are theirs."""
+    """Return, for each of `count` owners of equal slices, which of the places are theirs."""
     size = max(total // count, 1)
     owner = np.where((places >= 0) & (places < total), places // size, count)
     order = np.argsort(owner, kind="stable")
@@ -199,7 +198,8 @@ def _by_owner(places: Any, total: int, count: int) -> list[Any]:
 
 
 def _told(comm: Any, ranks: Ranks, places: Sequence[Any]) -> list[Any]:
-    """What the others tell this rank, of what each tells each: arrays of one dimension of unlike lengths."""
+    """Return the arrays of one dimension, of different lengths, that the others send this rank; places: those for each
+    rank."""
     lengths = np.array([each.size for each in places], np.int64)
     arriving = comm.all_to_all(lengths, ranks, 0, 0).tolist()
     return _exchanged(comm, ranks, [each.astype(np.int32) for each in places], arriving, (), np.dtype(np.int32))
@@ -208,7 +208,8 @@ def _told(comm: Any, ranks: Ranks, places: Sequence[Any]) -> list[Any]:
 def _exchanged(
     comm: Any, ranks: Ranks, pieces: Sequence[Any], arriving: Sequence[int], shape: tuple[int, ...], dtype: Any
 ) -> list[Any]:
-    """What arrives from every rank of the group, `arriving` rows of a shape; nothing travels where there are none."""
+    """Return the rows that arrive from every rank of the group, `arriving` rows of a shape; nothing travels for 0
+    rows."""
     sends: Pieces = [(rank, piece) for rank, piece in zip(ranks, pieces, strict=True) if len(piece)]
     receives = [(rank, (n, *shape), dtype) for rank, n in zip(ranks, arriving, strict=True) if n]
     received = iter(comm.exchange(sends, receives))

@@ -1,7 +1,7 @@
-"""FetchRows and SendRows on a GPU: its host reads the places, and rows travel in rounds whose memory is known ahead.
+"""FetchRows and SendRows on a GPU: its host reads the places, and rows travel in rounds of a planned size.
 
-Hosts tell each other how many places each names of each one's slice, and launch what sends and receives so many. The
-places are sorted on the GPU. Places that are computed early let the host launch later work early.
+Hosts exchange how many places each names of each one's slice, and launch sends and receives of these sizes. The places
+are sorted on the GPU. Places that are computed early let the host launch later work early.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ from mspc.ops.nn.experts import require_below
 
 
 def launch_fetch(device: Device, ranks: Ranks, table: Array, places: Array, out: Array, limit: int) -> Launch:
-    """Rows of the table, of which every rank has a slice, at this rank's places; limit: as of FetchRows."""
+    """Return the launch that fetches rows of the table, of which every rank has a slice, at this rank's places; limit:
+    as of FetchRows."""
     return _Exchange(device, ranks, table, places, out, limit).fetching()
 
 
 def launch_send(
     device: Device, ranks: Ranks, rows: Array, places: Array, out: Array, limit: int, sets: bool
 ) -> Launch:  # fmt: skip
-    """A slice of the table of the sums of all ranks' rows at each place; `sets`: of the last row of each."""
+    """Return the launch that makes a slice of the table of the sums of all ranks' rows at each place; `sets`: of the
+    last row of each."""
     return _Exchange(device, ranks, rows, places, out, limit).sending(sets)
 
 
 def scratch_bytes(places: TensorType, table: TensorType, ranks: int, adds: bool) -> int:
-    """Bytes that a launch takes beside operands and result. table: a rank's slice. adds: rows of a place are added up,
-    where the last one does not stand there alone."""
+    """Return the bytes that a launch takes in addition to operands and result. table: a rank's slice. adds: rows of a
+    place are added up; else the last one is stored."""
     sizes = _sizes(places.size, table.shape[0], math.prod(table.shape[1:]), table.dtype, ranks, adds)
     return sum(map(sum, sizes))
 
 
 def _sizes(count: int, size: int, inner: int, dtype: DType, ranks: int, adds: bool) -> tuple[tuple[int, ...], ...]:
-    """Bytes of all that is held: of slots (places asked and wanted, rows of either), of `count` named places, and of
-    what arrives for a table [size, inner]."""
+    """Return the bytes of all scratch memory: of slots (places asked and wanted, rows of either), of `count` named
+    places, and of rows that arrive for a table [size, inner]."""
     row_bytes = inner * dtype.itemsize
     slots = ranks * slots_each(count, ranks, row_bytes)
     of_slots = 4 * slots, 4 * slots, row_bytes * slots, row_bytes * slots
@@ -51,8 +53,8 @@ def _sizes(count: int, size: int, inner: int, dtype: DType, ranks: int, adds: bo
 
 
 class _Exchange:
-    """The launches of an exchange. `mine`: slots by the number of a table's owner in the group, with what this rank
-    asks or sends; `theirs`: slots by the others' ranks, ascending."""
+    """The launches of an exchange. `mine`: slots by the number of a table's owner in the group, with the places that
+    this rank asks for or the rows that it sends; `theirs`: slots by the others' ranks, ascending."""
 
     def __init__(self, device: Device, ranks: Ranks, x: Array, places: Array, out: Array, limit: int) -> None:
         self._device, self._x, self._places, self._out, self._limit = device, x, places, out, limit
@@ -100,8 +102,8 @@ class _Exchange:
         return self._device.asking([self._places], run, ahead=named.sort)
 
     def _prepare(self, size: int, table: Array, takes: bool, sets: bool) -> ArrivedRows | None:
-        """Memory and kernels for a table of which each rank has `size` rows; what takes rows that arrive, if it
-        `takes` any."""
+        """Prepare memory and kernels for a table of which each rank has `size` rows; return the object that takes rows
+        that arrive, or None if it `takes` none."""
         ranks, inner, dtype = len(self._owners), math.prod(table.shape[1:]), dtype_of(table.dtype)
         lanes = lanes_of(dtype.itemsize, inner, self._x, self._out)
         self._each = slots_each(self._places.size, ranks, inner * dtype.itemsize)
@@ -118,22 +120,22 @@ class _Exchange:
         return ArrivedRows(self._device, slots, self._out, self._wanted, self._theirs, sets, memory[begin:])
 
     def _told(self, places: Any) -> tuple[Sequence[int], Sequence[int]]:
-        """How many places this rank names of every owner's slice, and every other rank, in their order, of this one's.
-        Raises IndexError where one is beyond the limit."""
+        """Return how many places this rank names of every owner's slice, and every other rank, in their order, of this
+        one's. Raise IndexError if a place is beyond the limit."""
         require_below(np, places, self._limit)
         ranks = len(self._owners)
-        owners = places.reshape(-1) // max(self._slice, 1)  # below 0 for what is below 0
+        owners = places.reshape(-1) // max(self._slice, 1)  # below 0 for places below 0
         own = np.bincount(owners[(owners >= 0) & (owners < ranks)], minlength=ranks)
         told = self._comm.tell(own, self._owners)
         order = [self._owners.index(rank) for rank in self._others]
         return own.tolist(), told[order].tolist()
 
     def _rounds(self, own: Sequence[int], others: Sequence[int]) -> range:
-        """The first row of each round: until the longest of all that this rank sends or takes is over."""
+        """Return the first row of each round, up to the longest run of rows that this rank sends or takes."""
         return range(0, max(*own, *others), self._each)
 
     def _parts(self, first: int, ranks: Ranks, counts: Sequence[int], *arrays: Array) -> list[tuple[int, Array]]:
-        """Of every array the slots of a round that are filled, with the rank that they go to or come from."""
+        """Return the filled slots of a round in every array, with the rank that they go to or come from."""
         found: list[tuple[int, Array]] = []
         for number, (rank, count) in enumerate(zip(ranks, counts, strict=True)):
             begin, filled = number * self._each, min(self._each, count - first)

@@ -1,8 +1,8 @@
 """These operators mark the borders of regions in a graph that is opened: all nodes of its regions in one list.
 
-Passes that look at the layouts of all operators together work on it (`passes/lib/opened_graphs.py`). They exist
-inside of a pass alone: no text has them, and nothing runs them. Each names its `owner`, the node as it was opened, and
-those that need operands in a layout the `kind` of it.
+Passes that look at the layouts of all operators together work on it (`passes/lib/opened_graphs.py`). They exist only
+inside a pass: no text has them, and nothing runs them. Each names its `owner`, the node as it was opened, and those
+that need operands in a layout the `kind` of it.
 
     If:    Decide  Handed  Border  ..  Leave  Border  ..  Back  Border  Joined
     loop:  Decide  Enter  StandIn  Handed  Turn  Border  [..  Decide  Border]  ..  Back  Keep  Border  [Turn]  Joined
@@ -22,9 +22,9 @@ from mspc.sharding.rules import factor_names, same_rule
 
 
 class Border(Op, abstract=True):
-    """The begin of region number `region` of a node, which is of `op`; behind the last region, its end.
+    """The beginning of region number `region` of a node, which is of `op`; after the last region, its end.
 
-    changed: values that the regions overwrite. varying: those that stand for others from turn to turn.
+    changed: values that the regions overwrite. varying: those that represent other values from iteration to iteration.
     """
 
     owner: Node
@@ -45,8 +45,8 @@ class Border(Op, abstract=True):
 
 
 class Enter(Op, abstract=True):
-    """What a parameter of a loop's regions is at a turn, where turns differ: the value that is carried to it, or its
-    entry of what is scanned. number: of the operand, from the first that is carried."""
+    """The value of a parameter of a loop's regions in an iteration, if it changes between iterations: the carried
+    value, or its entry of a scanned operand. number: of the operand, from the first that is carried."""
 
     owner: Node
     kind: str
@@ -57,7 +57,7 @@ class Enter(Op, abstract=True):
 
     @property
     def words(self) -> str:
-        """What the operator needs, before a layout in words."""
+        """Return the words that precede a layout in a message about the layout that the operator needs."""
         return f"{self.kind} {'scans' if self.scanned else 'carries'} it"
 
     def rule(self, x: TensorType) -> str:
@@ -74,8 +74,8 @@ class Enter(Op, abstract=True):
 
 
 class StandIn(Op, abstract=True):
-    """Says that in the regions of a loop operand 1, a parameter, is read in the place of every entry of the stack that
-    is operand 0: one of them stands for all, which lie alike. number: as in Enter."""
+    """A declaration that in the regions of a loop operand 1, a parameter, is read in place of every entry of the stack
+    that is operand 0: one entry represents all, which have the same layout. number: as in Enter."""
 
     owner: Node
     number: int
@@ -86,7 +86,7 @@ class StandIn(Op, abstract=True):
 
 
 class Handed(Op, abstract=True):
-    """What regions read from outside, in the order in which the node has it."""
+    """The values that regions read from outside, in the order of the node's operands."""
 
     owner: Node
     has_side_effect = True
@@ -96,7 +96,7 @@ class Handed(Op, abstract=True):
 
 
 class Turn(Op, abstract=True):
-    """The number of the turn; behind a loop how many there were."""
+    """The number of the iteration; after a loop the number of iterations."""
 
     owner: Node
     is_count: bool = False
@@ -107,7 +107,7 @@ class Turn(Op, abstract=True):
 
 
 class Decide(Op, abstract=True):
-    """A condition, or a number of turns, which all ranks know."""
+    """A condition, or a number of iterations, which all ranks know."""
 
     owner: Node
     has_side_effect = True
@@ -122,7 +122,7 @@ class Decide(Op, abstract=True):
 
 
 class Leave(Op, abstract=True):
-    """A result of the first region, for a node that hands on results of one region."""
+    """A result of the first region, for a node that returns results of one region."""
 
     owner: Node
     kind: str
@@ -143,8 +143,8 @@ class Leave(Op, abstract=True):
 
 
 class Back(Op, abstract=True):
-    """Operand 1, a result of the last region, in the layout of operand 0: what another region left in its place, or
-    what was carried to the turn."""
+    """Operand 1, a result of the last region, in the layout of operand 0: the result of another region in its place, or
+    the value carried to the iteration."""
 
     owner: Node
     kind: str
@@ -163,8 +163,7 @@ class Back(Op, abstract=True):
 
 
 class Keep(Op, abstract=True):
-    """A result of the body of which every turn's is kept, as all of them: `turns` along a first dimension, or in a
-    stack where that is -1."""
+    """The results of the body of all iterations: `turns` along a first dimension, or in a stack if that is -1."""
 
     owner: Node
     kind: str
@@ -196,14 +195,15 @@ MARKS = (Enter, Decide, Leave, Back, Keep)
 
 
 class Joined(MakeTuple, abstract=True):
-    """The results of a node with regions, side by side."""
+    """The results of a node with regions, as a tuple."""
 
     owner: Node
     has_side_effect = True
 
 
 def next_turns(graph: Graph) -> dict[Value, Value]:
-    """For every value that a loop of an opened graph carries, at the begin of a turn, its value at the end of one."""
+    """Return, for every value that a loop of an opened graph carries, by its value at the beginning of an iteration,
+    its value at the end of one."""
     backs = (node for node in graph.nodes if isinstance(node.op, Back) and node.op.is_carried)
     return {node.inputs[0]: node.inputs[1] for node in backs}
 

@@ -16,11 +16,11 @@ from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlac
 from mspc.sharding.rules import Rule
 
 TENSOR = "tensor"
-"""Stands in `Custom.given` for the next operand."""
+"""Placeholder in `Custom.given` for the next operand."""
 
 
 class ScriptFunction(str):
-    """The name of a function, as graphs are written, with the function itself; read from a file it is a name alone."""
+    """The name of a function, as graphs are written, with the function itself; read from a file it is only a name."""
 
     call: Callable[..., Any]
 
@@ -46,11 +46,11 @@ class ScriptFunction(str):
 
 
 class Custom(Op):
-    """An operator whose function is the script's: it computes on arrays of NumPy, at every step.
+    """An operator with a function of the script: it computes on NumPy arrays, at every step.
 
     called: its name, and in the process of the script itself. given: its arguments, nested as in the call, with
-    `TENSOR` in the places of the operands. results: types of what it returns. several: it returns a tuple.
-    cuts: its rule, which says along which dimensions the script allows slices to be handed in; "" for none.
+    `TENSOR` in the places of the operands. results: types of the tensors that it returns. several: it returns a tuple.
+    cuts: its rule, which says along which dimensions the script accepts slices; "" for none.
     """
 
     called: str = ""
@@ -103,15 +103,15 @@ def _filled(given: Any, arrays: Iterator[Any]) -> Any:
 
 
 def replicated_rule(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> str:
-    """The rule of an operator no dimension of which can be sharded."""
+    """Return the rule of an operator no dimension of which can be sharded."""
     return rule_of(inputs, results, [[""] * len(shape) for shape in (*inputs, *results)])
 
 
 def rule_of(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]], labels: Sequence[Sequence[str]]) -> str:
-    """The rule of an operator whose dimensions of one label are sharded together; those without are not sharded.
+    """Return the rule of an operator whose dimensions of one label are sharded together; those without are not sharded.
 
     Raises:
-        MspcError: dimensions of one label have different sizes, or an operand is sharded where no result is.
+        MspcError: dimensions of one label have different sizes, or an operand is sharded and no result is with it.
     """
     shapes, count, texts = [*inputs, *results], len(inputs), list[str]()
     sizes: dict[str, int] = {}
@@ -133,7 +133,8 @@ def rule_of(inputs: Sequence[Sequence[int]], results: Sequence[Sequence[int]], l
 
 
 class GradientPlaceholder(Op):
-    """Stands for the gradient of a result while the operators that compute the script's own gradient are read."""
+    """A placeholder for the gradient of a result while the operators that compute the script's own gradient are
+    read."""
 
     type: Any = None
     takes_complex = True
@@ -144,9 +145,9 @@ class GradientPlaceholder(Op):
 
 
 class OwnGradient(Op):
-    """The first `results` operands, whose gradient the script gives. Behind them come those that they were computed
-    from, a placeholder for each result's gradient, and what the script computes of these, for each of what they came
-    from. The pass `grad` puts the operators in place and takes this one out.
+    """The first `results` operands, whose gradient the script gives. After them come the values that they were computed
+    from, a placeholder for each result's gradient, and the gradients that the script computes from these, one for each
+    of those values. The pass `grad` puts the operators in place and removes this one.
 
     inner: the number of (placeholder, gradient) pairs after these, all placeholders first. The placeholders are those
         of an OwnGradient that comes earlier in the graph, whose gradients are replaced: they may then depend on the
@@ -185,7 +186,8 @@ def _zeros(b: Builder, type: TensorType) -> Value:
 
 
 def _copied(b: Builder, value: Value, stands_for: dict[Value, Value]) -> Value:
-    """`value` as its operators compute it from what placeholders stand for; what does not depend on these stays."""
+    """Return `value` recomputed with placeholders replaced; values that do not depend on placeholders are not
+    copied."""
     order: list[Node] = []
     depends: dict[Value, bool] = dict.fromkeys(stands_for, True)
     waiting = [value]

@@ -22,16 +22,16 @@ from mspc.ops.op import ArrayBackend, Gradients, Op, sample
 from mspc.sharding.rules import factor_names
 
 PLACE = "{}"
-"""Stands in `lines` for the next tensor."""
+"""Placeholder in `lines` for the next tensor."""
 
 
 class Print(Op):
-    """Prints values, a line each, every time that it runs: of the first tensor this rank's slice, all of the others.
-    Called as `Print()("x is", x)`; the result is the first tensor, a zero if there is none. Tensors may be in
-    tuples, lists and dicts; a tensor of no dimensions is shown as its number, and what is no tensor as Python shows it
+    """A print of values, a line each, every time that it runs: this rank's slice of the first tensor, all of the
+    others. Called as `Print()("x is", x)`; the result is the first tensor, a zero if there is none. Tensors may be in
+    tuples, lists and dicts; a tensor of no dimensions is shown as its number, and other objects as Python shows them
     when the network is read. `print("x is", x)` in a network is this operator, once for each tensor.
 
-    lines: the texts and, in the places of tensors, `PLACE`, which is doubled where a text has it.
+    lines: the texts and, in the places of tensors, `PLACE`, which is doubled if a text has it.
     """
 
     lines: tuple[str, ...] = (PLACE,)
@@ -73,7 +73,8 @@ class Print(Op):
 
 
 def each_with_a_tensor(values: Sequence[Any]) -> list[list[Any]]:
-    """Values to print in runs of at most one that has tensors, so that of each tensor a rank prints its own slice."""
+    """Return the values to print in runs of at most one that has tensors, so that a rank prints its own slice of each
+    tensor."""
     runs: list[list[Any]] = [[]]
     full = False
     for value in values:
@@ -87,7 +88,7 @@ def each_with_a_tensor(values: Sequence[Any]) -> list[list[Any]]:
 
 
 def _line(value: Any, tensors: list[Any]) -> str:
-    """A value as it is printed, its tensors added to `tensors`."""
+    """Return a value as it is printed, and add its tensors to `tensors`."""
     if hasattr(value, "shape"):
         tensors.append(value)
         return PLACE
@@ -107,7 +108,7 @@ def _escaped(text: str) -> str:
 
 
 def _places(line: str) -> int:
-    """How many tensors a line has."""
+    """Return how many tensors a line has."""
     return line.replace(2 * PLACE, "").count(PLACE)
 
 
@@ -127,14 +128,14 @@ MODES = ("out", "in")
 
 
 class TensorDump(Op):
-    """Writes this rank's slice of x to `file` at every step, and returns x. Called as `TensorDump()(file, x)`.
+    """x, whose slice on this rank is written to `file` at every step. Called as `TensorDump()(file, x)`.
 
     The name of the file gets element type, step and rank: "dumps/x.npy" becomes `dumps/x_float32_1_rank0.npy`; inside
-    of loops behind the step the numbers of their turns, as in `x_float32_1-0-3_rank0.npy`.
+    of loops the numbers of their iterations follow the step, as in `x_float32_1-0-3_rank0.npy`.
 
-    file: "" writes nothing; relative to the working folder, in a compiled program to the program's folder.
-    mode: "out" or "in", as in MindSpore, which dumps before or after a change of layout; here a dump follows the layout
-    of the operator that made the tensor.
+    file: "" writes nothing; relative to the working folder, in a compiled program to the program's folder. mode: "out"
+    or "in", as in MindSpore, which dumps before or after a change of layout; here a dump follows the layout of the
+    operator that made the tensor.
     """
 
     mode: str = "out"

@@ -25,7 +25,7 @@ class RegionOp(Op, abstract=True):
     has_side_effect: bool = False  # type: ignore[misc]  # as above
     is_collective: bool = False  # type: ignore[misc]  # as above
     region_names: ClassVar[tuple[str, ...]] = ()
-    """What the regions are called in messages, in their order."""
+    """Names of the regions in messages, in their order."""
     takes_complex = True
     widens = False
     may_alias = True
@@ -38,19 +38,19 @@ class RegionOp(Op, abstract=True):
         raise MspcError(f"{self.name}: its type follows from its regions")
 
     def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
-        """The type of the node, from its regions and the types of its operands.
+        """Return the type of the node, from its regions and the types of its operands.
 
         Raises:
-            MspcError: operands and parameters do not fit, or results that must be alike are not.
+            MspcError: operands and parameters do not fit, or results that must be equal are not.
         """
         raise NotImplementedError(self.name)
 
     def inside(self, number: int, operand: int) -> int | None:
-        """The number of the parameter of region `number` that stands for an operand; None if none does."""
+        """Return the number of the parameter of region `number` that an operand becomes; None if there is none."""
         raise NotImplementedError(self.name)
 
     def places(self, number: int, types: Sequence[Type]) -> list[range]:
-        """For operands of these types the numbers of the parameters of region `number` that stand for each."""
+        """Return, for operands of these types, the numbers of the parameters of region `number` that each becomes."""
         inside = [self.inside(number, operand) for operand in range(len(types))]
         return [range(0) if place is None else range(place, place + 1) for place in inside]
 
@@ -68,7 +68,7 @@ class RegionOp(Op, abstract=True):
 
 
 class If(RegionOp):
-    """The results of the first region where operand 0, a Bool of shape (), holds, else those of the second.
+    """The results of the first region if operand 0, a Bool of shape (), is true, else those of the second.
 
     All other operands are the parameters of both.
     """
@@ -90,10 +90,10 @@ class If(RegionOp):
 
 
 class Call(RegionOp):
-    """The results of the region, whose parameters the operands are, of a tuple its elements one by one.
+    """The results of the region, whose parameters are the operands; a tuple is passed as its elements, one by one.
 
-    What calls of a stage's program hand to each other is one operand so, however many tensors it has; elsewhere no
-    operand is a tuple.
+    With this form the tensors that calls of a stage's program pass to each other are one operand; elsewhere no operand
+    is a tuple.
     """
 
     region_names = ("graph",)
@@ -117,12 +117,12 @@ class Call(RegionOp):
 
 
 def _spread(type: Type) -> tuple[Type, ...]:
-    """The types of the parameters that stand for an operand of a call."""
+    """Return the types of the parameters that an operand of a call becomes."""
     return type.elements if isinstance(type, TupleType) else (type,)
 
 
 def spread(node: Node, operands: Sequence[Any]) -> list[Any]:
-    """Of what a call is given for each of its operands what its region is given for each of its parameters."""
+    """Flatten `operands`, one entry for each operand of a call, to one entry for each parameter of its region."""
     found: list[Any] = []
     for value, given in zip(node.inputs, operands, strict=True):
         if isinstance(value.type, TupleType):
@@ -133,7 +133,7 @@ def spread(node: Node, operands: Sequence[Any]) -> list[Any]:
 
 
 def emit_regions(b: Builder, op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph], name: str = "") -> Node:
-    """Append a node that runs regions; what they overwrite and whether they must run is added to the operator.
+    """Append a node that runs regions; its operator gets their overwritten operands and whether they must run.
 
     Raises:
         MspcError: the regions do not fit the operands, at the builder's source line.
@@ -151,14 +151,14 @@ def emit_regions(b: Builder, op: RegionOp, inputs: Sequence[Value], regions: Seq
 
 
 Effects = tuple[frozenset[int], bool, bool]
-"""The parameters that a region overwrites, whether it does anything beside its results, whether ranks meet in it."""
+"""The parameters that a region overwrites, whether it has other effects than its results, whether ranks meet in it."""
 
 
 _NONE: Effects = (frozenset(), False, False)
 
 
 def effects_of(region: Graph) -> Effects:
-    """What a region does beside its results."""
+    """Return the effects of a region other than its results."""
     return (
         frozenset(overwritten_parameters(region)),
         any(node.op.has_side_effect for node in region.nodes),
@@ -169,7 +169,7 @@ def effects_of(region: Graph) -> Effects:
 def with_effects(
     op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph], known: dict[Graph, Effects] | None = None
 ) -> RegionOp:  # fmt: skip
-    """The operator with what these regions do beside their results. known: of regions that several operators run."""
+    """Return the operator with the effects of these regions. known: effects of regions that several operators run."""
     from dataclasses import replace
 
     written, effect, sends = set[int](), False, False
@@ -194,11 +194,11 @@ def with_effects(
 
 
 def type_by_regions(node: Node) -> TupleType:
-    """The type of a node that runs graphs, as its operands and graphs make it.
+    """Return the type of a node that runs graphs, computed from its operands and graphs.
 
     Raises:
-        MspcError: they do not fit, or the node says less of what its graphs do beside their results than they do: it
-            would be left out, or run in another order.
+        MspcError: they do not fit, or the node declares fewer effects than its graphs have: it would be left out, or
+            run in another order.
     """
     if not isinstance(node.op, RegionOp):
         names = ", ".join(f"@{region.name}" for region in node.regions)
@@ -216,7 +216,7 @@ def type_by_regions(node: Node) -> TupleType:
 
 
 def overwritten_parameters(region: Graph) -> Iterator[int]:
-    """The numbers of the parameters that nodes of the region overwrite."""
+    """Return the numbers of the parameters that nodes of the region overwrite."""
     numbers: dict[Value, int] = {parameter: i for i, parameter in enumerate(region.parameters)}
     for node in region.nodes:
         for index in node.op.mutates:
@@ -226,7 +226,7 @@ def overwritten_parameters(region: Graph) -> Iterator[int]:
 
 
 def result_types(region: Graph) -> tuple[TensorType, ...]:
-    """The types of what a region returns. Raises MspcError if one is a tuple."""
+    """Return the types of a region's results. Raise MspcError if one is a tuple."""
     found = [value.type for value in region.results]
     tensors = tuple(type for type in found if isinstance(type, TensorType))
     if len(tensors) != len(found):
@@ -235,20 +235,20 @@ def result_types(region: Graph) -> tuple[TensorType, ...]:
 
 
 def check_count(op: RegionOp, regions: Sequence[Graph]) -> None:
-    """Raises MspcError if these are not the operator's regions."""
+    """Raise MspcError if these are not the operator's regions."""
     if len(regions) != len(op.region_names):
         wanted = " and ".join(op.region_names)
         raise MspcError(f"{op.name}: it has {len(regions)} regions; it takes {len(op.region_names)}: {wanted}")
 
 
 def check_condition(op: RegionOp, type: Type | None) -> None:
-    """Raises MspcError if a condition is no Bool of shape ()."""
+    """Raise MspcError unless a condition is a Bool of shape ()."""
     if type != TensorType(BOOL, ()):
         raise MspcError(f"{op.name}: the condition is {type}, not {TensorType(BOOL, ())}")
 
 
 def check_parameters(op: RegionOp, name: str, region: Graph, types: Sequence[Type]) -> None:
-    """Raises MspcError if a region takes others than these."""
+    """Raise MspcError if the parameters of a region have other types than these."""
     told = [parameter.type for parameter in region.parameters]
     if len(told) != len(types):
         raise MspcError(f"{op.name}: @{region.name} ({name}) takes {len(told)} operands, it is given {len(types)}")
@@ -261,7 +261,7 @@ def check_parameters(op: RegionOp, name: str, region: Graph, types: Sequence[Typ
 
 
 def check_alike(op: RegionOp, what: str, one: Sequence[Type], other: Sequence[Type]) -> None:
-    """Raises MspcError if the types of two lists of results differ."""
+    """Raise MspcError if the types of two lists of results differ."""
     if len(one) != len(other):
         raise MspcError(f"{op.name}: one {what} returns {len(one)} tensors, the other {len(other)}")
     for number, (left, right) in enumerate(zip(one, other, strict=True)):
@@ -270,9 +270,9 @@ def check_alike(op: RegionOp, what: str, one: Sequence[Type], other: Sequence[Ty
 
 
 def captured_values(nodes: Sequence[Node], results: Sequence[Value], own: Collection[Value] = ()) -> list[Value]:
-    """What the nodes and results read that is made outside, but for constants, in the order in which they read it.
+    """Return the values from outside that the nodes and results read, except constants, in the order of reading.
 
-    own: values that the region is handed otherwise.
+    own: values that the region gets otherwise.
     """
     made = {*nodes, *own}
     read = [*(value for node in nodes for value in node.inputs), *results]
@@ -286,10 +286,10 @@ def outlined(
     own: Sequence[Value] = (),
     captured: Sequence[Value] | None = None,
 ) -> tuple[Graph, list[Value]]:
-    """A region of these nodes, which are its own from now on, and the values that it captures.
+    """Return a region of these nodes, which are its own from now on, and the values that it captures.
 
-    Its parameters stand for `own`, then for what is captured: for the given values, which may be more than it reads,
-    or else for those that it reads. Nobody else may read a node of it.
+    Its parameters replace `own`, then the captured values: `captured` if given, which may hold values that the region
+    does not read, else those that it reads. No other graph may read a node of it.
     """
     found = captured_values(nodes, results, own) if captured is None else list(captured)
     region = Graph(name)
@@ -308,7 +308,7 @@ def outlined(
 
 
 def name_apart(program: Graph) -> None:
-    """Give graphs names of their own, where a graph and one made of it are both in a program."""
+    """Give graphs unique names, if a program has both a graph and one made of it."""
     taken: set[str] = set()
     for graph in program.graphs():
         name, number = graph.name, 1
@@ -318,14 +318,15 @@ def name_apart(program: Graph) -> None:
         taken.add(graph.name)
 
 COUNT = TensorType(INT64, ())
-"""The type of a number of turns, and of the number of a turn."""
+"""The type of a number of iterations, and of the number of an iteration."""
 
 
 class Loop(RegionOp, abstract=True):
     """A loop. Its body is the last region.
 
-    carried: values that go from turn to turn. scanned: operands of which every turn gets one entry, from the last on
-    with `reverse`. stacked: results of the body of which every turn's is kept, in the places of the entries.
+    carried: values that go from iteration to iteration. scanned: operands of which every iteration gets one entry, from
+    the last on with `reverse`. stacked: results of the body of which every iteration's is saved, in the order of the
+    entries.
     """
 
     carried: int = 0
@@ -333,11 +334,11 @@ class Loop(RegionOp, abstract=True):
     stacked: int = 0
     reverse: bool = False
     leading: ClassVar[int] = 0
-    """Parameters of the body before those for operands: the number of the turn."""
+    """Parameters of the body before those for operands: the number of the iteration."""
 
     @property
     def first(self) -> int:
-        """Operands before what is carried."""
+        """Number of operands before the carried ones."""
         return 0
 
     @property
@@ -353,14 +354,14 @@ class Loop(RegionOp, abstract=True):
         return self.carried_operands
 
     def known_turns(self, types: Sequence[Type]) -> int:
-        """The number of turns where it is known from the operands' types and the attributes, else -1."""
+        """Return the number of iterations if the operands' types and the attributes tell, else -1."""
         return -1
 
     def inside(self, number: int, operand: int) -> int | None:
         return operand - self.first + self.leading if operand >= self.first else None
 
     def body_types(self, types: Sequence[Type]) -> list[Type]:
-        """The types of the body's parameters, from those of the operands. Raises MspcError."""
+        """Return the types of the body's parameters, from those of the operands. Raise MspcError if they do not fit."""
         turns = self.known_turns(types)
         entries = [_entry(self, types[index], turns) for index in self.scanned_operands]
         behind = self.first + self.carried
@@ -386,20 +387,20 @@ class Loop(RegionOp, abstract=True):
         return TupleType((*results[: self.carried], *self.kept(results[self.carried :], self.known_turns(types))))
 
     def kept(self, entries: Sequence[TensorType], turns: int) -> tuple[TensorType, ...]:
-        """The types of the results that hold every turn's entry."""
+        """Return the types of the results that hold the entries of all iterations."""
         return tuple(kept_type(entry, turns) for entry in entries)
 
 
 class While(Loop):
-    """Runs the body while the condition, of the same parameters, holds before a turn. With `stacked` results, or with
-    `counted`, it also returns how many turns there were, before the stacks."""
+    """A loop that runs the body while the condition, of the same parameters, is true before an iteration. With
+    `stacked` results, or with `counted`, it also returns the number of iterations, before the stacks."""
 
     counted: bool = False
     region_names = ("condition", "body")
 
     @property
     def tells_turns(self) -> bool:
-        """Whether the number of turns is among the results."""
+        """Whether the number of iterations is among the results."""
         return self.counted or self.stacked > 0
 
     def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
@@ -414,8 +415,8 @@ class While(Loop):
 
 
 class For(Loop):
-    """Runs the body `turns` times, or, with -1, as often as operand 0 counts; its first parameter is the number of the
-    turn, from 0, or from the last one down to 0 with `reverse`."""
+    """A loop that runs the body `turns` times, or, with -1, operand 0 times; its first parameter is the number of the
+    iteration, from 0, or from the last one down to 0 with `reverse`."""
 
     turns: int = -1
     region_names = ("body",)
@@ -435,10 +436,10 @@ class For(Loop):
 
 
 class Scan(Loop):
-    """Runs the body `turns` times, each on its entry of what is scanned.
+    """A loop that runs the body `turns` times, each on its entries of the scanned operands.
 
-    micro_batches: the turns are parts of a batch, which the stages of a pipeline hand on; what a turn saves for its
-    gradient does not wait for the other turns (`join_micro_batches`).
+    micro_batches: the iterations are parts of a batch, which the stages of a pipeline pass on; values that an iteration
+    saves for its gradient do not wait for the other iterations (`join_micro_batches`).
     """
 
     turns: int = 0
@@ -450,8 +451,8 @@ class Scan(Loop):
 
 
 class MakeStack(Op):
-    """Tensors of one type as the entries of a stack, one a turn, without a copy: what a loop overwrites in an entry it
-    overwrites in the tensor."""
+    """Tensors of one type as the entries of a stack, one an iteration, without a copy: a loop that overwrites an entry
+    overwrites the tensor."""
 
     takes_complex = True
     is_view = True
@@ -475,7 +476,7 @@ class MakeStack(Op):
 
 
 class TurnCount(Op):
-    """How many turns of a loop have put something on a stack: Int64 of shape ()."""
+    """The number of iterations of a loop that have put something on a stack: Int64 of shape ()."""
 
     takes_complex = True
     bprop = NotDifferentiable("it is a number of turns")
@@ -495,7 +496,7 @@ def is_stack_of_parameters(value: Value) -> TypeGuard[Node]:
 
 
 def runs_layers(node: Node) -> bool:
-    """Whether a node is a loop over the weights of equal layers, or over what belongs to each."""
+    """Whether a node is a loop over the weights of equal layers, or over values that belong to each."""
     op = node.op
     if not isinstance(op, For | Scan) or op.turns < 0:
         return False
@@ -508,19 +509,20 @@ def runs_micro_batches(node: Node) -> bool:
 
 
 def body_of(node: Node) -> Graph:
-    """The body of a loop."""
+    """Return the body of a loop."""
     return node.regions[-1]
 
 
 def kept_type(entry: TensorType, turns: int) -> TensorType:
-    """The type of such entries of all turns: a tensor where the number of turns is known, and they are no stacks."""
+    """Return the type of such entries of all iterations: a tensor if the number of iterations is known and the entries
+    are not stacks."""
     if turns < 0 or isinstance(entry, StackType):
         return StackType.of(entry)
     return entry.with_shape((turns, *entry.shape))
 
 
 def _entry(op: Loop, type: Type, turns: int) -> TensorType:
-    """The type of one entry of what is scanned. Raises MspcError."""
+    """Return the type of one entry of a scanned operand. Raise MspcError if it cannot be scanned."""
     if isinstance(type, StackType):
         return type.entry
     if not isinstance(type, TensorType) or not type.shape or (turns >= 0 and type.shape[0] != turns):
@@ -532,8 +534,8 @@ def _entry(op: Loop, type: Type, turns: int) -> TensorType:
 class Times(NamedTuple):
     """How often something runs in a step.
 
-    count: so often, where `known`, else for each turn of the loops whose turns only the run counts. always: no
-    condition decides; else it runs so often at most.
+    count: the number if `known`, else that for each iteration of the loops whose iterations only the run counts.
+    always: no condition decides; else the number is an upper bound.
     """
 
     count: int = 1
@@ -541,7 +543,7 @@ class Times(NamedTuple):
     always: bool = True
 
     def inside(self, node: Node, number: int) -> Times:
-        """Of region `number` of a node that runs so often."""
+        """Return how often region `number` of a node that runs this often runs."""
         if isinstance(node.op, If):
             return self._replace(always=False)
         if not isinstance(node.op, Loop):
@@ -552,13 +554,13 @@ class Times(NamedTuple):
         return self._replace(count=self.count * (turns + (isinstance(node.op, While) and number == 0)))
 
     def __add__(self, other: object) -> Times:  # type: ignore[override]  # never a plain tuple
-        """Of what runs at two places."""
+        """Return the sum, for a graph that runs in two places."""
         assert isinstance(other, Times)
         return Times(self.count + other.count, self.known and other.known, self.always and other.always)
 
     @property
     def text(self) -> str:
-        """`3 times`, `once a turn`, `at most 2 times`; "" of what runs once."""
+        """Return `3 times`, `once a turn`, `at most 2 times`; "" for one run."""
         if self == ONCE:
             return ""
         count = "once" if self.count == 1 else f"{self.count} times"
@@ -569,7 +571,7 @@ ONCE = Times()
 
 
 def times_of(program: Graph) -> dict[Graph, Times]:
-    """How often a step runs each graph of a program, the program itself first."""
+    """Return how often a step runs each graph of a program, the program itself first."""
     found = {program: ONCE}
     for graph in program.graphs():
         for node in graph.nodes:
@@ -580,8 +582,8 @@ def times_of(program: Graph) -> dict[Graph, Times]:
 
 
 def nodes_with_times(program: Graph) -> Iterator[tuple[Node, Times]]:
-    """Every node of a program and of its graphs once, those that a node runs after it where it is the first that does,
-    and how often a step runs it."""
+    """Yield every node of a program and of its graphs once, with how often a step runs it. The nodes of a graph follow
+    the first node that runs it."""
     times = times_of(program)
     yield from _nodes(program, times, {program})
 

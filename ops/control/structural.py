@@ -16,11 +16,11 @@ from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
 from mspc.sharding.rules import factor_names, sized
 
 CALL = "call"
-"""The attribute of a node by whose number, from 1, what its graphs draw differs from what they draw for other nodes."""
+"""The attribute with a node's number, from 1, by which its graphs draw other numbers than for other nodes."""
 
 
 class MakeTuple(Op):
-    """Puts tensors side by side: `(a, b)`."""
+    """A tuple of tensors: `(a, b)`."""
 
     takes_complex = True
     is_view = True
@@ -72,7 +72,7 @@ class TupleGetItems(Op):
 
 
 def taken_elements(op: object) -> tuple[int, ...] | None:
-    """Which elements of its operand, a tuple, an operator takes; None if it reads it otherwise."""
+    """Return which elements of its operand, a tuple, an operator takes; None if it reads it otherwise."""
     if isinstance(op, TupleGetItem):
         return (op.index,)
     return op.indices if isinstance(op, TupleGetItems) else None
@@ -143,7 +143,7 @@ class Gradient(Op):
 
 
 def items(b: Builder, value: Node, count: int) -> list[Value]:
-    """The elements of a tuple."""
+    """Return the elements of a tuple."""
     found: list[Value] = []
     for index in range(count):
         found.append(b.emit(TupleGetItem(index), value))
@@ -151,7 +151,7 @@ def items(b: Builder, value: Node, count: int) -> list[Value]:
 
 
 def label_of_result(node: Node) -> str:
-    """The label of a node, and of which operator it takes which result."""
+    """Return the label of a node; for an element of a tuple its number and the label of the operator."""
     if isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node):
         return f"result {node.op.index} of {node.inputs[0].label}"
     return node.label
@@ -160,9 +160,9 @@ def label_of_result(node: Node) -> str:
 class ShardingConstraint(Unary):
     """x itself, sharded as the operator's strategy says: `ShardingConstraint().shard(((2, 4),))(x)`.
 
-    Operators around it take their shardings from it, and a parameter that is read through it is stored so. It moves
-    nothing by itself: once all forward layouts are decided its readers read x, from the copy that is the nearest.
-    Gradients follow their operands, not the constraint.
+    Operators around it take their shardings from it, and a parameter that is read through it is stored in this layout.
+    It moves nothing by itself: once all forward layouts are decided its readers read x, from the copy that is the
+    nearest. Gradients follow their operands, not the constraint.
     """
 
     takes_complex = True
@@ -189,21 +189,21 @@ def _itself(x: Any) -> Any:
 
 
 def constrained(b: Builder, value: Value, entry: Any, instance: str = "") -> Node:
-    """`value` held to `entry`, a tuple of numbers of slices or a NamedLayout."""
+    """Return `value` constrained to `entry`, a tuple of numbers of slices or a NamedLayout."""
     node = b.emit(ShardingConstraint(), value, instance=instance)
     node.in_strategy = (entry,)
     return node
 
 
 def is_constraint(value: Value) -> bool:
-    """Whether a value is another one, held to a strategy."""
+    """Whether a value is another one with a constrained layout."""
     return isinstance(value, Node) and bool(getattr(value.op, "constrains", False))
 
 
 class GetNext(Op):
     """The next tensors of the queue `shared_name`, of the given element types and shapes over all ranks.
 
-    Networks with it can be compiled, to see how they are split; no queue is filled here, so that none can run.
+    Networks with it can be compiled, to see how they are split; no queue is filled here, so that they cannot run.
     """
 
     types: tuple[DType, ...]

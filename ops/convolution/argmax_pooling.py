@@ -1,4 +1,4 @@
-"""This pooling tells where the greatest values are; its reverse puts values to their places.
+"""Pooling that returns the places of the greatest values; its reverse puts values back to their places.
 
 Places are counted along all dimensions of an image, the last running fastest, so that height and width are not sharded.
 """
@@ -30,7 +30,7 @@ from mspc.ops.tensor.selection import GatherD, GatherDGrad
 
 
 def replicated_sides(image: Sequence[int], counts: Sequence[int], channels: str = "c") -> tuple[str, str]:
-    """The rule's sides of an image and a result whose dimensions are not sharded."""
+    """Return the rule's sides of an image and a result whose dimensions are not sharded."""
     places = " ".join(f"p{d}={n}!" for d, n in enumerate(image))
     return f"n {channels} {places}", f"n {channels} " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
 
@@ -45,7 +45,7 @@ class _WithPlaces(Op, abstract=True):
     with_channels: ClassVar[bool] = False
 
     def counts(self, image: Shape) -> Shape:
-        """Sizes of the result of images of these sizes. Raises MspcError for bad attributes."""
+        """Return the sizes of the result of images of these sizes. Raise MspcError for bad attributes."""
         raise NotImplementedError
 
     def places_type(self) -> DType:
@@ -88,20 +88,20 @@ class _WithPlaces(Op, abstract=True):
 
 
 def _flat(b: Builder, value: Value, leading: int) -> Value:
-    """All dimensions after the first `leading` as one."""
+    """Return `value` with all dimensions after the first `leading` as one."""
     return b.emit(Reshape((*value.shape[:leading], math.prod(value.shape[leading:]))), value)
 
 
 class _Pooled(_WithPlaces, abstract=True):
     def pool(self) -> Pooling:
-        """The pooling of the values alone."""
+        """Return the pooling that computes only the values."""
         raise NotImplementedError
 
     def counts(self, image: Shape) -> Shape:
         pool = self.pool()
         try:
             pool.sides((1, 1, *image))
-        except MspcError as error:  # of an operator that nobody wrote
+        except MspcError as error:  # of an operator that is not in the script
             raise MspcError(error.message.replace(f"{pool.name}:", f"{self.name}:", 1), notes=error.notes) from None
         return pool.counts(image)
 
@@ -228,7 +228,8 @@ class AdaptiveMaxPool3D(_AdaptiveMax):
 
 
 class _Unpool(Op, abstract=True):
-    """output_shape: the images' global shape; () for the least image that a pooling of these windows makes x of."""
+    """output_shape: the images' global shape; () for the smallest image from which a pooling with these windows makes
+    x."""
 
     ksize: Any = 1
     strides: Any = 0
@@ -240,7 +241,7 @@ class _Unpool(Op, abstract=True):
     omitted = ("data_format",)
 
     def lengths(self, shape: Shape) -> Shape:
-        """Sizes of the images. Raises MspcError for bad attributes."""
+        """Return the sizes of the images. Raise MspcError for bad attributes."""
         if self.output_shape:
             found = tuple(self.output_shape)
             if len(found) != self.dims + 2 or found[:2] != shape[:2] or not all(isinstance(n, int) for n in found):
@@ -300,7 +301,7 @@ class _Unpool(Op, abstract=True):
 
 
 class MaxUnpool2D(_Unpool):
-    """Zeros with the values of x at the places `argmax`, which MaxPoolWithArgmaxV2 tells, in images [n, c, h, w]."""
+    """Zeros with the values of x at the places `argmax`, a result of MaxPoolWithArgmaxV2, in images [n, c, h, w]."""
 
     samples = (
         sample((2, 4, 1, 1), (2, 4, 1, 1), dtypes=("Float64", "Int64"), low=0, high=16, ksize=4),

@@ -34,22 +34,23 @@ from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_shar
 Shape = tuple[int, ...]
 SECOND = {2: "NCHW", 3: "NCDHW"}
 LAST = {2: "NHWC", 3: "NDHWC"}
-"""The attribute data_format by the dimensions of the image, where channels come second as the shapes say, and last."""
+"""The attribute data_format by the number of image dimensions: channels second, as the shapes say, and channels
+last."""
 
 
 def last_order(rank: int) -> Shape:
-    """The dimensions of (batch, channels, places) as (batch, places, channels)."""
+    """Return the dimensions of (batch, channels, places) as (batch, places, channels)."""
     return 0, *range(2, rank), 1
 
 
 def first_order(rank: int) -> Shape:
-    """The dimensions of (batch, places, channels) as (batch, channels, places)."""
+    """Return the dimensions of (batch, places, channels) as (batch, channels, places)."""
     return 0, rank - 1, *range(1, rank - 1)
 
 
 class ImageOperator(Op, abstract=True):
-    """With data_format "NHWC" or "NDHWC" all operands, weights too, and the result have dimension 1 at their end; such
-    operators are in the graphs of ranks, where the pass channels_last makes them.
+    """An operator on images. With data_format "NHWC" or "NDHWC" all operands, weights too, and the result have
+    dimension 1 at their end; such operators are in the graphs of ranks, made by the pass channels_last.
 
     Class attributes:
         dims: dimensions of the image. sizes_of: attributes that are shapes of an operand or of the result.
@@ -67,11 +68,11 @@ class ImageOperator(Op, abstract=True):
         return given.data_format == LAST[self.dims]
 
     def with_channels_last(self) -> Self:
-        """The operator on operands whose channels come last."""
+        """Return the operator on operands whose channels come last."""
         return self._ordered(LAST[self.dims], last_order(self.dims + 2))
 
     def with_channels_second(self) -> Self:
-        """The operator on operands whose channels come second."""
+        """Return the operator on operands whose channels come second."""
         return self._ordered("", first_order(self.dims + 2))
 
     def _ordered(self, data_format: str, order: Shape) -> Self:
@@ -94,7 +95,7 @@ class ImageOperator(Op, abstract=True):
         return self.reordered(types, ())
 
     def in_order(self, types: Sequence[TensorType]) -> list[TensorType]:
-        """The operands' types with their channels second."""
+        """Return the operands' types with their channels second."""
         if not self.channels_last or any(len(type.shape) != self.dims + 2 for type in types):
             return list(types)
         order = first_order(self.dims + 2)
@@ -142,9 +143,9 @@ _APART = 256
 def convolution_by_products(
     device: Device, kind: str, image: Array, weight: Array, result: Array, along: Sequence[Window]
 ) -> Launch | None:
-    """Launch of a convolution, or of one of its gradients; operands and `kind` as `Device.convolution` has them.
+    """Return the launch of a convolution, or of one of its gradients; operands and `kind` as in `Device.convolution`.
 
-    None if the device has no such product. Groups of one input channel have none either: they are no products.
+    None if the device has no such matmul. Groups of one input channel have none either: they are not matmuls.
     """
     groups = image.shape[1] // max(weight.shape[1], 1)
     if not (image.size and weight.size and result.size) or (weight.shape[1] == 1 and groups > 1):
@@ -160,10 +161,10 @@ def convolution_by_products(
 
 
 class _Part:
-    """Some of the images, and the matrices that are worked on, one for every group of channels.
+    """Some of the images, and the matrices that are computed, one for every group of channels.
 
     columns [places of the window and channels, positions]; matrix [out channels, places of the window and channels];
-    product [out channels, positions]. wide: the places that are looked at, of all channels, [channels, images, ...].
+    product [out channels, positions]. wide: the places that are read, of all channels, [channels, images, ...].
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class _Part:
         )  # fmt: skip
 
     def weight_gradient(self, again: bool) -> Launch | None:
-        """Fill the weights; again: add to what earlier images have left in them."""
+        """Fill the weights; again: add to the sums of earlier images in them."""
         target = self.matrix.reshape(self.weight.shape)
         return in_order(
             *([lambda: _copy(self.weight, target)] if again else []), self._gather, self._copying_result,
@@ -226,12 +227,12 @@ class _Part:
         _copy(self.result, self._of_result())
 
     def _of_result(self) -> Array:
-        """The product as the result has its dimensions."""
+        """Return the product in the order of the result's dimensions."""
         made = self.product.reshape(self.result.shape[1], self.result.shape[0], *self.counts)
         return made.swapaxes(0, 1)
 
     def _there(self) -> tuple[Array, Array]:
-        """The places that are there of those that are looked at: of the image, and of `wide`."""
+        """Return those of the places in reach that exist: in the image, and in `wide`."""
         lengths = self.image.shape[2:]
         inner = [clipped(span, n) for span, n in zip(self.reach, lengths, strict=True)]
         of_image = (slice(None), slice(None), *(slice(low, high) for low, high in inner))
@@ -239,7 +240,7 @@ class _Part:
         return self.image[of_image].swapaxes(0, 1), self.wide[(slice(None), slice(None), *of_wide)]
 
     def _gather(self) -> None:
-        """Fill the columns from the image, with zeros if it has no places."""
+        """Fill the columns from the image, with zeros for places outside of it."""
         of_image, of_wide = self._there()
         if of_wide.shape != self.wide.shape:
             self.wide.fill(0)
@@ -258,7 +259,7 @@ class _Part:
         _copy(of_wide, of_image)
 
     def _taps(self) -> list[tuple[Shape, Array]]:
-        """Every place of the window, and what all positions look at with it, in `wide`."""
+        """Return every place of the window, with the view of `wide` that all positions read at it."""
         lengths = self.wide.shape[2:]
         inside = [Window(w.size, w.stride, w.dilation) for w in self.along]
         found: list[tuple[Shape, Array]] = []
@@ -298,11 +299,11 @@ class Convolution(ImageOperator, abstract=True):
     omitted = ("mode", "data_format")
 
     def sizes(self) -> Shape:
-        """Places of the window along every dimension."""
+        """Return the size of the window along every dimension."""
         return numbers(self.name, "kernel_size", self.kernel_size, self.dims)
 
     def along(self, lengths: Sequence[int]) -> tuple[Window, ...]:
-        """The window along every dimension of an image of these lengths. Raises MspcError for bad attributes."""
+        """Return the window along every dimension of an image of these lengths. Raise MspcError for bad attributes."""
         strides = numbers(self.name, "stride", self.stride, self.dims)
         dilations = numbers(self.name, "dilation", self.dilation, self.dims)
         return windows(self.name, lengths, self.sizes(), strides, dilations, self.pad_mode, self.pad)
@@ -316,7 +317,7 @@ class Convolution(ImageOperator, abstract=True):
         return None if self.channels_last else self.kernel_on(be)
 
     def check(self, image: Shape, weight: Shape) -> None:
-        """Raises MspcError if image and weights do not fit each other or the attributes."""
+        """Raise MspcError if image and weights do not fit each other or the attributes."""
         order = {2: "NCHW", 3: "NCDHW"}[self.dims]
         if self.data_format not in ("", order):
             raise MspcError(f"{self.name}: data_format must be {order!r}, not {self.data_format!r}")
@@ -342,11 +343,11 @@ class Convolution(ImageOperator, abstract=True):
             raise MspcError(f"{self.name}: kernel_size is {self.kernel_size}, but the weight's shape is {weight}")
 
     def counts(self, lengths: Sequence[int]) -> Shape:
-        """Positions along every dimension of an image of these lengths."""
+        """Return the number of positions along every dimension of an image of these lengths."""
         return result_lengths(self.name, lengths, self.along(lengths))
 
     def sides(self, image: Shape, weight: Shape) -> tuple[str, str, str]:
-        """The rule's sides of image, weights and result. Raises MspcError if they do not fit."""
+        """Return the rule's sides of image, weights and result. Raise MspcError if they do not fit."""
         self.check(image, weight)
         places, positions = image_tokens(image[2:], self.counts(image[2:]), self.along(image[2:]))
         window = " ".join(f"s{d}!" for d in range(self.dims))
@@ -356,33 +357,33 @@ class Convolution(ImageOperator, abstract=True):
         return f"n {grouped[0]}", grouped[1], f"n {grouped[2]}"
 
     def image_and_weights(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
-        """The shapes of the image and of the weights, channels second, for operands of these types."""
+        """Return the shapes of the image and of the weights, channels second, for operands of these types."""
         raise NotImplementedError
 
     def operations(self, types: Sequence[TensorType]) -> float:
         return self.amount(*self.image_and_weights(types))
 
     def amount(self, image: Shape, weight: Shape) -> float:
-        """Floating-point operations of the products."""
+        """Return the floating-point operations of the matmuls."""
         return 2.0 * image[0] * math.prod(weight) * math.prod(self.counts(image[2:]))
 
     def convolved(self, device: Device, kind: str, image: Array, weight: Array, result: Array) -> Launch | None:
-        """See `Device.convolution`; by products of matrices where the device has none."""
+        """Return the launch of `Device.convolution`, or one made of matmuls if the device has none."""
         along = self.along(image.shape[2:])
         windows = [Sliding(w.before, w.after, w.stride, w.dilation) for w in along]
         found = device.convolution(kind, image, weight, result, windows)
         return found or convolution_by_products(device, kind, image, weight, result, along)
 
     def needed(self, type: TensorType, layout: Layout) -> Needed:
-        """Which places of the image the holder of a slice of the result looks at."""
+        """Return which places of the image the owner of a slice of the result reads."""
         lengths = type.shape[2:]
         return places_of_slices(self.along(lengths), lengths, self.counts(lengths), layout.strategy[2:])
 
     def with_borders(
         self, b: Builder, placement: RankPlacement, index: int, image: Value, again: bool = False
     ) -> tuple[Value, list[Window]]:
-        """What a rank's slice of the result looks at, from its slice of the image, operand `index`, and the borders of
-        its neighbours'; and the windows on it. again: see `exchanged`."""
+        """Return the part of the image that a rank's slice of the result reads, made of its slice of the image, operand
+        `index`, and the borders of its neighbours' slices; and the windows on it. again: see `exchanged`."""
         type, layout = placement.in_types[index], placement.in_layouts[index]
         needed, lengths = self.needed(type, layout), type.shape[2:]
         part = border_exchange(layout, type.shape, placement.rank, needed)
@@ -394,17 +395,17 @@ class Convolution(ImageOperator, abstract=True):
         ]
 
     def bytes_of_borders(self, type: TensorType, layout: Layout) -> float:
-        """Bytes that `with_borders` sends, of an image of this type and layout."""
+        """Return the bytes that `with_borders` sends, of an image of this type and layout."""
         return border_bytes(type, layout, self.needed(type, layout)) if is_sharded(layout) else 0.0
 
     def on_rank(self, along: Sequence[Window], out_channel: int, group: int, **others: Any) -> Any:
-        """The operator on a slice, whose windows are `along`."""
+        """Return the operator on a slice, whose windows are `along`."""
         pad = tuple(n for w in along for n in (w.before, w.after))
         return replace(self, out_channel=out_channel, pad_mode="pad", pad=pad, group=group, **others)
 
 
 def image_tokens(lengths: Sequence[int], counts: Sequence[int], along: Sequence[Window]) -> tuple[str, str]:
-    """Factors of the dimensions of an image and of the result: both are sharded together, or not at all."""
+    """Return the factors of the dimensions of an image and of the result: both are sharded together, or not at all."""
     image: list[str] = []
     result: list[str] = []
     for d, (length, count, window) in enumerate(zip(lengths, counts, along, strict=True)):
@@ -419,7 +420,7 @@ def image_tokens(lengths: Sequence[int], counts: Sequence[int], along: Sequence[
 
 
 def local_groups(group: int, image: Layout, weight: Layout) -> int:
-    """Groups that are left on a rank, from the layouts of image (or result) and weights."""
+    """Return the number of groups on a rank, from the layouts of image (or result) and weights."""
     if group == 1:
         return 1
     return group // (image.strategy[1] // weight.strategy[1])

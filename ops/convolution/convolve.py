@@ -42,7 +42,7 @@ from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, i
 
 
 def depthwise(xp: Any, x: Any, weight: Any, along: Sequence[Window], counts: Sequence[int], out: Any) -> Any:
-    """`convolve` for such weights [out channels, 1, *sizes]."""
+    """Do `convolve` for depthwise weights [out channels, 1, *sizes]."""
     channels = x.shape[1]
     scaled = _by_place(weight, channels, len(counts))
 
@@ -61,7 +61,7 @@ def depthwise(xp: Any, x: Any, weight: Any, along: Sequence[Window], counts: Seq
 
 
 def depthwise_input_gradient(xp: Any, dout: Any, weight: Any, along: Sequence[Window], out: Any) -> Any:
-    """`input_gradient` for such weights."""
+    """Do `input_gradient` for depthwise weights."""
     channels, lengths, counts = out.shape[1], out.shape[2:], dout.shape[2:]
     scaled = _by_place(weight, channels, len(counts))
 
@@ -82,7 +82,7 @@ def depthwise_input_gradient(xp: Any, dout: Any, weight: Any, along: Sequence[Wi
 
 
 def depthwise_weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window], out: Any) -> Any:
-    """`weight_gradient` for such weights."""
+    """Do `weight_gradient` for depthwise weights."""
     channels, lengths, counts = x.shape[1], x.shape[2:], dout.shape[2:]
     places = list(taps(along))
     batches = _blocks(xp, x.shape[0], along, counts)
@@ -102,7 +102,8 @@ def depthwise_weight_gradient(xp: Any, dout: Any, x: Any, along: Sequence[Window
 
 
 def _blocks(xp: Any, batch: int, along: Sequence[Window], counts: Sequence[int]) -> list[slice]:
-    """`blocks`, where arithmetic with strides has long runs: these are the images' or the positions'."""
+    """Return `blocks`, but single images if there is a stride and rows have more positions than blocks have images:
+    arithmetic with strides then has longer runs along the positions."""
     together = blocks(xp, batch, along, counts)
     if xp is np and along[-1].stride > 1 and counts[-1] > together[0].stop:
         return [slice(i, i + 1) for i in range(batch)]
@@ -110,13 +111,13 @@ def _blocks(xp: Any, batch: int, along: Sequence[Window], counts: Sequence[int])
 
 
 def _by_place(weight: Any, channels: int, dims: int) -> Any:
-    """[places of the window, channels, results of each, 1, ...]: what the channels are multiplied by at every place."""
+    """Return the factors of the channels at every place: [places of the window, channels, results of each, 1, ...]."""
     each = weight.shape[0] // channels
     window = math.prod(weight.shape[2:])
     return weight.reshape(channels, each, window).transpose(2, 0, 1).reshape(window, channels, each, *[1] * (dims + 1))
 
 LONG_SUM = 512
-"""Positions of an image from which its share of the weights' gradient is worth a product, and a pass over the sum."""
+"""Positions of an image from which its share of the weights' gradient is worth a matmul, and a pass over the sum."""
 
 
 def convolve(
@@ -126,7 +127,7 @@ def convolve(
 
     x: [batch, in channels, ...]. weight: [out channels, in channels / groups, *sizes]. `out` is contiguous.
     """
-    if not out.size or not weight.size:  # an image without places is padding alone, which counts
+    if not out.size or not weight.size:  # an image without places is only padding, which counts
         out[...] = 0
         return out
     if weight.shape[1] == 1 and groups > 1 and _finite(xp, weight):
@@ -181,7 +182,7 @@ def convolve(
 
 def input_gradient(xp: Any, dout: Any, weight: Any, along: Sequence[Window], groups: int, out: Any) -> Any:
     """Fill `out` [batch, in channels, ...], the gradient of the image, from that of the result [batch, out channels,
-    ...]: the columns' gradients, added up where columns share places. `out` is contiguous."""
+    ...]: the columns' gradients, added up at places that columns share. `out` is contiguous."""
     if not out.size or not weight.size or not dout.size:
         out[...] = 0
         return out
@@ -269,7 +270,7 @@ def _threads(xp: Any) -> int:
 
 
 def _parts(xp: Any, channels: int) -> list[Span]:
-    """Channels in parts of much the same size, one for each thread."""
+    """Return the channels in parts of about the same size, one for each thread."""
     number = min(_threads(xp), channels)
     bounds = [channels * i // number for i in range(number + 1)]
     return [(bounds[i], bounds[i + 1]) for i in range(number)]
@@ -331,11 +332,11 @@ class _Backward(Convolution, abstract=True):
     """A gradient of `_ConvolutionForward`: operand 0 is the gradient of its result."""
 
     def shapes(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
-        """Global shapes of the image and of the weights."""
+        """Return the global shapes of the image and of the weights."""
         raise NotImplementedError
 
     def on_slices(self, placement: RankPlacement) -> dict[str, Any]:
-        """Attributes of the operator on a rank's slices."""
+        """Return the attributes of the operator on a rank's slices."""
         raise NotImplementedError
 
     def localize(self, placement: RankPlacement) -> Op:
@@ -347,7 +348,7 @@ class _Backward(Convolution, abstract=True):
         return self.shapes(types)
 
     def check_result(self, dout: Shape, image: Shape, weight: Shape) -> None:
-        """Raises MspcError if `dout` has not the shape of the forward operator's result."""
+        """Raise MspcError if `dout` has not the shape of the forward operator's result."""
         expected = (image[0], weight[0], *self.counts(image[2:]))
         if dout != expected:
             raise MspcError(
@@ -392,7 +393,7 @@ class InputGradient(_Backward, abstract=True):
         }
 
     def positions(self, layout: Layout, lengths: Sequence[int]) -> Needed:
-        """Which positions of the result look at a slice of the image of these lengths."""
+        """Return which positions of the result read a slice of the image of these lengths."""
         return positions_of_slices(self.along(lengths), lengths, self.counts(lengths), layout.strategy[2:])
 
     def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
@@ -578,5 +579,5 @@ _WEIGHT_GRADIENTS: dict[int, type[WeightGradient]] = {2: Conv2DBackpropFilter, 3
 
 
 def _like(op: Convolution, other: type[Any], **more: Any) -> Any:
-    """An operator of another class with the attributes that all convolutions have."""
+    """Return an operator of another class with the attributes that all convolutions have."""
     return other(**{f.name: getattr(op, f.name) for f in fields(Convolution)}, **more)

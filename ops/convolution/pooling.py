@@ -43,12 +43,12 @@ from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, i
 
 
 def _rows(x: Any) -> Any:
-    """[batch * channels, ...]."""
+    """Return x as [batch * channels, ...]."""
     return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 
 def greatest(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> Any:
-    """The greatest value that every position looks at; NaN where there is one."""
+    """Return the greatest value in the window of every position; NaN if one of them is NaN."""
     out = xp.empty((*x.shape[:2], *counts), x.dtype)
 
     def work(found: Any, _: Any, image: Any) -> None:
@@ -63,7 +63,7 @@ def greatest(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) ->
 
 
 def greatest_gradient(xp: Any, x: Any, out: Any, dout: Any, along: Sequence[Window]) -> Any:
-    """The gradient of `greatest`: that of a position goes to the first place that holds its value."""
+    """Return the gradient of `greatest`: that of a position goes to the first place that holds its value."""
     found = xp.empty(x.shape, dout.dtype)
     counts = out.shape[2:]
 
@@ -89,7 +89,7 @@ def greatest_gradient(xp: Any, x: Any, out: Any, dout: Any, along: Sequence[Wind
 
 
 def summed(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> Any:
-    """The sum of what every position looks at."""
+    """Return the sum over the window of every position."""
     out = xp.empty((*x.shape[:2], *counts), x.dtype)
 
     def work(found: Any, _: Any, image: Any) -> None:
@@ -104,7 +104,8 @@ def summed(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> A
 
 
 def spread(xp: Any, dout: Any, lengths: Sequence[int], along: Sequence[Window]) -> Any:
-    """The gradient of `summed`: every place of an image of these lengths gets that of all positions that look at it."""
+    """Return the gradient of `summed`: every place of an image of these lengths gets the sum of those of all positions
+    that read it."""
     out = xp.empty((*dout.shape[:2], *lengths), dout.dtype)
     counts = dout.shape[2:]
 
@@ -120,7 +121,8 @@ def spread(xp: Any, dout: Any, lengths: Sequence[int], along: Sequence[Window]) 
 
 
 def greatest_places(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> tuple[Any, Any]:
-    """(the greatest value that every position looks at, where in the image the first of those values is, Int64)."""
+    """Return (the greatest value in the window of every position, the place in the image of the first of those values,
+    Int64)."""
     image = padded(xp, x, along, -math.inf)
     found: Any = None
     at: Any = None
@@ -140,7 +142,7 @@ def greatest_places(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[i
 def _places(
     xp: Any, lengths: Sequence[int], along: Sequence[Window], counts: Sequence[int], place: Sequence[int]
 ) -> Any:
-    """The place of the image that every position looks at with one of its window, -1 outside of the image."""
+    """Return the place of the image that every position reads at one place of its window, -1 outside of the image."""
     total, outside = xp.zeros((), xp.int64), xp.zeros((), bool)
     for length, window, count, t in zip(lengths, along, counts, place, strict=True):
         where = xp.arange(count) * window.stride - window.before + t * window.dilation
@@ -150,8 +152,8 @@ def _places(
 
 
 def spread_windows(xp: Any, columns: Any, lengths: Sequence[int], along: Sequence[Window]) -> Any:
-    """Images of these lengths whose places are the sums of what windows have for them: [batch, channels, *sizes,
-    *counts] is a value for every place of every window. Paddings are not below 0."""
+    """Return images of these lengths whose places are sums of the windows' values for them: columns [batch, channels,
+    *sizes, *counts] have a value for every place of every window. Paddings are not below 0."""
     padded_lengths = [n + w.before + w.after for n, w in zip(lengths, along, strict=True)]
     counts = columns.shape[2 + len(along) :]
     found = xp.zeros((*columns.shape[:2], *padded_lengths), columns.dtype)
@@ -188,23 +190,23 @@ class Pooling(ImageOperator, abstract=True):
     omitted = ("data_format", "pad", "dilation", "ceil_mode")
 
     def along(self, lengths: Sequence[int]) -> tuple[Window, ...]:
-        """The window along every dimension of an image of these lengths. Raises MspcError for bad attributes."""
+        """Return the window along every dimension of an image of these lengths. Raise MspcError for bad attributes."""
         sizes = numbers(self.name, "kernel_size", self.kernel_size, self.dims)
         strides = numbers(self.name, "strides", self.strides, self.dims)
         dilations = numbers(self.name, "dilation", self.dilation, self.dims)
         return windows(self.name, lengths, sizes, strides, dilations, self.pad_mode, self.pad)
 
     def counts(self, lengths: Sequence[int]) -> Shape:
-        """Positions along every dimension of an image of these lengths."""
+        """Return the number of positions along every dimension of an image of these lengths."""
         return result_lengths(self.name, lengths, self.along(lengths), self.ceil_mode)
 
     def exact(self, lengths: Sequence[int]) -> tuple[Window, ...]:
-        """The windows with as much padding behind the image as their positions look at."""
+        """Return the windows with as much padding after the image as their positions read."""
         pairs = zip(self.along(lengths), lengths, self.counts(lengths), strict=True)
         return tuple(window.on_places((0, length), (0, count)) for window, length, count in pairs)
 
     def sides(self, image: Shape) -> tuple[str, str]:
-        """The rule's sides of image and result. Raises MspcError if the image does not fit the attributes."""
+        """Return the rule's sides of image and result. Raise MspcError if the image does not fit the attributes."""
         names = {2: "NCHW", 3: "NCDHW"}[self.dims]
         if self.data_format not in ("", names):
             raise MspcError(f"{self.name}: data_format must be {names!r}, not {self.data_format!r}")
@@ -229,16 +231,16 @@ class Pooling(ImageOperator, abstract=True):
         return f"n c {places}", f"n c {positions}"
 
     def on_rank(self, along: Sequence[Window], **others: Any) -> Any:
-        """The operator on a slice, whose windows are `along`."""
+        """Return the operator on a slice, whose windows are `along`."""
         pad = tuple(n for w in along for n in (w.before, w.after))
         return replace(self, pad_mode="pad", pad=pad, ceil_mode=False, **others)
 
     def needed(self, lengths: Sequence[int], layout: Layout) -> Needed:
-        """Which places of the image the holder of a slice of the result looks at."""
+        """Return which places of the image the owner of a slice of the result reads."""
         return places_of_slices(self.exact(lengths), lengths, self.counts(lengths), layout.strategy[2:])
 
     def positions(self, lengths: Sequence[int], layout: Layout) -> Needed:
-        """Which positions of the result look at a slice of the image."""
+        """Return which positions of the result read a slice of the image."""
         return positions_of_slices(self.exact(lengths), lengths, self.counts(lengths), layout.strategy[2:])
 
 
@@ -273,7 +275,7 @@ class PoolingForward(Pooling, abstract=True):
 
 
 class PoolingBackward(Pooling, abstract=True):
-    """The gradient of an image: on a rank computed for all places that windows look at which touch its slice."""
+    """The gradient of an image. A rank computes it for all places of the windows that touch its slice."""
 
     def on_slice(
         self, b: Builder, placement: RankPlacement, inputs: Sequence[Value], shape: Shape, images: int
@@ -310,7 +312,7 @@ class PoolingBackward(Pooling, abstract=True):
 
 
 def alike(op: Pooling, other: type[Any], **more: Any) -> Any:
-    """An operator of another class with the attributes that all pooling has."""
+    """Return an operator of another class with the attributes that all pooling has."""
     return other(**{f.name: getattr(op, f.name) for f in fields(Pooling)}, **more)
 
 
@@ -359,8 +361,8 @@ class _MaxPoolGrad(PoolingBackward, abstract=True):
 
 
 class _AvgPool(PoolingForward, abstract=True):
-    """count_include_pad: places outside of the image count as zeros. divisor_override: what sums are divided by; 0 and
-    None: by the places that count."""
+    """count_include_pad: places outside of the image count as zeros. divisor_override: the divisor of the sums; 0 and
+    None: the number of places that count."""
 
     count_include_pad: bool = False
     divisor_override: int | None = None
@@ -441,7 +443,7 @@ Mean = _AvgPool | _AvgPoolGrad
 
 
 def mean_sides(op: Mean, image: Shape) -> tuple[str, str]:
-    """`Pooling.sides` of a mean. Where windows may end outside of padding that counts, the image is not sharded."""
+    """Return `Pooling.sides` of a mean. If windows may end outside of padding that counts, the image is not sharded."""
     override: Any = op.divisor_override
     if override is not None and (isinstance(override, bool) or not isinstance(override, int) or override < 0):
         raise MspcError(f"{op.name}: divisor_override must be a positive integer, 0 or None, not {override!r}")
@@ -454,7 +456,7 @@ def mean_sides(op: Mean, image: Shape) -> tuple[str, str]:
 
 
 def divisors(xp: Any, op: Mean, lengths: Sequence[int], dtype: Any) -> Any:
-    """What the sum at every position is divided by, [*counts]: the places that count."""
+    """Return the divisor of the sum at every position, [*counts]: the number of places that count."""
     if op.divisor_override:
         return xp.asarray(op.divisor_override, dtype)
     found: Any = None
@@ -552,11 +554,11 @@ class _Columns(Op, abstract=True):
     linear_in = (0,)
 
     def given(self) -> tuple[Any, Any, Any, Any]:
-        """(sizes, strides, dilations, padding) as they were given."""
+        """Return (sizes, strides, dilations, padding) as they were given."""
         raise NotImplementedError
 
     def along(self) -> tuple[Window, Window]:
-        """The window along height and width. Raises MspcError for bad attributes."""
+        """Return the window along height and width. Raise MspcError for bad attributes."""
         size, stride, dilation, pad = self.given()
         found = zip(
             numbers(self.name, "kernel size", size, 2), numbers(self.name, "stride", stride, 2),
@@ -566,7 +568,7 @@ class _Columns(Op, abstract=True):
         return first, second
 
     def sides(self, lengths: Shape) -> tuple[str, str]:
-        """The rule's sides of images of these sizes and of columns."""
+        """Return the rule's sides of images of these sizes and of columns."""
         along = self.along()
         counts = result_lengths(self.name, lengths, along)
         columns = f"k={math.prod(w.size for w in along)}! l={math.prod(counts)}!"
@@ -613,8 +615,8 @@ class Im2Col(_Columns):
 
 
 class Col2Im(_Columns):
-    """Images [n, c, *output_size] whose places are the sums of what columns [n, c, places of a window, positions] have
-    for them. Called as `Col2Im(...)(x, output_size)`."""
+    """Images [n, c, *output_size] whose places are sums of the values for them in the columns [n, c, places of a
+    window, positions]. Called as `Col2Im(...)(x, output_size)`."""
 
     kernel_size: Any = 1
     dilation: Any = 1

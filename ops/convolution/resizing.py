@@ -42,15 +42,15 @@ class Resampling(ImageOperator, abstract=True):
     omitted = ("data_format",)
 
     def lengths(self, image: Shape) -> Shape:
-        """Sizes of the result of an image of these sizes. Raises MspcError for bad attributes."""
+        """Return the sizes of the result of an image of these sizes. Raise MspcError for bad attributes."""
         raise NotImplementedError
 
     def weights(self, length: int, count: int) -> Any:
-        """The matrix [count, length] of one dimension, Float64."""
+        """Return the matrix [count, length] of one dimension, Float64."""
         raise NotImplementedError
 
     def sides(self, image: Shape) -> tuple[str, str]:
-        """The rule's sides of image and result."""
+        """Return the rule's sides of image and result."""
         if len(image) != self.dims + 2:
             raise MspcError(f"{self.name}: the image must have {self.dims + 2} dimensions, but its shape is {image}")
         if 0 in image[2:]:
@@ -63,7 +63,7 @@ class Resampling(ImageOperator, abstract=True):
         return f"n c {places}", "n c " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
 
     def apply(self, xp: Any, x: Any, image: Shape, back: bool) -> Any:
-        """The matrices along all dimensions of an image of these sizes, or their transposes."""
+        """Return the matrices along all dimensions of an image of these sizes, or their transposes."""
         matmul = multiplied if xp is np else xp.matmul
         for d, (length, count) in enumerate(zip(image, self.lengths(image), strict=True)):
             matrix = xp.asarray(_matrix(self, length, count), x.dtype)
@@ -72,7 +72,7 @@ class Resampling(ImageOperator, abstract=True):
         return xp.ascontiguousarray(x)
 
     def launched(self, device: Device, x: Array, out: Array, image: Shape, back: bool) -> Launch | None:
-        """`apply` on a GPU, of arrays that lie with their channels second or last."""
+        """Return `apply` as a launch on a GPU, for arrays with their channels second or last in memory."""
         from mspc.ops.cuda.moves import resample  # late: only a GPU needs it
 
         matrices = [_matrix(self, n, count) for n, count in zip(image, self.lengths(image), strict=True)]
@@ -89,7 +89,7 @@ def _matrix(op: Any, length: int, count: int) -> Any:
 
 
 class Forward(Resampling, abstract=True):
-    """Its gradient's name is its own and `Grad`."""
+    """Base of forward operators. The name of the gradient is the operator's with `Grad` appended."""
 
     linear_in = (0,)
 
@@ -154,7 +154,7 @@ class Backward(Resampling, abstract=True):
 
 
 def adaptive_lengths(operator: str, output_size: Any, image: Shape) -> Shape:
-    """Sizes of the result of images of these sizes. Raises MspcError for a bad `output_size`."""
+    """Return the sizes of the result of images of these sizes. Raise MspcError for a bad `output_size`."""
     sizes = listed(output_size, len(image))
     wrong = [n for n in sizes if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1)]
     if len(sizes) != len(image) or wrong:
@@ -228,9 +228,9 @@ class _Resized(Resampling, abstract=True):
         return sizes
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        """An image that a strategy shards along height or width is stored so, and gathered along both: every rank
-        computes all places of its images and channels. With align_corners only these two dimensions can be sharded, as
-        in MindSpore."""
+        """Store an image that a strategy shards along height or width in that layout, and gather it along both: every
+        rank computes all places of its images and channels. With align_corners only these two dimensions can be
+        sharded, as in MindSpore."""
         entries = spread(asked.in_strategy or ())
         if len(entries) != 1 or isinstance(entries[0], NamedLayout) or self.align_corners or asked.out_strategy:
             return None
@@ -242,7 +242,7 @@ class _Resized(Resampling, abstract=True):
         return [made]
 
     def places(self, length: int, count: int) -> Any:
-        """Where in the image every place of the result lies, Float64 [count]."""
+        """Return the place in the image of every place of the result, Float64 [count]."""
         at = np.arange(count, dtype=np.float64)
         if self.align_corners:
             return at * ((length - 1) / (count - 1)) if count > 1 else at * 0
@@ -295,8 +295,8 @@ class _Nearest(_Resized, abstract=True):
 
 
 class _Bicubic(_Resized, abstract=True):
-    """Keys 1981. As MindSpore has it: with half_pixel_centers the steepness is -0.5, and what lies outside of the image
-    has no weight; else -0.75, and the border is repeated."""
+    """Keys 1981. As in MindSpore: with half_pixel_centers the steepness is -0.5, and places outside of the image have
+    no weight; else -0.75, and the border is repeated."""
 
     def weights(self, length: int, count: int) -> Any:
         at = self.places(length, count)
@@ -414,7 +414,8 @@ Modes = tuple[str, str]
 
 @dataclass(frozen=True)
 class GridDimension:
-    """Where a dimension of the image is read: places in pixels, and how much they move with the grid's numbers."""
+    """The places at which a dimension of the image is read, in pixels, and how much they move with the grid's
+    numbers."""
 
     places: Any
     slope: Any
@@ -434,7 +435,7 @@ class _GridSampler(Op, abstract=True):
     dims: ClassVar[int] = 2
 
     def check(self, x: TensorType, grid: TensorType) -> None:
-        """Raises MspcError if images and grid do not fit each other or the attributes."""
+        """Raise MspcError if images and grid do not fit each other or the attributes."""
         if self.interpolation_mode not in ("bilinear", "nearest"):
             raise MspcError(
                 f"{self.name}: interpolation_mode must be 'bilinear' or 'nearest', not {self.interpolation_mode!r}"
@@ -456,7 +457,7 @@ class _GridSampler(Op, abstract=True):
             raise MspcError(f"{self.name}: the image of shape {x.shape} is empty")
 
     def sides(self) -> tuple[str, str, str]:
-        """The rule's sides of images, grid and result."""
+        """Return the rule's sides of images, grid and result."""
         image = " ".join(f"p{d}!" for d in range(self.dims))
         result = " ".join(f"q{d}" for d in range(self.dims))
         return f"n c {image}", f"n {result} t!", f"n c {result}"
@@ -467,7 +468,7 @@ class _GridSampler(Op, abstract=True):
         return super().infer(*types)
 
     def lines(self, xp: Any, lengths: Sequence[int], grid: Any) -> list[GridDimension]:
-        """Where each dimension of an image of these sizes is read, [n, positions]."""
+        """Return the places at which each dimension of an image of these sizes is read, [n, positions]."""
         flat = grid.reshape(grid.shape[0], math.prod(grid.shape[1:-1]), self.dims)
         return [self.line(xp, n, flat[..., self.dims - 1 - d]) for d, n in enumerate(lengths)]
 
@@ -492,8 +493,8 @@ class _GridSampler(Op, abstract=True):
     def corners(
         self, xp: Any, lengths: Sequence[int], lines: Sequence[GridDimension]
     ) -> Iterator[tuple[Any, Any, list[Any]]]:
-        """For every pixel that a place takes part of: (its number in the image, its weight, how that grows along each
-        dimension), [n, positions]; the weight of one outside of the image is 0."""
+        """Return, for every pixel that contributes to a place, (its number in the image, its weight, the slope of its
+        weight along each dimension), [n, positions]; the weight of one outside of the image is 0."""
         nearest = self.interpolation_mode == "nearest"
         lows = [xp.rint(line.places) if nearest else xp.floor(line.places) for line in lines]
         for corner in itertools.product((0,) if nearest else (0, 1), repeat=self.dims):

@@ -1,4 +1,4 @@
-"""Windows that go over images, their columns, and margins around them."""
+"""Windows that slide over images, their columns, and margins around them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MODES = ("same", "valid", "pad")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window along one dimension. before, after: padding in front of and behind the image; a negative one leaves out
-    places of the image."""
+    """A window along one dimension. before, after: padding before and after the image; a negative one leaves out places
+    of the image."""
 
     size: int
     stride: int = 1
@@ -32,13 +32,14 @@ class Window:
 
     @property
     def extent(self) -> int:
-        """Places from the first to the last that it looks at."""
+        """Number of places from the first to the last one of the window."""
         return (self.size - 1) * self.dilation + 1
 
     def count(self, length: int, ceil: bool | None = False) -> int:
-        """Positions on an image of `length`: 0 or less where the window is larger than the padded image.
+        """Return the number of positions on an image of `length`: 0 or less if the window is larger than the padded
+        image.
 
-        ceil: one more where the last would begin within the image or the padding in front of it, but end outside.
+        ceil: one more if the last would begin within the image or the padding before it, but end outside.
         """
         room = length + self.before + self.after - self.extent
         if not ceil:
@@ -47,20 +48,20 @@ class Window:
         return count - 1 if (count - 1) * self.stride >= length + self.before else count
 
     def places(self, positions: Span) -> Span:
-        """What these positions of the result look at; may reach outside of the image."""
+        """Return the places that these positions of the result read; they may reach outside of the image."""
         first, end = positions
         return first * self.stride - self.before, (end - 1) * self.stride - self.before + self.extent
 
     def positions(self, places: Span, count: int) -> Span:
-        """The positions of the result, of `count`, that look at these places; empty ones where none do."""
+        """Return the positions of the result, of `count`, that read these places; an empty span if there are none."""
         first, end = places
         low = max(0, -(-(first + self.before - self.extent + 1) // self.stride))
         high = min(count, (end - 1 + self.before) // self.stride + 1)
         return low, max(low, high)
 
     def met(self, tap: int, length: int, positions: Span) -> tuple[slice, slice]:
-        """Those of the positions, counted from the first one, that look with one place of the window at places within
-        an image of `length`; and these places."""
+        """Return the positions, counted from the first one, that read places within an image of `length` at one place
+        of the window; and these places."""
         offset = tap * self.dilation - self.before
         low = max(positions[0], -(offset // self.stride))
         high = min(positions[1], (length - 1 - offset) // self.stride + 1)
@@ -70,7 +71,8 @@ class Window:
         return slice(low - positions[0], high - positions[0]), slice(first, last + 1, self.stride)
 
     def on_places(self, places: Span, positions: Span) -> Window:
-        """The window between these places, as an image of their own, and these positions, as a result of their own."""
+        """Return the window between these places, as an image of their own, and these positions, as a result of their
+        own."""
         (first, end), (low, high) = places, positions
         before = self.before + first - low * self.stride
         after = max(high - low - 1, 0) * self.stride + self.extent - (end - first) - before
@@ -78,7 +80,7 @@ class Window:
 
 
 def clipped(span: Span, length: int) -> Span:
-    """The part of a span within [0, length)."""
+    """Return the part of a span within [0, length)."""
     first = min(max(span[0], 0), length)
     return first, max(first, min(span[1], length))
 
@@ -86,7 +88,7 @@ def clipped(span: Span, length: int) -> Span:
 def places_of_slices(
     along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], slice_counts: Sequence[int]
 ) -> Needed:
-    """Which places of an image of these lengths the holder of a slice of the result looks at."""
+    """Return which places of an image of these lengths the owner of a slice of the result reads."""
 
     def needed(d: int, part: int) -> Span:
         return clipped(along[d].places(own_span(counts[d], slice_counts[d], part)), lengths[d])
@@ -97,7 +99,7 @@ def places_of_slices(
 def positions_of_slices(
     along: Sequence[Window], lengths: Sequence[int], counts: Sequence[int], slice_counts: Sequence[int]
 ) -> Needed:
-    """Which positions of the result look at a slice of the image."""
+    """Return which positions of the result read a slice of the image."""
 
     def needed(d: int, part: int) -> Span:
         return along[d].positions(own_span(lengths[d], slice_counts[d], part), counts[d])
@@ -107,8 +109,8 @@ def positions_of_slices(
 
 @lru_cache(maxsize=4096)
 def slices_of(length: int, count: int, window: Window) -> int:
-    """The most equal slices into which the image and the result can be sharded together so that a rank needs places of
-    its own slice and of the two beside it only; what divides it can be had as well."""
+    """Return the most equal slices into which the image and the result can be sharded together so that a rank needs
+    only places of its own slice and of the two beside it; every divisor of it is possible as well."""
     common = gcd(length, count)
     for parts in range(common, 1, -1):
         if common % parts == 0 and _reaches_neighbours(length, count, window, parts):
@@ -135,8 +137,8 @@ def sharding_mistake(
     d: int,
     shards: int,
 ) -> str:
-    """Why an image of these lengths and its result cannot have `shards` shards along a dimension; "" if they
-    can, or it is none of the image. counts, along: positions and windows of an image."""
+    """Return why an image of these lengths and its result cannot have `shards` shards along a dimension; "" if they
+    can, or it is not a dimension of the image. counts, along: positions and windows of an image."""
     if d < 0:
         return ""
     length, count, window = lengths[d], counts(lengths)[d], along(lengths)[d]
@@ -154,15 +156,16 @@ def sharding_mistake(
 
 
 def listed(value: Any, dims: int) -> tuple[Any, ...]:
-    """The elements of a tuple or list; of anything else as many as there are dimensions."""
+    """Return the elements of a tuple or list; any other value is repeated for every dimension."""
     return tuple(cast("Sequence[Any]", value)) if isinstance(value, (tuple, list)) else (value,) * dims
 
 
 def numbers(operator: str, name: str, value: Any, dims: int) -> tuple[int, ...]:
-    """One positive integer per dimension, from one for all, one each, or one each behind two 1 for batch and channels.
+    """Return one positive integer per dimension, from one for all, one each, or one each after two 1 for batch and
+    channels.
 
     Raises:
-        MspcError: it is none of these. RuntimeError: it says something else of batch and channels.
+        MspcError: it is none of these. RuntimeError: its numbers for batch and channels are not 1.
     """
     found = listed(value, dims)
     if len(found) == dims + 2:
@@ -176,7 +179,7 @@ def numbers(operator: str, name: str, value: Any, dims: int) -> tuple[int, ...]:
 
 
 def paddings(operator: str, value: Any, dims: int) -> tuple[Span, ...]:
-    """(before, after) per dimension, from one integer for all, one per dimension, or two per dimension in order.
+    """Return (before, after) per dimension, from one integer for all, one per dimension, or two per dimension in order.
 
     Raises:
         MspcError: it is none of these.
@@ -198,7 +201,7 @@ def windows(
     mode: Any,
     pad: Any,
 ) -> tuple[Window, ...]:
-    """The window along every dimension of an image of these lengths.
+    """Return the window along every dimension of an image of these lengths.
 
     Raises:
         MspcError: the padding mode is unknown, or gets a padding that it does not take.
@@ -225,7 +228,7 @@ def windows(
 def result_lengths(
     operator: str, lengths: Sequence[int], along: Sequence[Window], ceil: bool | None = False
 ) -> tuple[int, ...]:
-    """Positions per dimension.
+    """Return the number of positions per dimension.
 
     Raises:
         MspcError: a window is larger than the padded image; the message names the dimension.
@@ -249,9 +252,9 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 POSITIONS = 256
-"""Columns from which a product is worth its call: images are taken together up to so many."""
+"""Columns from which a matmul is worth its call: images are taken together up to this number."""
 TOGETHER = 8
-"""Images that are taken together where rows are shorter than this: places of as many images are one run."""
+"""Images of a block if rows are shorter than this: places of as many images are one run."""
 LONG_ROW = 48
 """Positions of a row that are long runs by themselves."""
 COLUMN_ELEMENTS = 1 << 20
@@ -259,12 +262,12 @@ COLUMN_ELEMENTS = 1 << 20
 
 
 def taps(along: Sequence[Window]) -> Iterator[tuple[int, ...]]:
-    """All places of the window, the last dimension running fastest."""
+    """Return all places of the window, the last dimension running fastest."""
     return itertools.product(*(range(w.size) for w in along))
 
 
 def is_point(along: Sequence[Window], lengths: Sequence[int]) -> bool:
-    """Whether every position looks at the one place of its own number."""
+    """Whether every position reads only the place of its own number."""
     return all(
         w.size == w.stride == 1 and w.before == 0 and w.count(n) == n for w, n in zip(along, lengths, strict=True)
     )
@@ -273,8 +276,8 @@ def is_point(along: Sequence[Window], lengths: Sequence[int]) -> bool:
 def blocks(
     xp: Any, batch: int, along: Sequence[Window], counts: Sequence[int], least: int = POSITIONS // 4
 ) -> list[slice]:
-    """Which images are worked together: one alone where it has long rows and positions enough for a product, which are
-    `least` where it needs few copies."""
+    """Return the images of each block: a single one if it has long rows and enough positions for a matmul, which are
+    `least` if the windows are single places and need few copies."""
     positions = max(math.prod(counts), 1)
     if all(w.size == 1 for w in along):
         step = 1 if positions >= least else -(-4 * least // positions)
@@ -287,7 +290,7 @@ def blocks(
 
 
 def chunks(xp: Any, column: int, counts: Sequence[int], images: int) -> list[Span]:
-    """Positions along the first dimension whose columns, of so many elements each, are made together."""
+    """Return the positions along the first dimension whose columns, of `column` elements each, are made together."""
     row = math.prod(counts[1:]) * images
     step = counts[0]
     if xp is np:
@@ -296,13 +299,13 @@ def chunks(xp: Any, column: int, counts: Sequence[int], images: int) -> list[Spa
 
 
 def empty(xp: Any, name: str, shape: Sequence[int], dtype: Any) -> Any:
-    """An array that is written and read again before this thread takes the next one of this name."""
+    """Return an array that is written and read again before this thread takes the next one of this name."""
     return scratch(name, shape, dtype) if xp is np else xp.empty(shape, dtype)
 
 
 def gathered(xp: Any, x: Any, reach: Sequence[Span] = (), stays: bool = False) -> Any:
-    """[images, channels, ...] as [channels, ..., images]: a view of one image, else a copy, of an own name (see
-    `empty`) unless it `stays` while others are gathered.
+    """Return [images, channels, ...] as [channels, ..., images]: a view of one image, else a copy with a name of its
+    own (see `empty`) unless it `stays` while others are gathered.
 
     reach: the places that are wanted along each dimension, all by default; those outside of the image are zeros.
     """
@@ -322,20 +325,20 @@ def gathered(xp: Any, x: Any, reach: Sequence[Span] = (), stays: bool = False) -
 
 
 def reach_of(along: Sequence[Window], counts: Sequence[int]) -> tuple[Span, ...]:
-    """The places that so many positions look at."""
+    """Return the places that these positions read."""
     return tuple(w.places((0, n)) for w, n in zip(along, counts, strict=True))
 
 
 def multiplied(xp: Any, x: Any, y: Any) -> Any:
-    """x @ y in an array of an own name; see `empty`."""
+    """Return x @ y in an array with a name of its own; see `empty`."""
     if xp is not np:
         return xp.matmul(x, y)
     return np.matmul(x, y, out=empty(xp, "multiplied", (*x.shape[:-1], y.shape[-1]), x.dtype))
 
 
 def columns(xp: Any, image: Any, along: Sequence[Window], counts: Sequence[int], rows: Span) -> Any:
-    """[channels * places of the window, positions], of some rows of positions; a view, or of an own name: see
-    `empty`. image: gathered, from the first place that is looked at to the last."""
+    """Return [channels * places of the window, positions], of some rows of positions; a view, or an array with a name
+    of its own: see `empty`. image: gathered, from the first place that is read to the last."""
     channels, images = image.shape[0], image.shape[-1]
     sizes = [rows[1] - rows[0], *counts[1:]]
     if all(w.size == w.stride == 1 for w in along):
@@ -366,7 +369,7 @@ def spread(xp: Any, found: Any, image: Any, along: Sequence[Window], counts: Seq
 def met(
     along: Sequence[Window], place: Sequence[int], lengths: Sequence[int], counts: Sequence[int]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """The positions that look at an image's places with one place of the window, and these places."""
+    """Return the positions that read an image's places at one place of the window, and these places."""
     return _met(along, place, lengths, [(0, n) for n in counts])
 
 
@@ -378,7 +381,7 @@ def _met(
 
 
 def padded(xp: Any, x: Any, along: Sequence[Window], value: float = 0.0) -> Any:
-    """x [batch, channels, ...] with the windows' padding; the same array where there is none."""
+    """Return x [batch, channels, ...] with the windows' padding; the same array if there is none."""
     inner = tuple(
         slice(max(-w.before, 0), n - max(-w.after, 0)) for n, w in zip(x.shape[2:], along, strict=True)
     )
@@ -398,7 +401,8 @@ def padded(xp: Any, x: Any, along: Sequence[Window], value: float = 0.0) -> Any:
 
 
 def views(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> Any:
-    """What every position looks at, without a copy: [batch, channels, *sizes, *counts] of an image that is padded."""
+    """Return the window of every position, without a copy: [batch, channels, *sizes, *counts] of an image that is
+    padded."""
     steps = [n * w.dilation for n, w in zip(x.strides[2:], along, strict=True)]
     moves = [n * w.stride for n, w in zip(x.strides[2:], along, strict=True)]
     shape = (*x.shape[:2], *(w.size for w in along), *counts)
@@ -406,7 +410,7 @@ def views(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> An
 
 
 def tap(x: Any, along: Sequence[Window], counts: Sequence[int], place: Sequence[int]) -> Any:
-    """What every position looks at with one place of its window: a view of an image that is padded."""
+    """Return the elements at one place of the window for all positions: a view of an image that is padded."""
     slices = [
         slice(t * w.dilation, t * w.dilation + (n - 1) * w.stride + 1, w.stride)
         for t, w, n in zip(place, along, counts, strict=True)

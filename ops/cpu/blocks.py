@@ -22,8 +22,8 @@ from mspc.ir.text.limits import number_of
 
 # Kernels share their work out to these threads.
 #
-# Calls go to threads through a queue: what wakes a thread is most of the cost of a small call, and a future's locks
-# would double it.
+# Calls go to threads through a queue: waking a thread is most of the cost of a small call, and a future's locks would
+# double it.
 
 
 Call = Callable[[], object]
@@ -51,7 +51,8 @@ MOST_THREADS = 1 << 12
 
 @functools.cache
 def thread_count() -> int:
-    """Threads that a kernel may use: as many as BLAS is given (a rank of a job gets its share), else all cores."""
+    """Return the number of threads that a kernel may use: as many as BLAS is given (a rank of a job gets its share),
+    else all cores."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         count = number_of(os.environ.get(name, ""), MOST_THREADS)
         if count:
@@ -61,7 +62,7 @@ def thread_count() -> int:
 
 @functools.cache
 def _queue(threads: int, process: int) -> SimpleQueue[Any]:
-    """Return the queue of calls for so many threads of this process; a forked process has its own."""
+    """Return the queue of calls for this number of threads of this process; a forked process has its own."""
     queue: SimpleQueue[Any] = SimpleQueue()
     for number in range(threads):
         threading.Thread(target=_work, args=(queue,), name=f"mspc-kernel_{number}", daemon=True).start()
@@ -73,7 +74,7 @@ def _work(queue: SimpleQueue[Any]) -> None:
         context, call, number, ended = queue.get()
         try:
             context.run(call)
-        except BaseException as error:  # it is raised where the work was shared out
+        except BaseException as error:  # it is raised by the thread that shared out the work
             ended.put((number, error))
         else:
             ended.put((number, None))
@@ -81,8 +82,8 @@ def _work(queue: SimpleQueue[Any]) -> None:
 
 
 BLOCK = 1 << 18
-"""Elements of a block: 1 MiB of Float32. Smaller ones would stay in a core's own cache, but the threads of several
-cores would take turns at making calls: on two, BatchNorm takes a quarter less than with blocks of a quarter."""
+"""Elements of a block: 1 MiB of Float32. Smaller ones would fit a core's own cache, but the threads of several cores
+would make calls one after the other: on two, BatchNorm takes a quarter less than with blocks of a quarter."""
 SHARED = 1 << 18
 """Elements from which a second thread is worth waking (some 20 us)."""
 
@@ -138,8 +139,8 @@ def elementwise(xp: Any, work: Work, out: Any, operands: Sequence[Any], scratch:
 
 
 def blockwise(xp: Any, work: Work, scratch: int = 0) -> Callable[..., Any]:
-    """The kernel `function(*operands, out=None)` of operands that are broadcast to one shape: a fused operator hands on
-    numbers as they are."""
+    """Return the kernel `function(*operands, out=None)` of operands that are broadcast to one shape: a fused operator
+    passes numbers unchanged."""
 
     def kernel(*operands: Any, out: Any = None) -> Any:
         shape = operands[0].shape if out is None else out.shape
@@ -206,8 +207,8 @@ def copied(array: Any) -> Any:
     return found
 
 
-# A kernel has scratch memory that it writes and reads again before it ends; its thread stores it, as fresh memory
-# costs more than what is written to it.
+# A kernel has scratch memory that it writes and reads again before it ends; its thread stores it, as fresh memory costs
+# more than writing to it.
 
 
 MOST_CACHED = 1 << 24
@@ -223,7 +224,7 @@ _cached = _ScratchArrays()
 
 
 def scratch(name: str, shape: Sequence[int], dtype: Any) -> Any:
-    """An array of NumPy's with any content. The next call for the same name on the same thread may hand out its memory
+    """Return a NumPy array with any content. The next call for the same name on the same thread may return its memory
     again."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size > MOST_CACHED:

@@ -22,7 +22,7 @@ from mspc.ops.cpu.gemm_source import FEW_ROWS
 from mspc.ops.cpu.loops.kernel import address
 from mspc.ops.cpu.thread_pool import is_loaded, library
 
-# The OpenBLAS inside NumPy's wheels: how many threads it uses, and where its products of matrices are for C++.
+# The OpenBLAS inside NumPy's wheels: its number of threads, and the addresses of its matmuls for C++.
 
 
 _GEMM = {np.dtype(np.float32): "scipy_cblas_sgemm64_", np.dtype(np.float64): "scipy_cblas_dgemm64_"}
@@ -32,7 +32,7 @@ Threads = tuple[Callable[[], int], Callable[[int], None]]
 
 
 def limit_blas() -> None:
-    """From now on BLAS uses at most as many threads as a kernel may: ranks that share cores must not spin on them."""
+    """Limit BLAS to as many threads as a kernel may use: ranks that share cores must not spin on them."""
     found = blas_threads()
     if found is not None and found[0]() > thread_count():
         found[1](thread_count())
@@ -40,7 +40,7 @@ def limit_blas() -> None:
 
 @contextmanager
 def one_blas_thread() -> Generator[None]:
-    """Inside, every product runs on the thread that calls for it."""
+    """Run every matmul inside on the thread that calls for it."""
     found = blas_threads()
     assert found is not None
     get, set_to = found
@@ -53,7 +53,7 @@ def one_blas_thread() -> Generator[None]:
         finally:
             set_to(before)
         return
-    compiled.blas_alone(get, set_to)  # compiled products do so, too, at the same time perhaps
+    compiled.blas_alone(get, set_to)  # compiled matmuls do the same, perhaps at the same time
     try:
         yield
     finally:
@@ -98,10 +98,10 @@ def _library() -> ctypes.CDLL | None:
 SHARED = 1 << 20
 """Multiplications from which a second thread is worth its share: some 20 us of one core."""
 PACKS_NOTHING = 1 << 20
-"""Multiplications of a matrix up to which BLAS packs nothing, and is faster. So it is where matrices are little more
-than vectors."""
+"""Multiplications of a matrix up to which BLAS packs nothing and is faster, as for matrices that are little more than
+vectors."""
 STREAMED = 1 << 18
-"""Elements of y from which its way from memory is the time of a product of few rows."""
+"""Elements of y from which reading it from memory takes the time of a matmul of few rows."""
 AT_LEAST = 8
 """Rows whose multiplications take as long as to read y for fewer."""
 _UNIT = 16
@@ -129,7 +129,7 @@ class Matrix(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A product of arrays that lie so. swapped: it is the transposed one, y first."""
+    """How a matmul is divided. swapped: it is the transposed one, y first."""
 
     swapped: bool
     parts: int
@@ -150,7 +150,7 @@ class NodeMatmul:
         self._run: Callable[[], object] = _nothing
 
     def made(self, x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> bool:
-        """Write x @ y + addend + bias to `out`, all NumPy's, x and y transposed as this product is.
+        """Write x @ y + addend + bias to `out`, all NumPy's, x and y transposed as in this matmul.
 
         False, with nothing done, if that needs other types than Float32 and Float64, another memory layout, or a
         compiler.
@@ -241,7 +241,7 @@ def plan_of(x: Shape, x_strides: Shape, y: Shape, y_strides: Shape, out: Shape, 
     rows, columns, depth = out[-2], out[-1], x[-1]
     (x_row, x_column), (y_row, y_column), (row, column) = (each[-2:] for each in steps)
     swapped = columns > 1 and column != 1
-    if swapped:  # the transposed product
+    if swapped:  # the transposed matmul
         batch = [Batch(size, second, first, third) for size, first, second, third in batch]
         rows, columns = columns, rows
         (x_row, x_column), (y_row, y_column), (row, column) = (
@@ -265,7 +265,7 @@ def plan_of(x: Shape, x_strides: Shape, y: Shape, y_strides: Shape, out: Shape, 
 
 
 def _broadcast(shape: Shape, steps: Sequence[int], rank: int) -> Shape:
-    """Return steps along so many dimensions, 0 if an operand has one element for all."""
+    """Return steps along `rank` dimensions, 0 if an operand has one element for all."""
     return (*[0] * (rank - len(shape)), *(0 if n == 1 else step for n, step in zip(shape, steps, strict=True)))
 
 
@@ -308,7 +308,7 @@ def by_loops(rows: int, columns: int, depth: int, left: bool, right: bool) -> in
 
 
 def work(rows: int, columns: int, depth: int) -> int:
-    """Multiplications that take as long as the product, of which few rows wait for memory."""
+    """Return the number of multiplications that take as long as the matmul; a matmul of few rows waits for memory."""
     return max(rows, AT_LEAST) * columns * depth
 
 

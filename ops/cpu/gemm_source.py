@@ -1,29 +1,28 @@
 """C++ of matmuls in parts for the thread pool.
 
 A part is a run of rows or of columns of one matrix of a batch. If vectors have 512 bits, loops here multiply: BLAS's
-own are made for large matrices, and reach half their speed if one side is short. They add up the products of an
-element in an order that does not depend on the parts. Elsewhere a part is a call of BLAS's with one thread,
-with last bits that may.
+own are made for large matrices, and reach half their speed if one side is short. They add up the products of an element
+in an order that does not depend on the parts. Elsewhere a part is a call of BLAS's with one thread, with last bits that
+may.
 
 The loops take blocks of DEPTH products of a sum. Columns of y are packed in pairs of vectors, DEPTH of which stay in
 the innermost cache; rows of x are packed by tiles, an element of each row beside one another. A tile of the result, as
-many rows as leave registers for all sums, is kept in registers while both are passed over once.
+many rows as leave registers for all sums, stays in registers while both are read once.
 """
 
 from __future__ import annotations
 
-# The C++ of products of few rows, as those of one step of a decoder: y, a weight mostly, is read once, and the time of
-# that is theirs.
+# The C++ of matmuls of few rows, as those of one step of a decoder: y, a weight mostly, is read once, which takes all
+# of their time.
 #
-# Where y lies row by row, some of its rows are passed over together, to whose multiples the sums of all rows of x
-# are added, which stay in the cache. Where it is turned, an element of the result is a sum along two lines in
-# memory: vectors of partial sums of a tile stay in registers, and are added up in the end. Each element is added up
-# in an order that neither the tile nor the number of rows changes; where y is not turned it is that of all other
-# loops.
+# If y is stored row by row, several of its rows are read together, and multiples of them are added to the sums of all
+# rows of x, which stay in the cache. If it is transposed, an element of the result is a sum along two lines in memory:
+# vectors of partial sums of a tile stay in registers, and are added up in the end. Each element is added up in an order
+# that neither the tile nor the number of rows changes; if y is not transposed it is that of all other loops.
 
 
 FEW_ROWS = 16
-"""Rows up to which a product is one of few."""
+"""The largest number of rows of a matmul of few rows."""
 
 FEW_ROWS_SOURCE = r"""
 const i64 FEW_ROWS = 16, TOGETHER = 8, SUMS = 8192, SPAN = 1024;

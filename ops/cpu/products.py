@@ -1,7 +1,7 @@
-"""Matrix products run on several threads, each with single-threaded BLAS on its part of the result.
+"""Matmuls run on several threads, each with single-threaded BLAS on its part of the result.
 
-BLAS's own threads wait for each other by spinning: on cores that others use too, a product of many small matrices
-then takes tens of times as long. Threads that share out one product meet once, and sleep while they wait.
+BLAS's own threads wait for each other by spinning: on cores that others use too, a matmul of many small matrices then
+takes tens of times as long. Threads that share out one matmul meet once, and sleep while they wait.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SHARED = 1 << 22
 """Multiplications from which threads are worth waking: some 0.1 ms of one core."""
 
 WORTH = 1 << 22
-"""Multiplications of a product for which the second pays that a compiler takes once."""
+"""Multiplications of a matmul from which the second that a compiler takes once pays off."""
 ALONE = 1 << 13
-"""Multiplications below which BLAS has one thread anyway. Where it has more, these spin for long after the product, on
+"""Multiplications below which BLAS has one thread anyway. With more threads, these spin for long after the matmul, on
 cores that the next kernels need."""
 
 Share = tuple[Any, Any, Any]
@@ -30,7 +30,7 @@ Share = tuple[Any, Any, Any]
 
 
 def product(x: Any, y: Any, out: Any) -> Any:
-    """x @ y, written to `out`, all NumPy's; leading dimensions broadcast."""
+    """Write x @ y to `out`, all NumPy's; leading dimensions broadcast."""
     if _for_parts(out.size * x.shape[-1], y, is_loaded()) and multiplied_in_parts(x, y, out):
         return out
     if out.ndim > 2 and y.ndim == 2 and x.ndim == out.ndim and x.flags.c_contiguous and out.flags.c_contiguous:
@@ -48,8 +48,8 @@ def product(x: Any, y: Any, out: Any) -> Any:
 
 
 def product_kernel(transpose_a: bool, transpose_b: bool) -> Callable[..., Any]:
-    """Return the kernel `function(x, y, out, addend=None, bias=None)` of x @ y + addend + bias, both transposed first
-    if told so; addend is of the result's shape, and may be `out`, bias of its last dimension."""
+    """Return the kernel `function(x, y, out, addend=None, bias=None)` of x @ y + addend + bias, with x and y transposed
+    first as the flags say; addend is of the result's shape, and may be `out`, bias of its last dimension."""
     made, loaded = NodeMatmul(transpose_a, transpose_b).made, is_loaded()
 
     def kernel(x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> Any:
@@ -75,7 +75,7 @@ def _for_parts(multiplications: int, y: Any, loaded: bool) -> bool:
 
 
 def multiplied(x: Any, y: Any) -> Any:
-    """x @ y, an array of its own; both are NumPy's."""
+    """Return x @ y as a new array; both are NumPy's."""
     multiplications = x.size * y.shape[-1]
     if multiplications < ALONE or min(x.ndim, y.ndim) < 2:
         return np.matmul(x, y)
@@ -84,7 +84,7 @@ def multiplied(x: Any, y: Any) -> Any:
 
 
 def share_out(calls: Sequence[Callable[[], object]], multiplications: int) -> None:
-    """Make all calls, each with products of its own, on as many threads as pay for so many multiplications."""
+    """Make all calls, each with matmuls of its own, on as many threads as pay for this number of multiplications."""
     threads = min(thread_count(), len(calls))
     if threads == 1 or multiplications < SHARED or blas_threads() is None:
         for call in calls:

@@ -15,7 +15,7 @@ import numpy as np
 from mspc.ops.cpu.blocks import elementwise
 
 _LARGEST = 1e300
-"""Arguments beyond are taken as this one where nothing but their root counts."""
+"""Upper bound to which arguments are clipped if only their root counts."""
 _SERIES_OF_I = 20.0
 
 
@@ -28,13 +28,13 @@ def bessel_i(xp: Any, x: Any, order: int, scaled: bool) -> Any:
     if scaled:
         found = xp.where(size < _SERIES_OF_I, series * xp.exp(-near), far)
     else:
-        root = xp.exp(size / 2)  # squared it may be too large where the product is not
+        root = xp.exp(size / 2)  # its square may be too large while the product is not
         found = xp.where(size < _SERIES_OF_I, series, far * root * root)
     return xp.where(x < 0, -found, found) if order else found
 
 
 def _series(xp: Any, x: Any, order: int) -> Any:
-    """(x/2)^order times the sum of (x/2)^(2k) / (k! (k + order)!)."""
+    """Return (x/2)^order times the sum of (x/2)^(2k) / (k! (k + order)!)."""
     square = x * x / 4
     total = xp.zeros_like(x)
     for k in range(_TERMS_OF_I, -1, -1):
@@ -47,7 +47,7 @@ _TERMS_OF_I = 50
 
 
 def _mean_on_circle(xp: Any, x: Any, order: int) -> Any:
-    """The mean of exp(x (cos t - 1)) cos(order t) over the circle, from `_SERIES_OF_I` on."""
+    """Return the mean of exp(x (cos t - 1)) cos(order t) over the circle, from `_SERIES_OF_I` on."""
     step, root = 0.5, xp.sqrt(xp.minimum(x, _LARGEST))
     total = xp.full_like(x, 0.5)  # half of the integrand at 0
     for n in range(1, 24):
@@ -63,11 +63,11 @@ _PER_UNIT = 64
 _END = 6
 """Beyond it the error function is 1 in double precision."""
 _TERMS = 7
-"""Powers of the distance: the points lie so close that what the next one adds is below the rounding of the sum."""
+"""Powers of the distance: the points are so close that the next one adds less than the rounding of the sum."""
 
 
 def erf(xp: Any, x: Any) -> Any:
-    """The error function of an array, in its element type; of Float64 within three units in the last place."""
+    """Return the error function of an array, in its element type; of Float64 within three units in the last place."""
     table = xp.asarray(_table())
 
     def work(out: Any, scratch: Any, part: Any) -> None:
@@ -88,7 +88,7 @@ def erf(xp: Any, x: Any) -> Any:
 
 @cache
 def _table() -> np.ndarray:
-    """Row n holds the factor of the n-th power of the distance from each point of the table.
+    """Return a table: row n holds the factor of the n-th power of the distance from each point.
 
     The derivatives of exp(-u^2) are Hermite's polynomials times it, with alternating sign. (Abramowitz and Stegun,
     7.1.19.)

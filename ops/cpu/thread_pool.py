@@ -174,11 +174,11 @@ extern "C" void pool_run(Function f, void* const* a, i64 first, i64 last, i64 cu
 
 
 # Compiled functions share their parts out to a pool of threads in C++, which neither Python's lock nor a queue of its
-# objects holds up: a share-out costs a microsecond or two while workers are awake, and some 10 us where they sleep.
+# objects holds up: a share-out costs a microsecond or two while workers are awake, and some 10 us if they sleep.
 
 
 _ENOUGH = '#pragma GCC optimize("O2")\n'
-"""Its loops are written in vectors: with more the compiler takes twice as long, and products as long as before."""
+"""Its loops are written in vectors: with more the compiler takes twice as long, and matmuls as long as before."""
 _SOURCE = _ENOUGH + POOL + TRANSPOSE + GEMM
 _FUNCTIONS = ("pool_run", "blas_alone", "blas_as_before", "product_float", "product_double")
 _SHARES = 4
@@ -186,7 +186,7 @@ _SHARES = 4
 
 
 def on_all_threads(function: Any, first: int, last: int) -> Callable[[Any], None]:
-    """`run(table)`: a compiled function over parts [first, last), on as many threads as a kernel may use."""
+    """Return `run(table)`: a compiled function over parts [first, last), on as many threads as a kernel may use."""
     threads = min(thread_count(), last - first)
     if threads < 2:
         return lambda table: function(table, first, last)

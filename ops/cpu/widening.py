@@ -1,6 +1,6 @@
 """Kernels on Float16 and BFloat16 widen their operands to Float32, and round results once.
 
-NumPy's own functions round after every step, sum in the narrow type, or make Float32 of BFloat16. This is decided where
+NumPy's own functions round after every step, sum in the narrow type, or make Float32 of BFloat16. This is decided when
 a kernel is bound: a backend with `halves` False has none, and its kernels stay bare array functions.
 """
 
@@ -47,7 +47,7 @@ def widening(bind: Binder) -> Binder:
 
 
 def widening_into(bind: Binder) -> Binder:
-    """The same for `Op.kernel_into`."""
+    """Do the same for `Op.kernel_into`."""
 
     @functools.wraps(bind)
     def kernel_into(self: Computing, be: Any) -> Any:

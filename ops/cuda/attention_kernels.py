@@ -18,7 +18,7 @@ THREADS = 128
 _ALIGNED = 256
 _COPIED = 256
 LOWEST = {"float16": -65504.0, "bfloat16": -1.7e38}
-"""What a masked score gets where the fused kernel takes no masks: the softmax makes 0 of it; minus infinity could make
+"""The value of a masked score if the fused kernel takes no masks: the softmax makes 0 of it; minus infinity could make
 NaN of a query that looks at no key."""
 
 
@@ -173,12 +173,12 @@ extern "C" __global__ void attention_sum(const W* g, F* to, i64 count, int batch
     to[at] = narrow<F>(total);
 }
 """
-"""E: elements in memory, W: what is computed with, F: of the shift, M: of the mask, H: of what is added for each key,
-G: of the scores' gradients. SHIFTED: 1 where there is a shift, and 4 where something is added for each key."""
+"""E: elements in memory, W: the computing type, F: of the shift, M: of the mask, H: of the addend of each key, G: of
+the scores' gradients. SHIFTED: 1 if there is a shift, plus 4 if each key has an addend."""
 
 
 def aligned_bytes(nbytes: int) -> int:
-    """Bytes that an array of so many takes in scratch memory."""
+    """Return the bytes that an array of `nbytes` bytes takes in scratch memory."""
     return -(-nbytes // _ALIGNED) * _ALIGNED
 
 
@@ -214,7 +214,7 @@ class Room:
         return Scratch(part.shape, part.dtype, part.offset, view)
 
     def make(self) -> None:
-        """Called once all room is taken."""
+        """Make the scratch memory, once all room is taken."""
         self._memory = self._device.scratch(max(1, self._size))
 
     def at(self, part: Scratch) -> Array:
@@ -255,14 +255,14 @@ class AttentionKernels:
         return self._device.kernel(text + SOURCE, name)
 
     def launch(self, name: str, count: int, *arguments: Any, gradient: str = "") -> Launch:
-        """A kernel with one thread for each of `count` elements."""
+        """Return the launch of a kernel with one thread for each of `count` elements."""
         kernel = self._kernel(name, gradient)
         grid = max(1, -(-count // _COPIED))
 
         return partial(kernel, grid, _COPIED, arguments)
 
     def rows(self, name: str, *arrays: Array, factor: float | None = None) -> Launch:
-        """A kernel with one block for each row of the scores."""
+        """Return the launch of a kernel with one block for each row of the scores."""
         shape, scores = self._attention.shape, self._attention.scores
         gradient = ""
         if factor is not None and arrays[3].dtype == self.wide:
@@ -329,7 +329,7 @@ class AttentionKernels:
 
 def addends(attention: Attention) -> list[Any]:
     """Return shift, mask and the addend of each key, with their strides in elements, 0 along repeated dimensions. The
-    statistics stand in for a missing one, which is not read."""
+    statistics replace a missing one, which is not read."""
     arguments: list[Any] = []
     scores = attention.scores
     every = (0, 1, 2, 3)
@@ -347,7 +347,7 @@ def first_row(array: Array) -> Array:
     return array[:1, :1, :1]
 
 
-# A kernel that joins what two slices of the keys give the same queries: one thread for each element.
+# A kernel that joins the results of two slices of the keys for the same queries: one thread for each element.
 
 
 _JOIN_THREADS = 256

@@ -83,7 +83,7 @@ class ChainOperands:
         self.types = [type_of(array) for array in arrays] + [each.type for each in moved]
 
     def read(self, name: str, index: int, shape: tuple[int, ...]) -> KernelOperand:
-        """An operand under this name, in a shape that is broadcast to the space."""
+        """Add an operand under this name, in a shape that is broadcast to the space."""
         if index < len(self.arrays):
             return KernelOperand(name, self.arrays[index], shape)
         each = self.moved[index - len(self.arrays)]
@@ -126,7 +126,7 @@ def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
     launches: list[Launch] = []
     along = [*totals] or [()]
     for axes in along:
-        # Reductions along other axes take a pass each; the last one stores, perhaps over what the others read.
+        # Reductions along other axes take a pass each; the last one stores, perhaps over operands of the others.
         stored = writes if axes == along[-1] else []
         made = launch_loop(device, reads, text, stored, totals.get(axes, []), space.dims, axes)
         if made is None:
@@ -150,11 +150,11 @@ class Operands:
         return [(name, index, shape) for (index, shape), name in self._names.items()]
 
     def types(self, number: int) -> list[TensorType]:
-        """The types of a line's operands."""
+        """Return the types of a line's operands."""
         return [(self._own if kind == "x" else self._types)[i] for kind, i in self._lines[number].operands]
 
     def values(self, number: int, names: Sequence[str]) -> list[str]:
-        """The names of a line's operands; `names` are those of earlier lines' results."""
+        """Return the names of a line's operands; `names` are those of earlier lines' results."""
         found: list[str] = []
         for (kind, index), shape in zip(self._lines[number].operands, self._shapes[number], strict=True):
             if kind == "t":

@@ -18,17 +18,17 @@ from mspc.ops.device import Array, Device, Launch, Sliding, c_type
 # The CUDA C++ of convolutions of single channels and of their gradients; `depthwise.py` chooses the sizes.
 #
 # A thread works on one channel of a tile of columns, and goes down the rows of it. Sums of the rows that are not
-# complete (or, for the gradient of the weights, the rows that are still needed) stay in registers and move up by one
-# at every step, so that a row is read once and every element of it is used for all places of the window. Lanes of a
-# warp have neighbouring channels, which lie side by side in memory.
+# complete (or, for the gradient of the weights, the rows that are still needed) stay in registers and move up by one at
+# every step, so that a row is read once and every element of it is used for all places of the window. Lanes of a warp
+# have neighbouring channels, which are contiguous in memory.
 #
-# Along a dimension, place p of the image and position q of the result meet at place k of the window where
-# p = q * STRIDE - BEFORE + k * DILATION. What is made of rows `begin` to `end` is in the hands of one thread.
+# Along a dimension, place p of the image and position q of the result meet at place k of the window if p = q * STRIDE -
+# BEFORE + k * DILATION. One thread computes all results of rows `begin` to `end`.
 #
-# Constants of all kernels (ending in Y for rows, in X for columns): IMAGES, CHANNELS of the result, MULTIPLIER
-# results of each channel of the image; IN, OUT, SIZE (of the window), STRIDE, DILATION, BEFORE; LANES channels by
-# GROUPS items, the THREADS of a block; TILE columns of an item and ROWS of it; COLUMNS tiles and SLABS, which make
-# up an image; FIRST, from which they are counted; ITEMS, all of them. T is the element type, A that of sums.
+# Constants of all kernels (ending in Y for rows, in X for columns): IMAGES, CHANNELS of the result, MULTIPLIER results
+# of each channel of the image; IN, OUT, SIZE (of the window), STRIDE, DILATION, BEFORE; LANES channels by GROUPS items,
+# the THREADS of a block; TILE columns of an item and ROWS of it; COLUMNS tiles and SLABS, which make up an image;
+# FIRST, from which they are counted; ITEMS, all of them. T is the element type, A that of sums.
 
 
 COMMON = r"""
@@ -338,31 +338,31 @@ extern "C" __global__ void __launch_bounds__(WIDE * DEEP) depthwise_weight_total
 """
 
 
-# Sizes of the kernels of depthwise convolutions: which part of the work a thread has, and how many threads there are.
+# Sizes of the kernels of depthwise convolutions: the part of the work of a thread, and the number of threads.
 #
-# They are chosen by what has to be issued: elements that a thread loads cost some instructions each, so that wide tiles
-# are better, until too few blocks are left for the multiprocessors. See `depthwise_kernels.py`.
+# They are chosen by the number of instructions: elements that a thread loads cost some instructions each, so that wide
+# tiles are better, until too few blocks are left for the multiprocessors. See `depthwise_kernels.py`.
 
 
 THREADS = 128
-"""Of a block."""
+"""Threads of a block."""
 _LANES = 32
 """Channels that a block works on at most."""
 _REGISTERS = 65536
-"""Of a multiprocessor."""
+"""Registers of a multiprocessor."""
 _MOST_REGISTERS = 180
-"""Of a thread, for what it holds, beside those for addresses."""
+"""Registers of a thread for its data, in addition to those for addresses."""
 _ADDRESSES = 40
-"""Registers for addresses, counters and what is on its way."""
+"""Registers for addresses, counters and loads in flight."""
 _MOST_BLOCKS = 12
-"""Of a multiprocessor at once."""
+"""Upper bound of the blocks that a multiprocessor runs at once."""
 _MOST_TILE = 8
 _MOST_SUMS = 64
 """Words for sums of the gradient of the weights that a thread holds."""
 _MOST_PART = 7
 """Columns of a window that a block sums up for."""
 _LOAD = 4
-"""Instructions that an element takes that is loaded: its test, the load and what it is turned into."""
+"""Instructions for a loaded element: its test, the load and the conversion."""
 _BUSY = 2
 """Blocks that a multiprocessor needs to be busy."""
 
@@ -398,7 +398,7 @@ class Depthwise(NamedTuple):
 
     @property
     def channels(self) -> int:
-        """Of the result."""
+        """Channels of the result."""
         return self.result.shape[3]
 
     @property
@@ -496,7 +496,8 @@ class Depthwise(NamedTuple):
         return math.prod(-(-whole // part) for whole, part in zip(self.window, size, strict=True))
 
     def part(self) -> tuple[int, int]:
-        """Places of the window that a thread sums up for: all of them, or equal shares that fit into its registers."""
+        """Return the number of places of the window that a thread sums up: all of them, or equal shares that fit into
+        its registers."""
         height, width = self.window
         across = -(-width // -(-width // _MOST_PART))
         least = min(2, self.result.shape[2])
@@ -525,7 +526,7 @@ class Depthwise(NamedTuple):
 
 _TYPES = ("Float16", "BFloat16", "Float32", "Float64")
 _SIDE_BY_SIDE, _DEEP = 32, 8
-"""Weights, and threads for each of them, of a block that adds up what others found."""
+"""Weights, and threads for each of them, of a block that adds up the sums of others."""
 
 
 def depthwise(
@@ -572,7 +573,7 @@ def chosen(work: Depthwise) -> list[TileSizes]:
 
 
 def launch_of(work: Depthwise, sizes: TileSizes) -> Launch:
-    """The kernels with these sizes."""
+    """Return the kernels with these sizes."""
     source = work.source() + constants(**sizes.constants) + COMMON
     if work.kind == "weight":
         return _weight_gradient(work, sizes, source)

@@ -24,8 +24,8 @@ from mspc.ops.device import Array, Device, Launch, all_of, c_type, computing_typ
 
 # Elements that a kernel reads at other places than its own: slices, joins, transposes and their like within a chain.
 #
-# The place is a sum of steps along the loop's dimensions. Where a pack of the loop has its elements side by side in the
-# operand, too, they are loaded as one; elsewhere each by itself. What lies outside of a slice is not loaded.
+# The place is a sum of steps along the loop's dimensions. If the elements of a pack of the loop are contiguous in the
+# operand, too, they are loaded as one; else each by itself. Elements outside of a slice are not loaded.
 
 
 Steps = tuple[int, ...]
@@ -33,17 +33,17 @@ Steps = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A place, or a coordinate: `offset` and so many steps along every dimension of a loop."""
+    """A place, or a coordinate: `offset` and a number of steps along every dimension of a loop."""
 
     offset: int
     steps: Steps
 
     def begins_packs(self, pack: int) -> bool:
-        """Whether packs of the loop's last dimension lie side by side, each at a multiple of its size."""
+        """Whether packs of the loop's last dimension are contiguous, each at a multiple of its size."""
         return self.steps[-1:] == (1,) and not any(n % pack for n in (self.offset, *self.steps[:-1]))
 
     def text(self, coordinates: Sequence[str], type: str) -> str:
-        """C++ of its value at these coordinates."""
+        """Return C++ of its value at these coordinates."""
         terms = [f"({type})({c}) * {n}" if n != 1 else f"({type})({c})"
                  for c, n in zip(coordinates, self.steps, strict=True) if n]  # fmt: skip
         return " + ".join([*terms, str(self.offset)] if self.offset or not terms else terms)
@@ -52,7 +52,7 @@ class Offset:
 @dataclass(frozen=True, slots=True)
 class MovedRead:
     """An operand's element at position `at` if begin <= coordinate < end for all (coordinate, begin, end) of `where`,
-    else 0. array: None for a read that tells if the conditions hold."""
+    else 0. array: None for a read that returns whether the conditions are true."""
 
     dtype: DType
     array: Any
@@ -61,15 +61,15 @@ class MovedRead:
     index: str = "int"
     """The C++ type of places."""
     begin: str = ""
-    """The C++ name of the number that `at.offset` is, where a kernel gets it as an argument: many then are one."""
+    """The C++ name of the number `at.offset`, if a kernel gets it as an argument: then one kernel serves many reads."""
 
     @property
     def vectors(self) -> tuple[Steps, ...]:
-        """The steps of all places that it speaks of."""
+        """The steps of all places to which it refers."""
         return (self.at.steps, *(place.steps for place, _, _ in self.where))
 
     def merged(self, vectors: Sequence[Steps]) -> MovedRead:
-        """The same along other dimensions, with these steps."""
+        """Return the same along other dimensions, with these steps."""
         conditions = zip(self.where, vectors[1:], strict=True)
         where = tuple((Offset(place.offset, steps), begin, end) for (place, begin, end), steps in conditions)
         return replace(self, at=Offset(self.at.offset, vectors[0]), where=where)
@@ -101,8 +101,8 @@ class MovedRead:
         return c_type(self.dtype) if self.is_held(pack) else f"Pack<{c_type(self.dtype)}, {pack}>"
 
     def load(self, target: str, name: str, pack: int, coordinates: Callable[[str], Sequence[str]]) -> list[str]:
-        """Statements that load a pack into `target`. name: of the pointer. coordinates: C++ of those of the element of
-        this number of the pack."""
+        """Return statements that load a pack into `target`. name: of the pointer. coordinates: C++ of those of the
+        element of this number of the pack."""
         if self.is_held(pack):
             return [f"{target} = {self.element(name, coordinates('0'))};"]
         if self.is_packed(pack):
@@ -120,7 +120,7 @@ class MovedRead:
         return f"narrow<{c_type(self.dtype)}>(0)"
 
     def element(self, name: str, coordinates: Sequence[str]) -> str:
-        """C++ of the element at these coordinates. name: of the pointer."""
+        """Return C++ of the element at these coordinates. name: of the pointer."""
         holds = self._holds(coordinates)
         if self.array is None:
             return f"narrow<{c_type(self.dtype)}>({holds})"
@@ -141,13 +141,13 @@ class MovedRead:
 
 
 def coordinate(number: str, dims: Sequence[int], d: int) -> str:
-    """C++ of the coordinate along dimension d of element `number` of a tensor of these dimensions."""
+    """Return C++ of the coordinate along dimension d of element `number` of a tensor of these dimensions."""
     behind = math.prod(dims[d + 1 :])
     divided = number if behind == 1 else f"{number} / {behind}"
     return f"({divided})" if d == 0 else f"({divided} % {dims[d]})"
 
 
-# What a loop over elements reads, and what it reduces.
+# Operands of a loop over elements, and its reductions.
 
 
 PARTIAL = {
@@ -203,9 +203,9 @@ class LoopLine:
 # This module writes CUDA source of loops over elements: loads in packs, a chain of expressions, stores, and the
 # reductions that close it.
 #
-# A loop runs over packs: `pack` elements side by side in the last dimension, which are loaded and stored at once.
-# Sizes and offsets are arguments of the kernels; what changes the code (types, patterns of strides, packs in flight)
-# is in the source.
+# A loop runs over packs: `pack` contiguous elements in the last dimension, which are loaded and stored at once. Sizes
+# and offsets are arguments of the kernels; values that change the code (types, patterns of strides, packs in flight)
+# are in the source.
 
 
 BLOCK = 256
@@ -270,16 +270,16 @@ class CudaLoop:
         return math.prod(self.sizes)
 
     def add(self, declaration: str, value: Any) -> None:
-        """A parameter of the kernel."""
+        """Add a parameter of the kernel."""
         self.parameters.append(declaration)
         self.arguments.append(value)
 
     def index(self, name: str, value: int) -> None:
-        """A parameter of the index type."""
+        """Add a parameter of the index type."""
         self.add(f"const I {name}", np.uint64(value) if self.wide else np.uint32(value))
 
     def divisor(self, name: str, value: int) -> None:
-        """Parameters that `quotient` takes: the divisor, and the factor and shift by which 32 bits are divided.
+        """Add the parameters that `quotient` takes: the divisor, and the factor and shift by which 32 bits are divided.
 
         n / d = (n * m) >> (31 + l) for n < 2^31, l = ceil(log2(d)) and m = ceil(2^(31 + l) / d); Granlund and
         Montgomery, Division by Invariant Integers using Multiplication, 1994.
@@ -292,8 +292,8 @@ class CudaLoop:
     # Pieces of code
 
     def kind(self, read: LoopOperand) -> str:
-        """one: a single element. whole: an element for each of the loop. row: packs; held: one element a pack. moved:
-        at other places."""
+        """Return the kind of a read. one: a single element. whole: an element for each of the loop. row: packs; held:
+        one element a pack. moved: at other places."""
         if read.moved is not None:
             return "moved"
         if not any(read.strides):
@@ -304,7 +304,7 @@ class CudaLoop:
         return "row" if read.strides[-1] else "held"
 
     def once(self) -> list[str]:
-        """Loads of single elements, once a thread."""
+        """Return the loads of single elements, once a thread."""
         lines = [] if self.step is None else ["const u64 running = (u64)*running_at;"]
         return lines + [
             f"const {computing_type(read.dtype)} w{read.name} = wide({read.name}[0]);"
@@ -313,7 +313,8 @@ class CudaLoop:
         ]
 
     def places(self) -> list[str]:
-        """Places of pack `p` in operands that are broadcast, as o<name>: in packs, or elements of a held one."""
+        """Return the places of pack `p` in operands that are broadcast, as o<name>: in packs, or elements of a held
+        one."""
         broadcast = [read for read in self.reads if self.kind(read) in ("row", "held")]
         if not broadcast and all(read.moved is None for read in self.reads):
             return []
@@ -355,7 +356,7 @@ class CudaLoop:
         return lines
 
     def loads(self) -> list[str]:
-        """Loads of pack `p` into place `u`."""
+        """Return the loads of pack `p` into place `u`."""
         lines = self.places()
         for read in self.reads:
             kind, type = self.kind(read), c_type(read.dtype)
@@ -382,7 +383,7 @@ class CudaLoop:
         return [*(f"c{d}" for d in range(last)), f"(c{last} * {self.pack} + {element})"]
 
     def uses(self) -> list[str]:
-        """The chain over the elements of pack `p` at place `u`, stores, and the totals' accumulation."""
+        """Return the chain over the elements of pack `p` at place `u`, stores, and the totals' accumulation."""
         lines = [f"Pack<{c_type(dtype)}, {self.pack}> b{name};" for name, dtype, _ in self.writes]
         given = [self._value(read) for read in self.reads]
         inner = self.called(given, f"p * {self.pack} + j")
@@ -396,8 +397,8 @@ class CudaLoop:
         return lines
 
     def called(self, given: Sequence[str], at: str) -> list[str]:
-        """A call of the chain on these elements, of number `at`; its results are v<name>, and vr0, vr1, ... of the
-        totals."""
+        """Return a call of the chain on these elements, of number `at`; its results are v<name>, and vr0, vr1, ... of
+        the totals."""
         lines = [f"{computing_type(dtype)} v{name};" for name, dtype, _ in self.writes]
         lines += [f"{computing_type(total.accumulates)} vr{i};" for i, total in enumerate(self.totals)]
         results = [f"v{name}" for name, _, _ in self.writes] + [f"vr{i}" for i in range(len(self.totals))]
@@ -429,7 +430,7 @@ class CudaLoop:
         return lines
 
     def targets(self, partial: Sequence[Any] | None) -> None:
-        """Parameters of the totals' results: arrays of partial totals, or the results themselves."""
+        """Return the parameters of the totals' results: arrays of partial totals, or the results themselves."""
         for i, total in enumerate(self.totals):
             if partial is not None:
                 self.add(f"{total.type}* z{i}", partial[i])
@@ -439,7 +440,7 @@ class CudaLoop:
                 self.add(f"const double count{i}", np.float64(total.count))
 
     def result(self, i: int, value: str, partial: bool) -> str:
-        """A total as it is stored."""
+        """Return a total as it is stored."""
         total = self.totals[i]
         if partial:
             return value
@@ -460,7 +461,7 @@ def _indented(lines: Sequence[str]) -> list[str]:
 
 
 def plain_loop(loop: CudaLoop) -> str:
-    """The kernel `elementwise`: every pack once; a last pack that is not full, element by element."""
+    """Return the kernel `elementwise`: every pack once; a last pack that is not full, element by element."""
     packs, left = divmod(loop.size, loop.pack)
     loop.index("packs", packs)
     step = BLOCK * loop.flight
@@ -479,7 +480,7 @@ def plain_loop(loop: CudaLoop) -> str:
 
 
 def row_loop(loop: CudaLoop, rows: int, lanes: int, parts: int, partial: Sequence[Any] | None) -> str:
-    """The kernel `rows`: totals of rows, each by `lanes` neighbouring threads, or in `parts` by a block each."""
+    """Return the kernel `rows`: totals of rows, each by `lanes` neighbouring threads, or in `parts` by a block each."""
     width = loop.size // rows // loop.pack
     loop.targets(partial)
     loop.index("rows", rows)
@@ -518,8 +519,8 @@ def row_loop(loop: CudaLoop, rows: int, lanes: int, parts: int, partial: Sequenc
 
 
 def column_loop(loop: CudaLoop, batch: int, height: int, across: int, parts: int, partial: Sequence[Any] | None) -> str:
-    """The kernel `columns`: totals along the middle of (batch, height, width); a block takes `across` packs of the
-    width and one of `parts` spans of the height."""
+    """Return the kernel `columns`: totals along the middle of (batch, height, width); a block takes `across` packs of
+    the width and one of `parts` spans of the height."""
     width = loop.size // batch // height // loop.pack
     down = BLOCK // across
     loop.targets(partial)
@@ -659,7 +660,7 @@ class ColumnTotals:
 
 
 def partial_totals(device: Device, totals: Sequence[LoopReduction], count: int) -> list[Array]:
-    """Room in scratch memory for `count` partial totals of each reduction, as bytes."""
+    """Return room in scratch memory for `count` partial totals of each reduction, as bytes."""
     sizes = [-(-count * PARTIAL[total.type].itemsize // _ALIGNMENT) * _ALIGNMENT for total in totals]
     memory = device.scratch(sum(sizes))
     begins = [sum(sizes[:i]) for i in range(len(sizes))]
@@ -707,7 +708,7 @@ _WAVES = 4
 _NAME = re.compile(r"\w+")
 _TOKEN = re.compile(r"\{(\d+|[+is])\}|\b[TRE]\b")
 _OWN = {"i": "at", "s": "running"}
-"""What `{i}` and `{s}` of an expression are called in a kernel."""
+"""The names of `{i}` and `{s}` of an expression in a kernel."""
 
 
 def launch_elementwise(device: Device, op: Any, inputs: Sequence[Array], out: Array) -> Launch | None:
@@ -748,13 +749,13 @@ def expression(op: Any, names: Sequence[str], types: Sequence[TensorType], resul
 
 
 def defined(name: str, dtype: DType, value: str) -> str:
-    """The C++ definition of a value, computed in the type that its element type asks for."""
+    """Return the C++ definition of a value, computed in the computing type of its element type."""
     type = computing_type(dtype)
     return f"const {type} {name} = ({type})({value});"
 
 
 def type_of(array: Array) -> TensorType:
-    """The type of an array's tensor."""
+    """Return the type of an array's tensor."""
     return TensorType(dtype_of(array.dtype), tuple(array.shape))
 
 
@@ -941,7 +942,7 @@ def _by_rows(device: Device, loop: CudaLoop, length: int, outer: int, height: in
 
 
 def row_plan(rows: int, packs: int, multiprocessors: int) -> tuple[int, int]:
-    """(threads that share a row of so many packs, parts into which it is split)."""
+    """Return (threads that share a row of this number of packs, parts into which it is split)."""
     if packs <= 32:
         return 1 << max(0, packs - 1).bit_length(), 1
     if packs <= 512 and rows >= 16 * multiprocessors:
@@ -964,7 +965,7 @@ def _by_columns(device: Device, loop: CudaLoop, outer: int, height: int, width: 
 
 
 def column_plan(outer: int, height: int, packs: int, multiprocessors: int) -> tuple[int, int]:
-    """(packs of the width that a block takes, parts into which the height is split)."""
+    """Return (packs of the width that a block takes, parts into which the height is split)."""
     across = min(32, 1 << max(0, packs - 1).bit_length())
     blocks = outer * -(-packs // across)
     wanted = -(-_WAVES * multiprocessors // blocks)

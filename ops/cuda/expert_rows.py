@@ -1,7 +1,7 @@
 """These CUDA kernels put rows that ranks exchange by their places into slots, and take those that arrive out of them.
 
-The places that a rank names are sorted, so that those of one owner's slice lie together. In every round each two ranks
-have as many slots for each other; a slot `s` is of the rank `s / SLOTS`, and of its row `first + s % SLOTS`.
+The places that a rank names are sorted, so that those of one owner's slice are contiguous. In every round each two
+ranks have as many slots for each other; a slot `s` is of the rank `s / SLOTS`, and of its row `first + s % SLOTS`.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) round_table(const S* table, 
 @dataclass(frozen=True, slots=True)
 class Slots:
     """How ranks exchange rows. ranks: of the group. each: slots that two of them have for each other. slice: rows of
-    each one's slice of the table. lanes: elements that a thread moves at once, packs: so many of them in a row."""
+    each one's slice of the table. lanes: elements that a thread moves at once, packs: their number in a row."""
 
     ranks: int
     each: int
@@ -150,7 +150,7 @@ class Slots:
         return self.ranks * self.each
 
     def blocks(self, rows: int, packs: int = 1) -> tuple[int, int, int]:
-        """The grid of a kernel with a thread for every pack of so many rows."""
+        """Return the grid of a kernel with a thread for every pack of this number of rows."""
         return grid_of(-(-rows * packs // BLOCK))
 
     def constants(self, rows: int) -> str:
@@ -162,7 +162,7 @@ class Slots:
 
 
 def slots_each(count: int, ranks: int, row_bytes: int) -> int:
-    """Return the slots that two ranks have for each other if each names `count` rows of so many bytes."""
+    """Return the slots that two ranks have for each other if each names `count` rows of `row_bytes` bytes."""
     return max(1, min(count, ROUND_BYTES // max(1, ranks * row_bytes)))
 
 
@@ -188,7 +188,7 @@ class NamedPlaces:
 
     @staticmethod
     def bytes_of(count: int, ranks: int) -> tuple[int, ...]:
-        """Bytes that it takes."""
+        """Return the bytes that it takes."""
         return 8 * count, 8 * count, 4 * (ranks + 1)
 
     def sort(self) -> None:
@@ -197,12 +197,12 @@ class NamedPlaces:
         self._kernels["find_owners"](grid_of(1), BLOCK, [self._names, self._begins])
 
     def name(self, first: int, places: Array, arriving: Array) -> None:
-        """The places of this round's slots, each in its owner's slice; none in slots of those that arrive."""
+        """Write the places of this round's slots, each in its owner's slice; none in slots of those that arrive."""
         self._run("name_places", 1, [self._names, self._begins, np.int32(first), places])
         self._run("clear_places", 1, [arriving])
 
     def pack(self, first: int, rows: Array, packed: Array) -> None:
-        """The rows of this round's slots."""
+        """Write the rows of this round's slots."""
         self._run("pack_rows", self._slots.packs, [self._names, self._begins, np.int32(first), rows, packed])
 
     def put(self, first: int, arrived: Array, out: Array) -> None:
@@ -210,11 +210,11 @@ class NamedPlaces:
         self._run("put_rows", self._slots.packs, [self._names, self._begins, np.int32(first), arrived, out])
 
     def take(self, table: Array, places: Array, rows: Array) -> None:
-        """The rows of this rank's slice at the places that others ask for."""
+        """Write the rows of this rank's slice at the places that others ask for."""
         self._run("take_rows", self._slots.packs, [table, places, rows])
 
     def clear(self, out: Array) -> None:
-        """Zeros for places that are none."""
+        """Write zeros for places that are none."""
         grid = self._slots.blocks(self._count, self._slots.packs)
         self._kernels["clear_rows"](grid, BLOCK, [self._names, self._begins, out])
 
@@ -252,7 +252,8 @@ class ArrivedRows:
 
     @staticmethod
     def bytes_of(slots: int, size: int, inner: int, wide: bool) -> tuple[int, ...]:
-        """Bytes that it takes for a table of `size` rows of `inner` elements. wide: sums are made in Float32."""
+        """Return the bytes that it takes for a table of `size` rows of `inner` elements. wide: sums are made in
+        Float32."""
         return 8 * slots, 8 * slots, 4 * size, 4 * size * inner * wide
 
     @staticmethod
@@ -261,7 +262,7 @@ class ArrivedRows:
         return dtype.is_float and dtype.itemsize == 2
 
     def begin(self) -> None:
-        """Zeros everywhere."""
+        """Write zeros everywhere."""
         grid = self._slots.blocks(self._slots.slice, self._slots.packs)
         self._kernels["clear_table"](grid, BLOCK, [self._wide, self._holders])
 
@@ -288,7 +289,7 @@ class ArrivedRows:
 
 _THREADS = 1024
 _MOST_EXPERTS = 2048
-"""Of whose ends a block keeps its own sorted list."""
+"""Upper bound of the experts for whose ends a block has its own sorted list."""
 _GROUPS = r"""
 extern "C" __global__ void group_rows(const int* order, int* group) {
     const int at = blockIdx.x * blockDim.x + threadIdx.x;
@@ -372,8 +373,8 @@ class Blocks:
 def place_rows(
     device: Device, blocks: Blocks, ends: Array, source: Array, results: tuple[Array, ...], counts: Array
 ) -> Launch | None:  # fmt: skip
-    """Launches that make the results of `ExpertPlaces`. counts: takes how many rows want to go to each block (Int32),
-    and those for which it has no room get no place there. None for sizes that they do not take."""
+    """Return the launches that make the results of `ExpertPlaces`. counts: gets the number of rows for each block
+    (Int32); rows for which a block has no room get no place there. None for sizes that they do not take."""
     rows, experts = source.shape[0], ends.shape[0]
     if not rows or not 0 < experts <= _MOST_EXPERTS or blocks.outer * blocks.parts * blocks.size >= 2**31:
         return None
@@ -381,7 +382,7 @@ def place_rows(
     (group,), sort, grouping = divided(device, 0, (4,)), None, None
     if blocks.outer > 1:
         group, order, ordered = divided(device, 0, (4 * rows, 4 * rows, source.nbytes))
-        held = 8 * rows + source.nbytes + 3 * 256  # with what aligns them
+        held = 8 * rows + source.nbytes + 3 * 256  # with alignment padding
         sort = sort_lines(device, source, 0, False, ordered.view(source.dtype), order.view("int32"), held)
         if sort is None:
             return None
@@ -582,7 +583,7 @@ class Grouping:
     in_order: bool
 
     def source(self, rows: Array, ends: Array, lanes: int) -> str:
-        """C++ of the element types and these numbers, for rows in packs of so many elements."""
+        """Return C++ of the element types and these numbers, for rows in packs of this number of elements."""
         dtype = dtype_of(rows.dtype)
         text = f"typedef {c_type(dtype)} T;\ntypedef {c_type(dtype_of(ends.dtype))} I;\n"
         text += f"typedef {accumulating_type(dtype)} A;\n" + COMMON
@@ -603,7 +604,7 @@ def rows_of_groups(device: Device, grouping: Grouping, rows: Array, ends: Array,
 
 
 def sums_of_groups(device: Device, grouping: Grouping, x: Array, ends: Array, out: Array) -> Launch | None:
-    """Launch of the sums of the rows of every group."""
+    """Return the launch of the sums of the rows of every group."""
     if not math.prod(out.shape) or not x.size or not grouping.each:
         return None
     lanes = lanes_of(x.dtype.itemsize, x.shape[-1], x, out)

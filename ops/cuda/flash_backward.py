@@ -53,7 +53,7 @@ NOTE = 16
 """Bytes that the form of queries notes of each."""
 
 FIRST, SECOND = 1, 2
-"""Of a form's results."""
+"""Flags for a form's first and second result."""
 NOTES = """
 struct alignas(16) Note { float base, mean, share, unused; };  // of a query
 """
@@ -424,7 +424,7 @@ class BackwardTiles:
         return source_of(device, attention, NOTES, BACKWARD, **sizes)
 
     def shared(self, attention: Attention) -> int:
-        """Bytes of shared memory: own rows, and two buffers with notes, words and terms of the columns."""
+        """Return the bytes of shared memory: own rows, and two buffers with notes, words and terms of the columns."""
         row = row_bytes(attention, self.grouped)
         buffer = self.columns * (2 * row + NOTE + column_bytes(attention, self.rows()) + 4)
         aligned = 1024 if self.grouped else 16
@@ -435,7 +435,7 @@ class BackwardTiles:
 
 
 def tiles_of_queries(device: Device, attention: Attention) -> BackwardTiles:
-    """How the form of queries divides its work, by the times of tests/gpu/test_flash_gpu.py."""
+    """Return how the form of queries divides its work, by the times of tests/gpu/test_flash_gpu.py."""
     row, terms = row_bytes(attention), has_terms(attention)
     if can_group(device, attention):
         blocks = 2 if padded(attention.shape.depth) > PANEL else 3 if terms or attention.scores.draws else 4
@@ -450,7 +450,7 @@ def tiles_of_queries(device: Device, attention: Attention) -> BackwardTiles:
 
 
 def tiles_of_keys(device: Device, attention: Attention) -> BackwardTiles:
-    """How the form of keys divides its work; many terms take registers."""
+    """Return how the form of keys divides its work; many terms take registers."""
     row, by_query = row_bytes(attention), has_terms_of_queries(attention)
     if can_group(device, attention):
         blocks = 2 if padded(attention.shape.depth) > PANEL else 3
@@ -534,12 +534,12 @@ def _form(
     return partial(kernel, grid, 32 * tiles.warps, arguments, tiles.shared(attention))
 
 
-# This is the gradient of what is added to the scores of fused attention on a GPU: the gradients of the
-# scores, summed over batch and heads as far as the addend is the same for them.
+# This is the gradient of the addend of the scores of fused attention on a GPU: the gradients of the scores, summed over
+# batch and heads as far as the addend is the same for them.
 #
-# A block owns a tile of queries and keys and goes over what is summed, so that the sum is in registers and has the same
-# bits each time; the gradients of the scores of a batch are never in memory. Where there are few tiles and much to sum,
-# several blocks go over a part each for one tile, and their sums are added up at last. See `flash_backward`.
+# A block owns a tile of queries and keys and loops over the summed dimensions, so that the sum is in registers and has
+# the same bits each time; the gradients of the scores of a batch are never in memory. If there are few tiles and much
+# to sum, several blocks sum a part each for one tile, and their sums are added up at last. See `flash_backward`.
 
 
 SHIFT = r"""

@@ -1,8 +1,8 @@
-"""Fused attention on a GPU, forward, for cases that cuDNN does not take: dropped weights, masks beside windows,
+"""Fused attention on a GPU, forward, for cases that cuDNN does not take: dropped weights, masks in addition to windows,
 addends of any element type, Float32. The scores stay in registers.
 
-The algorithm is that of Dao et al. (arXiv 2205.14135, 2307.08691): a block holds some queries and goes over the keys in
-tiles, keeping each query's largest score and sum so far.
+The algorithm is that of Dao et al. (arXiv 2205.14135, 2307.08691): a block holds some queries and loops over the keys
+in tiles, keeping each query's largest score and sum so far.
 """
 
 from __future__ import annotations
@@ -282,7 +282,8 @@ class ForwardTiles:
         return source_of(device, attention, FORWARD, **sizes)
 
     def shared(self, attention: Attention) -> int:
-        """Bytes of shared memory: the queries, and two tiles of keys and values, with a number for each key."""
+        """Return the bytes of shared memory: the queries, and two tiles of keys and values, with a number for each
+        key."""
         return row_bytes(attention, self.grouped) * (self.rows() + 4 * self.keys) + 8 * self.keys
 
     def rows(self) -> int:
@@ -294,7 +295,7 @@ ALL = 64
 
 
 def tiles_of(device: Device, attention: Attention) -> ForwardTiles:
-    """How the forward kernel divides its work on this attention, by the times of tests/gpu/test_flash_gpu.py."""
+    """Return how the forward kernel divides its work on this attention, by the times of tests/gpu/test_flash_gpu.py."""
     row, terms, by_query = row_bytes(attention), has_terms(attention), has_terms_of_queries(attention)
     if can_group(device, attention):
         blocks = 2 if padded(attention.shape.depth) > PANEL else 3 if by_query else 4

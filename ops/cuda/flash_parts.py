@@ -26,7 +26,7 @@ _THREADS = 256
 _WORD = 32
 """Bits of a word in memory."""
 _MOST_ROWS = 128
-"""Of a kernel's tile. Those of the last one that are behind all rows read bits, too."""
+"""Rows of a kernel's tile. Those of the last tile that are after all rows read bits, too."""
 
 _NOTHING_DROPPED = """
 struct Word {};
@@ -178,7 +178,7 @@ def bits_bytes(attention: Attention) -> int:
 
 
 def column_bytes(attention: Attention, rows: int) -> int:
-    """Bytes that the form of keys holds of each query; rows: keys of a block."""
+    """Return the bytes that the form of keys holds of each query; rows: keys of a block."""
     draws = attention.scores.draws
     if draws is None:
         return 1
@@ -234,10 +234,10 @@ def _begin(draws: Draws) -> int:
 # both again 16 bytes further on; those of B 4 bytes of column g, and again 16 bytes further on:
 #
 # * halves, mma.m16n8k16: two elements in a register, so that two neighbouring C are the A of the next product;
-# * Float32, mma.m16n8k8 of TF32: one element. A sum does not mind in which order its terms come: of the next product
-#   places t and t + 4 stand for columns 2t and 2t + 1 of C, so that a C is an A.
+# * Float32, mma.m16n8k8 of TF32: one element. The order of a sum's terms does not matter: places t and t + 4 of the
+#   next product are columns 2t and 2t + 1 of C, so that a C is an A.
 #
-# Either way 32 bytes of a row are a step of a product over the depth, and ldmatrix loads what a lane needs of them.
+# Either way 32 bytes of a row are a step of a product over the depth, and ldmatrix loads the bytes that a lane needs.
 
 
 HALF_INSTRUCTIONS = r"""
@@ -276,12 +276,11 @@ __device__ __forceinline__ void multiply(float (&c)[4], const Part& a, u32 b0, u
 // Half a unit of what tensor cores keep, in the mean, makes the error even.
 __device__ __forceinline__ u32 operand(float v) { return __float_as_uint(v * 1.000356674194336f); }
 """
-"""Products of TF32, and what goes before them: `cvt.rna.tf32.f32` takes two instructions of half rate (a comparison and
-an addition to the bits) for every element that a warp loads, and the product leaves out the same bits after it.
-v (1 + 187 / 2^19) without them is off by 0.31 units of the last bit (root of the mean square; the nearest 0.29, v
-without them 0.58) and by 0.73 at most (0.5; 1), is v where v has no more bits than are kept, and is neither larger nor
-smaller in the mean (by less than 1e-5 of v; v without them is smaller by 3.5e-4 of v).
-"""
+"""Matmuls of TF32, and the rounding before them: `cvt.rna.tf32.f32` takes two instructions of half rate (a comparison
+and an addition to the bits) for every element that a warp loads, and the matmul leaves out the same bits after it. v (1
++ 187 / 2^19) without them is off by 0.31 units of the last bit (root of the mean square; the nearest 0.29, v without
+them 0.58) and by 0.73 at most (0.5; 1), is v if v has no more bits than TF32, and is neither larger nor smaller in the
+mean (by less than 1e-5 of v; v without them is smaller by 3.5e-4 of v)."""
 IN_PARTS = r"""
 // The first 11 bits of an element, and the next 11.
 __device__ __forceinline__ u32 kept(u32 v) { return v & 0xffffe000u; }
@@ -299,7 +298,7 @@ __device__ __forceinline__ void multiply(float (&c)[4], const Part& a, u32 b0, u
 }
 __device__ __forceinline__ u32 operand(float v) { return __float_as_uint(v); }
 """
-"""Products of Float32 by three of TF32."""
+"""Matmuls of Float32 by three of TF32."""
 
 _DECLARED = r"""
 // sum += A B for all D columns: A is 16 columns of accumulators from `j` on, B the rows from `rows` on that they stand
@@ -397,23 +396,23 @@ __device__ __forceinline__ void store(E* row, const float (&sum)[OUTPUTS][4], in
 }
 """
 )
-"""What the kernels call, by the type of their elements."""
+"""The functions that the kernels call, by the type of their elements."""
 
 
 # Products of tiles in shared memory by four warps at once (wgmma, PTX ISA: compute capability 9.0 alone), for fused
 # attention.
 #
-# Four warps, a group, multiply 64 rows of A, each of them 16; a lane holds of its warp's rows of C, and of an A in
-# registers, what `flash_products` says of halves. A tile in shared memory is made of panels of 64 columns, whose
-# rows are 128 bytes long and follow each other from a multiple of 1,024 bytes on; of row r the 16 bytes with number
-# c lie at place c ^ (r & 7). Read along its rows it is the rows of A, or the columns of B; read across them it is
-# the rows of B.
+# Four warps, a group, multiply 64 rows of A, each of them 16; a lane holds the same elements of its warp's rows of C,
+# and of an A in registers, as in `flash_products` for halves. A tile in shared memory is made of panels of 64 columns,
+# whose rows are 128 bytes long and follow each other from a multiple of 1,024 bytes on; the 16 bytes of row r with
+# number c are at place c ^ (r & 7). Read along its rows it is the rows of A, or the columns of B; read across them it
+# is the rows of B.
 
 
 PANEL = 64
 """Columns of a panel, halves in 128 bytes, and rows of a group."""
 MOST_PANELS = 2
-"""Of a row, whose sums fit into registers."""
+"""Upper bound of the panels of a row, whose sums fit into registers."""
 
 
 def _registers(first: int, count: int) -> str:
@@ -425,8 +424,8 @@ def _sums(count: int, first: str = "") -> str:
 
 
 def _product(columns: int, *, of_rows: bool) -> str:
-    """Return C++ of the matmul with B of so many columns. of_rows: of an A in registers with rows of a panel, added to
-    c from FIRST on; else of two tiles along their rows, added if `more` is not 0."""
+    """Return C++ of the matmul with B of this number of columns. of_rows: of an A in registers with rows of a panel,
+    added to c from FIRST on; else of two tiles along their rows, added if `more` is not 0."""
     count = columns // 2
     shape = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32."
     head = f'"{{.reg .pred p; setp.ne.b32 p, %{count + 2}, 0; {shape}" PTX "." PTX " {_registers(0, count)}, "'
@@ -504,21 +503,21 @@ template <int N> __device__ __forceinline__ void as_parts(Part (&a)[N], const fl
 """
 
 
-# What the kernels of fused attention share: copies to shared memory, and the terms that make scores of products.
+# C++ that the kernels of fused attention share: copies to shared memory, and the terms that turn products into scores.
 #
-# Elements are Float16, BFloat16 or Float32 (see `flash_products`). Rows in shared
-# memory are an odd multiple of 16 bytes long: eight of them meet no conflict of banks.
+# Elements are Float16, BFloat16 or Float32 (see `flash_products`). Rows in shared memory are an odd multiple of 16
+# bytes long: eight of them meet no conflict of banks.
 
 
 _ALIGNMENT = 16
 _LEAST_STEP = 16
-"""Elements of the depth of which there is a multiple in shared memory."""
+"""The depth in shared memory is a multiple of this number of elements."""
 DEEPEST = 256
 """The largest head whose sums fit into registers."""
 SHORT, MIDDLE, LONG = (n + _ALIGNMENT for n in (128, 256, 512))
 """Bytes in shared memory of a row of 64 halves; of 128 halves or 64 of Float32; of 256 halves or 128 of Float32."""
 UNBOUNDED = 1 << 30
-"""Stands for no limit of key - query."""
+"""The value for no limit of key - query."""
 
 INSTRUCTIONS = r"""
 typedef unsigned int u32;
@@ -629,10 +628,10 @@ __device__ __forceinline__ float added(const F* shift, const M* mask, const H* k
     return found;
 }
 """
-"""What all kernels share, in front of `flash_products`. D: DEPTH, the depth of a head, as a multiple of 16. E:
-elements, F: those of the shift, M: those of the mask, H: those of the second addend. RAW: whether nothing is
-added and the scale is above 0, so that products order queries' keys as scores do. GROUPED: whether tiles lie as
-`flash_groups` says."""
+"""C++ that all kernels share, placed before `flash_products`. D: DEPTH, the depth of a head, as a multiple of 16. E:
+elements, F: those of the shift, M: those of the mask, H: those of the second addend. RAW: whether nothing is added and
+the scale is above 0, so that products order queries' keys as scores do. GROUPED: whether tiles are in the order of
+`flash_groups`."""
 
 
 def macros(**values: int) -> str:
@@ -640,12 +639,12 @@ def macros(**values: int) -> str:
 
 
 def strides_of(*arrays: Array) -> list[np.int64]:
-    """Strides of batch, head and sequence in elements."""
+    """Return the strides of batch, head and sequence in elements."""
     return [np.int64(stride // array.itemsize) for array in arrays for stride in array.strides[:3]]
 
 
 def padded(depth: int) -> int:
-    """The depth of a head as kernels go over it."""
+    """Return the depth of a head as kernels pad it."""
     return -(-depth // _LEAST_STEP) * _LEAST_STEP
 
 
@@ -685,8 +684,8 @@ def has_terms_of_queries(attention: Attention) -> bool:
 
 
 def has_tail(attention: Attention, columns: int, tile: int) -> bool:
-    """Whether the last tile is half empty, and a second way to go over tiles is worth the registers that it takes:
-    terms of Float32 leave none."""
+    """Whether the last tile is half empty, and a second loop over tiles is worth the registers that it takes: terms of
+    Float32 leave none."""
     wide = attention.operands[0].itemsize > 2 and has_terms_of_queries(attention)
     return not wide and 0 < columns % tile <= tile // 2
 

@@ -1,6 +1,6 @@
 """CUDA kernels that move elements: transposes, slices, joins, repetition, padding, constants, triangles.
 
-Moves look at no value: an element is so many bytes, and neighbours that stay neighbours are moved as one.
+Moves read no value: an element is a number of bytes, and neighbours that stay neighbours are moved as one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Move:
     target_offset: int = 0
 
     def merged(self) -> Move:
-        """The same with as few dimensions as can be."""
+        """Return the same with as few dimensions as possible."""
         found: list[list[int]] = []
         for n, s, t in zip(self.sizes, self.source_strides, self.target_strides, strict=True):
             if n == 1:
@@ -54,7 +54,7 @@ class Move:
         return replace(self, sizes=sizes, source_strides=sources, target_strides=targets)
 
     def lanes(self, size: int) -> int:
-        """Elements of `size` bytes that can be moved as one."""
+        """Return the number of elements of `size` bytes that can be moved as one."""
         lanes = PACK_BYTES // size
         if not self.sizes or self.source_strides[-1] != 1 or self.target_strides[-1] != 1:
             return 1
@@ -66,7 +66,7 @@ class Move:
         return lanes
 
     def packed(self, lanes: int) -> Move:
-        """The same move of packs of `lanes` elements."""
+        """Return the same move of packs of `lanes` elements."""
         if lanes == 1:
             return self
         return replace(
@@ -80,12 +80,12 @@ class Move:
 
 
 def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a contiguous tensor, in elements."""
+    """Return the strides of a contiguous tensor, in elements."""
     return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 def move(device: Device, name: str, moves: Sequence[Move]) -> Launch | None:
-    """Launch of all moves, few kernels for all."""
+    """Return the launch of all moves, few kernels for all."""
     wanted = [each.merged() for each in moves if math.prod(each.sizes)]
     if not wanted:
         return None
@@ -103,7 +103,7 @@ def _place(strides: Sequence[int], offset: str) -> str:
 
 
 def coordinates(sizes: Sequence[int], rest: str) -> str:
-    """Definitions of i0, i1, ... out of the number `rest` of an element, the last dimension fastest."""
+    """Return definitions of i0, i1, ... from the number `rest` of an element, the last dimension fastest."""
     lines: list[str] = []
     for d in reversed(range(len(sizes))):
         # As a signed number, so that strides may be negative.
@@ -307,7 +307,7 @@ def put_inside(device: Device, name: str, source: Array, out: Array,
 
 
 def literal(value: float | int | bool, dtype: DType) -> str:
-    """The C++ constant of an element type's number."""
+    """Return the C++ constant of an element type's number."""
     if dtype.kind == "b":
         return str(bool(value)).lower()
     if dtype.is_integer:
@@ -341,7 +341,7 @@ class RowLookup:
     total: int = 0
 
     def head(self, ids: Array, lanes: int) -> str:
-        """Constants of the kernels."""
+        """Return the constants of the kernels."""
         elements = self.batch * self.middle * max(self.size, self.count) * self.inner
         return f"typedef {c_type(dtype_of(ids.dtype))} I;\ntypedef {index_type(elements)} Index;\n" + constants(
             MIDDLE=self.middle, SIZE=self.size, INNER=self.inner // lanes, COUNT=self.count, OFFSET=self.offset,
@@ -361,7 +361,7 @@ __device__ __forceinline__ int place_of(I id) {
 
 
 def gather(device: Device, name: str, lookup: RowLookup, table: Array, ids: Array, out: Array) -> Launch | None:
-    """Launch that looks rows up."""
+    """Return the launch that looks rows up."""
     if not math.prod(out.shape):
         return None
     size = dtype_of(table.dtype).itemsize
@@ -388,7 +388,8 @@ extern "C" __global__ void __launch_bounds__({_BLOCK}) {name}(const void* table,
 
 def add_along(device: Device, name: str, outer: int, size: int, count: int, inner: int, ids: Array, rows: Array,
               out: Array, base: Array | None = None) -> Launch | None:  # fmt: skip
-    """out[o, ids[o, p, i], i] += rows[o, p, i], from `base` or zeros, in the order of p: a thread for every (o, i)."""
+    """Return the launch of out[o, ids[o, p, i], i] += rows[o, p, i], from `base` or zeros, in the order of p: a thread
+    for every (o, i)."""
     if not math.prod(out.shape):
         return None
     dtype = dtype_of(rows.dtype)

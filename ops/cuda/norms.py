@@ -50,7 +50,7 @@ __device__ __forceinline__ void narrow_two(f16* to, float low, float high) {
     to[1].bits = (unsigned short)(both >> 16);
 }
 """
-"""What is written in PTX."""
+"""Parts that are written in PTX."""
 
 ROWS = r"""
 // Rows that a block works at a time, from row to row of a thread, packs of a row and of a thread.
@@ -260,25 +260,25 @@ extern "C" __global__ void __launch_bounds__(1024) layer_norm_totals(const A* pa
 
 # These CUDA kernels compute all gradients of LayerNorm at once: dout and x are read once for three results.
 #
-# As many blocks run as the GPU holds, and each works one row after the other. A row belongs to one or several full
-# warps; their threads copy what they read of the next rows to shared memory while they work a row, so that the
-# memory is never idle. Sums for gamma and beta stay in registers over all rows of a thread, are added within a block
-# at its end, and over the blocks by a second kernel. The order of additions never changes.
+# As many blocks run as fit on the GPU at once, and each works one row after the other. A row belongs to one or several
+# full warps; their threads copy the next rows to shared memory while they work on a row, so that the memory is never
+# idle. Sums for gamma and beta stay in registers over all rows of a thread, are added within a block at its end, and
+# over the blocks by a second kernel. The order of additions never changes.
 
 
 LONGEST = 8192
 """Columns of a row that the threads of a block can hold."""
 
-# The fastest division of those measured on an H200 with 8192 rows of 1024 halves: 21.7 us where one block of 8 warps
-# takes 22.5 us and a copy of as many bytes 17.6 us. More warps would leave a thread too few registers for its columns.
+# The fastest division of those measured on an H200 with 8192 rows of 1024 halves: 21.7 us; one block of 8 warps takes
+# 22.5 us and a copy of as many bytes 17.6 us. More warps would leave a thread too few registers for its columns.
 _EACH = 128
-"""Bytes of a thread's columns at most, as they are computed with; longer rows take more warps."""
+"""Upper bound of the bytes of a thread's columns in the computing type; longer rows take more warps."""
 _WARPS = 4
-"""Of a block, at least."""
+"""The least number of warps of a block."""
 _RESIDENT_WARPS = 8
-"""Of a multiprocessor."""
+"""Warps of a multiprocessor."""
 _MOST_WARPS = 16
-"""Of a row."""
+"""Upper bound of the warps of a row."""
 
 _SHARED = 200 << 10
 """Bytes of shared memory of a multiprocessor that rows on their way may take."""
@@ -319,7 +319,7 @@ def layer_norm_gradients(device: Device, terms: tuple[Array, Array | None], x: A
     wanted = 1 + -(-_ON_THE_WAY // (resident * stage))
     stages = max(1, min(wanted, _MOST_STAGES, _SHARED // resident // stage))
     blocks = max(1, min(device.multiprocessors * resident, -(-rows // abreast)))
-    # At the end the sums of the rows abreast lie in the same memory.
+    # At the end the sums of the rows abreast use the same memory.
     shared = max(stages * stage, 2 * abreast * columns * size if abreast > 1 else 0)
 
     source = COMMON + INSTRUCTIONS + f"typedef {computing} A;\n"
@@ -361,9 +361,9 @@ def _columns_each(columns: int, lanes: int, across: int) -> int:
 
 # These CUDA kernels compute the mean and variance of every channel of an image, whose channels come last or second.
 #
-# One pass over the image: a thread adds up its elements and their squares apart from the first of them, which keeps
-# the digits that matter; partial means and variances are combined pair by pair (Chan, Golub and LeVeque, 1979),
-# first within a block and then over the blocks. The order never changes.
+# One pass over the image: a thread adds up the differences of its elements from the first of them, and their squares,
+# which keeps the digits that matter; partial means and variances are combined pair by pair (Chan, Golub and LeVeque,
+# 1979), first within a block and then over the blocks. The order never changes.
 
 
 _BLOCK = 256
@@ -377,8 +377,8 @@ _ACROSS, _DEEP = 8, 128
 
 def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, channel: int,
                       moving: tuple[Array, Array] | None = None, momentum: float = 0.0) -> Launch | None:  # fmt: skip
-    """Mean and variance of every channel; the moving ones, if any, become (1 - momentum) * moving + momentum * own, of
-    the variance with the unbiased estimate, unless the step was stopped.
+    """Return the launch of mean and variance of every channel; the moving ones, if any, become (1 - momentum) * moving
+    + momentum * own, of the variance with the unbiased estimate, unless the step was stopped.
 
     Args:
         channel: the dimension of x that counts the channels, its last or its second.
@@ -422,7 +422,8 @@ def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, ch
 
 def launch_moving(device: Device, mean: Array, moving: tuple[Array, Array], variance: Array, out: Array, count: int,
                   momentum: float) -> Launch:  # fmt: skip
-    """Moving statistics from those of `count` elements, as in `launch_statistics`; `out` becomes the mean."""
+    """Return the launch of moving statistics from those of `count` elements, as in `launch_statistics`; `out` becomes
+    the mean."""
     source = _typed(mean) + _moving_source(moving, momentum) + constants(CHANNELS=mean.size, COUNT=count)
     kernel = device.kernel(source + _MOVING, "moving_statistics")
     return _per_channel(kernel, mean.size, (mean, *moving, variance, out, device.stop))
@@ -430,8 +431,8 @@ def launch_moving(device: Device, mean: Array, moving: tuple[Array, Array], vari
 
 def launch_joined(device: Device, gathered: Array, moving: tuple[Array, Array], mean: Array, variance: Array,
                   count: int, momentum: float) -> Launch:  # fmt: skip
-    """Mean and variance of `count` elements, of which parts of equal size have the gathered ones [parts, 2, channels],
-    and moving statistics, as in `launch_statistics`."""
+    """Return the launch of mean and variance of `count` elements, of which parts of equal size have the gathered ones
+    [parts, 2, channels], and moving statistics, as in `launch_statistics`."""
     source = _typed(mean) + _moving_source(moving, momentum)
     source += constants(CHANNELS=mean.size, COUNT=count, PARTS=gathered.shape[0])
     kernel = device.kernel(source + _JOINED, "joined_statistics")

@@ -1,7 +1,7 @@
 """These CUDA kernels read rows and combine each of them: Softmax, the norms, cross entropies, sums along last axes.
 
 One generated kernel: a row belongs to some lanes of a warp, a full warp or a block, by its length. Rows that fit are
-held in registers, so that every operand is read once; longer ones are read again for every stage. A row may also lie
+held in registers, so that every operand is read once; longer ones are read again for every stage. A row may also be
 along another axis, one thread for each then. Halves are computed in float; the order of additions never changes.
 """
 
@@ -88,7 +88,7 @@ class Rows:
         return lambda: kernel(grid, threads, arguments)
 
     def lanes(self) -> int:
-        """Neighbouring elements that a thread loads at once."""
+        """Return the number of neighbouring elements that a thread loads at once."""
         if self.inner > 1:
             return 1
         count = math.gcd(self.columns, self.total) if self.total else self.columns
@@ -98,7 +98,7 @@ class Rows:
         return min(lanes_of(*operand) for operand in operands)
 
     def group(self, lanes: int, multiprocessors: int) -> tuple[int, bool]:
-        """(threads of a row, whether the row stays in registers)."""
+        """Return (threads of a row, whether the row stays in registers)."""
         words = max(1, (8 if self.dtype.itemsize == 8 else 4) // 4) * max(1, len(self.full))
         if self.inner > 1:
             return 1, self.columns * words <= 32
@@ -106,7 +106,7 @@ class Rows:
         return (_LONG_BLOCK, False) if group is None else (group, bool(self.results) or len(self.stages) > 1)
 
     def source(self, multiprocessors: int) -> tuple[str, int, int]:
-        """(C++ of the kernel, blocks, threads of a block)."""
+        """Return (C++ of the kernel, blocks, threads of a block)."""
         lanes = self.lanes()
         group, held = self.group(lanes, multiprocessors)
         threads = group if group > 32 else _ROW_BLOCK
@@ -219,7 +219,8 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def rows_along(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int, int] | None:
-    """(rows, columns, inner) when a tensor's rows lie along `axes`, as `Rows` takes them; None: they are no such rows.
+    """Return (rows, columns, inner) if a tensor's rows are along `axes`, as `Rows` takes them; None: they are no such
+    rows.
 
     Dimensions of size 1 count for nothing; the others of `axes` must be neighbours.
     """
@@ -250,9 +251,9 @@ def normalise(device: Device, name: str, axis: int | tuple[int, ...], full: Sequ
 
 # These CUDA reductions over any axes combine a value that is computed from operands of one shape.
 #
-# Neighbouring axes are merged; what is left is a sum along rows (the last axes), along columns (others), or both one
-# after the other. Where one pass has too few results to fill the GPU, it makes partial ones, which a second pass
-# combines: no atomics, the same order at every run.
+# Neighbouring axes are merged, which leaves a sum along rows (the last axes), along columns (others), or both one after
+# the other. If one pass has too few results to fill the GPU, it makes partial ones, which a second pass combines: no
+# atomics, the same order at every run.
 
 
 _BLOCK = 256
@@ -372,7 +373,7 @@ def _along_rows(device: Device, reduction: Reduction, each: _Pass, dtype: DType,
         return rows.launch(device)
     lanes = min(lanes_of(o.dtype.itemsize, each.count, o.array) for o in full)
     length = -(-each.count // (each.parts * lanes)) * lanes
-    # With longer pieces the last ones may have nothing left; they still write what changes nothing.
+    # With longer pieces the last ones may be empty; they still write the neutral element.
     rows = Rows(reduction.name, each.outer * each.parts, length, dtype, (stage,), full, row_results=results,
                 total=each.count, split=each.parts)  # fmt: skip
     return rows.launch(device)

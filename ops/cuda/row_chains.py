@@ -57,7 +57,8 @@ class RowChain:
         return math.prod(self.dims[len(self.dims) - self.columns :])
 
     def held_columns(self, read: KernelOperand) -> str:
-        """all: the operand has an element for every column. none: one for a row. some: it is broadcast along a part."""
+        """Return which columns of a row an operand has. all: the operand has an element for every column. none: one for
+        a row. some: it is broadcast along a part."""
         if read.moved is not None:
             return "all"
         behind = [(n, size) for n, size in zip(read.shape, self.dims, strict=True)][len(self.dims) - self.columns :]
@@ -66,7 +67,7 @@ class RowChain:
         return "none" if all(n == 1 for n, _ in behind) else "some"
 
     def lanes(self) -> int:
-        """Neighbouring elements that a thread loads at once."""
+        """Return the number of neighbouring elements that a thread loads at once."""
         arrays = [read.array for read in self.reads if self.is_packed(read)] + [array for _, array in self.writes]
         lanes = 16 // max((array.dtype.itemsize for array in arrays), default=4)
         steps = [self.row_step(array) for array in arrays] or [self.length]
@@ -77,8 +78,8 @@ class RowChain:
         return lanes
 
     def row_step(self, array: Array) -> int:
-        """Elements from the begin of a row to that of the next, of an array with an element for each of the space or
-        for each column."""
+        """Return the elements from the beginning of a row to that of the next, of an array with an element for each of
+        the space or for each column."""
         is_full = array.ndim > 1 and array.size == math.prod(self.dims) and self.length == array.shape[-1]
         return array.strides[-2] // array.itemsize if is_full and array.shape[-2] > 1 else self.length
 
@@ -96,7 +97,7 @@ class RowChain:
         return self.held_columns(read) == "all" and (is_full or not self.has_gaps)
 
     def coordinates(self, element: str) -> list[str]:
-        """C++ of the coordinates of the element of this number in its row."""
+        """Return C++ of the coordinates of the element of this number in its row."""
         kept = len(self.dims) - self.columns
         return [f"r{d}" for d in range(kept)] + [coordinate(element, self.dims[kept:], d) for d in range(self.columns)]
 
@@ -119,8 +120,8 @@ class RowChain:
         return found
 
     def stages(self) -> tuple[dict[str, int], int]:
-        """(the pass in which a value can be computed, how many passes there are). Of a row's value it is the first pass
-        that can read it."""
+        """Return (the pass in which a value can be computed, the number of passes). For a row's value it is the first
+        pass that can read it."""
         ready: dict[str, int] = {read.name: 0 for read in self.reads}
         merges = self.merges()
         for line in self.lines:
@@ -134,11 +135,11 @@ class RowChain:
         return ready, last + 1
 
 
-# What is added up along a row, in C++: how it begins, takes an element and ends on all threads of the row.
+# Sums along a row, in C++: how a sum begins, takes an element and ends on all threads of the row.
 
 
 def kind_of(line: LoopLine) -> str:
-    """The C++ type of a line's total."""
+    """Return the C++ type of a line's total."""
     assert line.total is not None
     return accumulating_type(line.total.accumulates)
 
@@ -150,7 +151,7 @@ def neutral_of(line: LoopLine) -> str:
 
 
 def merged_update(line: LoopLine, most: LoopLine) -> str:
-    """C++ by which a sum of exponentials, and the largest element of the row, take an element."""
+    """Return C++ by which a sum of exponentials, and the largest element of the row, take an element."""
     kind, name, top, value = kind_of(line), f"r_{line.name}", f"r_{most.name}", f"({kind_of(most)}){most.reads[0]}"
     return (
         f"const {kind} top_{line.name} = Largest::of({top}, {value}); "
@@ -174,13 +175,13 @@ def end_of_total(line: LoopLine, group: int, most: LoopLine | None) -> str:
     return f"({computing_type(line.dtype)})({value})"
 
 
-# An operand of a kernel that is the sum of what several ranks hold, each in its own memory: the kernel loads it from
-# all of them, and adds up.
+# An operand of a kernel that is the sum of parts of several ranks, each in its own memory: the kernel loads it from all
+# of them, and adds up.
 #
-# The first block tells the peers that this rank's part is ready, and every block waits for theirs. The last block to
-# end tells them that all is read, and waits until they have read this rank's, so that whatever follows may overwrite
-# it. The order of additions is that of the group's ranks, halves are added in Float32 and rounded, so that all ranks
-# get the same bits, those that a reduction of its own would give.
+# The first block signals to the peers that this rank's part is ready, and every block waits for theirs. The last block
+# to end signals that all is read, and waits until they have read this rank's, so that later work may overwrite it. The
+# order of additions is that of the group's ranks, halves are added in Float32 and rounded, so that all ranks get the
+# same bits, the same as from a separate reduction.
 
 
 FROM_PEER = r"""
@@ -291,29 +292,29 @@ def sum_parameters(summed: RankSum) -> list[tuple[str, Any]]:
 
 
 def sum_place(summed: RankSum) -> list[Any]:
-    """The arguments for PLACE, of the launch that is being made."""
+    """Return the arguments for PLACE, of the launch that is being made."""
     where, mark = summed.mark()
     return [np.uint64(where), np.int64(mark)]
 
 
 def sum_begin(summed: RankSum) -> list[str]:
-    """The kernel's first statements."""
+    """Return the kernel's first statements."""
     names = {letter: ", ".join(f"{letter}{i}" for i in range(len(summed.addresses))) for letter in "sg"}
     return _BEGIN.replace("PARTS", names["s"]).replace("SIGNS", names["g"]).split("\n")[1:-1]
 
 
 def sum_end() -> list[str]:
-    """The kernel's last statements."""
+    """Return the kernel's last statements."""
     return list[str](_END.split("\n")[1:-1])
 
 
 # A chain along rows (see `row_chain`) is one CUDA kernel.
 #
 # A row belongs to some lanes of a warp, or to a block, by its length. The kernel passes over a row once for every
-# reduction that others wait for. What later passes need stays in registers where it fits there; longer rows are
-# read, and computed, again for every pass, from shared memory where that has room for them, else from cache; of
-# those a softmax's largest element and sum take one pass together (`RowChain.merged`). Results are stored in the
-# last pass, so that they may lie in the memory of operands. The order of additions never changes.
+# reduction that others wait for. Values that later passes need stay in registers if they fit; longer rows are read, and
+# computed, again for every pass, from shared memory if it has room for them, else from cache; of those a softmax's
+# largest element and sum take one pass together (`RowChain.merged`). Results are stored in the last pass, so that they
+# may be in the memory of operands. The order of additions never changes.
 
 
 _BLOCK = 128
@@ -321,10 +322,10 @@ _LONG_BLOCK = 512
 _HELD_WORDS = 48
 """Registers of a thread of a small block that may hold a row's values; half of it in blocks above 256 threads."""
 _RESIDENT = 1024
-"""Threads of a multiprocessor where blocks add up totals of columns, each of as many rows as the others."""
+"""Threads of a multiprocessor if blocks add up totals of columns, each of as many rows as the others."""
 _FETCHING = 512
-"""Threads of a multiprocessor where operands come from other ranks: as many bytes are under way as NVLink needs, and
-some rows are stored while others come."""
+"""Threads of a multiprocessor if operands come from other ranks: as many bytes are under way as NVLink needs, and some
+rows are stored while others come."""
 _RESERVED = 2 << 10
 """Bytes of shared memory of a block that are not for rows."""
 _MEMORY = "alignas(16) extern __shared__ unsigned char memory[];\n"
@@ -345,7 +346,7 @@ class Division:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return self.group if self.group > 32 else _BLOCK
 
 
@@ -409,7 +410,7 @@ def takes_totals(device: Device, chain: RowChain, totals: Sequence[LoopReduction
 
 
 def _group(device: Device, chain: RowChain, plan: _PassPlan, lanes: int, totals: int) -> int | None:
-    """Return the threads of a row that stays in registers beside so many totals of columns, or None."""
+    """Return the threads of a row that stays in registers together with this number of totals of columns, or None."""
     packs, rows = -(-chain.length // lanes), math.prod(chain.dims) // chain.length
     words = lanes * (plan.words() + totals)
     return threads_of_row(packs, rows, device.multiprocessors, words, _HELD_WORDS)
@@ -432,7 +433,7 @@ def _in_shared(device: Device, chain: RowChain, plan: _PassPlan, elements: int) 
             break
         places[read.name] = shared
         shared += nbytes
-    # Where few blocks share a multiprocessor they are large ones.
+    # If few blocks share a multiprocessor they are large ones.
     few = shared > 0 and device.block_memory // (shared + _RESERVED) < 3
     return Division(2 * _LONG_BLOCK if few else _LONG_BLOCK, False, places, shared)
 
@@ -447,10 +448,10 @@ class _PassPlan:
         self.lines = {line.name: line for line in chain.lines}
         self.reads = {read.name: read for read in chain.reads}
         self.made: list[list[str]] = []
-        """By pass, what it makes of an element: operands' elements and lines, in their order."""
+        """By pass, the names that it computes of an element: operands' elements and lines, in their order."""
         self.first: dict[str, int] = {}
         self.again: dict[str, None] = {}
-        """What a later pass needs of an earlier one."""
+        """Names of earlier passes that a later pass needs."""
         for number in range(self.passes):
             seen = self._needed(number, held=True)
             self.made.append([name for name in seen if name not in self.first])

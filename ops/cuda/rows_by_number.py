@@ -36,8 +36,9 @@ BLOCK = 256
 _CHUNK = 512
 """Names that are sorted by counting, at least; a multiple of the block, and a power of two."""
 _SEARCH = 18
-"""Times the number of names at most the square of a chunk. A name is compared with all of its own chunk and searched
-for in all others: about there both together are least, a step of a search counted as four comparisons."""
+"""Factor from the number of names to the largest square of a chunk. A name is compared with all of its own chunk and
+searched for in all others: at about this size both together are least, with a step of a search counted as four
+comparisons."""
 ABREAST = 8
 """Chunks in which a thread searches at once."""
 _ALIGNMENT = 256
@@ -192,7 +193,7 @@ def head(sums: Sequence[NamedRows]) -> str:
 def table_of(
     device: Device, sums: Sequence[NamedRows], begins_blocks: Sequence[int], blocks: Sequence[int],
 ) -> Array:  # fmt: skip
-    """The table of these, with how many blocks each has in kernels over their places."""
+    """Return the table of these, with the number of blocks of each in kernels over their places."""
     table: list[list[int]] = []
     begins, begins_block, block = 0, 0, 0
     for one, of_begins, own in zip(sums, begins_blocks, blocks, strict=True):
@@ -205,7 +206,7 @@ def table_of(
 
 
 def sorting(device: Device, sums: Sequence[NamedRows], table: Array, chunks: Array, names: Array) -> Launch:
-    """Launches that sort the names of these: UInt64 [len(sums), batch, count]. chunks: as much memory."""
+    """Return the launches that sort the names of these: UInt64 [len(sums), batch, count]. chunks: as much memory."""
     lookup = sums[0].lookup
     chunk = chunk_of(lookup.count)
     groups = len(sums) * lookup.batch
@@ -223,7 +224,7 @@ def sorting(device: Device, sums: Sequence[NamedRows], table: Array, chunks: Arr
 
 
 def divided(device: Device, held: int, sizes: Sequence[int]) -> list[Array]:
-    """Return scratch memory of so many bytes each, after `held` ones."""
+    """Return scratch memory of these numbers of bytes, after `held` bytes."""
     begins = [-(-held // _ALIGNMENT) * _ALIGNMENT]
     for size in sizes:
         begins.append(begins[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
@@ -238,13 +239,13 @@ def _places(lookup: RowLookup) -> tuple[int, int, int]:
 
 # These CUDA kernels add up the rows that name the same place: the transpose of a lookup, or of several.
 #
-# The names are sorted first, equal ones in the order of their rows, so that every sum has one owner and the same
-# bits each time. A place that many rows name is not left to one thread: rows that fill a tile of the sorted ones are
-# added up ahead, by threads of their own, and where places have many rows on average, several lanes share one.
+# The names are sorted first, equal ones in the order of their rows, so that every sum has one owner and the same bits
+# each time. A place that many rows name is not left to one thread: rows that fill a tile of the sorted ones are added
+# up first, by threads of their own, and if places have many rows on average, several lanes share one.
 
 
 _TILE = 16
-"""Sorted rows that are added up ahead, at least."""
+"""The least number of sorted rows that are added up early."""
 _ABREAST = 8
 """Packs of a row that neighbouring threads should have."""
 
@@ -343,14 +344,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK) @NAME@(
 
 def add_rows(device: Device, name: str, lookup: RowLookup, rows: Array, ids: Array, out: Array,
              base: Array | None = None, held: int = 0) -> Launch | None:  # fmt: skip
-    """Launch that sums the rows of each id: the transpose of `gather`. They are added to the rows of `base`, or to
-    zeros. held: bytes at the begin of the scratch memory that are taken.
-    """
+    """Return the launch that sums the rows of each id: the transpose of `gather`. They are added to the rows of `base`,
+    or to zeros. held: bytes at the begin of the scratch memory that are taken."""
     return add_rows_of_several(device, name, [NamedRows(lookup, rows, ids, out, base)], held)
 
 
 def add_rows_of_several(device: Device, name: str, several: Sequence[NamedRows], held: int = 0) -> Launch | None:
-    """The same for several, in one set of launches for all that `alike` says to be alike; all or none have a base."""
+    """Return the same for several, in one set of launches for all that `alike` groups; all or none have a base."""
     kinds: dict[Hashable, list[NamedRows]] = {}
     for one in several:
         if math.prod(one.out.shape):
@@ -366,7 +366,7 @@ def alike(one: NamedRows) -> Hashable:
 
 
 def share_of(lookup: RowLookup) -> int:
-    """Lanes that share a place."""
+    """Return the number of lanes that share a place."""
     share = 1
     while share < 32 and share * 8 <= lookup.count // lookup.size:
         share *= 2
@@ -396,7 +396,7 @@ def sum_source(sums: Sequence[NamedRows], lanes: int, each: int) -> str:
 
 
 def bytes_of_tiles(sums: Sequence[NamedRows]) -> int:
-    """Bytes of the sums that `add_tiles` makes."""
+    """Return the bytes of the sums that `add_tiles` makes."""
     lookup, dtype = sums[0].lookup, dtype_of(sums[0].rows.dtype)
     groups = len(sums) * lookup.batch * lookup.middle
     return groups * (lookup.count // tile_of(lookup.count)) * lookup.inner * max(4, dtype.itemsize)
@@ -445,7 +445,7 @@ def _launch(device: Device, name: str, sums: Sequence[NamedRows], held: int) -> 
 # These CUDA kernels update the rows of tables that integers name, and leave all others as they are.
 #
 # The integers are sorted as for sums of rows (`row_sums`), so that the gradient of a row is added up in the same order,
-# by the threads that update the row: it is never in memory. What a launch costs depends on the integers, not on the
+# by the threads that update the row: it is never in memory. The cost of a launch depends on the integers, not on the
 # tables.
 
 
@@ -597,11 +597,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK) update_rows(
 """
 
 
-# One CUDA kernel looks rows up in many tables, and rounds them on the way where it is to.
+# One CUDA kernel looks rows up in many tables, and rounds those that have a narrower result.
 
 
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "u64"}
-"""What elements are copied as, by their bytes."""
+"""The types as which elements are copied, by their bytes."""
 _LOOKUP = r"""
 extern "C" __global__ void __launch_bounds__(BLOCK) look_up(const Lookup* table) {
     const Index at = (Index)blockIdx.x * BLOCK + threadIdx.x;
@@ -620,8 +620,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) look_up(const Lookup* table)
 
 
 def look_up(device: Device, several: Sequence[NamedRows]) -> Launch | None:
-    """Launch that looks rows up, one for all that are alike but for the tables' sizes; `out` may have another floating
-    element type, to which they are rounded."""
+    """Return the launch that looks rows up, one for all that differ only in the tables' sizes; `out` may have another
+    floating element type, to which they are rounded."""
     kinds: dict[Hashable, list[NamedRows]] = {}
     for one in several:
         if math.prod(one.out.shape):
@@ -753,8 +753,8 @@ def scatter_few(device: Device, dims: Sequence[int], begins: Sequence[int], size
 
 def gather_nd(device: Device, shape: Sequence[int], begins: Sequence[int], sizes: Sequence[int], x: Array,
               indices: Array, out: Array) -> Launch | None:  # fmt: skip
-    """Launch of the rows of x at indices[..., k]; x is a slice of `sizes` that begins at `begins` in its first
-    dimensions."""
+    """Return the launch of the rows of x at indices[..., k]; x is a slice of `sizes` that begins at `begins` in its
+    first dimensions."""
     rows, inner, count = _lookup(shape, indices)
     if not math.prod(out.shape) or max(rows, count) >= _MOST:
         return None
@@ -765,7 +765,7 @@ def gather_nd(device: Device, shape: Sequence[int], begins: Sequence[int], sizes
 
 def scatter_nd(device: Device, shape: Sequence[int], begins: Sequence[int], sizes: Sequence[int], x: Array,
                indices: Array, updates: Array, out: Array, adds: bool) -> Launch | None:  # fmt: skip
-    """Launch that puts rows into a copy of x, or adds them there; see `gather_nd`."""
+    """Return the launch that puts rows into a copy of x, or adds them there; see `gather_nd`."""
     rows, inner, count = _lookup(shape, indices)
     if not math.prod(out.shape) or not count or not inner or max(rows, count) >= _MOST:
         return None
@@ -782,7 +782,8 @@ def scatter_nd(device: Device, shape: Sequence[int], begins: Sequence[int], size
 
 def scatter_along(device: Device, sizes: tuple[int, int, int, int], x: Array, ids: Array, updates: Array, out: Array,
                   adds: bool) -> Launch | None:  # fmt: skip
-    """Launch of out[o, ids[o, p, i], i] = updates[o, p, i] in a copy of x. sizes: (outer, places, updates, inner)."""
+    """Return the launch of out[o, ids[o, p, i], i] = updates[o, p, i] in a copy of x. sizes: (outer, places, updates,
+    inner)."""
     outer, size, count, inner = sizes
     if not math.prod(out.shape) or not math.prod(updates.shape) or max(outer * size * inner, count) >= _MOST:
         return None

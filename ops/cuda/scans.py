@@ -116,8 +116,8 @@ def running_sum(device: Device, axis: int, exclusive: bool, reverse: bool, x: Ar
 
 
 def top_elements(device: Device, x: Array, values: Array, places: Array, smallest: bool = False) -> Launch | None:
-    """Launch of the largest elements of every row in descending order, or of the smallest in ascending order, and their
-    places; as many as the results have room for."""
+    """Return the launch of the largest elements of every row in descending order, or of the smallest in ascending
+    order, and their places; as many as the results have room for."""
     count, most = x.shape[-1], values.shape[-1]
     rows = math.prod(x.shape[:-1])
     if not rows or count >= 2**31:
@@ -138,7 +138,7 @@ def top_elements(device: Device, x: Array, values: Array, places: Array, smalles
 
 
 MOST = 1 << 17
-"""Elements of a line up to which counting and searching take less time than what CuPy does."""
+"""Elements of a line up to which counting and searching take less time than CuPy's function."""
 
 _FLOAT = r"""
 // What is no number comes last, and zeros are equal.
@@ -211,8 +211,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) merge_chunks(const T* x, con
 def sort_lines(
     device: Device, x: Array, axis: int, descending: bool, out: Array, places: Array, held: int = 0
 ) -> Launch | None:  # fmt: skip
-    """Launch of the elements of x in order along an axis, and of the places that they come from. None for lines
-    that are too long. held: bytes at the begin of the scratch memory that are taken."""
+    """Return the launch of the elements of x in order along an axis, and of the places that they come from. None for
+    lines that are too long. held: bytes at the begin of the scratch memory that are taken."""
     count, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
     if not math.prod(x.shape) or count > MOST:
         return None

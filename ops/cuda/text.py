@@ -2,7 +2,7 @@
 words.
 
 Kernels are written for one shape: sizes are constants of the C++, so that the compiler divides by multiplying and
-unrolls. A network has few different shapes, and a compiled kernel is kept on disk.
+unrolls. A network has few different shapes, and compiled kernels are cached on disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __device__ __forceinline__ long long nanoseconds() {
 """The GPU's clock, for kernels that take time."""
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "u64", 16: "Sixteen"}
-"""The C++ type for so many bytes whose value does not matter; `move.MOVE` has the last."""
+"""The C++ type for a number of bytes whose value does not matter; `move.MOVE` has the last."""
 
 COMMON = r"""
 __device__ __forceinline__ float exp_of(float v) { return expf(v); }
@@ -101,7 +101,7 @@ def threads_of_row(packs: int, rows: int, multiprocessors: int, words: int, most
 
 
 def accumulating_type(dtype: DType) -> str:
-    """The C++ type that values are reduced in: at least 32 bits, which the shuffles of a warp take."""
+    """Return the C++ type that values are reduced in: at least 32 bits, which the shuffles of a warp take."""
     if dtype.is_float:
         return "double" if dtype.name == "Float64" else "float"
     if dtype.name in ("Int64", "UInt64", "UInt32"):
@@ -110,7 +110,7 @@ def accumulating_type(dtype: DType) -> str:
 
 
 def neutral(how: str, dtype: DType) -> str:
-    """The C++ constant that changes nothing when combined by `how`."""
+    """Return the C++ constant that changes nothing when combined by `how`."""
     if how == "Sum":
         return "0"
     if how == "Product":
@@ -127,7 +127,7 @@ def neutral(how: str, dtype: DType) -> str:
 
 
 def constants(**values: Any) -> str:
-    """C++ definitions of integers and flags."""
+    """Return C++ definitions of integers and flags."""
     return "".join(
         f"constexpr {'bool' if isinstance(v, bool) else 'long long' if abs(v) >= 2**31 else 'int'} {name} = "
         f"{str(v).lower()}{'ll' if abs(v) >= 2**31 else ''};\n"
@@ -136,17 +136,17 @@ def constants(**values: Any) -> str:
 
 
 def index_type(elements: int) -> str:
-    """The C++ type for places among so many elements."""
+    """Return the C++ type for places among this number of elements."""
     return "unsigned int" if elements < 2**31 else "u64"
 
 
 def size_of(array: Array) -> int:
-    """Number of elements."""
+    """Return the number of elements."""
     return math.prod(array.shape)
 
 
 def grid_of(blocks: int) -> tuple[int, int, int]:
-    """A grid of that many blocks along x."""
+    """Return a grid of that many blocks along x."""
     return (max(1, blocks), 1, 1)
 
 
@@ -155,7 +155,7 @@ def is_contiguous(array: Array, dtypes: Sequence[str]) -> bool:
     return dtype_of(array.dtype).name in dtypes and array.size > 0 and bool(array.flags.c_contiguous)
 
 
-# The `cuda` expressions of elementwise operators use these C++ functions beside CUDA's own.
+# The `cuda` expressions of elementwise operators use these C++ functions in addition to CUDA's own.
 
 
 TYPES = r"""
@@ -179,7 +179,7 @@ __device__ __forceinline__ float gelu_gate(float v) {
     return inverse(1.0f + power_of_two(v * fmaf(v * v, -0.10294324f, -2.3022082f)));
 }
 """
-"""What is one instruction of a GPU, and functions of Float32 that are made of these."""
+"""Single instructions of a GPU, and functions of Float32 that are made of these."""
 
 FORMULAS = r"""
 // The type in which numbers that are no integers meet a T, as NumPy has it.
@@ -300,7 +300,7 @@ _WORDS = {
 
 
 def one_word(type: str) -> str:
-    """A C++ type by a name of one word, as `T(1)` needs it."""
+    """Return a C++ type by a name of one word, as `T(1)` needs it."""
     return _WORDS.get(type, type)
 
 
@@ -311,12 +311,13 @@ _SEED = re.compile(r"\bseed_(\d+)\b")
 
 
 def seed_name(value: int) -> str:
-    """How an expression names a number of seeds that kernels get as an argument, so that operators share them."""
+    """Return how an expression names a number of seeds that kernels get as an argument, so that operators share
+    them."""
     return f"seed_{value}"
 
 
 def with_arguments(texts: Sequence[str]) -> tuple[list[str], list[int]]:
-    """(texts in which seeds are called seed0, seed1, ..., their values in this order)."""
+    """Return (texts in which seeds are called seed0, seed1, ..., their values in this order)."""
     values = list(dict.fromkeys(int(found) for text in texts for found in _SEED.findall(text)))
     return [_SEED.sub(lambda match: f"seed{values.index(int(match[1]))}", text) for text in texts], values
 

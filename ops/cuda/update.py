@@ -22,7 +22,7 @@ _BLOCK = 256
 _LONGEST = 4
 """Packs that a thread updates at most, one after the other."""
 _WAVES = 8
-"""Blocks per multiprocessor that a launch is to have, where there is enough work."""
+"""Blocks per multiprocessor of a launch, if there is enough work."""
 
 
 _Member = tuple[Sequence[Array], Copy | None]
@@ -103,7 +103,7 @@ def _rows(array: Array) -> tuple[int, int]:
 
 
 def _are_packs(columns: int, pitch: int, size: int, pack: int) -> bool:
-    """Return True if no pack of so many elements in rows crosses a gap."""
+    """Return True if no pack of `pack` elements in rows crosses a gap."""
     return columns >= size or not (columns % pack or pitch % pack)
 
 
@@ -153,7 +153,7 @@ def update_source(
 
 
 def element_function(op: Any, type: str, statements: str) -> list[str]:
-    """The function `update_element`, which updates one element."""
+    """Return the function `update_element`, which updates one element."""
     element = [f"{type}& {name}" if i in op.mutates else f"const {type} {name}" for i, name in enumerate(op.operands)]
     body = [
         f"const {_constant(value, type)[0]} {name} = {_constant(value, type)[1]};"

@@ -1,7 +1,7 @@
 """These CUDA kernels pool images of up to three dimensions, and compute the gradients; channels are second or last in
 memory.
 
-A thread makes some neighbouring channels of one place. A gradient is gathered: each place of the image looks at the
+A thread makes some neighbouring channels of one place. A gradient is gathered: each place of the image reads the
 windows that it is in, so that nothing is added up by atomics and the order never changes.
 """
 
@@ -20,7 +20,7 @@ from mspc.ops.device import Array, Device, Launch, c_type, in_order
 
 _BLOCK = 256
 _MOST_TAPS = 255
-"""Places of a window that a byte can count beside one number for none."""
+"""Places of a window that a byte can count, in addition to one number for none."""
 _DIMS = 3
 
 
@@ -45,7 +45,8 @@ def launch_greatest(device: Device, x: Array, out: Array, along: Sequence[Along]
 def launch_greatest_gradient(
     device: Device, x: Array, found: Array, dout: Array, out: Array, along: Sequence[Along]
 ) -> Launch | None:
-    """The gradient of a position goes to the first place of its window that holds the greatest value."""
+    """Return the launch in which the gradient of a position goes to the first place of its window that holds the
+    greatest value."""
     last = _channels_last((x, found, dout, out))
     if last is None:
         return None
@@ -59,14 +60,14 @@ def launch_greatest_gradient(
 
 
 def launch_mean(device: Device, x: Array, shares: Array, out: Array, along: Sequence[Along]) -> Launch | None:
-    """Sums of windows over `shares`, one number or one for each position."""
+    """Return the launch of sums of windows over `shares`, one number or one for each position."""
     return _launch(device, "mean", x, out, along, (x, shares), out, single=shares.size == 1)
 
 
 def launch_mean_gradient(
     device: Device, dout: Array, shares: Array, out: Array, along: Sequence[Along]
 ) -> Launch | None:
-    """The gradients of all windows that a place is in, each over its share."""
+    """Return the launch of the gradients of all windows that contain a place, each over its share."""
     return _launch(device, "mean_gradient", out, dout, along, (dout, shares), out, single=shares.size == 1)
 
 
@@ -298,7 +299,7 @@ def fold(device: Device, source: Array, target: Array, stride: int, before: tupl
 
 
 def unfold(device: Device, source: Array, target: Array, stride: int) -> Launch:
-    """The reverse of `fold` without padding: target[n, c, stride * i + r0, ...] = source[n, ..., i, j]."""
+    """Return the reverse of `fold` without padding: target[n, c, stride * i + r0, ...] = source[n, ..., i, j]."""
     kernel = device.kernel(_constants(target, source, stride, target.size) + _UNFOLD, "unfold")
     arguments = (_stored(source), _stored(target))
     return lambda: kernel(-(-target.size // _BLOCK), _BLOCK, arguments)

@@ -51,7 +51,7 @@ class BodyLine:
 
 
 def fusible(op: object) -> bool:
-    """Whether every element of the operator's result is computed from the operands' elements at the same place alone,
+    """Whether every element of the operator's result is computed from only the operands' elements at the same place,
     broadcast by the general rule, by an expression of C++."""
     return isinstance(op, Elementwise) and bool(op.cuda) and op.broadcasts
 
@@ -94,15 +94,15 @@ def along_rows(op: object) -> bool:
 
 
 def row_axes(op: Op, types: Sequence[TensorType]) -> tuple[int, ...] | None:
-    """The axes of operand 0 along which the operator combines elements, for operands of these types; None for one that
-    may be a line and combines none."""
+    """Return the axes of operand 0 along which the operator combines elements, for operands of these types; None for
+    one that may be a line and combines none."""
     if isinstance(op, ReductionOp):
         return op.axes(types[0].rank) or tuple(range(types[0].rank))
     return op.row_axes(*types) if along_rows(op) else None
 
 
 def line_of(op: Op, operands: Sequence[tuple[str, int]]) -> str:
-    """The text of a line.
+    """Return the text of a line.
 
     Raises:
         TypeError: an attribute has a value that has no text.
@@ -114,7 +114,7 @@ def line_of(op: Op, operands: Sequence[tuple[str, int]]) -> str:
 
 @functools.lru_cache(maxsize=65536)
 def read_line(line: str) -> BodyLine:
-    """The operator and the operands of a line.
+    """Return the operator and the operands of a line.
 
     Raises:
         MspcError: the line is malformed, or its operator is unknown or cannot have these attributes.
@@ -176,7 +176,7 @@ def _fail(line: str, message: str, notes: Sequence[str] = ()) -> NoReturn:
 
 @functools.lru_cache(maxsize=65536)
 def read_body(body: tuple[str, ...], returns: tuple[int, ...], unread: int = 0) -> tuple[BodyLine, ...]:
-    """Return the lines of a fused operator, checked against each other. unread: so many of the first operands need no
+    """Return the lines of a fused operator, checked against each other. unread: number of first operands that need no
     reader.
 
     Raises:
@@ -209,12 +209,12 @@ def read_body(body: tuple[str, ...], returns: tuple[int, ...], unread: int = 0) 
 
 
 def operand_count(steps: Sequence[BodyLine]) -> int:
-    """How many operands the lines read."""
+    """Return how many operands the lines read."""
     return 1 + max((index for step in steps for kind, index in step.operands if kind == "x"), default=-1)
 
 
 def types_of_lines(steps: Sequence[BodyLine], operand_types: Sequence[TensorType]) -> list[TensorType]:
-    """The type of every line's result.
+    """Return the type of every line's result.
 
     Raises:
         MspcError: the operands do not fit.
@@ -257,9 +257,9 @@ def expanded(
 
 # Lines that move elements (slices, joins, transposes and their like) as reads of operands at other places.
 #
-# An element of `Concat(t0, x1)` is one of t0 or of x1 at another place, and one of t0 is computed from operands at that
-# place in turn. So lines ahead of one that moves elements become lines on operands as they are seen from there, and a
-# join becomes a selection by the place alone: what is left works element by element on operands of the result's shape.
+# An element of `Concat(t0, x1)` is an element of t0 or of x1 at another place, and an element of t0 is computed from
+# operands at that place. Thus lines before one that moves elements become lines on moved operands, and a join becomes a
+# selection by place: the remaining lines work element by element on operands of the result's shape.
 
 
 Shape = tuple[int, ...]
@@ -268,9 +268,9 @@ Where = tuple[tuple[Coordinate, int, int], ...]
 COPY = "{0}"
 """The expression of an operator whose elements are its operand's."""
 NUMBERED = ("{i}", "{s}")
-"""What an expression reads that is another at another place."""
+"""Parts of an expression that differ from place to place."""
 SECTOR = 32
-"""Bytes that memory gives at least."""
+"""The least number of bytes that memory transfers."""
 CACHED = 1 << 16
 """Bytes of an operand that stays in a cache, whatever the order in which it is read."""
 NOWHERE = ((Coordinate(), 1, 1),)
@@ -282,9 +282,9 @@ class Moved:
     """An operand of lines of shape `shape`: an element for every place along dimensions `dims`, which have the same
     elements in the same order.
 
-    operand: its source, read at place `at`, counted in elements; -1: it tells if the conditions hold, as a number of
-    `dtype`. where: begin <= place < end for every (place, begin, end); elsewhere the operand has no such element, and 0
-    is read.
+    operand: its source, read at place `at`, counted in elements; -1: whether the conditions are true, as a number of
+    `dtype`. where: begin <= place < end for every (place, begin, end); at other places the operand has no such element,
+    and 0 is read.
     """
 
     operand: int
@@ -301,7 +301,7 @@ class Moved:
 
     @property
     def places(self) -> tuple[Coordinate, ...]:
-        """All places that it speaks of."""
+        """All places to which it refers."""
         return (self.at, *(place for place, _, _ in self.where))
 
     def cuts(self) -> set[int]:
@@ -315,7 +315,7 @@ class Moved:
         return found
 
     def steps(self, place: Coordinate, dims: Shape) -> Shape:
-        """The steps of one of its places along the dimensions of a space that has its cuts."""
+        """Return the steps of one of its places along the dimensions of a space that has its cuts."""
         own = dict(place.terms)
         found: list[int] = []
         for d in range(len(dims)):
@@ -329,7 +329,8 @@ class Moved:
         return tuple(found)
 
     def loaded(self, type: TensorType) -> tuple[float, float]:
-        """(bytes of the elements that are read of an operand of this type, how many times as many memory gives)."""
+        """Return (bytes of the elements that are read of an operand of this type, the factor of bytes that memory
+        transfers for them)."""
         steps, itemsize = dict(self.at.terms), type.dtype.itemsize
         held = {d: n for d, n in enumerate(self.dims) if n != 1}
         for place, begin, end in self.where:
@@ -395,7 +396,7 @@ class _Resolver:
         self._lines: dict[BodyLine, Source] = {}
 
     def line(self, step: BodyLine) -> Source:
-        """The place of a line's result, with equal lines once."""
+        """Return the place of a line's result; equal lines are added once."""
         if step not in self._lines:
             self.lines.append(step)
             self._lines[step] = ("t", len(self.lines) - 1)
@@ -407,18 +408,18 @@ class _Resolver:
         return view.of(number, [along(d) for d in range(len(view.dims))], ())
 
     def read(self, moved: Moved) -> Source:
-        """Return the operand after the others that stands for a read."""
+        """Return the operand, numbered after the others, for a read."""
         return self.reads.setdefault(moved, ("x", len(self.given) + len(self.reads)))
 
     def map_of(self, number: int) -> IndexMap:
-        """The places of a line that moves elements."""
+        """Return the places of a line that moves elements."""
         found = self.steps[number].op.index_map(*self.types(number))
         if found is None:
             self.refuse(number)
         return found
 
     def types(self, number: int) -> list[TensorType]:
-        """The types of a line's operands."""
+        """Return the types of a line's operands."""
         return [(self.given if kind == "x" else self.found)[i] for kind, i in self.steps[number].operands]
 
     def refuse(self, number: int) -> NoReturn:
@@ -426,7 +427,7 @@ class _Resolver:
 
 
 class _View:
-    """Lines as they are seen from the places of one result: it has shape `shape`, and places are along `dims`."""
+    """Lines in the places of one result: it has shape `shape`, and places are along `dims`."""
 
     def __init__(self, resolver: _Resolver, shape: Shape, dims: Shape) -> None:
         self.resolver, self.shape, self.dims = resolver, shape, dims

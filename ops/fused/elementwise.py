@@ -1,4 +1,4 @@
-"""This operator is several elementwise ones, and passes over memory once."""
+"""One operator for several elementwise ones, with one pass over memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 class FusedElementwise(Op):
     """The operators of `body`, one a line, each applied to operands x0, x1, ... and results t0, t1, ... of lines.
 
-    All lines have as many elements, in shapes to which the operands are broadcast; reductions may close chains, and
-    lines may read those of rows (`ops/fused/kernel.py`). `returns` are the lines that are the operator's results: one
-    tensor, or a tuple of several.
+    All lines have the same number of elements, in shapes to which the operands are broadcast; reductions may close
+    chains, and lines may read reductions of rows (`ops/fused/kernel.py`). `returns` are the lines that are the
+    operator's results: one tensor, or a tuple of several.
     """
 
     body: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class FusedElementwise(Op):
 
     @classmethod
     def of(cls, steps: Sequence[BodyLine], returns: Sequence[int]) -> FusedElementwise:
-        """The operator of these lines."""
+        """Return the operator of these lines."""
         return cls(tuple(line_of(step.op, step.operands) for step in steps), tuple(returns))
 
     def rule(self, *types: TensorType) -> str:
@@ -85,12 +85,12 @@ class FusedElementwise(Op):
 
 
 def steps_of(op: FusedElementwise) -> tuple[BodyLine, ...]:
-    """The parsed lines of the operator."""
+    """Return the parsed lines of the operator."""
     return read_body(op.body, op.returns)
 
 
 def step_types(op: FusedElementwise, operand_types: Sequence[TensorType]) -> list[TensorType]:
-    """Return the type of every line's result. Raises MspcError if the operands do not fit."""
+    """Return the type of every line's result. Raise MspcError if the operands do not fit."""
     return list(_step_types(op, tuple(operand_types)))
 
 
@@ -101,7 +101,7 @@ def _step_types(op: FusedElementwise, operand_types: tuple[TensorType, ...]) -> 
 
 
 def space_of_steps(op: FusedElementwise, operand_types: Sequence[TensorType]) -> Space:
-    """Return the space of the lines. Raises MspcError if the operands do not fit, or there is none."""
+    """Return the space of the lines. Raise MspcError if the operands do not fit, or there is none."""
     return _space_of_steps(op, tuple(operand_types))
 
 
@@ -124,13 +124,13 @@ class Expanded(NamedTuple):
 
 
 def expanded_steps(op: FusedElementwise, given: tuple[TensorType, ...]) -> Expanded:
-    """Return the lines of the operator as kernels have them. Raises MspcError if there are none."""
+    """Return the lines of the operator as kernels have them. Raise MspcError if there are none."""
     return expanded_lines(steps_of(op), op.returns, given)
 
 
 @functools.lru_cache(maxsize=4096)
 def expanded_lines(lines: tuple[BodyLine, ...], ends: tuple[int, ...], given: tuple[TensorType, ...]) -> Expanded:
-    """The same of lines that are no operator yet, `ends` of which are returned."""
+    """Return the same for lines that do not belong to an operator yet, `ends` of which are returned."""
     steps, returns = expanded(lines, ends, given)
     moved: list[Moved] = []
     if any(moves_elements(step.op) for step in steps):
@@ -169,8 +169,8 @@ def has_moves(op: FusedElementwise) -> bool:
 
 
 def moved_operands(op: FusedElementwise) -> set[int]:
-    """The operands of which some line needs an element of another place than its own, so that no result may lie in
-    their memory."""
+    """Return the operands of which some line needs an element of another place than its own, so that no result may be
+    in their memory."""
     steps = steps_of(op)
     found = set[int]()
     behind = {i for i, step in enumerate(steps) if moves_elements(step.op)}

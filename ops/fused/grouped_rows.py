@@ -1,4 +1,4 @@
-"""This operator adds rows up by integers for many tables at once."""
+"""One operator that adds rows up by integers for many tables."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class GroupedRowSums(Op):
 
     @classmethod
     def of(cls, members: Sequence[RowSums]) -> GroupedRowSums:
-        """These operators as one."""
+        """Return these operators as one."""
         return cls(tuple(line_of(op, ()) for op in members))
 
     def members(self, operands: Sequence[Any]) -> list[tuple[RowSums, Sequence[Any]]]:
-        """The operators, each with its operands."""
+        """Return the operators, each with its operands."""
         return [(sum_of(line), operands[2 * i : 2 * i + 2]) for i, line in enumerate(self.sums)]
 
     def rule(self, *types: TensorType) -> str:
@@ -82,7 +82,7 @@ class GroupedRowSums(Op):
 
 @functools.lru_cache(maxsize=1024)
 def sum_of(line: str) -> RowSums:
-    """The operator of a line without operands. Raises MspcError for text that is no sum of rows by integers."""
+    """Return the operator of a line without operands. Raise MspcError for text that is no sum of rows by integers."""
     step = read_line(line)
     if step.operands:
         raise MspcError(f"{line!r} names operands; write {step.op.name}(key=value) alone")
@@ -123,7 +123,7 @@ class GroupedRowUpdate(Op):
 
     @classmethod
     def of(cls, update: FusedUpdate, gradient: int, sums: Sequence[RowSums]) -> GroupedRowUpdate:
-        """The update of a table for each of these sums."""
+        """Return the update of a table for each of these sums."""
         return cls(line_of(update, ()), gradient, tuple(line_of(op, ()) for op in sums))
 
     @property
@@ -146,7 +146,8 @@ class GroupedRowUpdate(Op):
         return tuple(range(0, len(self.sums) * self.width, self.width))
 
     def members(self, operands: Sequence[Any]) -> list[tuple[RowSums, list[Any], Sequence[Any]]]:
-        """For every member the sum, the update's operands with None for the gradient, and the rows and integers."""
+        """Return, for every member, the sum, the update's operands with None for the gradient, and the rows and
+        integers."""
         found: list[tuple[RowSums, list[Any], Sequence[Any]]] = []
         for m, line in enumerate(self.sums):
             own = operands[m * self.width : (m + 1) * self.width]
@@ -155,7 +156,7 @@ class GroupedRowUpdate(Op):
         return found
 
     def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
-        """As much of a table as integers name at most, and all rows and integers."""
+        """Return the bytes of as much of a table as integers name at most, and of all rows and integers."""
         found = 0.0
         for _, operands, summed in self.members(types):
             share = min(1.0, math.prod(summed[1].shape) / max(1, operands[0].shape[0]))
@@ -218,7 +219,7 @@ class GroupedRowUpdate(Op):
 
 @functools.lru_cache(maxsize=1024)
 def fused_update_of(line: str) -> FusedUpdate:
-    """The update of a line without operands. Raises MspcError for text that is none."""
+    """Return the update of a line without operands. Raise MspcError for text that is none."""
     step = read_line(line)
     if step.operands or not isinstance(step.op, FusedUpdate):
         raise MspcError(f"GroupedRowUpdate: {line!r} is no FusedUpdate(key=value) without operands")
@@ -248,11 +249,11 @@ class GroupedLookups(Op):
 
     @classmethod
     def of(cls, members: Sequence[RowsByIntegers], dst_type: DType | None) -> GroupedLookups:
-        """These operators as one."""
+        """Return these operators as one."""
         return cls(tuple(line_of(op, ()) for op in members), dst_type)
 
     def members(self, operands: Sequence[Any]) -> list[tuple[RowsByIntegers, Sequence[Any]]]:
-        """The operators, each with its operands."""
+        """Return the operators, each with its operands."""
         return [(lookup_of(line), operands[2 * i : 2 * i + 2]) for i, line in enumerate(self.lookups)]
 
     def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
@@ -305,7 +306,7 @@ class GroupedLookups(Op):
 
 @functools.lru_cache(maxsize=1024)
 def lookup_of(line: str) -> RowsByIntegers:
-    """The operator of a line without operands. Raises MspcError for text that is no lookup of rows."""
+    """Return the operator of a line without operands. Raise MspcError for text that is no lookup of rows."""
     step = read_line(line)
     if step.operands:
         raise MspcError(f"{line!r} names operands; write {step.op.name}(key=value) alone")

@@ -36,15 +36,15 @@ from mspc.ops.tensor.reshape import Cast
 
 # All lines of a fused operator go through one space of places, whatever shapes they have.
 #
-# A line of shape (8, 1024, 768) and one of shape (8192, 768) have the same elements in the same order; where an
-# operand is broadcast in one of them, the space has dimensions that both shapes are made of. Reductions over the
-# last dimensions divide it into rows: lines may read their results, one for every row.
+# A line of shape (8, 1024, 768) and one of shape (8192, 768) have the same elements in the same order; if an operand is
+# broadcast in one of them, the space has dimensions that both shapes are made of. Reductions over the last dimensions
+# divide it into rows: lines may read their results, one for every row.
 
 
 Shape = tuple[int, ...]
 ALONE = 1 << 14
-"""Elements up to which a tensor that is reduced altogether is one row, which a block of a GPU goes along: more of them
-take less time on several multiprocessors, in a kernel of their own."""
+"""Elements up to which a tensor that is reduced completely is one row of one GPU block: larger ones take less time on
+several multiprocessors, in a kernel of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Space:
 
 
 def held_dims(shape: Shape, operand: Shape) -> tuple[bool, ...]:
-    """For every dimension of `shape` whether an operand that is broadcast to it has elements along it."""
+    """Return, for every dimension of `shape`, whether an operand that is broadcast to it has elements along it."""
     lead = len(shape) - len(operand)
     return tuple(d >= lead and operand[d - lead] == n for d, n in enumerate(shape))
 
@@ -105,7 +105,7 @@ def row_of(shape: Shape, axes: Sequence[int]) -> int:
 
 
 def is_row_value(shape: Shape, operand: Shape, row: int) -> bool:
-    """Whether an operand of `shape` has one element for every `row` elements that lie side by side."""
+    """Whether an operand of `shape` has one element for every `row` elements that are contiguous."""
     behind = 1
     for n, has in zip(reversed(shape), reversed(held_dims(shape, operand)), strict=True):
         if n != 1 and has != (behind >= row):
@@ -118,7 +118,7 @@ def space_of(
     body: Sequence[str], steps: Sequence[BodyLine], operands: Sequence[TensorType], found: Sequence[TensorType],
     more: Iterable[int] = (), needed: Iterable[int] = (),
 ) -> Space:  # fmt: skip
-    """The space of lines with these types.
+    """Return the space of lines with these types.
 
     Args:
         body: the lines as texts, for messages. operands, found: types of operands and of lines. more: further cuts,
@@ -231,7 +231,7 @@ Kernel = Callable[..., Any]
 
 
 def plain_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[int]) -> Kernel:
-    """`function(*operands)`: the lines one after the other on entire arrays."""
+    """Return `function(*operands)`: the lines one after the other on entire arrays."""
     count = operand_count(steps)
     program: list[tuple[Kernel, int, int, tuple[int, ...]]] = []
     for step in steps:
@@ -240,7 +240,7 @@ def plain_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequence[
         first, second = read[0] if read else 0, read[1] if len(read) == 2 else -1 if len(read) == 1 else -2
         program.append((step.op.kernel(be), first, second, read))
     places = [count + index for index in returns]
-    # What may be an operand's memory is copied: a fused operator promises an array of its own.
+    # Results that may share an operand's memory are copied: a fused operator promises an array of its own.
     shared = [i for i, index in enumerate(returns) if steps[index].op.is_view or steps[index].op.may_alias]
 
     def kernel(*operands: Any) -> Any:
@@ -289,7 +289,7 @@ def blocked_kernel(be: ArrayBackend, steps: Sequence[BodyLine], returns: Sequenc
 
 
 def _in_blocks(steps: Sequence[BodyLine]) -> bool:
-    """Return True if every element of the lines except closing reductions depends on its own place alone."""
+    """Return True if every element of the lines except closing reductions depends only on its own place."""
     if any(not (by_element(step.op) or step.reshapes or step.reduces) for step in steps):
         return False
     reduced = {i for i, step in enumerate(steps) if step.reduces}
@@ -358,7 +358,7 @@ class _BlockSchedule:
         reduced = {i: steps[i].operands[0][1] for i, step in enumerate(steps) if step.reduces}
         lengths = {i: row_of(types[at].shape, row_axes(steps[i].op, [types[at]]) or ()) for i, at in reduced.items()}
         before = {i: _before(self.dims, length) for i, length in lengths.items() if length}
-        folded = {i: at for i, at in before.items() if at}  # of what is reduced altogether there are no blocks
+        folded = {i: at for i, at in before.items() if at}  # a complete reduction has no blocks
         self.folded = [(i, at, _over_last(be, steps[i].op, count - at)) for i, at in folded.items()]
         self.later = [(i, steps[i].op.kernel(be)) for i in reduced if i not in folded]
         self.operand_of = {i: _root(steps, ("t", at))[1] for i, at in reduced.items()}
@@ -414,7 +414,7 @@ class _BlockSchedule:
             dead = [slots[o] for o in over if o in slots]
             if op.in_place:
                 free += dead
-            # An operand may lie in the memory of a result, so that nothing may read operands once that is written.
+            # An operand may share the memory of a result, so that nothing may read operands once that is written.
             first_safe = number + (1 if op.in_place else 0)
             read_later = any(
                 last.get(("x", i), -1) >= first_safe
@@ -502,7 +502,7 @@ class _BlockSchedule:
 
 
 def _before(dims: Shape, length: int) -> int:
-    """Return how many dimensions precede the last ones, which have so many elements together."""
+    """Return how many dimensions precede the last ones, which have `length` elements together."""
     return next(at for at in range(len(dims)) if math.prod(dims[at:]) == length)
 
 

@@ -1,6 +1,4 @@
-"""A matmul with its epilogue: a tensor that is added, a bias, GeLU, or a product with
-GeLU's derivative.
-"""
+"""A matmul with its epilogue: an addend, a bias, GeLU, or a multiplication by GeLU's derivative."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ class FusedMatMul(Op):
     )  # fmt: skip
 
     def product(self, label: str) -> Op:
-        """The product alone, as the operator that a label begins with."""
+        """Return the matmul without its epilogue, as the operator that a label begins with."""
         name = label.partition(" ")[0]
         return (MatMul if name == "MatMul" else BatchMatMul)(self.transpose_a, self.transpose_b)
 
@@ -63,7 +61,7 @@ class FusedMatMul(Op):
         sides = {"addend": out, "before": out, "bias": factors[-1]}
         names = self._names()[2:]
         if self.activation or names:
-            # What is added, and GeLU, want the complete sum: the summed factor is not sharded.
+            # Addends and GeLU need the complete sum: the summed factor is not sharded.
             left, _, right = ins.partition(", ")
             ins = ", ".join(" ".join(f if f in factors else f"{f}!" for f in side.split()) for side in (left, right))
         results = f"{out}, {out}" if self.keeps_before else out

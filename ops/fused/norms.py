@@ -91,7 +91,7 @@ class FusedLayerNorm(Op):
         results = [(y, "x * inverse * gamma + beta")]
         change = ""
         if self.adds:
-            # The sum is rounded as it is stored, so that the norm is of what others read.
+            # The sum is rounded as it is stored, so that the norm is of the values that others read.
             full.append(Operand("other", inputs[1]))
             results.append((out[3], "other"))
             change = f"other = (A)wide(narrow<{c_type(dtype_of(x.dtype))}>(x + other)); x = other;"
@@ -196,8 +196,7 @@ class FusedLayerNormGrad(Op):
         return layer_norm_gradients(device, (dout, other), x, mean, variance, gamma, addend, out, self.epsilon)
 
 
-# These operators are what remains of BatchNorm on a rank where the rest of it is fused into its elementwise
-# neighbours.
+# These operators remain of BatchNorm on a rank if the rest of it is fused into its elementwise neighbours.
 
 
 class _Moving(Op, abstract=True):
@@ -310,5 +309,5 @@ class JoinMovingStatistics(_Moving):
 
 
 def statistics_dtype_of(x: Any) -> Any:
-    """The NumPy element type in which statistics of x are computed."""
+    """Return the NumPy element type in which statistics of x are computed."""
     return statistics_dtype(dtype_of(x.dtype)).numpy

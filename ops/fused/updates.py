@@ -1,4 +1,4 @@
-"""This operator updates parameters by operators that work element by element."""
+"""One operator that updates parameters by elementwise operators."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FusedUpdate(Update):
         return tuple(f"x{index}" for index in range(count))
 
     def lines(self) -> tuple[BodyLine, ...]:
-        """The lines of the body."""
+        """Return the lines of the body."""
         return read_body(self.body, self.writes, len(self.writes))
 
     @property
@@ -122,7 +122,7 @@ def has_one_type(dtypes: Sequence[DType], numbers: Sequence[int]) -> bool:
     return len(kinds) == 1 and kinds.issubset(("float", "double"))
 
 
-# This module finds where an update of elements changes nothing, by the lines that it consists of.
+# This module finds out whether an update leaves elements unchanged, from its lines.
 
 
 _ZERO, _LESS_ZERO = "+0", "-0"
@@ -197,7 +197,7 @@ class GroupedUpdate(Op):
 
     @classmethod
     def of(cls, op: Update, count: int) -> GroupedUpdate:
-        """`count` updates by `op`."""
+        """Return `count` updates by `op`."""
         return cls(line_of(op, ()), count)
 
     @property
@@ -219,7 +219,7 @@ class GroupedUpdate(Op):
         return _of_members(self.update, self.count, "copied")
 
     def members(self, operands: Sequence[Any]) -> list[Sequence[Any]]:
-        """The operands of every member."""
+        """Return the operands of every member."""
         return [operands[start : start + self.width] for start in range(0, len(operands), self.width)]
 
     def rule(self, *types: TensorType) -> str:
@@ -264,7 +264,7 @@ class GroupedUpdate(Op):
 
 @functools.lru_cache(maxsize=1024)
 def update_of(line: str) -> Update:
-    """The operator of a line without operands. Raises MspcError for text that is no update of a parameter."""
+    """Return the operator of a line without operands. Raise MspcError for text that is no update of a parameter."""
     step = read_line(line)
     if step.operands:
         raise MspcError(f"GroupedUpdate: {line!r} names operands; write {step.op.name}(key=value) alone")
@@ -275,25 +275,25 @@ def update_of(line: str) -> Update:
 
 @functools.lru_cache(maxsize=1024)
 def _of_members(line: str, count: int, kind: str) -> tuple[int, ...]:
-    """Return the operands of all of so many members that are of a kind, `mutates` or `copied`, in each of them."""
+    """Return the operands of all `count` members that are of a kind, `mutates` or `copied`, in each of them."""
     member = update_of(line)
     width = len(member.operands)
     return tuple(start + index for start in range(0, count * width, width) for index in getattr(member, kind))
 
 
 def member_of(op: Any) -> Update | None:
-    """The update that an operator is, or that every member of a group is; None for others."""
+    """Return the update that an operator is, or that every member of a group is; None for others."""
     found = op.member if isinstance(op, GroupedUpdate) else op
     return found if isinstance(found, Update) else None
 
 
 def gradient_index(op: Update) -> int | None:
-    """The operand that may be narrower than the parameter; None: there is none."""
+    """Return the operand that may be narrower than the parameter; None: there is none."""
     return op.operands.index("gradient") if "gradient" in op.operands else None
 
 
 def widened(op: Update, types: Sequence[TensorType], index: int) -> TensorType:
-    """The type in which a member takes an operand."""
+    """Return the type in which a member takes an operand."""
     type = types[index]
     narrow = index == gradient_index(op) and type.dtype in HALVES and types[0].dtype == FLOAT32
     return TensorType(FLOAT32, type.shape) if narrow else type

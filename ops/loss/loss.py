@@ -97,13 +97,14 @@ class _ElementLoss(Op, abstract=True):
         return xp.mean(losses) if self.reduction == "mean" else xp.sum(losses)
 
     def share(self, b: Builder, x: Value, dout: Value) -> Value:
-        """The gradient of the loss of one element."""
+        """Return the gradient of the loss of one element."""
         return scaled(b, 1 / (math.prod(x.shape) or 1), dout) if self.reduction == "mean" else dout
 
     def losses(
         self, device: Device, text: str, inputs: Sequence[Array], out: Array, after: str = ""
     ) -> Launch | None:
-        """Launch of a loss whose C++ is `text`, of the operands x, y and w; `after` is what is made of their total."""
+        """Return the launch of a loss with the C++ `text`, of the operands x, y and w; after: the expression of their
+        total."""
         operands = [Operand(name, array) for name, array in zip("xyw", inputs, strict=False)]
         name = f"loss_{self.reduction}"
         if self.reduction == "none":
@@ -118,7 +119,7 @@ class _ElementLoss(Op, abstract=True):
 
 
 class SmoothL1Loss(_ElementLoss):
-    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, d = prediction - target."""
+    """0.5 d^2 / beta if |d| < beta, else |d| - 0.5 beta, for d = prediction - target."""
 
     beta: float = 1.0
     reduction: str = "none"  # type: ignore[misc]  # MindSpore's argument; "none" leaves nothing to combine
@@ -149,7 +150,7 @@ class SmoothL1Loss(_ElementLoss):
 
 
 def _clamped_log(xp: Any, x: Any) -> Any:
-    """log(x), which is not below -100: that of 0 is -100."""
+    """Return log(x), at least -100: that of 0 is -100."""
     zero = x == 0
     return xp.maximum(xp.where(zero, -100, xp.log(xp.where(zero, 1, x))), -100)
 
@@ -234,7 +235,7 @@ class KLDivLoss(_ElementLoss):
 
 
 def log_softmax(xp: Any, logits: Any) -> Any:
-    """The logarithm of softmax along the last axis, in a new array."""
+    """Return the logarithm of softmax along the last axis, in a new array."""
     shifted = logits - xp.max(logits, axis=-1, keepdims=True)
     shifted -= xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
     return shifted
@@ -245,10 +246,10 @@ _LOG_SOFTMAX = (_MOST, RowPass((("total", "Sum", "exp_of(x)"),), "x = x - most;"
 
 
 class SoftmaxCrossEntropyWithLogits(Op):
-    """Cross entropy of every row of logits[n, c] with labels[n, c], and its derivative in the logits:
-    (loss[n], [n, c]).
+    """Cross entropy of every row of logits[n, c] with labels[n, c], and its derivative in the logits: (loss[n], [n,
+    c]).
 
-    Where the classes are sharded, ranks exchange the largest and the sum of every row, and have parts of its loss. The
+    If the classes are sharded, ranks exchange the largest and the sum of every row, and have parts of its loss. The
     labels of a row sum to 1 and get no gradient, as in MindSpore.
     """
 
@@ -304,11 +305,10 @@ class SoftmaxCrossEntropyWithLogits(Op):
 
 
 class SparseSoftmaxCrossEntropyWithLogits(Op):
-    """The mean cross entropy of logits[n, c] with the classes labels[n]; with is_grad its derivative in the
-    logits.
+    """The mean cross entropy of logits[n, c] with the classes labels[n]; with is_grad its derivative in the logits.
 
-    batch: the global number of rows, 0 if this rank has all. Where the classes are sharded, ranks exchange the
-    largest and the sum of every row.
+    batch: the global number of rows, 0 if this rank has all. If the classes are sharded, ranks exchange the largest and
+    the sum of every row.
     """
 
     is_grad: bool = False
@@ -352,7 +352,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
             slope = b.emit(Sub(), b.emit(Exp(), logs), chosen)
             found = b.emit(Mul(), slope, b.constant(1 / max(rows, 1), kind))
         else:
-            # The mean over ranks will divide by those of a row, too, of which one alone has the row's class.
+            # The mean over ranks also divides by the number of ranks of a row, only one of which has the row's class.
             total = b.emit(ReduceSum(False, (0, 1)), b.emit(Mul(), chosen, logs))
             mean = -len(ranks) / logits.shape[0] if logits.shape[0] else math.nan
             found = b.emit(Mul(), total, b.constant(mean, kind))

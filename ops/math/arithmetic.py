@@ -30,7 +30,7 @@ _LOGICAL = (
 
 
 class _Comparison(Predicate, abstract=True):
-    """This is what comparisons of two numbers share."""
+    """Base of comparisons of two numbers."""
 
     bprop = _BOOLEAN
     samples = _COMPARED
@@ -53,7 +53,7 @@ def _require_bool(name: str, *types: TensorType) -> None:
 
 
 class _Logical(Predicate, abstract=True):
-    """Numbers count as true where they are not 0."""
+    """Base of logical operators; numbers count as true if they are not 0."""
 
     promotes = "bool"
     bprop = _BOOLEAN
@@ -84,7 +84,7 @@ class LogicalNot(Unary):
 
 
 class _FloatPredicate(Unary, abstract=True):
-    """Integers and Bool are looked at as Float32."""
+    """Predicates that take integers and Bool as Float32."""
 
     float_only = True
     promotes = "float"
@@ -107,7 +107,7 @@ IsFinite = operator(
 
 
 class Select(Elementwise):
-    """x if the condition holds, y elsewhere; all three are broadcast against each other."""
+    """x if the condition is true, else y; all three are broadcast against each other."""
 
     promotes = "common"
     promotes_from = 1
@@ -153,7 +153,7 @@ POSITIVE_SAMPLES = (
 
 
 def gradients(b: Builder, x: Value, y: Value, dx: Value, dy: Value) -> Gradients:
-    """Gradients of two broadcast operands, summed to their shapes."""
+    """Return the gradients of two broadcast operands, summed to their shapes."""
     return sum_to_shape(b, dx, x.shape), sum_to_shape(b, dy, y.shape)
 
 
@@ -173,8 +173,8 @@ class Conj(Unary):
 
 
 def conjugate(b: Builder, x: Value) -> Value:
-    """The conjugate of a complex tensor, and a real one itself: gradients are those of the real and of the imaginary
-    part as one complex number, so that that of x * y in x is dout * conj(y)."""
+    """Return the conjugate of a complex tensor, and a real one itself: gradients are those of the real and of the
+    imaginary part as one complex number, so that that of x * y in x is dout * conj(y)."""
     return b.emit(Conj(), x) if x.tensor_type.dtype.is_complex else x
 
 
@@ -317,7 +317,7 @@ class Mod(_Remainder):
 
 
 class _Extremum(Binary, abstract=True):
-    """The gradient goes to one operand; half to each where both are equal."""
+    """The gradient goes to one operand; half to each if both are equal."""
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         left, right = (x, y) if self.array_function == "maximum" else (y, x)

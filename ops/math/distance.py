@@ -24,7 +24,7 @@ _BOOLEAN = NotDifferentiable("its result is Bool")
 class Cdist(Op):
     """The p-norm of every x[..., i, :] - y[..., j, :]: [..., m, k], [..., n, k] -> [..., m, n].
 
-    p = 0 counts what differs, p = inf is the largest difference.
+    p = 0 counts the elements that differ, p = inf is the largest difference.
     """
 
     p: float = 2.0
@@ -63,7 +63,7 @@ class Cdist(Op):
         return dx, scaled(b, -1, b.emit(ReduceSum(axis=(rank - 2,)), parts))
 
     def slopes(self, b: Builder, apart: Value, out: Value, dout: Value) -> tuple[Value, Value]:
-        """(what a difference contributes, what multiplies it): their product is its gradient."""
+        """Return (contribution of a difference, its factor): their product is its gradient."""
         zero, size = constant(b, 0, out), b.emit(Abs(), apart)
         if self.p == math.inf:
             largest = b.emit(Equal(), size, b.emit(ExpandDims(len(out.shape)), out))
@@ -115,7 +115,7 @@ class ApproximateEqual(Predicate):
 
 
 class Invert(Unary):
-    """Every bit turned over."""
+    """Every bit inverted."""
 
     array_function = "invert"
     cuda = "~{0}"

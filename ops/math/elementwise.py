@@ -23,7 +23,7 @@ _INTEGERS = (*UNARY_SAMPLES, sample((8,), dtypes=("Int32",), gradient=False))
 
 
 def constant(b: Builder, number: float, like: Value) -> Value:
-    """A scalar of the element type of `like`."""
+    """Return a scalar of the element type of `like`."""
     return b.constant(number, like.tensor_type.dtype)
 
 
@@ -38,7 +38,7 @@ class Term:
         self.b, self.value = b, value
 
     def into(self, op: Op, *others: Term | float) -> Term:
-        """The result of an operator on this value and others."""
+        """Return the result of an operator on this value and others."""
         return Term(self.b, self.b.emit(op, self.value, *map(self._operand, others)))
 
     def _operand(self, other: Term | float) -> Value:
@@ -64,7 +64,7 @@ class Term:
 
 
 def select(condition: Term, x: Term, other: Term | float) -> Term:
-    """x if the condition holds, else the other."""
+    """Return x if the condition is true, else the other."""
     return condition.into(Select(), x, other if isinstance(other, Term) else Term(x.b, constant(x.b, other, x.value)))
 
 
@@ -170,7 +170,7 @@ class Pow(Binary):
 
 
 def _or_one(b: Builder, exponent: Value) -> Value:
-    """The exponent, and 1 if it is 0: x ** 0 has derivative 0, and 0 * x ** -1 is none if x is 0."""
+    """Return the exponent, and 1 if it is 0: x ** 0 has derivative 0, and 0 * x ** -1 is none if x is 0."""
     if isinstance(exponent, Constant) and np.all(exponent.value):
         return exponent
     return b.emit(Select(), b.emit(Equal(), exponent, constant(b, 0, exponent)), constant(b, 1, exponent), exponent)
@@ -262,7 +262,7 @@ _ABOVE_1 = (sample((8, 16), low=1.5, high=4.0),)
 
 
 def _root(x: Term) -> Term:
-    """The square root of 1 - x * x."""
+    """Return the square root of 1 - x * x."""
     return (1 - x.into(Square())).into(Sqrt())
 
 
@@ -341,7 +341,7 @@ class _ComplexPart(Op, abstract=True):
 
 
 def _as_operand(b: Builder, x: Value, real: Value, imag: Value) -> Value:
-    """The gradient of an operand that may be a real number."""
+    """Return the gradient of an operand that may be a real number."""
     return b.emit(Complex(), real, imag) if x.tensor_type.dtype.is_complex else real
 
 
@@ -469,5 +469,5 @@ class Polar(_Pair):
 
 
 def complex_dtype(be: ArrayBackend, array: Any) -> Any:
-    """The complex type of an array's numbers for the backend."""
+    """Return the complex type of an array's numbers for the backend."""
     return be.xp.complex128 if array.dtype.itemsize >= 8 and array.dtype.kind == "f" else be.xp.complex64

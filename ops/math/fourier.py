@@ -18,7 +18,8 @@ from mspc.sharding.rules import factor_names, sized
 
 
 def replicated_along(shape: Sequence[int], axes: Sequence[int]) -> str:
-    """The rule of an operator that gives a tensor of the same shape; its dimensions `axes` must not be sharded."""
+    """Return the rule of an operator that gives a tensor of the same shape; its dimensions `axes` must not be
+    sharded."""
     names = [name + "!" * (d in axes) for d, name in enumerate(factor_names(len(shape)))]
     return f"{' '.join(names)} -> {' '.join(names)}"
 
@@ -63,8 +64,8 @@ class FitSizes(Op):
 
 
 class DoubledFrequencies(Op):
-    """x with twice those of its frequencies along `axis` that stand for a second one, of a transform of `points` real
-    numbers: all but the first and, of an even number of points, the last."""
+    """x with twice those of its frequencies along `axis` that represent two, of a transform of `points` real numbers:
+    all but the first and, for an even number of points, the last."""
 
     axis: int = 0
     points: int = 1
@@ -100,7 +101,7 @@ class FFTShift(Op):
         return replace(self, dim=() if dim is None else ints_of(self.name, "dim", dim)), tensors
 
     def steps(self, size: int) -> int:
-        """By how many places a dimension is rolled."""
+        """Return the number of places by which a dimension is rolled."""
         return size // 2
 
     def rule(self, input: TensorType) -> str:
@@ -119,7 +120,7 @@ class FFTShift(Op):
 
 
 class IFFTShift(FFTShift):
-    """What `FFTShift` has rolled as it was before."""
+    """The inverse of `FFTShift`."""
 
     samples = FFTShift.samples
 
@@ -127,18 +128,18 @@ class IFFTShift(FFTShift):
         return -(size // 2)
 
 NORMS = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
-"""By a norm that of the transform the other way."""
+"""The norm of the inverse transform, by norm."""
 AS_IT_IS = -1
-"""Stands for the size of the operand's own dimension."""
+"""The value for the size of the operand's own dimension."""
 
 
 class Transform(Op, abstract=True):
     """A transform along the dimensions `dim`, each truncated or filled up with zeros to the size in `s` first.
 
-    s: as many sizes as dimensions, -1 for the operand's own, () for all of these. dim: () for all dimensions, or, where
+    s: as many sizes as dimensions, -1 for the operand's own, () for all of these. dim: () for all dimensions, or, if
     `s` says how many, for the last ones. Class attributes: given: names of the fields of a user's call. takes_real,
     gives_real: the operand, or the result, is real; the last of `dim` then holds the first half of the frequencies on
-    the other side. inverse: which way. mirrored: the frequencies stand for the conjugate numbers (`hfft`).
+    the other side. inverse: the direction. mirrored: the frequencies are those of the conjugate numbers (`hfft`).
     """
 
     s: tuple[int, ...] = ()
@@ -168,7 +169,7 @@ class Transform(Op, abstract=True):
         return op, tensors
 
     def axes(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The dimensions of the transform, counted from 0, in their order.
+        """Return the dimensions of the transform, counted from 0, in their order.
 
         Raises:
             MspcError: one is named twice or not there, or `s` has another number of sizes.
@@ -183,7 +184,7 @@ class Transform(Op, abstract=True):
         return found
 
     def points(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """How many points the transform has along each of `axes`. Raises MspcError if there would be none."""
+        """Return the number of points of the transform along each of `axes`. Raise MspcError if there would be none."""
         axes = self.axes(shape)
         own = [shape[axis] for axis in axes]
         if self.gives_real:

@@ -27,10 +27,10 @@ from mspc.sharding.rules import factor_names
 
 
 def decomposed(xp: Any, compute: Callable[[Any], Any], x: Any) -> Any:
-    """`compute(x)`, an array or a tuple of them; what belongs to a matrix [..., m, n] with NaN or infinity is NaN.
+    """Return `compute(x)`, an array or a tuple of them; results of a matrix [..., m, n] with NaN or infinity are NaN.
 
-    Libraries differ there: one raises an error, which would end a training whose step is to be left out, one prints to
-    stderr, and one turns for ever.
+    Libraries differ for such a matrix: one raises an error, which would end a training that should skip the step, one
+    prints to stderr, and one loops for ever.
     """
     if xp is not np:
         return compute(x)
@@ -67,7 +67,7 @@ class TraceV2(Op):
         return replace(self, **numbers, dtype=None if kind is None else dtype_arg(self.name, "dtype", kind)), tensors
 
     def axes(self, rank: int) -> tuple[int, int]:
-        """Both dimensions counted from 0. Raises MspcError if they are one, or not there."""
+        """Return both dimensions counted from 0. Raise MspcError if they are one, or do not exist."""
         first, second = axis_in(self.name, self.axis1, rank), axis_in(self.name, self.axis2, rank)
         if first == second:
             raise MspcError(f"{self.name}: axis1 {self.axis1} and axis2 {self.axis2} are one dimension")
@@ -127,7 +127,7 @@ class TraceV2Grad(Op):
 
 
 def _batched(name: str, a: TensorType, b: TensorType) -> str:
-    """The batch dimensions' factors of a system of matrices `a` and of vectors or matrices `b`.
+    """Return the batch dimensions' factors of a system of matrices `a` and of vectors or matrices `b`.
 
     Raises:
         MspcError: they are not of one batch, or not of as many rows.
@@ -143,7 +143,7 @@ class SolveTriangular(Op):
     """x of a @ x = b for triangular matrices a [..., n, n] and b [..., n] or [..., n, k]. Called as
     `SolveTriangular()(a, b, trans, lower, unit_diagonal)`.
 
-    trans: 1 and 2 solve with the transpose of a. lower: what is above the diagonal is not read, else what is below.
+    trans: 1 and 2 solve with the transpose of a. lower: elements above the diagonal are not read, else those below.
     unit_diagonal: the diagonal is not read either, and is 1.
     """
 
@@ -200,7 +200,7 @@ class SolveTriangular(Op):
 
 
 class Cholesky(Op):
-    """The lower triangular L with L @ L^T = x, of symmetric positive definite matrices; its transpose where `upper`."""
+    """The lower triangular L with L @ L^T = x, of symmetric positive definite matrices; its transpose if `upper`."""
 
     upper: bool = False
     samples = (sample((4, 8, 1, 1), low=0.5), sample((4, 1, 1), low=0.5, upper=True))
@@ -222,8 +222,8 @@ class Cholesky(Op):
 
 
 class CholeskyGrad(Op):
-    """The gradient of Cholesky, a symmetric matrix: of P = tril(L^T @ dL) with half its diagonal the symmetric part of
-    L^-T @ P @ L^-1. Murray 2016."""
+    """The gradient of Cholesky, a symmetric matrix: the symmetric part of L^-T @ P @ L^-1 for P = tril(L^T @ dL) with
+    half its diagonal. Murray 2016."""
 
     upper: bool = False
     linear_in = (1,)
@@ -246,7 +246,7 @@ class CholeskyGrad(Op):
 
 class LstsqV2(Op):
     """Least squares of a @ x = b for matrices a [..., m, n] and b [..., m] or [..., m, k]: a tuple of x, the sums of
-    squares that remain (no elements where m is not above n), the ranks, Int64, and the singular values.
+    squares that remain (no elements unless m > n), the ranks, Int64, and the singular values.
 
     Called as `LstsqV2()(a, b, driver)`; all drivers give one result.
     """
@@ -296,7 +296,7 @@ class LstsqV2(Op):
 
 
 def regular(name: str, compute: Callable[..., Any], *matrices: Any) -> Any:
-    """`compute(*matrices)`. Raises MspcError if a matrix is singular."""
+    """Return `compute(*matrices)`. Raise MspcError if a matrix is singular."""
     try:
         return compute(*matrices)
     except np.linalg.LinAlgError as error:
@@ -304,10 +304,10 @@ def regular(name: str, compute: Callable[..., Any], *matrices: Any) -> Any:
 
 
 class _Square(Op, abstract=True):
-    """Of matrices [..., n, n], each by itself."""
+    """Base of operators on each matrix [..., n, n]."""
 
     def sides(self, x: TensorType) -> tuple[str, str]:
-        """(factors of the batch, factors of a matrix). Raises MspcError if the matrices are not square."""
+        """Return (factors of the batch, factors of a matrix). Raise MspcError if the matrices are not square."""
         require_float(self.name, x)
         if len(x.shape) < 2 or x.shape[-1] != x.shape[-2]:
             raise MspcError(f"{self.name}: the matrices of shape {x.shape} are not square")
@@ -316,7 +316,7 @@ class _Square(Op, abstract=True):
 
 
 class MatrixInverse(_Square):
-    """The inverses of matrices, transposed where `adjoint`."""
+    """The inverses of matrices, transposed if `adjoint`."""
 
     adjoint: bool = False
     samples = (sample((4, 8, 1, 1), low=0.5), sample((4, 2, 2), adjoint=True), sample((3, 3)))
@@ -370,13 +370,13 @@ class LogMatrixDeterminant(_Square):
 
 
 def _spread(b: Builder, value: Value) -> Value:
-    """A number for every matrix, to be multiplied with the matrices."""
+    """Return a number for every matrix, to be multiplied with the matrices."""
     rank = len(value.shape)
     return b.emit(ExpandDims(rank + 1), b.emit(ExpandDims(rank), value))
 
 
 class MatrixSolve(_Square):
-    """x of a @ x = b for matrices a [..., n, n] and b [..., n, k]; of the transpose of a where `adjoint`."""
+    """x of a @ x = b for matrices a [..., n, n] and b [..., n, k]; of the transpose of a if `adjoint`."""
 
     adjoint: bool = False
     linear_in = (1,)
@@ -485,7 +485,7 @@ class SingularValuesGrad(Op):
 
 
 def _matrices(name: str, x: TensorType) -> list[str]:
-    """Factors of the dimensions. Raises MspcError if they are less than two."""
+    """Return the factors of the dimensions. Raise MspcError if there are fewer than two."""
     require_float(name, x)
     if len(x.shape) < 2:
         raise MspcError(f"{name} needs at least 2 dimensions in input 0, whose shape is {x.shape}")
@@ -493,8 +493,8 @@ def _matrices(name: str, x: TensorType) -> list[str]:
 
 
 class Qr(Op):
-    """(orthogonal matrices Q, upper triangular matrices R) with Q @ R = x [..., m, n]: Q has min(m, n) columns, or m
-    where `full_matrices`. There is a gradient where m is at least n and Q is not made full."""
+    """(orthogonal matrices Q, upper triangular matrices R) with Q @ R = x [..., m, n]: Q has min(m, n) columns, or m if
+    `full_matrices`. There is a gradient if m is at least n and Q is not made full."""
 
     full_matrices: bool = False
     samples = (
@@ -524,8 +524,8 @@ class Qr(Op):
 
 
 class QrGrad(Op):
-    """Gradient of Qr: (dQ + Q @ S) @ R^-T, where S has the lower triangle of R @ dR^T - dQ^T @ Q on both sides. Walter
-    and Lehmann 2010."""
+    """Gradient of Qr: (dQ + Q @ S) @ R^-T; S has the lower triangle of R @ dR^T - dQ^T @ Q on both sides. Walter and
+    Lehmann 2010."""
 
     linear_in = ()
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
@@ -550,7 +550,7 @@ class Svd(Op):
     """(singular values, left singular vectors U, right ones V) with U @ diag(s) @ V^T = x, as many as there are
     singular values, or all if `full_matrices`. Without compute_uv U and V are zeros of one element.
 
-    There is a gradient where the values are different and the vectors not made full.
+    There is a gradient if the values are different and the vectors not made full.
     """
 
     full_matrices: bool = False
@@ -613,7 +613,8 @@ class SvdGrad(Op):
         vt = v.swapaxes(-1, -2)
 
         def turned(vectors: Any, gradient: Any) -> Any:
-            """What a rotation of the vectors among themselves contributes, and what lies outside of them."""
+            """Return the contribution of a rotation of the vectors among themselves, and the part outside of their
+            span."""
             inside = xp.matmul(vectors.swapaxes(-1, -2), gradient)
             return apart * (inside - inside.swapaxes(-1, -2)), gradient - xp.matmul(vectors, inside)
 

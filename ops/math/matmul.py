@@ -36,8 +36,8 @@ REQUEST = "enable_nd_tp"
 
 @dataclass(frozen=True)
 class FinerProduct:
-    """How a product runs. stored: the layout in which each operand arrives, None if the product uses it so.
-    used: the layouts in which the product takes them. result: its out_strategy, None if it is the natural one."""
+    """How a matmul runs. stored: the layout in which each operand arrives, None if the matmul uses that layout. used:
+    the layouts in which the matmul takes them. result: its out_strategy, None if it is the natural one."""
 
     stored: tuple[NamedLayout | None, NamedLayout | None]
     used: tuple[NamedLayout, NamedLayout]
@@ -45,7 +45,7 @@ class FinerProduct:
 
 
 def finer_product(name: str, transposed: tuple[bool, bool], entries: Sequence[object]) -> FinerProduct:
-    """How a product of the layouts `entries` is computed. Raises MspcError if they are no layouts of matrices."""
+    """Return how a matmul of the layouts `entries` is computed. Raise MspcError if they are not layouts of matrices."""
     layouts = [entry for entry in entries if isinstance(entry, NamedLayout) and len(entry.axes) > 1]
     if len(entries) != 2 or len(layouts) != 2:
         raise MspcError(f"{name}: {REQUEST} needs a Layout for each of its two tensors")
@@ -86,7 +86,7 @@ def _named(like: NamedLayout, axes: Sequence[tuple[int, ...]]) -> NamedLayout:
 
 
 class _Product(Op, abstract=True):
-    """x @ y over the last two dimensions, each transposed first where its flag says so."""
+    """x @ y over the last two dimensions, each transposed first if its flag is set."""
 
     transpose_a: bool = False
     transpose_b: bool = False
@@ -114,13 +114,13 @@ class _Product(Op, abstract=True):
         return (product,)
 
     def matrix_rule(self, m: str, k: str, n: str) -> tuple[str, str, str]:
-        """Factors of the last two dimensions of both operands and of the result."""
+        """Return the factors of the last two dimensions of both operands and of the result."""
         left = f"{k} {m}" if self.transpose_a else f"{m} {k}"
         right = f"{n} {k}" if self.transpose_b else f"{k} {n}"
         return left, right, f"{m} {n}"
 
     def products(self, b: Builder, x: Value, y: Value, dout: Value) -> tuple[Value, Value]:
-        """Gradients of both operands, whose transposes are flags, before sums over broadcast dimensions."""
+        """Return the gradients of both operands, whose transposes are flags, before sums over broadcast dimensions."""
         ta, tb = self.transpose_a, self.transpose_b
         op = type(self)
         dx = b.emit(op(tb, True), y, dout) if ta else b.emit(op(False, not tb), dout, y)
@@ -275,7 +275,7 @@ class BiasAdd(Op):
         return None if format is None else Reordered(BiasAdd(format), (orders[0], bias), (orders[0],))
 
     def _along(self, shape: Sequence[int], bias: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape in which a bias is broadcast to `shape`."""
+        """Return the shape in which a bias is broadcast to `shape`."""
         return (*bias, *(1,) * (len(shape) - 1 - self.channel(len(shape))))
 
     def channel(self, rank: int) -> int:
@@ -313,20 +313,20 @@ class BiasAdd(Op):
         sample((8, 2, 2, 8), (8,), data_format="NHWC"),
     )
 MOST_ROWS = "most_rows"
-"""An attached attribute: where ranks share the experts, the most rows that one takes, in even shares of all rows."""
+"""An attached attribute: if ranks share the experts, the most rows that one takes, in even shares of all rows."""
 QUANTIZED = ("scale", "offset", "antiquant_scale", "antiquant_offset")
 ENDS = ("Float64", "Float64", "Int64")
 
 
 def groups_of(xp: Any, ends: Any, first: int, rows: int) -> Any:
-    """The group of each of `rows` rows from `first` on; that of rows behind the last end is the number of groups."""
+    """Return the group of each of `rows` rows from `first` on; the number of groups for rows after the last end."""
     return (ends[None, :] <= xp.arange(first, first + rows)[:, None]).sum(1)
 
 
 def group_slices(ends: Any, first: int, rows: int, begin: int, count: int) -> list[slice]:
-    """Where each of `count` groups, of which number `begin` is the first, lies among `rows` rows from `first` on.
+    """Return the slice of each of `count` groups, of which number `begin` is the first, in `rows` rows from `first` on.
 
-    ends: where all groups end, an array on the host.
+    ends: the ends of all groups, an array on the host.
     """
     borders = [0, *sorted(ends.tolist())]
     within = [min(max(border - first, 0), rows) for border in borders[begin : begin + count + 1]]
@@ -334,10 +334,11 @@ def group_slices(ends: Any, first: int, rows: int, begin: int, count: int) -> li
 
 
 class _GroupedRows(Op, abstract=True):
-    """The last operand says where the group of every matrix ends.
+    """An operator on rows by group; the last operand holds the end of the rows of every matrix's group.
 
-    first: rows of other ranks before this one's. begin, count: the groups whose matrices this rank has, where others
-    have the rest; count is 0 if it has all. Rows of the others' groups are zeros, so that the ranks' results add up.
+    first: rows of other ranks before this one's. begin, count: the groups of which this rank has the matrices, if
+    others have the rest; count is 0 if it has all. Rows of the others' groups are zeros, so that the ranks' results add
+    up.
     """
 
     first: int = 0
@@ -357,7 +358,7 @@ class _GroupedRows(Op, abstract=True):
         return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        """A group may end with the last row."""
+        """Return the limits: a group may end with the last row."""
         return {len(types) - 1: types[0].shape[0] + 1}
 
     def localize(self, placement: RankPlacement) -> Op:
@@ -372,21 +373,22 @@ class _GroupedRows(Op, abstract=True):
         return replace(self, first=rows.start, begin=held.start, count=held.stop - held.start)
 
     def held(self, ends: TensorType) -> int:
-        """How many groups this rank has matrices of."""
+        """Return the number of groups of which this rank has matrices."""
         return self.count or ends.shape[0]
 
     def own_rows(self, rows: TensorType, ends: TensorType) -> float:
-        """How many of the rows belong to groups of which this rank has matrices, where all groups have as many."""
+        """Return how many of the rows belong to groups of which this rank has matrices, if all groups have equally
+        many."""
         return rows.shape[0] * self.held(ends) / max(1, ends.shape[0])
 
     def require_groups(self, matrices: TensorType, ends: TensorType) -> None:
-        """Raises MspcError if there are not as many ends as matrices."""
+        """Raise MspcError if there are not as many ends as matrices."""
         if matrices.shape[0] != self.held(ends):
             raise MspcError(f"{self.name}: {matrices.shape[0]} groups have {ends.shape[0]} ends")
 
     def groups(self, be: ArrayBackend, ends: Any, rows: int) -> Iterator[tuple[int, Any]]:
-        """(number of an own group, which of the rows are its): slices on the CPU, and masks on a GPU, for which
-        nobody waits."""
+        """Yield (number of an own group, its rows): slices on the CPU, and masks on a GPU, for which the host does not
+        wait."""
         count = self.count or ends.shape[0]
         if be.xp.__name__ == "numpy":
             yield from enumerate(group_slices(ends, self.first, rows, self.begin, count))
@@ -396,14 +398,14 @@ class _GroupedRows(Op, abstract=True):
 
 
     def grouping(self, rows: int, ends: Array) -> Grouping:
-        """Where the groups of so many rows lie, for kernels."""
+        """Return the groups of this many rows, for kernels."""
         from mspc.ops.cuda.expert_rows import Grouping  # late: only a GPU needs it
 
         groups = ends.shape[0]
         return Grouping(1, 1, groups, rows, self.first, self.begin, self.count or groups, False)
 
     def asking(self, device: Device, multiply: RowProducts | None, ends: Array, rows: int) -> Launch | None:
-        """The products of all groups, where there is something that makes them."""
+        """Return the launch of the matmuls of all groups; None if there is no `multiply`."""
         if multiply is None:
             return None
         return device.asking([ends], lambda at: multiply(enumerate(
@@ -413,7 +415,7 @@ class _GroupedRows(Op, abstract=True):
 
 class GroupedProduct(_GroupedRows):
     """x [m, k] with the rows of every group times its matrix of w [groups, k, n], or [groups, n, k] transposed; rows
-    behind the last group give zeros."""
+    after the last group give zeros."""
 
     transpose_b: bool = False
     linear_in = (0, 1)
@@ -456,7 +458,7 @@ class GroupedProduct(_GroupedRows):
 
 
 class GroupedOuter(_GroupedRows):
-    """For every group the product of the transposed rows of x [m, k] with those of y [m, n]: [groups, k, n]."""
+    """For every group the matmul of the transposed rows of x [m, k] with those of y [m, n]: [groups, k, n]."""
 
     matrices = -1
     linear_in = (0, 1)
@@ -490,7 +492,8 @@ class GroupedOuter(_GroupedRows):
 
 
 class GroupedRows(_GroupedRows):
-    """Row by row that of its group of b [groups, n], as many rows as like [m, n] has; zeros behind the last group."""
+    """For every row the row of its group in b [groups, n]; as many rows as `like` [m, n] has, zeros after the last
+    group."""
 
     linear_in = (1,)
     samples = (sample((8, 4), (2, 4), (2,), dtypes=ENDS, low=1, high=9, gradient=False),)
@@ -542,8 +545,8 @@ class GroupedSums(_GroupedRows):
 
 
 class GroupedMatmul(Op):
-    """Several products as one operator: a tuple of results. Called as `GroupedMatmul(split_item, group_type)(x, weight,
-    bias, scale, offset, antiquant_scale, antiquant_offset, group_list)`, where x, weight and bias are lists of tensors.
+    """Several matmuls as one operator: a tuple of results. Called as `GroupedMatmul(split_item, group_type)(x, weight,
+    bias, scale, offset, antiquant_scale, antiquant_offset, group_list)`; x, weight and bias are lists of tensors.
 
     group_type -1: result i is x[i] @ weight[i] + bias[i]. group_type 0: of one x [m, k], one weight [groups, k, n] and
     perhaps one bias [groups, n] the rows up to group_list[0] go with the first matrix, and so on. Quantised operands
@@ -593,7 +596,7 @@ class GroupedMatmul(Op):
         return {len(types) - 1: types[0].shape[0] + 1} if self.group_type == 0 else {}
 
     def products(self, operands: Sequence[Any]) -> list[tuple[Op, tuple[Any, ...]]]:
-        """The products with their operands, without what is added."""
+        """Return the matmuls with their operands, without the addends."""
         n = self.count
         if self.group_type == 0:
             return [(GroupedProduct(), (operands[0], operands[1], operands[-1]))]

@@ -58,7 +58,7 @@ class _ScaledBinary(Binary, abstract=True):
 
 
 def _factor(value: int | float) -> str:
-    """A factor in an expression; integers stay integers."""
+    """Return a factor in an expression; integers stay integers."""
     return f"T({value})" if isinstance(value, int) else number(value)
 
 
@@ -156,7 +156,7 @@ class AddcdivExt(AddcmulExt):
 class NanToNum(Unary):
     """x with other numbers in place of NaN and the infinities. Called as `NanToNum()(x, nan, posinf, neginf)`.
 
-    None stands for 0 and for the greatest and least numbers of the element type.
+    None means 0 and the greatest and least numbers of the element type.
     """
 
     nan: float | None = None
@@ -234,7 +234,7 @@ class LinSpaceExt(LinSpace):
         return super().call(*args[:3])
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy shards the result."""
+        """Return the dimensions of the result, which MindSpore's strategy shards."""
         return rule.outputs
 
 
@@ -244,12 +244,12 @@ class Arange(Range):
     samples = Range.samples
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy shards the result."""
+        """Return the dimensions of the result, which MindSpore's strategy shards."""
         return rule.outputs
 
 
 def _reduction(op: Any, args: Sequence[Any]) -> tuple[Op, tuple[Any, ...]]:
-    """(operator, operands) of a call `op(input, dim, keepdim, dtype)`; no dim means all."""
+    """Return (operator, operands) of a call `op(input, dim, keepdim, dtype)`; no dim means all."""
     tensors, found = split_call(op.name, args, 1, ("dim", "keepdim", "dtype"), optional=3)
     dtype = found.get("dtype")
     if dtype is not None and dtype != getattr(tensors[0], "dtype", dtype):
@@ -331,7 +331,7 @@ class IndexSelect(Gather):
 class Embedding(Gather):
     """Rows of a table, as Gather, with the integers first. Called as `Embedding()(ids, weight)`.
 
-    The operands of the node are (weight, ids). padding_idx, max_norm and what else follows must have their defaults.
+    The operands of the node are (weight, ids). padding_idx, max_norm and the other arguments must have their defaults.
     """
 
     samples = Gather.samples[:2]
@@ -346,12 +346,12 @@ class Embedding(Gather):
         return self, (tensors[1], tensors[0])
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy has the order of the call."""
+        """Return the dimensions in the order of the call, as in MindSpore's strategy."""
         return (rule.inputs[1], rule.inputs[0])
 
 
 class MatMulExt(MatMul):
-    """The matrix product of two matrices, or of batches of them."""
+    """The matmul of two matrices, or of batches of them."""
 
     samples = (sample((8, 16), (16, 8)),)
 
@@ -361,7 +361,7 @@ class MatMulExt(MatMul):
 
 
 class StackExt(Stack):
-    """The tensors side by side along a new dimension. Called as `StackExt(dim)((a, b))`, or `()((a, b), dim)`."""
+    """The tensors stacked along a new dimension. Called as `StackExt(dim)((a, b))`, or `()((a, b), dim)`."""
 
     arguments = ("dim=axis",)
     samples = (sample((8, 16), (8, 16)), sample((8, 4), (8, 4), axis=-1))
@@ -453,7 +453,7 @@ class Outer(Op):
 
 
 class EluExt(Elu):
-    """x if it is positive, alpha * (exp(x) - 1) elsewhere. Called as `EluExt()(input, alpha)`."""
+    """x if it is positive, else alpha * (exp(x) - 1). Called as `EluExt()(input, alpha)`."""
 
     samples = UNARY_SAMPLES
 
@@ -463,7 +463,7 @@ class EluExt(Elu):
 
 
 class LeakyReLUExt(Activation):
-    """x if it is positive, negative_slope * x elsewhere. Called as `LeakyReLUExt()(input, negative_slope)`."""
+    """x if it is positive, else negative_slope * x. Called as `LeakyReLUExt()(input, negative_slope)`."""
 
     negative_slope: float = 0.01
     samples = (sample((8, 16)), sample((8,), negative_slope=0.5))
@@ -487,7 +487,7 @@ class LeakyReLUExt(Activation):
 
 
 class SoftplusExt(Activation):
-    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above `threshold`.
+    """log(1 + exp(beta * x)) / beta, and x itself if beta * x is above `threshold`.
 
     Called as `SoftplusExt()(input, beta, threshold)`.
     """
@@ -521,7 +521,7 @@ class SoftplusExt(Activation):
 
 
 class IsClose(Binary):
-    """Where |x - y| <= atol + rtol * |y|. Called as `IsClose()(input, other, rtol, atol, equal_nan)`."""
+    """Whether |x - y| <= atol + rtol * |y|. Called as `IsClose()(input, other, rtol, atol, equal_nan)`."""
 
     rtol: float = 1e-05
     atol: float = 1e-08
@@ -563,7 +563,7 @@ class RemainderTensorScalar(FloorMod):
     samples = FloorMod.samples
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """A strategy speaks of the tensor alone."""
+        """Return the dimensions of the tensor: a strategy has no entries for others."""
         return (rule.inputs[0],)
 
 
@@ -573,7 +573,7 @@ class RemainderScalarTensor(FloorMod):
     samples = FloorMod.samples
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """A strategy speaks of the tensor alone."""
+        """Return the dimensions of the tensor: a strategy has no entries for others."""
         return (rule.inputs[1],)
 
 
@@ -589,7 +589,7 @@ class FmodScalar(TruncateMod):
     samples = TruncateMod.samples
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """A strategy speaks of the tensor alone."""
+        """Return the dimensions of the tensor: a strategy has no entries for others."""
         return (rule.inputs[0],)
 
 

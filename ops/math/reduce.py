@@ -61,7 +61,7 @@ class ReduceMean(ReductionOp):
         return (b.emit(Cast(dst_type=x.tensor_type.dtype), mean),)
 
     def count(self, shape: Sequence[int]) -> int:
-        """How many elements there are to one of the result; 1 if there are none."""
+        """Return the number of elements for one of the result; 1 if there are none."""
         return math.prod(shape[d] for d in self.axes(len(shape))) or 1
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -254,7 +254,7 @@ class _Running(Op, abstract=True):
         return f"{names} -> {names}"
 
     def forward(self, xp: Any, x: Any) -> Any:
-        """The result for an array that is run through from its beginning."""
+        """Return the result for an array that is run through from its beginning."""
         raise NotImplementedError
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -266,7 +266,7 @@ class _Running(Op, abstract=True):
 class CumSum(_Running):
     """Running sums along an axis. Called as `CumSum(exclusive, reverse)(x, axis)`.
 
-    The axis may be sharded: ranks tell each other the sums of their slices, and add those of the slices ahead.
+    The axis may be sharded: ranks exchange the sums of their slices, and add those of the slices before their own.
     """
 
     linear_in = (0,)
@@ -327,7 +327,7 @@ class CumProd(_Running):
 
 
 def _exclusive(xp: Any, x: Any, axis: int) -> Any:
-    """x moved on by one place, 1 at the first."""
+    """Return x moved on by one place, 1 at the first."""
     rolled = xp.roll(x, 1, axis)
     xp.moveaxis(rolled, axis, 0)[:1] = 1
     return rolled
@@ -354,7 +354,7 @@ class CumProdGrad(Op):
         x, dout = (xp.moveaxis(array, self.axis, 0) for array in inputs)
         if self.reverse:
             x, dout = x[::-1], dout[::-1]
-        # What is behind a factor depends on it through the product of the factors between: a recurrence from the end.
+        # Elements after a factor depend on it through the product of the factors between: a recurrence from the end.
         behind = xp.zeros_like(dout)
         for i in range(len(x) - 1, -1, -1):
             last = i + 1 == len(x)
@@ -367,8 +367,8 @@ class CumProdGrad(Op):
 
 
 class _Extreme(Op, abstract=True):
-    """Along `axis` the extreme element so far and its place, the last one of several, Int64: a tuple of two. From a
-    NaN on it is that."""
+    """Along `axis` the extreme element so far and its place, the last one of several, Int64: a tuple of two. From a NaN
+    on the element is NaN."""
 
     axis: int = 0
     samples = (sample((8, 16)), sample((4, 2, 8), axis=-2))
@@ -388,7 +388,7 @@ class _Extreme(Op, abstract=True):
         return (b.emit(GatherDGrad(axis, x.shape[axis]), b.emit(TupleGetItem(1), out), dout[0]),)
 
     def precedes(self, xp: Any, x: Any, best: Any) -> Any:
-        """Where an element takes the place of the one before."""
+        """Return whether an element replaces the best one so far, elementwise."""
         raise NotImplementedError
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:

@@ -34,7 +34,7 @@ class _ErrorFunction(Smooth, abstract=True):
 
 
 def _bell(x: Term) -> Term:
-    """exp(-x * x)"""
+    """Return exp(-x * x)."""
     return (-x.into(Square())).into(Exp())
 
 
@@ -62,7 +62,7 @@ class _WithZero(Binary, abstract=True):
     )
 
     def safe(self, b: Builder, x: Value, y: Value) -> tuple[Value, Value]:
-        """(where x is not 0, y with 1 if x is 0)."""
+        """Return (whether x is not 0, y with 1 if x is 0)."""
         some = b.emit(NotEqual(), x, constant(b, 0, x))
         return some, b.emit(Select(), some, y, constant(b, 1, y))
 
@@ -146,7 +146,7 @@ _FAR = 1.3
 
 
 def _rest(xp: Any, y: Any) -> Any:
-    """1 - erf(y) for y from `_FAR` on, by its continued fraction."""
+    """Return 1 - erf(y) for y from `_FAR` on, by its continued fraction."""
     fraction = y
     for n in range(_TERMS, 0, -1):
         fraction = y + n / 2 / fraction
@@ -158,7 +158,7 @@ _TERMS = 120
 
 
 def _near(xp: Any, x: Any) -> Any:
-    """A guess for x from 0 on with a relative error below 0.003: Winitzki's formula."""
+    """Return a guess for x from 0 on with a relative error below 0.003: Winitzki's formula."""
     a = 0.147
     logarithm = xp.log((1 - x) * (1 + x))
     t = 2 / (math.pi * a) + logarithm / 2
@@ -170,12 +170,12 @@ class _Bessel(ArrayFunction, abstract=True):
 
 
 def _wide(function: Callable[..., Any], *options: Any) -> Callable[[Any, Any], Any]:
-    """A kernel that computes in Float64."""
+    """Return a kernel that computes in Float64."""
     return lambda xp, x: function(xp, x.astype(xp.float64), *options).astype(x.dtype)
 
 
 def _over(y: Term, x: Term) -> Term:
-    """y / x, and 1/2 at 0, to which I and J of order 1 divided by x tend there."""
+    """Return y / x, and 1/2 at 0, the limit of I and J of order 1 divided by x."""
     zero = x.into(Equal(), 0)
     one, half = (Term(x.b, constant(x.b, number, x.value)) for number in (1, 0.5))
     return select(zero, half, y / select(zero, one, x))
@@ -215,7 +215,7 @@ TERMS = 20_000
 
 
 def log_gamma(xp: Any, x: Any) -> Any:
-    """log |gamma(x)|, infinite at 0 and the negative integers."""
+    """Return log |gamma(x)|, infinite at 0 and the negative integers."""
     infinite = xp.isinf(x)
     x = xp.where(infinite, 1.0, x)
     mirrored = x < 0.5
@@ -233,7 +233,7 @@ def log_gamma(xp: Any, x: Any) -> Any:
 
 
 def digamma(xp: Any, x: Any) -> Any:
-    """The derivative of log gamma(x): minus infinity at 0, infinity at -0, NaN at the negative integers."""
+    """Return the derivative of log gamma(x): minus infinity at 0, infinity at -0, NaN at the negative integers."""
     ends = xp.where(x > 0, xp.inf, xp.nan)
     infinite = xp.isinf(x)
     x = xp.where(infinite, 1.0, x)
@@ -252,7 +252,7 @@ def digamma(xp: Any, x: Any) -> Any:
 
 
 def zeta(xp: Any, x: Any, q: Any) -> Any:
-    """The sum of (q + n)^-x over n from 0 on."""
+    """Return the sum of (q + n)^-x over n from 0 on."""
     x, q = xp.broadcast_arrays(x, q)
     poles = (q <= 0) & (q == xp.floor(q))
     valid = (x > 1) & ~poles & ((q > 0) | (x == xp.floor(x)))
@@ -286,7 +286,7 @@ Digamma = unary(
 
 
 class _Numbers(Op, abstract=True):
-    """Floating-point operands of one type, broadcast against each other, by array functions alone."""
+    """Floating-point operands of one type, broadcast against each other, computed only by array functions."""
 
     promotes: ClassVar[str] = "float"
 

@@ -32,7 +32,7 @@ class Activation(Unary, abstract=True):
 
 
 class _Gradient(Binary, abstract=True):
-    """Of dout and one more tensor, of one shape."""
+    """Base of gradients of dout and one more tensor, of one shape."""
 
     promotes = ""
 
@@ -83,7 +83,7 @@ class ReluGrad(_Gradient):
 
 
 class PReLU(Elementwise):
-    """x if it is positive, weight * x elsewhere; one weight, or one per channel (dimension 1)."""
+    """x if it is positive, else weight * x; one weight, or one per channel (dimension 1)."""
 
     float_only = True
     broadcasts = False  # the second operand is aligned with dimension 1
@@ -129,7 +129,7 @@ Sigmoid = unary(
 
 
 def sigmoid(xp: Any, x: Any) -> Any:
-    """The logistic function of an array, from the exponential of -|x| so that nothing overflows."""
+    """Return the logistic function of an array, from the exponential of -|x| so that nothing overflows."""
     small = xp.exp(-xp.abs(x))
     return xp.where(x >= 0, 1, small) / (1 + small)
 
@@ -220,7 +220,8 @@ class GeLUGrad(Elementwise):
         xp = be.xp
 
         def work(out: Any, scratch: Any, dy: Any, x: Any) -> None:
-            """dy (1 + t) (1/2 + (1 - t) slope), where 2 slope is the derivative of what t is the tanh of, times x."""
+            """Fill out with dy (1 + t) (1/2 + (1 - t) slope); 2 slope is the derivative of the argument of the tanh t,
+            times x."""
             t, slope, rest = scratch
             _gelu_tanh(xp, x, t)
             xp.multiply(x, x, out=slope)
@@ -246,7 +247,7 @@ class GeLUGrad(Elementwise):
 
 
 def _gelu_tanh(xp: Any, x: Any, out: Any) -> None:
-    """tanh(sqrt(2 / pi) (x + 0.044715 x^3))"""
+    """Return tanh(sqrt(2 / pi) (x + 0.044715 x^3))."""
     xp.multiply(x, x, out=out)
     out *= _GELU_CUBE * _GELU_SCALE
     out += _GELU_SCALE
@@ -285,7 +286,7 @@ Softplus = unary(
 
 
 def prelu_rule(x: TensorType, weight: TensorType) -> str:
-    """Channels are dimension 1, or all there is of a vector; one weight serves all."""
+    """Return the rule: channels are dimension 1, or the whole of a vector; one weight serves all."""
     if len(weight.shape) != 1 or not x.shape:
         raise MspcError(
             f"PReLU needs one dimension in input 1 and at least one in input 0; the shapes are "
@@ -297,7 +298,7 @@ def prelu_rule(x: TensorType, weight: TensorType) -> str:
 
 
 def channel_shaped(b: Builder, weight: Value, rank: int) -> Value:
-    """A weight per channel in the shape that broadcasts along dimension 1 of `rank` dimensions."""
+    """Return a weight per channel in the shape that broadcasts along dimension 1 of `rank` dimensions."""
     if rank <= 2:
         return weight
     return b.emit(Reshape((weight.shape[0], *(1,) * (rank - 2))), weight)
@@ -306,7 +307,7 @@ _WIDE = (sample((8, 16), low=-8, high=8), sample((), low=-8, high=8))
 
 
 def _between(low: float, x: Term, high: float) -> Term:
-    """low < x < high"""
+    """Return low < x < high."""
     above = x.into(Greater(), low)
     return above.into(LogicalAnd(), Term(x.b, constant(x.b, high, x.value)).into(Greater(), x))
 
@@ -332,7 +333,7 @@ class ReLU6(Activation):
 
 
 class Elu(Activation):
-    """x if it is positive, alpha * (exp(x) - 1) elsewhere."""
+    """x if it is positive, else alpha * (exp(x) - 1)."""
 
     alpha: float = 1.0
 
@@ -382,7 +383,7 @@ HSwish = unary(
 
 
 def _slope_of_gate(x: Term) -> Term:
-    """x / 6 between the ends of the gate of HSwish, else 0"""
+    """Return x / 6 between the ends of the gate of HSwish, else 0."""
     return select(_between(-3, x, 3), x * (1 / 6), 0)
 
 
@@ -409,7 +410,7 @@ class HShrink(Activation):
 
 
 class SoftShrink(Activation):
-    """x moved towards 0 by lambd, and 0 if it would pass it."""
+    """x moved towards 0 by lambd, and 0 if its absolute value is below lambd."""
 
     lambd: float = 0.5
 

@@ -95,7 +95,7 @@ class AttentionForms(AttentionOp, abstract=True):
 
     @property
     def _may_ring(self) -> bool:
-        """Whether slices of keys can be apart; see `in_context`."""
+        """Whether slices of keys can be on different ranks; see `in_context`."""
         return "real_shift" not in self.optional and not self.packed
 
     def uneven(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> UnevenWork:
@@ -114,10 +114,9 @@ NAMES = ("query", "key", "value", "actual_seq_qlen", "actual_seq_kvlen")
 
 
 class _Packed(Op, abstract=True):
-    """parts: the sequences lie in so many equal parts of the tokens and of the lists of ends, none across a border.
-    first_query, first_key: tokens before this rank's; first_part: before the part of the tokens that it is in.
-    Class attributes: ends_at: the operand that lists the ends of queries; that of the ends of keys is the next.
-    """
+    """parts: the sequences are in this many equal parts of the tokens and of the lists of ends, none across a border.
+    first_query, first_key: tokens before this rank's; first_part: tokens before the part that holds them. Class
+    attributes: ends_at: the operand that lists the ends of queries; that of the ends of keys is the next."""
 
     head_num: int
     scale_value: float = 1.0
@@ -136,7 +135,7 @@ class _Packed(Op, abstract=True):
     ends_at: ClassVar[int] = 3
 
     def sizes(self, types: Sequence[TensorType]) -> Shape:
-        """Sizes of the attention. Raises MspcError if attributes or shapes do not fit."""
+        """Return the sizes of the attention. Raise MspcError if attributes or shapes do not fit."""
         for name, operand in zip(NAMES[:3], types, strict=False):
             if len(operand.shape) != 3:
                 raise MspcError(f"{self.name}: {name} has shape {operand.shape}; input_layout 'TND' has 3 dimensions")
@@ -157,17 +156,17 @@ class _Packed(Op, abstract=True):
         return inferred
 
     def ends_of(self, operands: Sequence[Any]) -> tuple[Any, Any]:
-        """Both lists of ends."""
+        """Return both lists of ends."""
         return operands[self.ends_at], operands[self.ends_at + 1]
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        """A sequence may end with the last token."""
+        """Return the limits: a sequence may end with the last token."""
         shape = self.sizes(types)
         first = self.ends_at
         return {first: shape.queries + 1, first + 1: shape.keys + 1}
 
     def texts(self, types: Sequence[TensorType]) -> dict[str, str]:
-        """The rule's text of every tensor: parts, queries and heads may be sharded."""
+        """Return the rule's text of every tensor: parts, queries and heads may be sharded."""
         shape = self.sizes(types)
         n = f"(m={shape.key_heads} g={shape.group})" if shape.group > 1 else "m"
         part, inner = (f"(p={self.parts} ", ")") if self.parts > 1 else ("", "")
@@ -223,8 +222,8 @@ class _Packed(Op, abstract=True):
         return ""
 
     def sequences(self, shape: Shape, operands: Sequence[Any]) -> Iterator[tuple[slice, slice, Scores]]:
-        """(queries, keys, scores) of every sequence on this rank. Raises MspcError if ends do not ascend or, of
-        several parts, lie in another."""
+        """Yield (queries, keys, scores) of every sequence on this rank. Raise MspcError if ends do not ascend or, of
+        several parts, are in another."""
         lists: list[list[int]] = []
         for name, ends, first, last in zip(
             NAMES[3:], self.ends_of(operands), (self.first_part, self.first_key), (None, self.first_key + shape.keys),
@@ -245,7 +244,7 @@ class _Packed(Op, abstract=True):
                 yield queries, keys, Scores(self.scale_value, None, None, *self.window(offset))
 
     def window(self, offset: int) -> tuple[int | None, int | None]:
-        """(least, greatest) distance key - query in a sequence, None for no limit."""
+        """Return (least, greatest) distance key - query in a sequence, None for no limit."""
         if self.sparse_mode in (2, 3):
             return None, offset
         if self.sparse_mode == 4:
@@ -255,7 +254,7 @@ class _Packed(Op, abstract=True):
 
     @staticmethod
     def by_head(array: Any, rows: slice) -> Any:
-        """A view [1, heads, tokens, depth] of some tokens."""
+        """Return a view [1, heads, tokens, depth] of some tokens."""
         return array[rows].swapaxes(0, 1)[None]
 
     def shape_of(self, operands: Sequence[Any]) -> Shape:
@@ -343,12 +342,12 @@ class FlashAttentionVarlenGrad(_Packed):
 
 
 def _of(shape: Shape, queries: slice, keys: slice) -> Shape:
-    """The sizes of one sequence."""
+    """Return the sizes of one sequence."""
     return replace(shape, queries=queries.stop - queries.start, keys=keys.stop - keys.start)
 
 
 def packed(op: Any, operands: Sequence[Any], lists: Sequence[Any], attn_mask: Any, compressed: Any) -> Any:
-    """(operator, operands) of a call of FlashAttentionScore in the layout "TND".
+    """Return (operator, operands) of a call of FlashAttentionScore in the layout "TND".
 
     Raises:
         MspcError: a list is missing, or there is a mask, which sparse_mode 2, 3 and 4 make themselves.
@@ -374,17 +373,18 @@ def packed(op: Any, operands: Sequence[Any], lists: Sequence[Any], attn_mask: An
 
 
 def statistics_dtype(dtype: DType) -> DType:
-    """The element type of the softmax's statistics."""
+    """Return the element type of the softmax's statistics."""
     return FLOAT64 if dtype == FLOAT64 else FLOAT32
 
 
 def _as_ends(ends: Any) -> Any:
-    """Ends that are written as a list or a tuple, as an array."""
+    """Return ends that are written as a list or a tuple, as an array."""
     return np.array(ends, np.int64) if isinstance(ends, (tuple, list)) else ends
 
 
 def _sample(*shapes: tuple[int, ...], dtypes: Sequence[str] = (), **attributes: Any) -> Sample:
-    """Small numbers. The result's gradient has a test of its own, since the statistics beside it have none."""
+    """Return a sample of small numbers. The result's gradient has a test of its own, since the statistics beside it
+    have none."""
     return sample(*shapes, dtypes=dtypes, low=-1.0, high=1.0, gradient=False, **attributes)
 
 
@@ -395,24 +395,24 @@ class FlashAttentionScore(AttentionForms):
     """softmax(scale_value * query @ key^T + real_shift) @ value for every head: a tuple (softmax_max, softmax_sum,
     softmax_out, attention_out).
 
-    query has `head_num` heads; key and value may have fewer, if their number divides it. `input_layout` is one of
-    "BSH" (hidden = heads and their depth in one dimension), "SBH", "BNSD", "BSND", "TND" (see
-    packed_attention). `actual_seq_qlen` and `actual_seq_kvlen` list where the documents of every sequence end: a query
-    looks at keys of its own document alone, and at none behind the last end. real_shift, drop_mask and attn_mask
-    are broadcast to [batch, heads, queries, keys]; where attn_mask (Bool or UInt8) is true a query does not look at a
-    key. drop_mask (Bool or UInt8, a number for every weight; MindSpore packs bits) says which weights of the softmax
-    remain, and count 1 / keep_prob times.
-    A query that looks at no key gives zeros, and is the only case in which ways to compute it may differ.
+    query has `head_num` heads; key and value may have fewer, if their number divides it. `input_layout` is one of "BSH"
+    (hidden = heads and their depth in one dimension), "SBH", "BNSD", "BSND", "TND" (see packed_attention).
+    `actual_seq_qlen` and `actual_seq_kvlen` list the ends of the documents of every sequence: a query looks only at
+    keys of its own document, and at none after the last end. real_shift, drop_mask and attn_mask are broadcast to
+    [batch, heads, queries, keys]; if attn_mask (Bool or UInt8) is true a query does not look at a key. drop_mask (Bool
+    or UInt8, a number for every weight; MindSpore packs bits) selects the weights of the softmax that remain, and count
+    1 / keep_prob times. A query that looks at no key gives zeros, and is the only case in which ways to compute it may
+    differ.
 
-    sparse_mode: 0 attn_mask, and if it is given only keys from `pre_tokens` before the query's place to
-    `next_tokens` after it; 1 attn_mask alone; 2 only keys up to the query's place (causal), counted from the
-    beginnings; 3 the same counted from the ends; 4 like 0, counted from the ends. For 2, 3 and 4 MindSpore wants a
-    triangle of (2048, 2048) as attn_mask, which is taken and not read.
+    sparse_mode: 0 attn_mask, and if it is given only keys from `pre_tokens` before the query's place to `next_tokens`
+    after it; 1 attn_mask alone; 2 only keys up to the query's place (causal), counted from the beginnings; 3 the same
+    counted from the ends; 4 like 0, counted from the ends. For 2, 3 and 4 MindSpore wants a triangle of (2048, 2048) as
+    attn_mask, which is taken and not read.
 
-    softmax_max and softmax_sum [batch, heads, queries, 1] stand for any two numbers with which a weight is
-    exp(score - softmax_max) / softmax_sum: here the logarithm of the sum of exp(score), and 1, which is what fused
-    kernels hand out. (MindSpore repeats them 8 times in the last dimension.) softmax_out is a placeholder of one
-    element. Only attention_out can be differentiated.
+    softmax_max and softmax_sum [batch, heads, queries, 1] are any two numbers with which a weight is exp(score -
+    softmax_max) / softmax_sum: here the logarithm of the sum of exp(score), and 1, as fused kernels return them.
+    (MindSpore repeats them 8 times in the last dimension.) softmax_out is a placeholder of one element. Only
+    attention_out can be differentiated.
 
     Operands of Float16 and BFloat16 are summed in Float32.
 
@@ -457,7 +457,7 @@ class FlashAttentionScore(AttentionForms):
         return replace(self, optional=tuple(there)), (query, key, value, *there.values())
 
     def require_none(self, operands: dict[str, Any]) -> None:
-        """Raises MspcError for an operand that was given and is not built."""
+        """Raise MspcError for an operand that was given and is not built."""
         for name, operand in operands.items():
             if operand is not None:
                 raise MspcError(f"{self.name}: {name} must be None; it is not built")
@@ -558,7 +558,7 @@ class FlashAttentionScore(AttentionForms):
                 optional=("real_shift", KEY_SHIFT)),
         sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (2,), (2,), head_num=4, optional=ENDS, low=0, high=5, gradient=False,
                dtypes=(*_MASKED[:3], "Int64", "Int64")),
-        _sample((2, 8, 8), (2, 8, 4), (2, 8, 4), head_num=4, context=8),  # what nobody sees spreads no NaN in a ring
+        _sample((2, 8, 8), (2, 8, 4), (2, 8, 4), head_num=4, context=8),  # unseen keys spread no NaN in a ring
         _sample((2, 4, 8, 2), (2, 4, 16, 2), (2, 4, 16, 3), (2, 1, 1, 16), head_num=4, input_layout="BNSD", context=4,
                 optional=("attn_mask",), dtypes=_MASKED),
     )  # fmt: skip
@@ -598,7 +598,7 @@ class FlashAttentionScoreGrad(AttentionForms):
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
         views = self.views(shape, inputs[:4], (n, m, m, n))
-        if self.key_slice:  # then the sums of rows are not of these keys alone
+        if self.key_slice:  # then the sums of rows are not only of these keys
             views += self.views(shape, inputs[-1:], (n,))
         backward(be.xp, shape, self.scores(shape, inputs, be), views, inputs[-2], self.views(shape, out, (n, m, m)))
         return out
@@ -633,9 +633,9 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
     """Gradient of FlashAttentionScore in real_shift, of (query, key, value, dy, the optional operands, softmax_max,
     attention_out).
 
-    An operator of its own, because it writes what the others avoid: a number for every query and key. result_shape:
-    where it is not (), the gradient is summed to this shape, which has one element where real_shift may have several;
-    only a rank's own graph has it.
+    An operator of its own, because it writes a number for every query and key, which the others avoid. result_shape: if
+    it is not (), the gradient is summed to this shape, which has one element in dimensions in which real_shift may have
+    several; only a rank's own graph has it.
     """
 
     result_shape: tuple[int, ...] = ()
@@ -656,14 +656,15 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
         return f"{ins} -> {out}"
 
     def summed_to(self, types: Sequence[TensorType]) -> tuple[int, ...]:
-        """The shape of its result for operands of which none is packed."""
+        """Return the shape of its result for operands of which none is packed."""
         return self.result_shape or self.named(types)["real_shift"].shape
 
     def result_dtype(self, *types: TensorType) -> DType:
         return self.named(types)["real_shift"].dtype
 
     def summed_over(self, axes: Sequence[int], *types: TensorType) -> Op | None:
-        """Over the batch and over heads, as a kernel has the sum in registers."""
+        """Return the operator with the gradient summed over the batch and heads, for which a kernel has the sum in
+        registers."""
         shape = self.summed_to(self.separated(types) if self.packed else types)
         if any(axis + 4 - len(shape) > 1 for axis in axes):
             return None

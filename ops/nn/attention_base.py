@@ -39,7 +39,7 @@ class FilledOp(Op, abstract=True):
     """An operator whose kernel is `fill`."""
 
     def allocated(self, be: ArrayBackend, inputs: Sequence[Any]) -> tuple[Any, ...] | Any:
-        """Empty results for these operands."""
+        """Return empty results for these operands."""
         inferred = self.infer(*[TensorType(dtype_of(x.dtype), tuple(x.shape)) for x in inputs])
         if isinstance(inferred, TensorType):
             return be.xp.empty(inferred.shape, inferred.dtype.numpy)
@@ -67,7 +67,7 @@ HEADS_BEHIND = (0, 2, 1, 3)
 
 
 class ByLayout(NamedTuple):
-    """Which operands and results of an attention lie as its `input_layout` says."""
+    """Operands and results of an attention that are in its `input_layout`."""
 
     operands: tuple[int, ...]
     results: tuple[int, ...]
@@ -76,8 +76,8 @@ class ByLayout(NamedTuple):
 def orders_by_place(
     where: ByLayout, types: Sequence[TensorType], orders: Sequence[MemoryOrder], results: Sequence[TensorType]
 ) -> tuple[tuple[MemoryOrder, ...], tuple[MemoryOrder, ...]] | None:
-    """The orders of operands and results of layout "BNSD" that are of layout "BSND" as they are stored; None if
-    query, key and value, the first three, do not lie so."""
+    """Return the orders of operands and results of layout "BNSD" that are stored as layout "BSND"; None if query, key
+    and value, the first three, are not."""
     wanted = [MemoryOrder.of(type.shape) for type in types]
     made = [MemoryOrder.of(type.shape) for type in results]
     for found, places in ((wanted, where.operands), (made, where.results)):
@@ -95,9 +95,9 @@ Window = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The pairs of different ranks of which some query looks at some key. by_queries: those worked on where the queries
-    are; by_keys: where the keys are; halved: the first half of the keys there, the second half where the queries are.
-    """
+    """The pairs of different ranks of which some query looks at some key. by_queries: those computed on the queries'
+    rank; by_keys: on the keys' rank; halved: the first half of the keys on their rank, the second half on the queries'
+    rank."""
 
     ranks: int
     by_queries: frozenset[Pair] = frozenset()
@@ -105,7 +105,8 @@ class Pairs:
     halved: frozenset[Pair] = frozenset()
 
     def sent(self, keys: float, queries: float) -> float:
-        """What a rank sends in the mean, where all keys of a pair are so much, and its queries with what comes back."""
+        """Return the mean amount that a rank sends, if all keys of a pair have size `keys`, and its queries with the
+        results that come back have size `queries`."""
         return sum(_sent(self, pair, keys, queries) for pair in self.all) / self.ranks
 
     @property
@@ -114,7 +115,7 @@ class Pairs:
         return self.by_queries | self.by_keys | self.halved
 
     def busiest(self, lengths: tuple[int, int], window: Window) -> float:
-        """What the rank with the most to do computes, where the mean over all ranks is 1."""
+        """Return the work of the busiest rank relative to the mean over all ranks."""
         load = [_seen(rank, rank, lengths, window) for rank in range(self.ranks)]
         for pair in self.all:
             (i, j), share = pair, _seen(*pair, lengths, window)
@@ -139,13 +140,13 @@ def _sent(pairs: Pairs, pair: Pair, keys: float, queries: float) -> float:
 
 @lru_cache(maxsize=4096)
 def pairs_of(ranks: int, lengths: tuple[int, int], window: Window, ratio: float, movable: bool) -> Pairs:
-    """Where pairs are worked on.
+    """Assign every pair to the queries' rank, the keys' rank or both.
 
     Args:
         lengths: of a slice of the queries and one of the keys. window: of whole sequences. ratio: bytes of a slice of
         the queries and its result over those of keys and values. movable: whether queries may go to their keys.
 
-    All together send at most what a ring does, in which every slice of the keys goes to all ranks.
+    All together send at most as much as a ring, in which every slice of the keys goes to all ranks.
     """
     shares = {(i, j): _seen(i, j, lengths, window) for i in range(ranks) for j in range(ranks)}
     apart = [pair for pair, share in shares.items() if share and pair[0] != pair[1]]
@@ -169,8 +170,8 @@ def pairs_of(ranks: int, lengths: tuple[int, int], window: Window, ratio: float,
 
 @lru_cache(maxsize=256)
 def busiest_slice(slices: int, lengths: tuple[int, int], window: Window) -> tuple[float, float]:
-    """Of so many slices of the queries that look at all keys: (the share of all pairs of a query and a key that are
-    seen, how many times the mean the slice with the most of them has).
+    """Return, for this number of slices of the queries that look at all keys, (the share of all pairs of a query and a
+    key that are seen, the ratio of the slice with the most of them to the mean).
 
     Args:
         lengths: of whole sequences.
@@ -185,7 +186,7 @@ def busiest_slice(slices: int, lengths: tuple[int, int], window: Window) -> tupl
 
 
 def _seen(i: int, j: int, lengths: tuple[int, int], window: Window) -> float:
-    """Which share of a pair's scores somebody looks at: none, all, or something between."""
+    """Return the share of a pair's scores that some query sees: none, all, or a part."""
     queries, keys = lengths
     low, high = window
     first, last = j * keys - (i + 1) * queries + 1, (j + 1) * keys - 1 - i * queries
@@ -224,7 +225,7 @@ def launch_backward(
     whether these are all that it is made of."""
     kernels = AttentionKernels(device, attention)
     fused = _fused(device, attention, kernels, result, grads) or flash_backward(device, attention, result, grads)
-    if fused is not None or not all_keys:  # products of matrices take rows' sums over the keys that are there
+    if fused is not None or not all_keys:  # matmuls need rows' sums over the keys that are present
         return fused
     return _plain_backward(device, attention, kernels, grads, None)
 
@@ -278,7 +279,7 @@ def _plain_backward(
 def _fused(
     device: Device, attention: Attention, kernels: AttentionKernels, result: Array, grads: Sequence[Array] | None
 ) -> Launch | None:
-    """The device's own kernel, or None if it has none for this."""
+    """Return the device's own kernel, or None if it has none for this."""
     shape, scores = attention.shape, attention.scores
     q, k, v = attention.operands[:3]
     # It would take the sum of both addends, a number for every query and key of the batch.
@@ -306,28 +307,29 @@ def _score_shape(shape: Shape) -> tuple[int, ...]:
 
 
 def _rows(array: Array, shape: Shape) -> Array:
-    """Heads that share a head of key and value as rows of one matrix."""
+    """Return heads that share a head of key and value as rows of one matrix."""
     return array.reshape(shape.batch, shape.key_heads, shape.group * shape.queries, array.shape[-1])
 
 LAYOUTS = ("BSH", "BNSD", "BSND", "SBH")
 OPTIONAL = ("real_shift", "drop_mask", "attn_mask")
 """Operands that may be left out, in their order."""
 ENDS = ("actual_seq_qlen", "actual_seq_kvlen")
-"""Behind these: where the documents of every sequence end."""
+"""Optional operands after these: the ends of the documents of every sequence."""
 KEY_SHIFT = "key_shift"
-"""In a rank's own graph: what is added to the scores beside `real_shift`, the same for all queries."""
+"""Only in a rank's own graph: an addend of the scores in addition to `real_shift`, the same for all queries."""
 COMPRESSED = (2048, 2048)
 """The shape of the triangle that MindSpore wants as `attn_mask` in the sparse modes that need no mask."""
 
 
 def text_of_scores(shape: tuple[int, ...], heads: str) -> str:
-    """A rule's text of a tensor that is broadcast to [batch, heads, queries, keys]; `heads` is that of the heads."""
+    """Return a rule's text of a tensor that is broadcast to [batch, heads, queries, keys]; `heads` is that of the
+    heads."""
     sides = ("b", heads, "s", "t!")[4 - len(shape) :]
     return " ".join("1" if n == 1 else side for n, side in zip(shape, sides, strict=True))
 
 
 def in_slices(text: str, count: int, keys: bool = True) -> str:
-    """A rule's text of a tensor with both sequences in so many slices; keys: whether its keys are, too."""
+    """Return a rule's text of a tensor with both sequences in `count` slices; keys: whether its keys are, too."""
     slices = {"s": f"(c={count} s!)", "t!": f"(c={count} t!)" if keys else "a!"}
     return " ".join(slices.get(word, word) for word in text.split(" "))
 
@@ -335,16 +337,16 @@ def in_slices(text: str, count: int, keys: bool = True) -> str:
 class AttentionOp(FilledOp, abstract=True):
     """Attributes, sizes and rules that the operator and its gradients share.
 
-    Seed0, Seed1: of the draws by which weights are dropped, as those of `Dropout`, where keep_prob is below 1 and there
-    is no drop_mask; the compiler has them of one behind the softmax. shape, begin, local: of all weights on all ranks,
-    where this rank's slice begins in them and its sizes, () where it computes all. rows: see `place_of_rows`.
-    optional: which of the operands that may be left out are there. packed: where it is not 0, query, key and value
-    are one operand in `input_layout`, the heads of query followed by so many of key and as many of value; so is their
-    gradient. first_query, all_queries: where they are not 0, the queries are a rank's slice of so many, from that place
-    on. key_shift among the optional operands: [batch or 1, heads or 1, 1, keys], of whatever floating-point type, which
-    is added to the scores, too, and has no gradient. key_slice: where it is not (), the keys are a slice, from the
-    first number on of as many as the second says; what several of them give is joined. Only a rank's own graph has
-    these forms. context: where it is not 0, both sequences may be sharded alike, into so many slices at most
+    Seed0, Seed1: of the draws by which weights are dropped, as those of `Dropout`, if keep_prob is below 1 and there is
+    no drop_mask; the compiler makes them from those of a Dropout after the softmax. shape, begin, local: the shape of
+    all weights on all ranks, the beginning of this rank's slice in them and its sizes, () if it computes all. rows: see
+    `place_of_rows`. optional: the optional operands that are present. packed: if it is not 0, query, key and value are
+    one operand in `input_layout`, the heads of query followed by this many of key and as many of value; so is their
+    gradient. first_query, all_queries: if they are not 0, the queries are a rank's slice of all_queries, from place
+    first_query on. key_shift among the optional operands: [batch or 1, heads or 1, 1, keys], of any floating-point
+    type, which is added to the scores, too, and has no gradient. key_slice: if it is not (), the keys are a slice, from
+    the first number on, of as many as the second says; the results of several slices are joined. Only a rank's own
+    graph has these forms. context: if it is not 0, both sequences may be sharded alike, into this many slices at most
     (`context_attention`). The other fields are MindSpore's.
     """
 
@@ -376,7 +378,7 @@ class AttentionOp(FilledOp, abstract=True):
     work = "attention"
     by_layout: ClassVar[ByLayout] = ByLayout((0, 1, 2), (3,))
     products: ClassVar[int] = 2
-    """Products of matrices: of queries and keys, and of their weights and the values; more for gradients."""
+    """Number of matmuls: of queries and keys, and of their weights and the values; more for gradients."""
 
     def infer(self, *types: Any) -> Type:
         if self.packed:
@@ -406,36 +408,36 @@ class AttentionOp(FilledOp, abstract=True):
         return replace(self, packed=0)
 
     def parts(self, packed: Any) -> list[Any]:
-        """Query, key and value of a packed operand: types, or views of an array."""
+        """Return query, key and value of a packed operand: types, or views of an array."""
         return split_heads(self.name, packed, self.input_layout, self.head_num, self.packed)
 
     def separated(self, operands: Sequence[Any]) -> list[Any]:
-        """The operands of `apart` for those of a packed operator."""
+        """Return the operands of `apart` for those of a packed operator."""
         if not operands:
             raise MspcError(f"{self.name} needs a packed operand")
         return [*self.parts(operands[0]), *operands[1:]]
 
     def operations(self, types: Sequence[TensorType]) -> float:
-        """Floating-point operations of its products for operands of these types."""
+        """Return the floating-point operations of its matmuls for operands of these types."""
         shape = self._sizes(types)
         return self.products * math.prod(shape.weights) * (shape.depth + shape.value_depth)
 
     def elements_between(self, types: Sequence[TensorType]) -> int:
-        """A score for every query and key."""
+        """Return the number of scores, one for every query and key."""
         return math.prod(self._sizes(types).weights)
 
     def _sizes(self, types: Sequence[TensorType]) -> Shape:
         return self.apart.sizes(self.parts(types[0]) if self.packed else types[:3])
 
     def named(self, operands: Sequence[Any]) -> dict[str, Any]:
-        """The optional operands that are there, by name."""
+        """Return the optional operands that are present, by name."""
         first = self.first_optional
         return dict(zip(self.optional, operands[first : first + len(self.optional)], strict=True))
 
     first_optional: ClassVar[int] = 4
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        """A document may end behind the last place."""
+        """Return the limits of the ends: a document may end after the last place."""
         if ENDS[0] not in self.optional:
             return {}
         shape = self.sizes(types)
@@ -443,7 +445,7 @@ class AttentionOp(FilledOp, abstract=True):
         return {self.first_optional + i: lengths[name] + 1 for i, name in enumerate(self.optional) if name in lengths}
 
     def sizes(self, types: Sequence[TensorType]) -> Shape:
-        """Sizes that follow from the shapes. Raises MspcError if attributes or shapes do not fit."""
+        """Return the sizes that follow from the shapes. Raise MspcError if attributes or shapes do not fit."""
         self.check_settings()
         names, rank = ("query", "key", "value"), 3 if self.input_layout in ("BSH", "SBH") else 4
         for name, operand in zip(names, types, strict=False):
@@ -484,7 +486,7 @@ class AttentionOp(FilledOp, abstract=True):
         return shape
 
     def check_settings(self) -> None:
-        """Raises MspcError for attributes that mspc does not know."""
+        """Raise MspcError for attributes that mspc does not know."""
         if self.input_layout not in LAYOUTS:
             raise MspcError(f"{self.name}: input_layout is {self.input_layout!r}, not one of {', '.join(LAYOUTS)}")
         if not 0 < self.keep_prob <= 1:
@@ -498,12 +500,12 @@ class AttentionOp(FilledOp, abstract=True):
             raise MspcError(f"{self.name}: optional is {self.optional}; known operands are {', '.join(known)}")
 
     def window(self, shape: Shape) -> tuple[int | None, int | None]:
-        """(least, greatest) distance key - query that a query looks at, None for no limit."""
+        """Return (least, greatest) distance key - query that a query looks at, None for no limit."""
         windowed = self.sparse_mode == 4 or (self.sparse_mode == 0 and "attn_mask" in self.optional)
         below = windowed and self.pre_tokens < UNLIMITED
         above = self.sparse_mode in (2, 3) or (windowed and self.next_tokens < UNLIMITED)
         if not below and not above:
-            return None, None  # so that nobody asks for the first query, by which ranks differ (`ir.varying`)
+            return None, None  # so that nothing depends on the first query, by which ranks differ (`ir.varying`)
         first_key, keys = self.key_slice or (0, shape.keys)
         offset = keys - (self.all_queries or shape.queries) if self.sparse_mode in (3, 4) else 0
         offset += self.first_query - first_key
@@ -516,7 +518,7 @@ class AttentionOp(FilledOp, abstract=True):
         return low if hides[0] else None, high if hides[1] else None
 
     def check_rule(self, types: Sequence[object], fixed: int) -> None:
-        """Raises MspcError if there is no rule: for a packed operand, and for operands that are not `fixed` and the
+        """Raise MspcError if there is no rule: for a packed operand, and for operands that are not `fixed` and the
         optional ones."""
         if self.packed:
             raise MspcError(f"{self.name} of a packed operand is of a rank's own graph: it has no sharding rule")
@@ -525,9 +527,8 @@ class AttentionOp(FilledOp, abstract=True):
             raise MspcError(f"{self.name} takes {wanted} tensors, not {len(types)}")
 
     def texts(self, types: Sequence[TensorType]) -> dict[str, str]:
-        """The rule's text of every tensor, and of the heads alone. Batch, heads and queries may be sharded, keys and
-        the depth of a head must not be. A head of key and value goes with all heads of the query that look at it.
-        """
+        """Return the rule's text of every tensor, and of the heads. Batch, heads and queries may be sharded, keys and
+        the depth of a head must not be. A head of key and value goes with all heads of the query that look at it."""
         shape = self.sizes(types)
         group = f" g={shape.group}" if shape.group > 1 else ""
         m = f"m={shape.key_heads}"
@@ -588,7 +589,7 @@ class AttentionOp(FilledOp, abstract=True):
         return replace(self, rows=(dimension, outer))
 
     def scores(self, shape: Shape, operands: Sequence[Any], be: Any = None) -> Scores:
-        """be: for operands that `by_arrays` speaks of, and the step's number."""
+        """Return the terms of the scores. be: the backend of operands that need `by_arrays`, and the step's number."""
         low, high = self.window(shape)
         given = self.named(operands)
         shift, keep_mask, mask = (four_dimensions(given.get(name)) for name in OPTIONAL)
@@ -619,11 +620,11 @@ class AttentionOp(FilledOp, abstract=True):
         return self.sizes([TensorType(FLOAT32, tuple(x.shape)) for x in operands[:3]])
 
     def views(self, shape: Shape, arrays: Sequence[Any], heads: Sequence[int]) -> list[Any]:
-        """Arrays in the operator's layout by head."""
+        """Return arrays in the operator's layout by head."""
         return [by_head(x, self.input_layout, n) for x, n in zip(arrays, heads, strict=True)]
 
     def attention(self, operands: Sequence[Array], statistics: Array, heads: Sequence[int]) -> Attention:
-        """What a GPU needs to know; `operands` begin with query, key, value."""
+        """Return the description of the attention for a GPU; `operands` begin with query, key, value."""
         shape = self.shape_of(operands)
         arrays = [operands[0], operands[1], operands[2], *operands[3 : len(heads)]]
         return Attention(shape, self.scores(shape, operands), self.views(shape, arrays, heads), statistics)

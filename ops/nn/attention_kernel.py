@@ -22,9 +22,9 @@ from mspc.ops.random.words import GROUP, before_step, count_of, keep_rows, key_o
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """seeds: two, as those of `Dropout`. keep_prob: the share of weights that stay. shape: of all weights on all ranks,
-    the keys last. begin, local: where this rank's slice begins in it, and its sizes; no rank has a slice of the keys.
-    """
+    """Random draws that drop weights. seeds: two, as those of `Dropout`. keep_prob: the share of weights that stay.
+    shape: of all weights on all ranks, the keys last. begin, local: the beginning of this rank's slice in it, and its
+    sizes; no rank has a slice of the keys."""
 
     seeds: tuple[int, int]
     keep_prob: float
@@ -33,7 +33,7 @@ class Draws:
     local: tuple[int, ...]
 
     def keep_mask(self, xp: Any, step: int, first: int, last: int) -> Any:
-        """Bool [last - first, keys] of the rank's rows from `first` to `last`: the weights that stay."""
+        """Return Bool [last - first, keys] of the rank's rows from `first` to `last`: the weights that stay."""
         rest, place, stride = xp.arange(first, last, dtype=xp.uint64), xp.zeros(last - first, xp.uint64), 1
         for n, size, begin in reversed(list(zip(self.shape[:-1], self.local[:-1], self.begin[:-1], strict=True))):
             place += (rest % xp.uint64(size) + xp.uint64(begin)) * xp.uint64(stride)
@@ -51,10 +51,11 @@ class Draws:
 def place_of_weights(
     placement: RankPlacement, rows: tuple[int, ...], weights: tuple[int, ...], dims: tuple[int, int, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """(shape of all weights, where a rank's slice begins in it, its sizes or () where they are those of its operands).
+    """Return (shape of all weights, beginning of a rank's slice in it, its sizes or () if they are those of its
+    operands).
 
     Args:
-        rows: where every rank has rows of its own, see `place_of_rows`. weights: shape of the weights. dims: of the
+        rows: if every rank has rows of its own, see `place_of_rows`. weights: shape of the weights. dims: of the
         first operand that hold batch, heads (perhaps with their depth) and queries.
     """
     if rows:
@@ -67,9 +68,8 @@ def place_of_weights(
 
 
 def draws_source(draws: Draws | None, type: str = "float") -> str:
-    """C++ of functions and a macro. The weight of a row and a key remains where `stays(word, key)` says so of the
-    `word_of_row(row, step, seed)`, seed being `seed_of(draws)`; it counts KEPT_FACTOR then, a number of this type.
-    """
+    """Return C++ of functions and a macro. The weight of a row and a key remains if `stays(word, key)` is true for the
+    `word_of_row(row, step, seed)`, seed being `seed_of(draws)`; it counts KEPT_FACTOR then, a number of this type."""
     if draws is None:
         return _NOTHING_DROPPED
     rows, terms, stride = draws.local[:-1], list[str](), 1
@@ -90,7 +90,7 @@ __device__ __forceinline__ bool stays(Word row, int key) {{ return bits_of(row, 
 
 
 def seed_of(draws: Draws | None) -> Any:
-    """What kernels get of the seeds: networks of many layers then share them."""
+    """Return the kernels' argument that holds the seeds: networks of many layers then share kernels."""
     return np.uint64(0 if draws is None else before_step(*draws.seeds))
 
 
@@ -104,7 +104,7 @@ __device__ __forceinline__ unsigned int bits_of(Word row, int key) {
     return (unsigned int)(mixed(row + word_of_key(key)) >> (((key & 1) | (key >> 2 & 2)) * 16)) & 0xffff;
 }
 """
-"""Where rows begin with groups of elements a word is a row's part and a key's, ready to be mixed."""
+"""If rows begin with whole groups of elements, a word is a row's part plus a key's, ready to be mixed."""
 _ANYWHERE = """
 struct Word {
     u64 place, key;
@@ -125,7 +125,7 @@ __device__ __forceinline__ bool stays(Word, int) { return true; }
 """
 
 UNLIMITED = 2147483647
-"""What `pre_tokens` and `next_tokens` are where nothing is left out."""
+"""The value of `pre_tokens` and `next_tokens` if nothing is left out."""
 LARGE = 64
 """Statistics up to this size hold the logarithm of a sum well enough for gradients."""
 
@@ -158,11 +158,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The terms that turn a product into a score: score = scale * product + shift + key_shift, left out where mask
-    holds or outside of low <= key - query <= high. None if there is no limit. key_shift is the same for all queries.
+    """The terms that turn a product into a score: score = scale * product + shift + key_shift, left out if mask is true
+    or outside of low <= key - query <= high. None if there is no limit. key_shift is the same for all queries.
 
-    keep_mask: where it holds a weight counts 1 / keep_prob times, elsewhere it is dropped; draws: the same drawn at
-    `step`; None: all count once.
+    keep_mask: if it is true a weight counts 1 / keep_prob times, else it is dropped; draws: the same drawn at `step`;
+    None: all count once.
     """
 
     scale: float
@@ -183,7 +183,7 @@ class Scores:
 
 
 def by_head(x: Any, layout: str, heads: int) -> Any:
-    """A view [batch, heads, sequence, depth] of an array in `layout`."""
+    """Return a view [batch, heads, sequence, depth] of an array in `layout`."""
     if layout == "BNSD":
         return x
     if layout == "BSND":
@@ -194,10 +194,10 @@ def by_head(x: Any, layout: str, heads: int) -> Any:
 
 
 def split_heads(name: str, packed: Any, layout: str, heads: int, key_heads: int) -> list[Any]:
-    """Query, key and value that lie one after the other in the dimension of the heads: types or views of an array.
+    """Return query, key and value that follow one another in the dimension of the heads: types or views of an array.
 
     Raises:
-        MspcError: the dimension does not hold so many heads of equal depth.
+        MspcError: the dimension does not hold this number of heads of equal depth.
     """
     axis = {"BNSD": 1, "BSND": 2}.get(layout, 2)
     shape = tuple(packed.shape)
@@ -220,7 +220,7 @@ def split_heads(name: str, packed: Any, layout: str, heads: int, key_heads: int)
 
 
 def four_dimensions(x: Any) -> Any:
-    """A shift or a mask as [batch or 1, heads or 1, queries or 1, keys or 1]."""
+    """Return a shift or a mask as [batch or 1, heads or 1, queries or 1, keys or 1]."""
     return None if x is None else x.reshape((1,) * (4 - x.ndim) + x.shape)
 
 
@@ -246,8 +246,8 @@ def forward(xp: Any, shape: Shape, scores: Scores, arrays: Sequence[Any], statis
 def backward(
     xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, grads: Sequence[Any]
 ) -> None:
-    """Fill the gradients of q, k and v (views by head), operands being q, k, v, the gradient of the result and, where
-    the keys are a slice of those that the result is made of, the result."""
+    """Fill the gradients of q, k and v (views by head). operands: q, k, v, the gradient of the result and, if the keys
+    are only a slice of those from which the result was computed, the result."""
     q, k, _, dout = operands[:4]
     dq, dk, dv = grads
 
@@ -273,14 +273,14 @@ def shift_gradient(xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any
 
 
 def _groups(shape: Shape) -> Iterator[tuple[tuple[int, int], slice]]:
-    """((place in the batch, head of key and value), heads of the query that look at it)."""
+    """Return ((place in the batch, head of key and value), heads of the query that look at it)."""
     for b in range(shape.batch):
         for m in range(shape.key_heads):
             yield (b, m), slice(m * shape.group, (m + 1) * shape.group)
 
 
 def _for_groups(xp: Any, shape: Shape, work: Callable[[tuple[int, int], slice], None]) -> None:
-    """Work on every group, in NumPy on several threads where that pays."""
+    """Work on every group, in NumPy on several threads if that pays."""
     calls = [functools.partial(work, at, rows) for at, rows in _groups(shape)]
     if xp is np:
         share_out(calls, math.prod(shape.weights) * (shape.depth + shape.value_depth))
@@ -290,7 +290,7 @@ def _for_groups(xp: Any, shape: Shape, work: Callable[[tuple[int, int], slice], 
 
 
 def _scores(xp: Any, shape: Shape, scores: Scores, q: Any, k: Any, at: tuple[int, int], rows: slice, dtype: Any) -> Any:
-    """[group, queries, keys], minus infinity where a query may not look."""
+    """Return scores [group, queries, keys], minus infinity if a query may not look at the key."""
     s = xp.matmul(q[at[0], rows].astype(dtype), k[at].astype(dtype).T)
     s *= scores.scale
     for part, add in ((scores.key_shift, True), (scores.shift, True), (scores.mask, False)):
@@ -309,7 +309,7 @@ def _scores(xp: Any, shape: Shape, scores: Scores, q: Any, k: Any, at: tuple[int
 def _score_gradients(
     xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, at: tuple[int, int], rows: slice
 ) -> tuple[Any, Any]:
-    """(weights as far as they remain, gradients of the scores)."""
+    """Return (weights as far as they remain, gradients of the scores)."""
     q, k, v, dout, *result = operands
     dtype = statistics.dtype
     logarithm = statistics[at[0], rows]
@@ -327,7 +327,7 @@ def _score_gradients(
 
 
 def _dropped(xp: Any, shape: Shape, scores: Scores, weights: Any, at: tuple[int, int], rows: slice) -> Any:
-    """Weights, or their gradients, of which some are dropped and the others made up for them."""
+    """Return weights, or their gradients, some of them dropped and the others scaled up for them."""
     if scores.draws is not None:
         heads, queries, _ = weights.shape
         first = (at[0] * shape.heads + rows.start) * queries
@@ -348,13 +348,13 @@ def _heads(part: Any, rows: slice) -> slice:
 
 
 def _stacked(x: Any) -> Any:
-    """[group, rows, columns] as one matrix."""
+    """Return [group, rows, columns] as one matrix."""
     return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
 
 
 def documents_apart(xp: Any, shape: Shape, first: tuple[int, int], ends: Sequence[Any]) -> Any:
-    """Where query and key are of different documents, or behind the last one, with four dimensions; first: places of
-    the first query and key; ends: of queries' and of keys' documents."""
+    """Return whether query and key are of different documents, or after the last one, with four dimensions; first:
+    places of the first query and key; ends: of queries' and of keys' documents."""
     places = [xp.arange(at, at + count) for at, count in zip(first, (shape.queries, shape.keys), strict=True)]
     mine, other = ((at[:, None] >= last[None, :]).sum(-1) for at, last in zip(places, ends, strict=True))
     return ((mine[:, None] != other) | (mine[:, None] == ends[0].size))[None, None]

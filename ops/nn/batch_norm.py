@@ -37,7 +37,7 @@ passes run faster than in the images."""
 
 
 def by_channel(x: Any) -> Any:
-    """x as [batch, channels, elements]."""
+    """Return x as [batch, channels, elements]."""
     return x.reshape(x.shape[0], x.shape[1], math.prod(x.shape[2:]))
 
 
@@ -62,21 +62,21 @@ def in_channels(xp: Any, images: Any, work: Work, scratch: int = 0) -> None:
 
 
 def _along(xp: Any, values: Any, images: Any) -> Any:
-    """Numbers of channels against the images: short rows are spared loops of their own."""
+    """Return the numbers of channels in a shape that broadcasts to the images; short rows get no loops of their own."""
     elements = images.shape[2]
     return values[:, None] if elements >= LONG else xp.repeat(values, elements).reshape(values.size, elements)
 
 
 def _sum(images: Any) -> Any:
-    """The sum of every channel."""
+    """Return the sum of every channel."""
     return images.sum(axis=0).sum(axis=1)
 
 
 def _product_sum(xp: Any, x: Any, y: Any) -> Any:
-    """The sum of x * y of every channel."""
+    """Return the sum of x * y of every channel."""
     if xp is not np:
         return _sum(x * y)
-    return np.einsum("bce,bce->ce", x, y).sum(axis=1)  # no array of products between
+    return np.einsum("bce,bce->ce", x, y).sum(axis=1)  # no intermediate array of products
 
 
 def _over(xp: Any, total: Any, count: int) -> Any:
@@ -88,7 +88,7 @@ def _inverse(xp: Any, variance: Any, epsilon: float) -> Any:
 
 
 def channel_mean(xp: Any, x: Any, count: int) -> Any:
-    """The sum of every channel over `count`."""
+    """Return the sum of every channel over `count`."""
     images = by_channel(x)
     out = xp.empty(x.shape[1:2], x.dtype)
 
@@ -100,7 +100,7 @@ def channel_mean(xp: Any, x: Any, count: int) -> Any:
 
 
 def channel_variance(xp: Any, x: Any, mean: Any, count: int) -> Any:
-    """The sum of the squared distances from the mean over `count`."""
+    """Return the sum of the squared distances from the mean over `count`."""
     images = by_channel(x)
     out = xp.empty(x.shape[1:2], x.dtype)
 
@@ -113,7 +113,7 @@ def channel_variance(xp: Any, x: Any, mean: Any, count: int) -> Any:
 
 
 def channel_statistics(xp: Any, x: Any) -> Any:
-    """[1, 2, channels]: mean and variance of every channel."""
+    """Return [1, 2, channels]: mean and variance of every channel."""
     images = by_channel(x)
     count = images.shape[0] * images.shape[2]
     out = xp.empty((1, 2, images.shape[1]), x.dtype)
@@ -130,7 +130,7 @@ def channel_statistics(xp: Any, x: Any) -> Any:
 
 
 def joined(statistics: Any) -> tuple[Any, Any]:
-    """(mean, variance) of all elements from those of parts of equal size, [parts, 2, channels]."""
+    """Return (mean, variance) of all elements from those of parts of equal size, [parts, 2, channels]."""
     means, variances = statistics[:, 0], statistics[:, 1]
     mean = means.mean(axis=0)
     apart = means - mean
@@ -140,7 +140,7 @@ def joined(statistics: Any) -> tuple[Any, Any]:
 def normalised(
     xp: Any, x: Any, mean: Any, variance: Any, epsilon: float, gamma: Any, beta: Any, out: Any = None
 ) -> Any:
-    """x normalised, times gamma, plus beta."""
+    """Return x normalised, times gamma, plus beta."""
     images = by_channel(x)
     out = xp.empty(x.shape, x.dtype) if out is None else out
     results = by_channel(out)
@@ -158,7 +158,7 @@ def normalised(
 def normalised_by_own(
     xp: Any, x: Any, epsilon: float, gamma: Any, beta: Any, out: Any = None
 ) -> tuple[Any, Any, Any]:
-    """(x normalised by its own statistics, times gamma, plus beta; mean; variance)."""
+    """Return (x normalised by its own statistics, times gamma, plus beta; mean; variance)."""
     images = by_channel(x)
     out = xp.empty(x.shape, x.dtype) if out is None else out
     results, count = by_channel(out), math.prod(x.shape) // max(x.shape[1], 1)
@@ -182,12 +182,12 @@ def moving_update(moving: Any, found: Any, momentum: float) -> None:
 
 
 def unbiased(variance: Any, count: int) -> Any:
-    """The estimate for all that the `count` elements were drawn from."""
+    """Return the unbiased estimate of the variance, for the population of which `count` elements are a sample."""
     return variance * (count / (count - 1)) if count > 1 else variance
 
 
 def gradient_sums(xp: Any, dout: Any, x: Any, mean: Any, variance: Any, epsilon: float) -> tuple[Any, Any]:
-    """Sums of every channel: of the gradient times the normalised x, and of the gradient."""
+    """Return the sums of every channel: of the gradient times the normalised x, and of the gradient."""
     rows, images = by_channel(dout), by_channel(x)
     inverse = _inverse(xp, variance, epsilon)
     dgamma, dbeta = (xp.empty(x.shape[1:2], inverse.dtype) for _ in range(2))
@@ -205,7 +205,7 @@ def gradient_input(
     xp: Any, dout: Any, x: Any, gamma: Any, mean: Any, variance: Any, sums: Sequence[Any], epsilon: float, count: int,
     out: Any = None,
 ) -> Any:  # fmt: skip
-    """The gradient of x; `sums` are those of all elements, none if the statistics were given."""
+    """Return the gradient of x; `sums` are those of all elements, none if the statistics were given."""
     rows, images = by_channel(dout), by_channel(x)
     out = xp.empty(x.shape, x.dtype) if out is None else out
     results, inverse = by_channel(out), _inverse(xp, variance, epsilon)
@@ -230,7 +230,7 @@ def gradient_input(
 def own_gradients(
     xp: Any, dout: Any, x: Any, gamma: Any, mean: Any, variance: Any, epsilon: float, out: Any = None
 ) -> tuple[Any, Any, Any]:
-    """(gradient of x, of gamma, of beta) where the statistics are those of x: `gradient_sums` and `gradient_input` in
+    """Return (gradient of x, of gamma, of beta) for the statistics of x itself: `gradient_sums` and `gradient_input` in
     one pass over memory."""
     rows, images = by_channel(dout), by_channel(x)
     out = xp.empty(x.shape, x.dtype) if out is None else out
@@ -264,8 +264,8 @@ class _Part(Op, abstract=True):
 
 
 class BatchNormStep(_Part, abstract=True):
-    """A step that ranks add up the results of, or that reads what all have. count: elements of a channel on all ranks
-    together."""
+    """A step of which ranks add up the results, or that reads values of all ranks. count: elements of a channel on all
+    ranks together."""
 
     count: int = 1
 
@@ -333,7 +333,7 @@ class ChannelVariance(BatchNormStep):
 
 
 class BatchNormApply(BatchNormStep):
-    """BatchNorm's results and new moving statistics from those of the batch, inputs 5 and 6."""
+    """BatchNorm's results and new moving statistics from the batch's statistics, inputs 5 and 6."""
 
     epsilon: float = 1e-5
     momentum: float = 0.1
@@ -381,12 +381,12 @@ class BatchNormGradInput(BatchNormStep):
 OVER_ALL_RANKS = "statistics are those of the batch of all ranks"
 Ranks = tuple[int, ...]
 FEW = 2
-"""Ranks that gather: they wait for each other once, and each reads its images once. Among more of them to gather sends
-more bytes than to add up."""
+"""Number of ranks up to which they gather: they wait for each other once, and each reads its images once. With more
+ranks a gather sends more bytes than an all-reduce."""
 
 
 def _check(name: str, x: TensorType, channel: Sequence[TensorType]) -> None:
-    """Raises MspcError if `x` is no batch of channels, or what belongs to the channels does not fit it."""
+    """Raise MspcError if `x` is not a batch of channels, or the operands of the channels do not fit it."""
     require_float(name, x, *channel)
     if len(x.shape) < 2:
         raise MspcError(f"{name}: x must have at least 2 dimensions, but its shape is {x.shape}")
@@ -400,7 +400,7 @@ def _check(name: str, x: TensorType, channel: Sequence[TensorType]) -> None:
 
 
 def _names(x: TensorType) -> tuple[str, str]:
-    """Factors of the images and of the channels."""
+    """Return the factors of the images and of the channels."""
     names = factor_names(len(x.shape))
     return " ".join(names), names[1] if len(names) > 1 else "b"
 
@@ -408,7 +408,7 @@ def _names(x: TensorType) -> tuple[str, str]:
 class _Shared(Op, abstract=True):
     """is_training: normalise by the batch's own statistics. epsilon: added to the variance.
 
-    Subclasses have `groups`: ranks that share a batch where the graph is each rank's own; otherwise layouts tell.
+    Subclasses have `groups`: ranks that share a batch if the graph is each rank's own; otherwise layouts tell.
     """
 
     is_training: bool = False
@@ -420,7 +420,7 @@ class _Shared(Op, abstract=True):
         return self.attributes().get("groups", ())
 
     def with_groups(self, groups: tuple[Ranks, ...]) -> Op:
-        """The operator with other groups."""
+        """Return the operator with other groups."""
         given: dict[str, Any] = {**self.attributes(), "groups": groups}
         return type(self)(**given)
 
@@ -433,7 +433,7 @@ class _Shared(Op, abstract=True):
         return self.with_groups(())
 
     def sharing(self, placement: RankPlacement) -> tuple[Ranks, int]:
-        """(ranks whose statistics are added up, elements of a channel that they have together)."""
+        """Return (ranks whose statistics are added up, elements of a channel that they have together)."""
         type, layout = placement.in_types[0], placement.in_layouts[0]
         own = next((group for group in self.sharers if placement.rank in group), ())
         axes = [a for d, dim in enumerate(layout.dims) if d != 1 for a in dim]
@@ -445,24 +445,24 @@ class _Shared(Op, abstract=True):
         return tuple(sorted(ranks)), _elements(type.shape)
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        """Two numbers per channel."""
+        """Return the bytes of two numbers per channel."""
         group = layouts[0].size_of(a for d, dim in enumerate(layouts[0].dims) if d != 1 for a in dim)
         channel = types[-1].nbytes / layouts[0].strategy[1]
         return self.collective(group).sent_bytes(2 * channel, group)
 
     @staticmethod
     def collective(group: int) -> type[Collective]:
-        """What so many ranks share their numbers with."""
+        """Return the collective with which a group of this many ranks shares its numbers."""
         return AllReduce
 
 
 def _elements(shape: Sequence[int]) -> int:
-    """Elements of a channel."""
+    """Return the number of elements of a channel."""
     return math.prod(shape) // max(shape[1], 1)
 
 
 def _summed(b: Builder, ranks: Ranks, *values: Value) -> list[Value]:
-    """The values added up over ranks, in one collective."""
+    """Return the values added up over ranks, in one collective."""
     if len(ranks) == 1:
         return list(values)
     reduced = b.emit(AllReduce().with_ranks(ranks), *values)
@@ -471,7 +471,7 @@ def _summed(b: Builder, ranks: Ranks, *values: Value) -> list[Value]:
 
 
 def _joined(b: Builder, ranks: Ranks, x: Value) -> list[Value]:
-    """[mean, variance] of every channel over ranks, which gather their own in one collective."""
+    """Return [mean, variance] of every channel over ranks, which gather their own in one collective."""
     gathered = b.emit(AllGather().with_ranks(ranks), b.emit(ChannelStatistics(), x))
     gathered.attrs["reason"] = OVER_ALL_RANKS
     return items(b, b.emit(JoinStatistics(), gathered), 2)
@@ -518,8 +518,9 @@ class BatchNorm(_Shared):
         return TupleType((found[0], *(TensorType(kind, t.shape) for t in found[1:])))
 
     def strategy_mistake(self, asked: RequestedSharding) -> str:
-        """MindSpore's `group_size` has so many neighbours share their statistics, along a batch that alone is sharded.
-        Here they are always those of the global batch, of which a group is a part that no strategy could ask for."""
+        """Return why a strategy is a mistake. With MindSpore's `group_size` that many neighbours share their
+        statistics, along a batch that alone is sharded. Here they are always those of the global batch, of which a
+        group is a part that no strategy could ask for."""
         size = asked.attrs.get("group_size")
         if size is None:
             return ""
@@ -589,7 +590,7 @@ class BatchNorm(_Shared):
 
 
 def _filled(out: Any, y: Any, mean: Any, variance: Any) -> Any:
-    """BatchNorm's five results, in `out` where it is given, which holds the first one already."""
+    """Return BatchNorm's five results, in `out` if it is given, which holds the first one already."""
     if out is None:
         return y, *(mean + 0, variance + 0) * 2
     for index, found in enumerate((mean, variance, mean, variance)):
@@ -655,7 +656,7 @@ class BatchNormGrad(_Shared):
 def _through_statistics(
     b: Builder, dx: Value | None, x: Value, mean: Value, dmean: Value | None, dvariance: Value | None
 ) -> Value | None:
-    """The gradient of x with what comes from that of its mean and variance."""
+    """Return the gradient of x with the contributions of its mean and variance."""
     kind, row = mean.tensor_type.dtype, (x.shape[1], *[1] * (len(x.shape) - 2))
     count = _elements(x.shape) or 1
     shares = [None if d is None else b.emit(Reshape(row), d) for d in (dmean, dvariance)]

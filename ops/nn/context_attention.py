@@ -96,12 +96,12 @@ _GO = "slices of the sequence go to where pairs of them are worked on"
 
 
 def ring_axes(op: AttentionOp, layouts: Sequence[Layout]) -> tuple[int, ...]:
-    """The mesh axes along which queries and keys are sharded; () where keys are whole."""
+    """Return the mesh axes along which queries and keys are sharded; () if keys are whole."""
     return layouts[1].dims[SEQUENCE[op.input_layout]] if op.context else ()
 
 
 def ring_pairs(op: AttentionOp, types: Sequence[TensorType], layouts: Sequence[Layout]) -> Pairs:
-    """Where ranks work on their pairs, for operands of these types (global) and layouts."""
+    """Return the pairs of ranks and the rank that computes each, for operands of these types (global) and layouts."""
     ranks = layouts[1].size_of(ring_axes(op, layouts))
     shape = op.sizes(types)
     row = (shape.depth + shape.value_depth) * types[0].dtype.itemsize
@@ -114,7 +114,7 @@ def ring_pairs(op: AttentionOp, types: Sequence[TensorType], layouts: Sequence[L
 
 
 def ring_bytes(op: AttentionOp, types: Sequence[TensorType], layouts: Sequence[Layout], ways: int) -> float:
-    """Bytes that a rank sends in the mean; ways: 1 forward, 2 for gradients."""
+    """Return the bytes that a rank sends in the mean; ways: 1 forward, 2 for gradients."""
     if not ring_axes(op, layouts):
         return 0.0
     shape = op.sizes(types)
@@ -124,11 +124,11 @@ def ring_bytes(op: AttentionOp, types: Sequence[TensorType], layouts: Sequence[L
 
 @dataclass(frozen=True, slots=True)
 class RingStep:
-    """What a rank has to do with the one that is `on` in the ring, and the one that is as far `back`, by their places.
+    """The exchange of a rank with the one that is `on` in the ring, and the one that is as far `back`, by their places.
 
-    goes, comes: which part of its keys is sent, and of those of the other received, to be worked on where queries are.
-    leaves: whether its queries are sent to the first one's keys. arrives: the part of its keys at which queries of the
-    other one look here.
+    goes, comes: the part of its keys that is sent, and the part of the other's that is received, to be used on the
+    queries' rank. leaves: whether its queries are sent to the first one's keys. arrives: the part of its keys at which
+    queries of the other one look here.
     """
 
     on: int
@@ -155,7 +155,7 @@ class Ring:
 
     @staticmethod
     def of(b: Builder, op: AttentionOp, placement: RankPlacement, masks: Sequence[Value]) -> Ring:
-        """The ring of a rank whose keys are a slice."""
+        """Return the ring of a rank whose keys are a slice."""
         layouts, types = placement.in_layouts, placement.in_types
         ranks = layouts[1].group(ring_axes(op, layouts), placement.rank)
         shape, local = op.sizes(types), op.localize(placement)
@@ -166,7 +166,7 @@ class Ring:
         return Ring(b, local, ranks, place, ring_pairs(op, types, layouts), lengths, tuple(masks))
 
     def rounds(self) -> Iterator[RingStep]:
-        """What there is to do, over one distance after the other."""
+        """Yield the steps, by distance."""
         me, pairs = self.place, self.pairs
 
         def at_queries(i: int, j: int) -> Part | None:
@@ -181,7 +181,8 @@ class Ring:
             yield RingStep(on, back, at_queries(on, me), at_queries(me, back), leaves, at_keys(back, me))
 
     def emit(self, i: int, j: int, part: Part, ahead: Sequence[Value], behind: Sequence[Value] = ()) -> Value:
-        """What slice i of the queries and a part of slice j of the keys give; ahead, behind: operands around masks."""
+        """Emit the attention of slice i of the queries and a part of slice j of the keys. ahead, behind: operands
+        before and after the masks."""
         size = self.lengths[1] // part[1]
         first, key = i * self.lengths[0], j * self.lengths[1] + part[0] * size
         begin = self.op.begin and (*self.op.begin[:2], first, 0)
@@ -193,21 +194,22 @@ class Ring:
         return self.b.emit(op, *ahead, *masks, *behind)
 
     def keys(self, x: Value, part: Part) -> Value:
-        """A part of a slice of keys or values."""
+        """Return a part of a slice of keys or values."""
         size = self.lengths[1] // part[1]
         return self._sliced(x, SEQUENCE[self.op.input_layout], part[0] * size, size)
 
     def type_of(self, x: Value, part: Part) -> TensorType:
-        """The type of such a part."""
+        """Return the type of such a part."""
         axis, shape = SEQUENCE[self.op.input_layout], x.shape
         return x.tensor_type.with_shape((*shape[:axis], shape[axis] // part[1], *shape[axis + 1 :]))
 
     def items(self, node: Value, *numbers: int) -> list[Value]:
-        """Elements of a tuple."""
+        """Return elements of a tuple."""
         return [self.b.emit(TupleGetItem(i), node) for i in numbers]
 
     def start(self, turn: RingStep, keys: Sequence[Value], queries: Sequence[Value]) -> tuple[list[Value], list[Value]]:
-        """(keys and values that come, what belongs to queries and comes), empty where none do."""
+        """Emit the exchange of a step and return (received keys and values, received values of queries), empty if there
+        are none."""
         sent: list[Value] = [] if turn.goes is None else [self.keys(x, turn.goes) for x in keys]
         come: list[TensorType] = [] if turn.comes is None else [self.type_of(x, turn.comes) for x in keys]
         count = len(come)
@@ -221,7 +223,8 @@ class Ring:
     def exchange(
         self, to: int, sent: Sequence[Value], of: int, come: Sequence[TensorType], reason: str
     ) -> list[Value]:
-        """What comes from one place of the ring, for what goes to another: an exchange for each element type."""
+        """Emit the exchange that sends values to one place of the ring and receives values from another, one for each
+        element type; return the received values."""
         found: dict[int, Value] = {}
         for dtype in dict.fromkeys([v.tensor_type.dtype for v in sent] + [t.dtype for t in come]):
             goes = [v for v in sent if v.tensor_type.dtype == dtype]
@@ -251,7 +254,7 @@ _GRADIENTS = "gradients of slices of the sequence come back from where pairs wer
 
 
 def context_forward(b: Builder, op: AttentionOp, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
-    """The results of FlashAttentionScore on a rank that has slices of both sequences; None if keys are whole."""
+    """Return the results of FlashAttentionScore on a rank that has slices of both sequences; None if keys are whole."""
     if not ring_axes(op, placement.in_layouts):
         return None
     ring = Ring.of(b, op, placement, inputs[3:])
@@ -284,7 +287,7 @@ def context_forward(b: Builder, op: AttentionOp, placement: RankPlacement, input
 
 
 def context_backward(b: Builder, op: AttentionOp, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
-    """The results of FlashAttentionScoreGrad on such a rank."""
+    """Return the results of FlashAttentionScoreGrad on such a rank."""
     if not ring_axes(op, placement.in_layouts):
         return None
     ring = Ring.of(b, op, placement, inputs[4:-2])
@@ -325,11 +328,11 @@ class _Sums:
         self.totals = [as_dtype(ring.b, x, self.dtype) for x in first]
 
     def add_queries(self, found: Value) -> None:
-        """A gradient of the query."""
+        """Add a gradient of the query."""
         self._add(0, found)
 
     def add_keys(self, found: Sequence[Value], part: Part) -> None:
-        """Gradients of a part of key and value."""
+        """Add gradients of a part of key and value."""
         axis = SEQUENCE[self.ring.op.input_layout]
         for at, one in enumerate(found, 1):
             if part != WHOLE:
@@ -344,16 +347,17 @@ class _Sums:
         self.totals[at] = b.emit(Add(), self.totals[at], as_dtype(b, found, self.dtype))
 
 RING = ("enable_ring_attention", "enable_flash_sp")
-"""Attributes that ask for a ring alone."""
+"""Attributes that ask only for a ring."""
 DEGREE = "ulysses_degree"
-"""The attribute that says among how many ranks slices of the sequence are exchanged for heads: 1 for a ring alone."""
+"""The attribute with the number of ranks among which slices of the sequence are exchanged for heads: 1 for only a
+ring."""
 BATCH = {"BSH": 0, "BNSD": 0, "BSND": 0, "SBH": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a strategy says of query, key and value. matrix: sizes of the axes of a mesh. batch, sequence, heads: axes
-    of it, the most significant first; key_heads: those of the heads of key and value."""
+    """The strategy of query, key and value. matrix: sizes of the axes of a mesh. batch, sequence, heads: axes of it,
+    the most significant first; key_heads: those of the heads of key and value."""
 
     matrix: tuple[int, ...]
     batch: tuple[int, ...]
@@ -366,7 +370,7 @@ class _Asked:
 
 
 def shards_sequence(layout: str, given: Sequence[Any] | None) -> bool:
-    """Whether a strategy shards the sequences of query, key and value alike."""
+    """Whether a strategy shards the sequences of query, key and value in the same way."""
     if given is None or len(given) < 3 or layout not in SEQUENCE:
         return False
     at = SEQUENCE[layout]
@@ -384,12 +388,12 @@ def names_dimensions(strategy: Sequence[Any] | None, inputs: Sequence[Value]) ->
 
 
 def in_context(b: Builder, op: AttentionOp, asked: RequestedSharding, inputs: Sequence[Value]) -> list[Value] | None:
-    """The results of `op` over sequences of which every rank has a slice; None if the strategy says nothing of it,
-    where it is another mistake, which others report, and with an addend that slices of keys do not take: beside numbers
-    as -1e9 the logarithms of sums are too coarse for gradients.
+    """Return the results of `op` over sequences of which every rank has a slice. None if the strategy does not shard
+    them, if it has another mistake, which others report, and for an addend that slices of keys do not take: beside
+    numbers as -1e9 the logarithms of sums are too coarse for gradients.
 
     Raises:
-        MspcError: the attributes ask for what cannot be.
+        MspcError: the attributes ask for something impossible.
     """
     if not shards_sequence(op.input_layout, asked.in_strategy):
         return None
@@ -453,7 +457,7 @@ def _read(op: AttentionOp, asked: RequestedSharding) -> _Asked | None:
 
 
 def _degree(op: AttentionOp, asked: RequestedSharding, shape: Shape, read: _Asked) -> int:
-    """Among how many ranks slices of the sequence are exchanged for heads."""
+    """Return the number of ranks among which slices of the sequence are exchanged for heads."""
     ranks = read.count(read.sequence)
     heads, key_heads = shape.heads // read.count(read.heads), shape.key_heads // read.count(read.key_heads)
     legal = [n for n in range(1, ranks + 1) if ranks % n == 0 and _fits(n, heads, key_heads)]
@@ -475,7 +479,7 @@ def _degree(op: AttentionOp, asked: RequestedSharding, shape: Shape, read: _Aske
     row = shape.depth + shape.value_depth
 
     def sent(degree: int) -> float:
-        """Elements that a rank sends in the mean forward and for gradients, for one place of the batch."""
+        """Return the elements that a rank sends in the mean, forward and for gradients, for one place of the batch."""
         ring = ranks // degree
         all_keys = max(key_heads, degree)
         exchanged = (heads * lengths[0] + all_keys * lengths[1]) * row * (degree - 1) / degree
@@ -491,15 +495,15 @@ def _fits(degree: int, heads: int, key_heads: int) -> bool:
 
 
 def _parted(read: _Asked, degree: int) -> tuple[_Asked, tuple[int, ...], tuple[int, ...]]:
-    """The same with every axis of the sequence wholly over groups of `degree` neighbours, or within them:
-    (read, axes over them, axes within)."""
+    """Return the same with every axis of the sequence wholly over groups of `degree` neighbours, or within them: (read,
+    axes over them, axes within)."""
     matrix, over = list(read.matrix), list(read.sequence)
     within: list[int] = []
     left = degree
     while left > 1:
         axis = over.pop()
         size = math.gcd(matrix[axis], left)
-        if matrix[axis] > size:  # an axis of its own for what stays over the groups, ahead of the other
+        if matrix[axis] > size:  # an axis of its own for the part that stays over the groups, before the other
             matrix[axis : axis + 1] = [matrix[axis] // size, size]
             read = _shifted(read, axis)
             over = [a + (a > axis) for a in over] + [axis]
@@ -511,7 +515,7 @@ def _parted(read: _Asked, degree: int) -> tuple[_Asked, tuple[int, ...], tuple[i
 
 
 def _shifted(read: _Asked, axis: int) -> _Asked:
-    """The axes behind one that became two."""
+    """Renumber the axes after one that became two."""
 
     def moved(axes: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(b for a in axes for b in ((a, a + 1) if a == axis else (a + (a > axis),)))
@@ -543,7 +547,7 @@ def _by_heads(
 
 
 def _repeated(b: Builder, op: AttentionOp, x: Value, heads: int, times: int) -> Node:
-    """Keys or values with every head so many times, one after the other, so that every rank has one."""
+    """Return keys or values with every head repeated, one after the other, so that every rank has one."""
     if op.input_layout in ("BNSD", "BSND"):
         return b.emit(RepeatInterleaveInt(times, HEADS[op.input_layout]), x)
     first, second, hidden = x.shape
@@ -555,7 +559,7 @@ def _entries(
     op: AttentionOp, read: _Asked, inputs: Sequence[Value], sequence: tuple[int, ...], heads: tuple[int, ...],
     key_heads: tuple[int, ...],
 ) -> Sequence[NamedLayout]:  # fmt: skip
-    """The layout of every operand whose sequence and heads are along these axes."""
+    """Return the layout of every operand whose sequence and heads are along these axes."""
     layout = op.input_layout
     found: list[NamedLayout] = []
     for index, x in enumerate(inputs):
@@ -578,11 +582,11 @@ def keys_gathered(
     b: Builder, op: Op, layout: str, asked: RequestedSharding, inputs: Sequence[Value], *, sequence: bool = True,
     key_heads: int = 0,
 ) -> Node | None:
-    """`op` of (query, key, value, ...) with keys and values that are stored as the strategy says and read otherwise;
-    None if the strategy stores them as they are read.
+    """Return `op` of (query, key, value, ...) with keys and values that are stored as the strategy says and read
+    otherwise; None if the strategy stores them as they are read.
 
-    sequence: they are gathered along the sequence. key_heads: where it is not 0, there are so many, and they are read
-    where their queries are.
+    sequence: they are gathered along the sequence. key_heads: their number, if it is not 0; they are then read with the
+    sharding of their queries.
     """
     given = asked.in_strategy
     if given is None or layout not in SEQUENCE or len(given) != len(inputs):
@@ -601,9 +605,9 @@ def keys_gathered(
 
 
 def _beside_queries(query: Any, entry: Any, heads: int, key_heads: int) -> Any:
-    """A Layout of keys with their heads along the axes that shard those of the queries: the first of these that shard
-    the `key_heads` groups, since a group's queries lie one after the other. Unchanged where it has another number of
-    slices, which is a mistake for others to tell."""
+    """Return a Layout of keys with their heads along the axes that shard those of the queries: the first of these that
+    shard the `key_heads` groups, since a group's queries follow one another. Unchanged if it has another number of
+    slices, which is a mistake that others report."""
     if not (isinstance(query, NamedLayout) and isinstance(entry, NamedLayout)):
         return entry
     if entry.device_matrix != query.device_matrix or max(len(query.axes), len(entry.axes)) <= heads:
@@ -616,7 +620,8 @@ def _beside_queries(query: Any, entry: Any, heads: int, key_heads: int) -> Any:
 
 
 def _with_axes(entry: Any, dimension: int, axes: tuple[int, ...]) -> Any:
-    """A strategy with one dimension along these axes, counted from the left; a tuple of numbers only with none."""
+    """Return a strategy with one dimension along these axes, counted from the left; a tuple of numbers only with
+    none."""
     if not isinstance(entry, NamedLayout):
         return tuple(1 if i == dimension else count for i, count in enumerate(entry))
     if dimension >= len(entry.axes):

@@ -26,19 +26,20 @@ if TYPE_CHECKING:
 class ExpertPlaces(Op):
     """Places of rows in the order of their experts, in blocks: see `ops/nn/experts.py`.
 
-    ends [experts]: where the rows of each expert end; rows behind the last end belong to none, and stand after those
-    of the last block's experts. source [rows]: where in the batch each row is from. The batch is shared by `outer`
+    ends [experts]: the ends of each expert's rows; rows after the last end belong to none, and are placed after those
+    of the last block's experts. source [rows]: the place in the batch of each row. The batch is shared by `outer`
     groups of ranks, so that each has as many rows as any other: those of the smallest sources are of the first. Within
-    a group `parts` ranks share the experts. A block has `room` rows, or room for all rows of its group; where more go
-    to its experts, the step ends with an error.
+    a group `parts` ranks share the experts. A block has `room` rows, or room for all rows of its group; if more go to
+    its experts, the step ends with an error.
 
     Results:
-        of every place [outer * parts * room] the row's source, and its number among the rows; -1 if no row
-        stands;
+        of every place [outer * parts * room] the row's source, and its number among the rows; -1 for an empty
+        place;
         of every row [rows] its place;
         of every block the ends of its experts' rows [outer, parts, experts / parts].
 
-    own: of a rank that makes a slice of the results, its first group and how many, its first part and how many.
+    own: for a rank that makes a slice of the results, its first group and their number, its first part and their
+    number.
     """
 
     outer: int = 1
@@ -77,7 +78,7 @@ class ExpertPlaces(Op):
         return self.own or (0, self.outer, 0, self.parts)
 
     def _blocks_of(self, rows: int) -> int:
-        """Rows of all blocks."""
+        """Return the number of rows of all blocks."""
         return self.outer * self.parts * (self.room or rows // self.outer)
 
     def infer(self, *types: Any) -> Type:
@@ -109,7 +110,7 @@ class ExpertPlaces(Op):
         return None if places is None else device.asking([counts, ends], check, ahead=places)
 
     def _require_room(self, counts: Any, size: int) -> None:
-        """Raises IndexError where more rows want to go to a block than it has room for."""
+        """Raise IndexError if more rows go to a block than it has room for."""
         if not counts.size or counts.max() <= size:
             return
         worst = int(counts.argmax())
@@ -149,14 +150,14 @@ class ExpertPlaces(Op):
 
 
 def _require_within(ends: Any, rows: int) -> None:
-    """Raises IndexError where an expert's rows end where there are none."""
+    """Raise IndexError if the end of an expert's rows is not between 0 and the number of rows."""
     if ends.size and not 0 <= ends.min() <= ends.max() <= rows:
         wrong = ends[(ends < 0) | (ends > rows)][0]
         raise IndexError(f"an expert's rows end at {wrong}, but there are {rows} rows")
 
 
 def require_below(xp: Any, places: Any, limit: int) -> None:
-    """Raises IndexError where a place is `limit` or more, on the CPU; a limit of 0 is none."""
+    """Raise IndexError if a place is `limit` or more, on the CPU; a limit of 0 is none."""
     if limit and xp.__name__ == "numpy" and places.size and places.max() >= limit:
         raise IndexError(f"place {places.max()} is named, but there are {limit}")
 
@@ -164,8 +165,8 @@ def require_below(xp: Any, places: Any, limit: int) -> None:
 class TakeRows(EmbeddingLookup):
     """Rows of a table [n, ...] at places of any shape; zeros for places that are none.
 
-    limit: all places are below it, 0 if they may be anything. share: how much of the rows that may travel does, in
-    the mean: some places name none, and some rows are near.
+    limit: all places are below it, 0 if they may be anything. share: the mean share of the rows that travel: some
+    places name none, and some rows are local.
     """
 
     offset: int = 0
@@ -209,10 +210,10 @@ class AddRows(UnsortedSegmentSum):
 
 
 class SetRows(Op):
-    """A table of `size` rows of zeros in which the rows [m, ...] stand at their places [m]; of several for one place
-    the last one. Rows without a place are dropped. limit: all places are below it, 0 if they may be anything.
+    """A table of `size` rows of zeros with the rows [m, ...] at their places [m]; of several for one place the last
+    one. Rows without a place are dropped. limit: all places are below it, 0 if they may be anything.
 
-    offset: where a rank's slice of the table begins.
+    offset: the beginning of a rank's slice of the table.
     """
 
     size: int = 0
@@ -244,7 +245,8 @@ class SetRows(Op):
         return replace(self, size=here.stop - here.start, offset=self.offset + here.start)
 
     def bprop(self, b: Builder, rows: Value, places: Value, out: Value, dout: Value) -> Gradients:
-        """Rows that others have replaced get none: each asks for the number of the row that stands at its place."""
+        """Return the gradient, zero for rows that others have replaced: each row checks the number of the row at its
+        place."""
         count = rows.shape[0]
         if not count:
             return b.emit(TakeRows(), dout, places), None
@@ -268,7 +270,7 @@ ENDS = ("Float64", "Float64", "Int64")
 
 class _BlocksOfRows(Op, abstract=True):
     """The last operand is `ends`, the first has the rows of all blocks. filled: rows of a block that belong to experts
-    where they share the rows evenly, which what is foreseen reckons with; 0 for all."""
+    if these share them evenly, for estimates; 0 for all."""
 
     waits = True
 
@@ -281,11 +283,11 @@ class _BlocksOfRows(Op, abstract=True):
         return inferred
 
     def rows_of_experts(self, rows: TensorType, ends: TensorType, filled: int) -> int:
-        """How many rows belong to experts, where these share them evenly."""
+        """Return how many rows belong to experts, if these share them evenly."""
         return ends.shape[0] * ends.shape[1] * filled if filled else rows.shape[0]
 
     def names(self, ends: TensorType) -> tuple[str, str, str]:
-        """Names of factors: of the rows of all blocks, of all experts, and of the ends."""
+        """Return the names of factors: of the rows of all blocks, of all experts, and of the ends."""
         if len(ends.shape) != 3:
             raise MspcError(f"{self.name}: ends of shape {ends.shape} are not [outer, parts, experts]")
         outer, parts, experts = ends.shape
@@ -295,7 +297,7 @@ class _BlocksOfRows(Op, abstract=True):
 
 
 def _blocks(rows: int, ends: Any) -> Iterator[tuple[int, slice]]:
-    """(expert, where its rows lie) for every expert of every block."""
+    """Yield (expert, slice of its rows) for every expert of every block."""
     outer, parts, experts = ends.shape
     size = rows // (outer * parts)
     for block, borders in enumerate(ends.reshape(outer * parts, experts).tolist()):
@@ -306,7 +308,7 @@ def _blocks(rows: int, ends: Any) -> Iterator[tuple[int, slice]]:
 
 
 def _grouping(rows: int, ends: Array) -> Grouping:
-    """The same for kernels."""
+    """Return the same for kernels."""
     from mspc.ops.cuda.expert_rows import Grouping  # late: only a GPU needs it
 
     outer, parts, experts = ends.shape
@@ -355,7 +357,7 @@ class ExpertProduct(_BlocksOfRows):
 
 
 class ExpertOuter(_BlocksOfRows):
-    """For every expert the product of the transposed rows of x [rows, k] with those of y [rows, n], of its rows in all
+    """For every expert the matmul of the transposed rows of x [rows, k] with those of y [rows, n], of its rows in all
     blocks: [experts, k, n]. filled: see `_BlocksOfRows`."""
 
     filled: int = 0
@@ -390,7 +392,7 @@ class ExpertOuter(_BlocksOfRows):
 
 
 class ExpertRows(_BlocksOfRows):
-    """Row by row that of its expert of b [experts, n], as many rows as like [rows, m] has; zeros if there is no
+    """For every row the row of its expert in b [experts, n]; as many rows as `like` [rows, m] has, zeros if there is no
     expert."""
 
     linear_in = (1,)
@@ -443,14 +445,13 @@ class ExpertSums(_BlocksOfRows):
 
 
 class TopKRouter(Op):
-    """(the tokens of every expert [batch, expert_num, capacity], counted from 1, 0 if there is none; the place of
-    every choice among all experts' [batch, tokens, k], of input's type). Called as `TopKRouter()(input, capacity,
-    expert_num, drop_type)`, where input [batch, tokens, k], Int32 or Int64, names the experts that a token chose.
+    """(the tokens of every expert [batch, expert_num, capacity], counted from 1, 0 if there is none; the place of every
+    choice among all experts' [batch, tokens, k], of input's type). Called as `TopKRouter()(input, capacity, expert_num,
+    drop_type)`; input [batch, tokens, k], Int32 or Int64, names the experts that a token chose.
 
     A choice below 0 is none. Place n, counted from 1, of an expert is expert * (capacity + 1) + n, and n is 0 for a
-    choice that found no room.
-    With drop_type 0 all choices of a token come before those of the next one, with 1 the first choices of all tokens
-    before the second ones.
+    choice that found no room. With drop_type 0 all choices of a token come before those of the next one, with 1 the
+    first choices of all tokens before the second ones.
     """
 
     capacity: int = 1
@@ -477,7 +478,7 @@ class TopKRouter(Op):
         return self._ruled(types[0], "b s! k!")
 
     def _ruled(self, input: TensorType, ins: str) -> str:
-        """The rule of these inputs. Raises MspcError if attributes or operands do not fit."""
+        """Return the rule of these inputs. Raise MspcError if attributes or operands do not fit."""
         require_integer(self.name, 0, input)
         if len(input.shape) != 3:
             raise MspcError(f"{self.name}: input has shape {input.shape}, not [batch, tokens, choices]")
@@ -502,7 +503,7 @@ class TopKRouter(Op):
         return self._routed(be, inputs[0], None)
 
     def _routed(self, be: ArrayBackend, experts: Any, allowed: Any) -> Any:
-        """Both tables; allowed: which choices count, None for all."""
+        """Return both tables; allowed: which choices count, None for all."""
         xp = be.xp
         batch, tokens, k = experts.shape
         if xp.__name__ == "numpy" and experts.max(initial=-1) >= self.expert_num:
@@ -525,9 +526,9 @@ class TopKRouter(Op):
 
 
 class TopPRouter(TopKRouter):
-    """TopKRouter, of whose choices those are left out with which the weights of a token, router_prob in the shape of
-    input, would add up to threshold or more. Called as `TopPRouter()(input, capacity, expert_num, drop_type, threshold,
-    router_prob)`. A strategy has an entry for every argument, that of a number is (1,)."""
+    """TopKRouter without the choices with which the weights of a token, router_prob in the shape of input, would add up
+    to threshold or more. Called as `TopPRouter()(input, capacity, expert_num, drop_type, threshold, router_prob)`. A
+    strategy has an entry for every argument, that of a number is (1,)."""
 
     waits = True
     capacity: int = 1

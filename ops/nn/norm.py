@@ -29,7 +29,7 @@ from mspc.sharding.rules import factor_names
 def normalised(
     b: Builder, x: Value, mean: Value, variance: Value, epsilon: float, kind: DType
 ) -> tuple[Value, Value]:  # fmt: skip
-    """x with mean 0 and variance 1, and what x less its mean was multiplied by."""
+    """Return x with mean 0 and variance 1, and the factor by which x less its mean was multiplied."""
     raised = b.emit(Add(), as_dtype(b, variance, kind), b.constant(epsilon, kind))
     inverse = b.emit(Rsqrt(), raised)
     apart = b.emit(Sub(), as_dtype(b, x, kind), as_dtype(b, mean, kind))
@@ -50,13 +50,13 @@ def layer_norm_gradient(
 
 
 def weighted(b: Builder, value: Value, gamma: Value) -> Value:
-    """A value times gamma; nothing is done for one that is known to be 1, as that of a group norm."""
+    """Return a value times gamma; nothing is done for one that is known to be 1, as that of a group norm."""
     return value if is_filled(gamma, 1) else b.emit(Mul(), value, as_dtype(b, gamma, value.tensor_type.dtype))
 NO_SECOND = NotDifferentiable("it is a gradient, and its second derivative is not built")
 
 
 def norm_sides(rank: int, begin: int) -> tuple[str, str]:
-    """(x, statistics) when the dimensions from `begin` on are normalised."""
+    """Return (x, statistics) if the dimensions from `begin` on are normalised."""
     names = factor_names(rank)
     full = " ".join(n + "!" * (d >= begin) for d, n in enumerate(names))
     statistics = " ".join(n if d < begin else "1" for d, n in enumerate(names))
@@ -94,7 +94,7 @@ class Norm(Op, abstract=True):
 
 
 def statistics_dtype(dtype: DType) -> DType:
-    """The element type of means and variances: the squares of halves would not fit into a half."""
+    """Return the element type of means and variances: the squares of halves would not fit into a half."""
     return FLOAT32 if dtype.itemsize < 4 else dtype
 
 
@@ -180,7 +180,7 @@ class LayerNorm(Norm):
                 out = tuple(xp.empty(shape, x.dtype) for shape in (x.shape, small, small))  # halves are widened
 
             def work(block: Any, scratch: Any, x: Any) -> None:
-                # NumPy copies an array that it broadcasts against and overwrites: y and z take turns.
+                # NumPy copies an array that it broadcasts against and overwrites: y and z alternate.
                 y, mean, variance = block
                 (z,) = scratch
                 mean[...] = xp.mean(x, axis=1, keepdims=True)
@@ -228,12 +228,12 @@ class LayerNorm(Norm):
 
 
 def matrix(shape: tuple[int, ...], begin: int) -> tuple[int, int]:
-    """(rows, columns) of x when everything from dimension `begin` on is a row."""
+    """Return (rows, columns) of x if all dimensions from `begin` on are a row."""
     return math.prod(shape[:begin]), math.prod(shape[begin:])
 
 
 def _repeated(xp: Any, parameter: Any, columns: int) -> Any:
-    """A parameter that covers the last dimensions of a row, as long as the row."""
+    """Return a parameter that covers the last dimensions of a row, as long as the row."""
     flat = parameter.reshape(-1)
     return flat if flat.size >= columns else xp.tile(flat, columns // max(1, flat.size))
 
@@ -285,7 +285,7 @@ class LayerNormGammaGrad(Norm):
         dout, x, mean, variance = inputs
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         parameters = axis_in(self.name, self.begin_params_axis, x.ndim)
-        # Where nothing is added up every element is a row of its own.
+        # If nothing is added up every element is a row of its own.
         by_row = rows > 1 and math.prod(x.shape[parameters:]) == columns
         place = "row" if by_row else f"at / {columns}"
         statistics = (
@@ -397,7 +397,7 @@ class LayerNormGrad(Norm):
 
 
 def add_to(b: Builder, total: Value | None, term: Value, like: Value) -> Value:
-    """total + term in the shape of `like`."""
+    """Return total + term in the shape of `like`."""
     return broadcast_to(b, term, like.shape) if total is None else b.emit(Add(), total, term)
 
 
@@ -510,7 +510,7 @@ def _slice_counts(entry: Any) -> tuple[int, ...]:
 
 
 def _replicated_behind(entry: Any, leading: int) -> Any:
-    """A strategy with its first `leading` dimensions alone."""
+    """Return a strategy that shards only its first `leading` dimensions."""
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:leading], *[-1] * (len(entry.tensor_map) - leading)))
     return (*entry[:leading], *[1] * (len(entry) - leading))
@@ -579,7 +579,7 @@ class RmsNormGrad(Norm):
 
 
 def normalised_rule(name: str, shape: Sequence[int], axis: Axis, inputs: int) -> str:
-    """`inputs` tensors of one shape; the dimensions `axis` must not be sharded."""
+    """Return the rule of `inputs` tensors of one shape; the dimensions `axis` must not be sharded."""
     if not shape:
         raise MspcError(f"{name}: a number has no axis {axis}", kind=ValueError)
     axes = axes_in(name, ints_of(name, "axis", axis), len(shape))
@@ -692,7 +692,7 @@ class ChannelWindowSum(_OfChannels):
 class LRN(_OfChannels):
     """x / (bias + alpha * (the sum of the squares of the channels around))**beta; the channels are not sharded.
 
-    norm_region: "ACROSS_CHANNELS" alone.
+    norm_region: only "ACROSS_CHANNELS".
     """
 
     bias: float = 1.0

@@ -23,12 +23,12 @@ from mspc.ops.tensor.slicing import take_part
 
 
 class ApplyRotaryPosEmb(Op):
-    """(query, key), each x * cos + rotated(x) * sin, where rotated(x) is its second half, negated, before its first.
+    """(query, key), each x * cos + rotated(x) * sin; rotated(x) is its second half, negated, before its first.
 
-    Of four dimensions [batch, place, head, size], cos and sin broadcast to them; of three [batch, place, heads * size]
-    they are [place, size], or, for one place, [batch, size]. Called as
-    `ApplyRotaryPosEmb()(query, key, cos, sin, position_ids)`: the rows of cos and sin are the positions' already, and
-    position_ids changes nothing, nor does cos_format.
+    With four dimensions [batch, place, head, size], cos and sin broadcast to them; with three [batch, place, heads *
+    size] they are [place, size], or, for one place, [batch, size]. Called as `ApplyRotaryPosEmb()(query, key, cos, sin,
+    position_ids)`: the rows of cos and sin are the positions' already, and position_ids changes nothing, nor does
+    cos_format.
     """
 
     cos_format: int = 0
@@ -42,7 +42,7 @@ class ApplyRotaryPosEmb(Op):
     )
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        """Nobody looks at the positions; any small number will do."""
+        """Return limits for the positions, which nothing reads: any small number will do."""
         return {4: 1}
 
     def infer(self, *types: Any) -> Any:
@@ -100,7 +100,7 @@ class ApplyRotaryPosEmb(Op):
         return x if len(x.shape) == 4 else b.emit(Reshape((*x.shape[:2], x.shape[2] // size, size)), x)
 
     def _table_shape(self, shape: Sequence[int], table: Sequence[int]) -> tuple[int, ...]:
-        """cos and sin as tables of four dimensions, for x of this shape."""
+        """Return the shape of cos and sin as tables of four dimensions, for x of this shape."""
         if len(shape) == 4:
             return tuple(table)
         rows = (table[0], 1) if shape[1] == 1 else (1, table[0])
@@ -121,8 +121,8 @@ class ApplyRotaryPosEmb(Op):
 
 
 class RotaryPositionEmbedding(Op):
-    """x * cos + rotated(x) * sin, where rotated(x) is the second half of the last dimension, negated, before the first;
-    cos and sin broadcast to x. mode must be 0: pairs of neighbours, 1, are not built. Called as
+    """x * cos + rotated(x) * sin; rotated(x) is the second half of the last dimension, negated, before the first; cos
+    and sin broadcast to x. mode must be 0: pairs of neighbours, 1, are not built. Called as
     `RotaryPositionEmbedding()(x, cos, sin, mode)`."""
 
     mode: int = 0

@@ -33,8 +33,8 @@ Ranks = tuple[int, ...]
 
 
 def ranks_of_rows(placement: RankPlacement, axes: Sequence[int]) -> Ranks:
-    """The ranks that have a slice of this rank's rows, which lie along `axes` of the first operand; rows without
-    elements have none."""
+    """Return the ranks that have a slice of this rank's rows, which are along `axes` of the first operand; only this
+    rank if the rows have no elements."""
     layout = placement.in_layouts[0]
     if 0 in (placement.in_types[0].shape[d] for d in axes):
         return (placement.rank,)
@@ -43,7 +43,8 @@ def ranks_of_rows(placement: RankPlacement, axes: Sequence[int]) -> Ranks:
 
 
 def sent_bytes(type: TensorType, layout: Layout, axes: Sequence[int], numbers: int) -> float:
-    """Bytes that a rank sends for so many numbers of each of its rows, of an operand of this (global) type."""
+    """Return the bytes that a rank sends for this many numbers of each of its rows, of an operand of this (global)
+    type."""
     group = layout.size_of(a for d in axes for a in layout.dims[d])
     if group == 1:
         return 0.0
@@ -52,12 +53,12 @@ def sent_bytes(type: TensorType, layout: Layout, axes: Sequence[int], numbers: i
 
 
 def total_of_rows(b: Builder, ranks: Ranks, axes: tuple[int, ...], value: Value) -> Value:
-    """The sum of rows with all of their slices, one element each."""
+    """Return the sum of rows with all of their slices, one element each."""
     return _combined(b, ranks, b.emit(ReduceSum(True, axes), value), "sum")
 
 
 def moved_rows(b: Builder, ranks: Ranks, axes: tuple[int, ...], x: Value) -> tuple[Value, Value, Value]:
-    """(rows less their largest, the exponential of these, its sum over all slices), wide enough for sums."""
+    """Return (rows less their largest, the exponential of these, its sum over all slices), wide enough for sums."""
     wide = as_dtype(b, x, statistics_dtype(x.tensor_type.dtype))
     moved = b.emit(Sub(), wide, _combined(b, ranks, b.emit(ReduceMax(True, axes), wide), "max"))
     power = b.emit(Exp(), moved)
@@ -65,7 +66,7 @@ def moved_rows(b: Builder, ranks: Ranks, axes: tuple[int, ...], x: Value) -> tup
 
 
 def log_softmax_of_rows(b: Builder, ranks: Ranks, axes: tuple[int, ...], x: Value) -> Value:
-    """The logarithm of the softmax of rows, wide enough for sums."""
+    """Return the logarithm of the softmax of rows, wide enough for sums."""
     moved, _, total = moved_rows(b, ranks, axes, x)
     return b.emit(Sub(), moved, b.emit(Log(), total))
 
@@ -81,7 +82,7 @@ Axis = int | tuple[int, ...]
 
 
 def along(axis: Axis, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel over the last dimension, made one over `axis`: the dimensions of `axis` go last and become one."""
+    """Return a kernel over the last dimension made one over `axis`: the dimensions of `axis` go last and become one."""
     if axis in (-1, (-1,)):
         return kernel
 
@@ -104,7 +105,7 @@ def along(axis: Axis, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Normalised(Op, abstract=True):
-    """numbers: of every row that ranks exchange where the axis is sharded."""
+    """numbers: of every row that ranks exchange if the axis is sharded."""
 
     numbers: ClassVar[int] = 2
 
@@ -135,7 +136,7 @@ class _Normalised(Op, abstract=True):
         return as_dtype(b, self.of_slices(b, ranks, axes, *inputs), inputs[0].tensor_type.dtype)
 
     def of_slices(self, b: Builder, ranks: Ranks, axes: tuple[int, ...], *inputs: Value) -> Value:
-        """The operators in the place of this one where its rows are sharded over ranks."""
+        """Emit the operators that replace this one if its rows are sharded over ranks."""
         raise NotImplementedError
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
@@ -216,7 +217,7 @@ class SoftmaxBackward(_Normalised):
         keep = ReduceSum(True, axes)
         inner = b.emit(keep, b.emit(Mul(), dy, y))
         outer = b.emit(keep, b.emit(Mul(), dout, y))
-        # Of sum over i of dout_i (dy_i - inner) y_i in y_j.
+        # Derivative of sum over i of dout_i (dy_i - inner) y_i in y_j.
         first = b.emit(Mul(), dout, b.emit(Sub(), dy, inner))
         second = b.emit(Mul(), dy, outer)
         return b.emit(SoftmaxBackward(self.dim), dout, y), b.emit(Sub(), first, second)
@@ -264,8 +265,8 @@ class LogSoftmax(_Normalised):
         return log_softmax_of_rows(b, ranks, axes, inputs[0])
 
     def as_rows(self, b: Builder, *inputs: Value) -> Sequence[Value]:
-        """The gradient needs two numbers of a row, its largest element and the logarithm of its sum, beside what the
-        row is made of."""
+        """Emit the operator along rows. The gradient needs two numbers of a row, its largest element and the logarithm
+        of its sum, in addition to the row's elements."""
         (x,) = inputs
         wide = as_dtype(b, x, statistics_dtype(x.tensor_type.dtype))
         axes = self.row_axes(x.tensor_type)

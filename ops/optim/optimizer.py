@@ -25,8 +25,8 @@ _UPDATE = NotDifferentiable("it changes a parameter")
 
 
 class StatelessBody(NamedTuple):
-    """An update in other words: the places of the operands that it reads, and the lines of a fused operator of them;
-    the last one is the new parameter."""
+    """An equivalent update without states: the places of the operands that it reads, and the lines of a fused operator
+    of them; the last one is the new parameter."""
 
     operands: tuple[int, ...]
     lines: tuple[str, ...]
@@ -39,10 +39,10 @@ class Update(Op, abstract=True):
         operands: names of the operands for messages.
         scalars: indices of the operands that are scalars.
         states: indices of operands that may have another floating-point type than the parameter, as states in Float32
-            beside parameters in Float16 have; the operator changes them.
+            with parameters in Float16 have; the operator changes them.
         outputs: number of results, a tuple when more than one.
         cuda_update: C++ statements that change one element; operands and attributes go by their names, operands that
-            `mutates` names are set, T is the type that the parameter is computed in.
+            `mutates` names are set, T is the computing type of the parameter.
     """
 
     has_side_effect = True
@@ -55,8 +55,8 @@ class Update(Op, abstract=True):
 
     @property
     def exact_numbers(self) -> tuple[int, ...]:
-        """Indices of operands that are Float32 where a script gives numbers for them, also beside halves, in which
-        0.999 may be 1."""
+        """Indices of operands that are Float32 if a script gives numbers for them, also if the other operands are
+        halves, in which 0.999 may be 1."""
         return self.scalars
 
     def rule(self, *types: TensorType) -> str:
@@ -94,19 +94,20 @@ class Update(Op, abstract=True):
         return (0,) if self.cuda_update and 0 in self.mutates else ()
 
     def statements(self, dtypes: Sequence[DType]) -> str:
-        """`cuda_update` for operands of these element types; "" if there is none."""
+        """Return `cuda_update` for operands of these element types; "" if there is none."""
         return self.cuda_update
 
     def without_states(self, number: Callable[[int], float | None]) -> StatelessBody | None:
-        """The same change of the parameter, where numbers of scalars make states meaningless; else None.
+        """Return the same change of the parameter without states, if numbers of scalars make states meaningless; else
+        None.
 
         Args:
-            number: what the scalar operand of a place holds; None if it may be another one at the next step.
+            number: returns the value of the scalar operand of a place; None if it may be another one at the next step.
         """
         return None
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        """`run`; on a CPU, where `cuda_update` says that every element is changed by itself, block by block."""
+        """Return `run`; on a CPU block by block, if `cuda_update` shows that every element is changed by itself."""
         run = functools.partial(self.run, be)
         if be.xp is not np or not self.cuda_update:
             return run
@@ -141,7 +142,7 @@ class Update(Op, abstract=True):
 
 
 def _samples(*roles: str, **attributes: Any) -> tuple[Any, ...]:
-    """Two shapes; "x" stands for a tensor of the parameter's shape, "s" for a scalar."""
+    """Return samples of two shapes; role "x" is a tensor of the parameter's shape, "s" a scalar."""
     return tuple(
         sample(
             *[shape if role == "x" else () for role in roles], low=0.1, high=0.9, gradient=False, **attributes
@@ -248,8 +249,8 @@ class ApplyMomentum(Update):
 class SGD(Update):
     """Stochastic gradient descent with momentum, dampening, weight decay and Nesterov's step.
 
-    stat is 1 before the first step of an element, which sets accum = gradient, and 0 afterwards. A momentum
-    of 0 leaves accum alone.
+    stat is 1 before the first step of an element, which sets accum = gradient, and 0 afterwards. A momentum of 0 does
+    not change accum.
     """
 
     dampening: float = 0.0
@@ -373,20 +374,20 @@ class AdamWeightDecay(Update):
 
 
 def _moments(m: Any, v: Any, beta1: Any, beta2: Any, gradient: Any) -> None:
-    """The running means of the gradient and of its square, in place."""
+    """Update the running means of the gradient and of its square, in place."""
     m *= beta1
     m += gradient * (1 - beta1)
     v *= beta2
     v += gradient * gradient * (1 - beta2)
 
 AT_ONCE = 64
-"""Tensors that one CUDA kernel looks at."""
+"""Tensors that one CUDA kernel checks."""
 
 
 class AllFinite(Op):
     """True if no element of any operand is an infinity or not a number, a scalar. Called as `AllFinite()((a, b))`.
 
-    Every rank looks at the slices that it holds, however each operand is sharded; one truth per rank is then combined.
+    Every rank checks the slices that it holds, however each operand is sharded; one Bool per rank is then combined.
     """
 
     reduction = "all"
@@ -443,13 +444,14 @@ class AllFinite(Op):
 
 
 def _finite(x: Any) -> bool:
-    """Block by block, so that the truths of one block stay in the cache and the first wrong one ends the search."""
+    """Return whether all are finite, block by block, so that the truth values of one block stay in the cache and the
+    first wrong one ends the search."""
     flat = np.asarray(x).reshape(-1)
     return all(bool(np.isfinite(flat[start : start + BLOCK]).all()) for start in range(0, flat.size, BLOCK))
 
 
 def _source(kinds: Sequence[str]) -> str:
-    """A kernel over tensors of these C++ types; x - x is 0 for finite numbers alone."""
+    """Return a kernel over tensors of these C++ types; x - x is 0 only for finite numbers."""
     places = range(len(kinds))
     tensors = ", ".join(f"const {kind}* __restrict__ x{i}" for i, kind in enumerate(kinds))
     sizes = ", ".join(f"long long n{i}" for i in places)

@@ -44,7 +44,7 @@ _RANDOM = NotDifferentiable("its result is drawn, not computed")
 class Drawn(DrawnByPlace, abstract=True):
     """An operator that draws random numbers.
 
-    shape: of the global result. begin, local: where this rank's slice begins and its sizes, () for all of it; where
+    shape: of the global result. begin, local: the beginning of this rank's slice and its sizes, () for all of it; if
     every rank has rows of its own, shape is a rank's own until it is known which.
 
     By position a user gives the seeds.
@@ -66,7 +66,8 @@ class Drawn(DrawnByPlace, abstract=True):
         return (*local[:dimension], local[dimension] * local[dimension + 1], *local[dimension + 2 :])
 
     def words(self, be: ArrayBackend, *keys: int) -> Any:
-        """64 random bits per element of this rank's slice. keys: seeds, and what tells draws of one step apart."""
+        """Return 64 random bits per element of this rank's slice. keys: seeds, and numbers that distinguish draws of
+        one step."""
         begin = self.begin or (0,) * len(self.shape)
         return random_words(be.xp, key_of(*keys), self.shape, begin, self.local or self.shape).reshape(self.sizes)
 
@@ -83,7 +84,7 @@ class Drawn(DrawnByPlace, abstract=True):
     def filling(self, device: Device, text: str, seeds: Sequence[int], out: Array, *operands: tuple[str, Array]) -> (
         Launch | None
     ):  # fmt: skip
-        """Launch that fills `out`; `text` is the C++ of an element from `word`, its random bits."""
+        """Return the launch that fills `out`; `text` is the C++ of an element from `word`, its random bits."""
         word = device_word(self.shape, self.begin or (0,) * len(self.shape), self.local or self.shape)
         each = f"[&] {{ const u64 word = {word}; return {text}; }}()"
         arrays = [("step", device.step), *operands]
@@ -112,7 +113,7 @@ class DropoutGenMask(Drawn):
         return replace(self, shape=shape_of(self.name, "shape", args[0])), (args[1],)
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy shards the result."""
+        """Return the dimensions of the result, which MindSpore's strategy shards."""
         return rule.outputs
 
     def infer(self, *types: Any) -> Any:
@@ -138,7 +139,7 @@ class DropoutGenMask(Drawn):
 
 
 class DropoutDoMask(Op):
-    """x / keep_prob where the mask is true, 0 elsewhere. Called as `DropoutDoMask()(x, mask, keep_prob)`."""
+    """x / keep_prob if the mask is true, else 0. Called as `DropoutDoMask()(x, mask, keep_prob)`."""
 
     linear_in = (0,)
     cuda = "{0} * T({1}) / T({2})"
@@ -147,7 +148,7 @@ class DropoutDoMask(Op):
     )
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy speaks of x alone."""
+        """Return the dimensions of x, the only operand in MindSpore's strategy."""
         return (rule.inputs[0],)
 
     def infer(self, *types: Any) -> Any:
@@ -193,7 +194,7 @@ class UniformReal(Drawn):
         return replace(self, shape=shape_of(self.name, "shape", found["shape"])), tensors
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy shards the result."""
+        """Return the dimensions of the result, which MindSpore's strategy shards."""
         return rule.outputs
 
     def result_dtype(self, *types: TensorType) -> DType:
@@ -214,7 +215,7 @@ class UniformReal(Drawn):
 
 class RandomChoiceWithMask(Op):
     """(places [count, dimensions] of elements of x that are true, drawn evenly and each at most once, Int32; which of
-    them are there: where fewer than `count` are true the rest are zeros). Every rank needs all of x."""
+    them are present: if fewer than `count` are true the rest are zeros). Every rank needs all of x."""
 
     count: int = 256
     seed: int = 0
@@ -250,10 +251,10 @@ class RandomChoiceWithMask(Op):
 
 
 class Dropout(DrawnByPlace):
-    """x / keep_prob where a random mask keeps it, 0 elsewhere, and the mask: a tuple of two.
+    """x / keep_prob if a random mask is true, else 0, and the mask: a tuple of two.
 
-    The mask depends on Seed0, Seed1, the backend's step and the element's place in the global tensor. shape,
-    begin, local: the global shape, where this rank's slice begins and its sizes, () where it holds all.
+    The mask depends on Seed0, Seed1, the backend's step and the element's place in the global tensor. shape, begin,
+    local: the global shape, the beginning of this rank's slice and its sizes, () if it holds all.
     """
 
     keep_prob: float = 0.5
@@ -288,19 +289,20 @@ class Dropout(DrawnByPlace):
         return (b.emit(DropoutGrad(self.keep_prob), dout[0], mask),)
 
     def random_dims(self, rank: int) -> int:
-        """Of an operand of so many dimensions how many leading ones have draws of their own; what lies after them is
-        stored or dropped together."""
+        """Return how many leading dimensions of an operand of `rank` dimensions have draws of their own; the elements
+        along the others are stored or dropped together."""
         return rank
 
     def part(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """(global shape, where this rank's slice begins, its sizes) of all draws for an operand of this shape."""
+        """Return (global shape, beginning of this rank's slice, its sizes) of all draws for an operand of this
+        shape."""
         local = self.local or shape
         random_dims = len(local) - len(shape) + self.random_dims(len(shape))
         begin = self.begin or (0,) * random_dims
         return (self.shape or shape)[:random_dims], begin[:random_dims], local[:random_dims]
 
     def mask(self, shape: tuple[int, ...]) -> DropoutMask:
-        """The mask of an operand of this shape."""
+        """Return the mask of an operand of this shape."""
         return DropoutMask(self.keep_prob, self.Seed0, self.Seed1, shape, *self.part(shape))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -402,7 +404,7 @@ class Dropout3D(_ChannelDropout):
 
 
 class DropoutGrad(Elementwise):
-    """dout / keep_prob where the mask keeps it, 0 elsewhere."""
+    """dout / keep_prob if the mask is true, else 0."""
 
     keep_prob: float = 0.5
     linear_in = (0,)
@@ -429,9 +431,8 @@ class DropoutGrad(Elementwise):
 class Gamma(Drawn):
     """Float32 numbers of the gamma distribution of shape parameter alpha and rate beta, both Float32 and above 0.
     Called as `Gamma(seed, seed2)(shape, alpha, beta)`; the result has the shape to which all three are broadcast. A
-    strategy has one entry for the result, one for alpha and one for beta. Where alpha or beta is not above 0 the result
-    is NaN.
-    """
+    strategy has one entry for the result, one for alpha and one for beta. If alpha or beta is not above 0 the result is
+    NaN."""
 
     seed: int = 0
     seed2: int = 0
@@ -456,7 +457,7 @@ class Gamma(Drawn):
         return replace(self, shape=result_shape), tuple(tensors)
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy shards the result first."""
+        """Return the dimensions, those of the result first, as in MindSpore's strategy."""
         return (*rule.outputs, *rule.inputs)
 
     def rule(self, alpha: TensorType, beta: TensorType) -> str:
@@ -495,7 +496,7 @@ class Gamma(Drawn):
         return xp.where(usable, xp.where(small, found * shrunk, found) / beta, xp.nan).astype(xp.float32)
 
     def _evenly(self, be: ArrayBackend, round_: int, which: int) -> Any:
-        """Float64 numbers above 0 and up to 1 of one try."""
+        """Return Float64 numbers above 0 and up to 1 of one try."""
         xp = be.xp
         words = self.words(be, self.seed, self.seed2, number_of_run(be), round_, which)
         return ((words >> xp.uint64(11)).astype(xp.float64) + 1) * 2.0**-53

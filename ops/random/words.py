@@ -14,21 +14,21 @@ from mspc.ops.op import Op
 
 _WORD = 2**64
 GOLDEN = 0x9E3779B97F4A7C15
-"""By which the words of neighbouring elements differ before they are mixed."""
+"""The difference between the words of neighbouring elements before they are mixed."""
 _BLOCK = 1 << 16
-"""Elements of a block: what is drawn takes eight bytes each, twice."""
+"""Elements of a block: the words of a block take eight bytes each, twice."""
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 def mixed(word: int) -> int:
-    """SplitMix64's output function of one Python integer."""
+    """Return SplitMix64's output function of one Python integer."""
     for shift, factor in _MIX:
         word = (word ^ (word >> shift)) * factor % _WORD
     return word
 
 
 def key_of(*words: int) -> int:
-    """One 64-bit key out of several integers; each of them changes all its bits."""
+    """Return one 64-bit key made of several integers; each of them changes all its bits."""
     key = 0
     for word in words:
         key = mixed((key + word + GOLDEN) % _WORD)
@@ -36,9 +36,9 @@ def key_of(*words: int) -> int:
 
 
 def number_of_run(be: Any) -> int:
-    """The number that tells what a node draws in this run from what it draws in others: the backend's `step`, with
-    which inside of loops the numbers of their turns are mixed, and in graphs that several nodes run the numbers of
-    these (`structural.CALL`). A loop that counts down draws what one that counts up has drawn."""
+    """Return the number that distinguishes the draws of a node in this run from those in others: the backend's `step`,
+    mixed with the numbers of the iterations inside of loops, and with the numbers of the nodes in graphs that several
+    nodes run (`structural.CALL`). A loop that counts down draws the same as one that counts up."""
     step, turns, calls = getattr(be, "step", 0), getattr(be, "turns", ()), getattr(be, "calls", ())
     return key_of(step, *turns, *(-number for number in calls)) if turns or calls else step
 
@@ -46,8 +46,8 @@ def number_of_run(be: Any) -> int:
 def merged_slice(
     shape: Sequence[int], begin: Sequence[int], local: Sequence[int]
 ) -> tuple[list[int], list[int], list[int]]:
-    """(shape, begin, local) of the same elements, where dimensions that are not sharded have gone into those
-    before them; there is at least one."""
+    """Return (shape, begin, local) of the same elements, with dimensions that are not sharded merged into those before
+    them; there is at least one."""
     merged, starts, sizes = [1], [0], [1]
     for n, start, size in zip(shape, begin, local, strict=True):
         if size == n or merged == [1]:
@@ -60,7 +60,7 @@ def merged_slice(
 
 
 def mix_words(xp: Any, words: Any) -> None:
-    """SplitMix64's output function of an array of UInt64, in place."""
+    """Apply SplitMix64's output function to an array of UInt64, in place."""
     spare = xp.empty_like(words)
     for shift, factor in _MIX:
         xp.right_shift(words, xp.uint64(shift), out=spare)
@@ -70,8 +70,8 @@ def mix_words(xp: Any, words: Any) -> None:
 
 
 def random_words(xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], local: Sequence[int]) -> Any:
-    """64 random bits for every element of the slice of `local` sizes that begins at `begin` of a tensor of
-    `shape`, drawn block by block, on several threads where it is large."""
+    """Return 64 random bits for every element of the slice of `local` sizes that begins at `begin` of a tensor of
+    `shape`, drawn block by block, on several threads if it is large."""
     words = xp.empty(math.prod(local), xp.uint64)
     merged, starts, sizes = merged_slice(shape, begin, local)
     if not words.size:
@@ -98,17 +98,17 @@ def random_words(xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], 
 
 
 def before_step(*seeds: int) -> int:
-    """The word of which, the step added to it, `key_of(*seeds, step)` is mixed."""
+    """Return the word from which, after adding the step, `key_of(*seeds, step)` is mixed."""
     return (key_of(*seeds) + GOLDEN) % _WORD
 
 
 def device_key(*seeds: int) -> str:
-    """C++ of the key that `key_of(*seeds, step)` is, from `step`, a pointer to the running step."""
+    """Return C++ of the key that `key_of(*seeds, step)` is, from `step`, a pointer to the running step."""
     return f"const u64 key = mixed({before_step(*seeds)}ull + (u64)*step);"
 
 
 def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int], at: str = "at") -> str:
-    """C++ of the 64 random bits of element `at` of a slice, as `random_words` gives them, from `key`."""
+    """Return C++ of the 64 random bits of element `at` of a slice, equal to `random_words`, from `key`."""
     from mspc.ops.cuda.moves import coordinates  # late: only a GPU needs it
 
     if tuple(shape) == tuple(local):
@@ -127,8 +127,8 @@ Shape = tuple[int, ...]
 def place_of_rows(
     shape: Sequence[int], rows: Sequence[int], rank: int, ranks: int
 ) -> tuple[Shape, Shape, Shape]:
-    """(global shape, where the rank's slice begins, the slice's shape) of a tensor in which every rank has its own
-    rows.
+    """Return (global shape, beginning of the rank's slice, the slice's shape) of a tensor in which every rank has its
+    own rows.
 
     Args:
         shape: of a rank's tensor. rows: (dimension, outer): the dimension holds `outer` equal parts, each of which
@@ -148,7 +148,7 @@ def place_of_rows(
 
 
 class Drawing(Protocol):
-    """What passes see of an operator that draws numbers by their places in its results.
+    """The interface, for passes, of an operator that draws numbers by their places in its results.
 
     draws_by_place: whether it does, which may depend on its attributes.
     """
@@ -163,7 +163,7 @@ class Drawing(Protocol):
 class DrawnByPlace(Op, abstract=True):
     """An operator that draws numbers by their places in its results.
 
-    Fields of subclasses: rows, () or where every rank has rows of its own, see `place_of_rows`.
+    Fields of subclasses: rows, () or, if every rank has rows of its own, see `place_of_rows`.
     """
 
     rows: tuple[int, ...] = field(default=(), kw_only=True)
@@ -174,7 +174,7 @@ class DrawnByPlace(Op, abstract=True):
         return True
 
     def over_rows(self, dimension: int, outer: int) -> Self:
-        """The operator where along a dimension of its results every rank has rows of its own."""
+        """Return the operator for results of which every rank has rows of its own along a dimension."""
         return replace(self, rows=(dimension, outer))
 
 
@@ -183,21 +183,21 @@ def draws_by_place(op: object) -> TypeGuard[Drawing]:
     return bool(getattr(op, "draws_by_place", False))
 
 GROUP = 16
-"""Elements that four words decide."""
+"""Elements whose draws come from four words."""
 _WORDS = 4
 _MASK_BLOCK = 1 << 18
-"""Elements that are decided at once, of which each fourth takes eight bytes, twice."""
+"""Elements that are drawn at once, of which each fourth takes eight bytes, twice."""
 
 
 def count_of(keep_prob: float) -> int:
-    """How many of the 65,536 values of sixteen bits keep an element."""
+    """Return how many of the 65,536 values of sixteen bits keep an element."""
     return round(keep_prob * 65536)
 
 
 def keep_mask(
     xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], local: Sequence[int], keep_prob: float
 ) -> Any:
-    """Bool of `local` sizes: what is kept of the slice from `begin` on of a tensor of `shape`."""
+    """Return Bool of `local` sizes: which elements remain of the slice from `begin` on of a tensor of `shape`."""
     merged, starts, sizes = merged_slice(shape, begin, local)
     size = math.prod(sizes)
     places, stride = xp.full(1, starts[-1], xp.uint64), merged[-1]
@@ -224,8 +224,8 @@ def keep_mask(
 
 
 def keep_rows(xp: Any, key: int, places: Any, columns: int, keep_prob: float, aligned: bool) -> Any:
-    """Bool [rows, columns]: what is kept of the elements from each of the places on. aligned: these, and the columns,
-    are multiples of 16."""
+    """Return Bool [rows, columns]: which elements remain of those from each of the places on. aligned: these, and the
+    columns, are multiples of 16."""
     count = count_of(keep_prob)
     if not count:
         return xp.zeros((len(places), columns), bool)
@@ -253,7 +253,7 @@ def device_keeps(
     shape: Sequence[int], begin: Sequence[int], local: Sequence[int], keep_prob: float, at: str = "at",
     key: str = "key",
 ) -> str:  # fmt: skip
-    """C++ of whether element `at` of a slice is kept, as `keep_mask` says."""
+    """Return a C++ expression for whether element `at` of a slice remains, equal to `keep_mask`."""
     from mspc.ops.cuda.moves import coordinates  # late: only a GPU needs it
 
     count = count_of(keep_prob)

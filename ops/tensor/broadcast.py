@@ -22,12 +22,12 @@ Axis = int | tuple[int, ...]
 
 
 def reduced_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-    """`shape` with size 1 in place of the reduced axes."""
+    """Return `shape` with size 1 in place of the reduced axes."""
     return tuple(1 if d in axes else n for d, n in enumerate(shape))
 
 
 class ReductionOp(Op, abstract=True):
-    """Combines the elements along `axis`; all of them when it is (). Called as `Op(keep_dims)(x, axis)`.
+    """The elements along `axis` combined; all of them if it is (). Called as `Op(keep_dims)(x, axis)`.
 
     Bool and integer results keep the element type of x.
 
@@ -49,7 +49,7 @@ class ReductionOp(Op, abstract=True):
         return replace(self, axis=axis), tensors
 
     def axes(self, rank: int) -> tuple[int, ...]:
-        """The reduced axes counted from 0."""
+        """Return the reduced axes counted from 0."""
         return axes_in(self.name, ints_of(self.name, "axis", self.axis), rank)
 
     def rule(self, x: TensorType) -> str:
@@ -68,16 +68,17 @@ class ReductionOp(Op, abstract=True):
         return Reordered(replace(self, axis=places), (order,), (result,))
 
     def numpy_axis(self) -> tuple[int, ...] | None:
-        """The axis as array functions take it."""
+        """Return the axis as array functions take it."""
         return ints_of(self.name, "axis", self.axis) or None
 
     def keep(self, b: Builder, x: Value, value: Value) -> Value:
-        """`value`, a result of this operator or its gradient, with the reduced dimensions of x as size 1."""
+        """Return `value`, a result of this operator or its gradient, with the reduced dimensions of x as size 1."""
         shape = reduced_shape(x.shape, self.axes(len(x.shape)))
         return value if value.shape == shape else b.emit(Reshape(shape), value)
 
     def reduction_of(self, device: Device, how: str, x: Array, out: Array, after: str = "total") -> Launch | None:
-        """Launch that combines by `how`: Sum, Product, Largest or Smallest; `after` is the C++ of the end result."""
+        """Return the launch that combines by `how`: Sum, Product, Largest or Smallest; `after` is the C++ of the end
+        result."""
         from mspc.ops.cuda.reductions import Reduction, reduce  # late: only a GPU needs it
         from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
 
@@ -211,12 +212,12 @@ class BroadcastTo(Op):
 
 
 def broadcast_to(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
-    """`value` broadcast to `shape`, or itself where it has that shape."""
+    """Return `value` broadcast to `shape`, or itself if it has that shape."""
     return value if value.shape == shape else b.emit(BroadcastTo(shape), value)
 
 
 def filled(b: Builder, value: float, type: TensorType) -> Value:
-    """A tensor of one number, which takes no memory."""
+    """Return a tensor of one number, which takes no memory."""
     scalar = b.constant(value, type.dtype)
     return b.emit(BroadcastTo(type.shape), scalar) if type.shape else scalar
 
@@ -231,7 +232,7 @@ def is_filled(value: Value, number: float) -> bool:
 
 
 def sum_to_shape(b: Builder, gradient: Value, shape: tuple[int, ...]) -> Value:
-    """The gradient of an operand of `shape` that was broadcast to the shape of `gradient`."""
+    """Return the gradient of an operand of `shape` that was broadcast to the shape of `gradient`."""
     if gradient.shape == shape:
         return gradient
     lead = len(gradient.shape) - len(shape)
@@ -241,6 +242,6 @@ def sum_to_shape(b: Builder, gradient: Value, shape: tuple[int, ...]) -> Value:
 
 
 def zeros(b: Builder, type: TensorType) -> Value:
-    """A tensor of zeros."""
+    """Return a tensor of zeros."""
     scalar = b.constant(0, type.dtype)
     return scalar if type.shape == () else b.emit(BroadcastTo(type.shape), scalar)

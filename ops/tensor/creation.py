@@ -23,12 +23,12 @@ from mspc.sharding.rules import Rule, broadcast_rule, factor_names, sized
 
 
 def shape_rule(shape: Sequence[int]) -> str:
-    """A tensor of a given shape out of nothing."""
+    """Return the rule of a tensor of a given shape without operands."""
     return " -> " + " ".join(sized(name, n) for name, n in zip(factor_names(len(shape)), shape, strict=True))
 
 
 def number_of(name: str, what: str, value: Any) -> int | float:
-    """`value` as a number. Raises MspcError for anything that is none, known at compile time."""
+    """Return `value` as a number. Raise MspcError unless it is one known at compile time."""
     if isinstance(value, Constant) and value.value.size == 1:
         value = value.value.item()
     if isinstance(value, int | float):
@@ -213,7 +213,7 @@ class Range(_WithoutOperands):
         return replace(self, **numbers, dtype=dtype_arg(self.name, "dtype", dtype)), tensors
 
     def length(self) -> int:
-        """Number of elements of the global tensor. Raises MspcError if there is none or too many."""
+        """Return the number of elements of the global tensor. Raise MspcError if there is none or too many."""
         if self.delta == 0:
             raise MspcError("Range: delta must not be 0")
         for name in ("start", "limit", "delta"):
@@ -234,7 +234,7 @@ class Range(_WithoutOperands):
         return self.dtype
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy shards the result."""
+        """Return the dimensions of the result, which MindSpore's strategy shards."""
         return rule.outputs
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -341,7 +341,7 @@ class LinSpace(_WithoutOperands):
         return FLOAT32
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy shards the result."""
+        """Return the dimensions of the result, which MindSpore's strategy shards."""
         return rule.outputs
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -363,7 +363,7 @@ class LinSpace(_WithoutOperands):
 
 
 class LinSpaceBetween(Op):
-    """num numbers from start to stop, which are tensors without dimensions; what LinSpace becomes for these.
+    """num numbers from start to stop, which are tensors without dimensions; LinSpace becomes it for such operands.
 
     first, count: the slice that this rank makes; count -1 is all of it.
     """
@@ -383,7 +383,7 @@ class LinSpaceBetween(Op):
         return f", -> a={self.num if self.count < 0 else self.count}"
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy shards the result."""
+        """Return the dimensions of the result, which MindSpore's strategy shards."""
         return rule.outputs
 
     def bprop(self, b: Builder, start: Value, stop: Value, out: Value, dout: Value) -> Gradients:
@@ -414,7 +414,7 @@ class LinSpaceBetween(Op):
 
 
 class _Triangle(Op, abstract=True):
-    """Of the last two dimensions; on a rank the diagonal counts from its slice."""
+    """A triangle of the last two dimensions; on a rank the diagonal counts from its slice."""
 
     diagonal: int = 0
     linear_in = (0,)
@@ -434,7 +434,7 @@ class _Triangle(Op, abstract=True):
         return replace(self, diagonal=self.diagonal + rows.start - columns.start)
 
     def masked_launch(self, device: Device, x: Array, out: Array, test: str) -> Launch | None:
-        """Launch that keeps the elements whose column, counted from the row's number, meets `test`."""
+        """Return the launch that keeps the elements whose column, counted from the row's number, meets `test`."""
         from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
 
         rows, columns = x.shape[-2:]
@@ -467,7 +467,7 @@ class Triu(_Triangle):
 
 
 class MaskedFill(Elementwise):
-    """value where the mask is true, x elsewhere; value is a scalar."""
+    """value if the mask is true, else x; value is a scalar."""
 
     cuda = "{1} ? {2} : {0}"
 

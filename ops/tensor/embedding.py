@@ -31,7 +31,7 @@ _INTEGER = NotDifferentiable("its input is an integer")
 
 
 def require_integer(name: str, index: int, operand: TensorType) -> None:
-    """Raises MspcError if an operand is no integer tensor."""
+    """Raise MspcError unless an operand is an integer tensor."""
     if not operand.dtype.is_integer:
         raise MspcError(f"{name}: input {index} is {operand.dtype}, not an integer tensor", kind=TypeError)
 
@@ -42,15 +42,15 @@ class RowsByIntegers(Op, abstract=True):
     selects = True
 
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
-        """Which rows are read, for operands of these shapes."""
+        """Return which rows are read, for operands of these shapes."""
         raise NotImplementedError
 
 
 class Gather(RowsByIntegers):
     """Rows of a table: params[..., ids, ...] along `axis`. Called as `Gather()(params, ids, axis)`.
 
-    Integers count from the end when negative. offset, total: where this rank's slice of the axis begins and
-    its global size, total 0 if it is not sharded.
+    Integers count from the end when negative. offset, total: the beginning of this rank's slice of the axis and its
+    global size, total 0 if it is not sharded.
     """
 
     batch_dims: int = 0
@@ -90,7 +90,7 @@ class Gather(RowsByIntegers):
         return f"{' '.join(names)}, {' '.join((*names[:batch], *places))} -> {' '.join(out)}"
 
     def batches(self, rank: int, axis: int) -> int:
-        """How many leading dimensions params and ids[rank] share. Raises MspcError if they cannot."""
+        """Return the number of leading dimensions that params and ids[rank] share. Raise MspcError if they cannot."""
         batch = self.batch_dims + rank if self.batch_dims < 0 else self.batch_dims
         if not 0 <= batch <= min(rank, axis):
             raise MspcError(
@@ -159,12 +159,12 @@ class RowSums(Op, abstract=True):
     traffic = "row_sums"
 
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
-        """Which rows go where, for operands of these shapes."""
+        """Return the rows that are read and their places in the result, for operands of these shapes."""
         raise NotImplementedError
 
 
 class GatherGrad(RowSums):
-    """Sums the slices of dout that belong to one row: zeros of size `size` along `axis` plus dout at ids.
+    """Sums of the slices of dout that belong to one row: zeros of size `size` along `axis` plus dout at ids.
 
     offset, total: as in Gather.
     """
@@ -228,7 +228,7 @@ class GatherGrad(RowSums):
         return add_rows(device, "gather_gradient", self.lookup(dout.shape, ids.shape), dout, ids, out)
 
     def by_batch(self, xp: Any, dout: Any, ids: Any) -> Any:
-        """The result where dout and ids share their leading dimensions."""
+        """Return the result if dout and ids share their leading dimensions."""
         batch, count = self.batch_dims, ids.ndim - self.batch_dims
         rows = xp.moveaxis(dout, tuple(range(self.axis, self.axis + count)), tuple(range(batch, batch + count)))
         places, inside = local_places(xp, ids, self.offset, self.size, self.total or self.size)
@@ -246,7 +246,7 @@ class GatherGrad(RowSums):
 
 
 class UnsortedSegmentSum(RowSums):
-    """Sums the rows of x that share a segment: out[s] = sum of x[i] with segment_ids[i] == offset + s; others are
+    """Sums of the rows of x that share a segment: out[s] = sum of x[i] with segment_ids[i] == offset + s; others are
     dropped.
 
     Called as `UnsortedSegmentSum()(x, segment_ids, num_segments)`. segment_ids has the leading dimensions of
@@ -375,12 +375,12 @@ class EmbeddingLookup(RowsByIntegers):
 
 
 def batch_grid(xp: Any, shape: Sequence[int], batch: int) -> list[Any]:
-    """Indices of the first `batch` dimensions, which broadcast to `shape`."""
+    """Return the indices of the first `batch` dimensions, which broadcast to `shape`."""
     return [xp.arange(shape[d]).reshape((-1,) + (1,) * (len(shape) - d - 1)) for d in range(batch)]
 
 
 def shard_begin(placement: RankPlacement, operand: int, axis: int) -> int | None:
-    """Where the rank's slice of an operand's axis begins, None if the axis is not sharded."""
+    """Return the beginning of the rank's slice of an operand's axis, None if the axis is not sharded."""
     layout = placement.in_layouts[operand]
     if not layout.dims[axis]:
         return None
@@ -388,16 +388,16 @@ def shard_begin(placement: RankPlacement, operand: int, axis: int) -> int | None
 
 
 def require_places(xp: Any, ids: Any, total: int) -> None:
-    """Raises IndexError where an id names none of `total` places, counted from the end if negative (on the CPU)."""
+    """Raise IndexError if an id names none of `total` places, counted from the end if negative (on the CPU)."""
     # On a GPU the check would wait for the device.
     if xp.__name__ == "numpy" and not ((ids >= -total) & (ids < total)).all():
         raise IndexError(f"an index is outside of [-{total}, {total})")
 
 
 def local_places(xp: Any, ids: Any, offset: int, size: int, total: int) -> tuple[Any, Any]:
-    """(places within a slice of `size` that begins at `offset` of `total`, which of the ids lie there).
+    """Return (places within a slice of `size` that begins at `offset` of `total`, which of the ids are in the slice).
 
-    Places of other slices are 0. Raises IndexError where an id is outside of the global axis (on the CPU).
+    Places of other slices are 0. Raise IndexError if an id is outside of the global axis (on the CPU).
     """
     require_places(xp, ids, total)
     places = xp.where(ids < 0, ids + total, ids) - offset
@@ -406,13 +406,13 @@ def local_places(xp: Any, ids: Any, offset: int, size: int, total: int) -> tuple
 
 
 def only_inside(xp: Any, rows: Any, inside: Any) -> Any:
-    """`rows` where `inside`, zeros elsewhere: what another slice of a table holds may be NaN or infinite here."""
+    """Return `rows` if `inside`, else zeros: elements of another slice of a table may be NaN or infinite here."""
     return xp.where(inside, rows, xp.zeros((), rows.dtype))
 
 
 def require_classes(xp: Any, labels: Any, classes: int, ignored: int | None = None) -> None:
-    """Raises MspcError if a label is no class from 0 on, other than `ignored`; asked on CPUs alone, where reading
-    numbers holds nobody up."""
+    """Raise MspcError if a label is no class from 0 on, other than `ignored`. Only checked on CPUs, on which reading
+    numbers delays nothing."""
     if xp is not np:
         return
     wrong = (labels < 0) | (labels >= classes)
@@ -423,7 +423,7 @@ def require_classes(xp: Any, labels: Any, classes: int, ignored: int | None = No
 
 
 class _Hit(Op, abstract=True):
-    """OneHot of integers that have the dimension of the classes already, of size 1. inner: elements behind a class."""
+    """OneHot of integers that have the dimension of the classes already, of size 1. inner: elements after a class."""
 
     depth: int = 0
     inner: int = 1
@@ -437,10 +437,10 @@ class _Hit(Op, abstract=True):
 
 
 class OneHot(Op):
-    """on_value where the class along the new dimension `axis` is the integer, off_value elsewhere.
+    """on_value if the class along the new dimension `axis` is the integer, else off_value.
 
-    Called as `OneHot(axis)(indices, depth, on_value, off_value)`. offset: the first class of this rank. classes: how
-    many there are where an integer must be one of them or `ignored`; 0 if others may stand.
+    Called as `OneHot(axis)(indices, depth, on_value, off_value)`. offset: the first class of this rank. classes: their
+    number if an integer must be one of them or `ignored`; 0 if other integers are permitted.
     """
 
     axis: int = -1
@@ -495,7 +495,8 @@ class OneHot(Op):
         return Reordered(replace(self, axis=place), (order.without([axis]), *others), (order,))
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy of OneHot shards the output: ((indices..., classes), (), ())."""
+        """Return the dimensions of OneHot's output, which MindSpore's strategy shards: ((indices..., classes), (),
+        ())."""
         return (*rule.outputs, (), ())
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -599,14 +600,14 @@ class _SegmentExtremum(Op, abstract=True):
 
 
 def largest(x: Any) -> float:
-    """The largest number of x's element type, a floating-point one."""
+    """Return the largest number of x's element type, a floating-point one."""
     if x.dtype.name == "bfloat16":
         return (2 - 2**-7) * 2.0**127  # NumPy knows no limits of it
     return float(np.finfo(x.dtype).max)
 
 
 class UnsortedSegmentMax(_SegmentExtremum):
-    """The maximum of the rows of x that share a segment; the least number where there is none."""
+    """The maximum of the rows of x that share a segment; the least number for an empty segment."""
 
     reduction = "max"
     widens = False  # an extremum rounds nothing, and empty segments show the type's own limits
@@ -619,7 +620,7 @@ class UnsortedSegmentMax(_SegmentExtremum):
 
 
 class UnsortedSegmentMin(_SegmentExtremum):
-    """The minimum of the rows of x that share a segment; the greatest number where there is none."""
+    """The minimum of the rows of x that share a segment; the greatest number for an empty segment."""
 
     reduction = "min"
     widens = False  # an extremum rounds nothing, and empty segments show the type's own limits

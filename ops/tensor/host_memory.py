@@ -63,10 +63,11 @@ class FromHost(HostCopy):
 
 
 class AwaitHost(HostCopy):
-    """What ToHost or AssignOnHost has left on the host, once it is there: what was copied may be overwritten."""
+    """The host copy that ToHost or AssignOnHost started, once it is complete: the copied tensor may then be
+    overwritten."""
 
     may_alias = True
-    has_side_effect = True  # who waits for nothing else must wait for what is overwritten behind it
+    has_side_effect = True  # must run without readers, too: overwriting the source waits for it
 
     def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
         return 0
@@ -101,7 +102,7 @@ class AssignOnHost(Assign):
 
 
 def _nothing() -> None:
-    """Streams wait, nothing is launched."""
+    """Launch nothing: streams wait."""
 
 REQUESTS = ("manual_split", "manual_split_with_offset")
 
@@ -109,7 +110,7 @@ REQUESTS = ("manual_split", "manual_split_with_offset")
 def gathered_by_hand(
     b: Builder, op: Op, axis: int, offset: int, asked: RequestedSharding, inputs: Sequence[Value]
 ) -> Sequence[Value] | None:
-    """The look-up `op` in a table that is stored in slices, None if there is no such attribute.
+    """Return the look-up `op` in a table that is stored in slices, None if there is no such attribute.
 
     Raises:
         MspcError: the attribute does not fit the strategy or the table.
@@ -144,7 +145,7 @@ def gathered_by_hand(
 
 
 def _rows(label: str, attribute: str, given: object) -> list[int]:
-    """Rows of every part. Raises MspcError if the attribute says something else."""
+    """Return the rows of every part. Raise MspcError if the attribute is not a valid division."""
     wanted = "numbers of rows" if attribute == "manual_split" else "pairs (rows, offset)"
     entries = cast("Sequence[object]", given) if isinstance(given, (tuple, list)) else ()
     sizes: list[int] = []

@@ -42,7 +42,7 @@ class Transpose(Op):
         return replace(self, perm=ints_of(self.name, "perm", found["perm"])), tensors
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """`perm` counted from 0. Raises MspcError if it is no permutation of the dimensions."""
+        """Return `perm` counted from 0. Raise MspcError unless it is a permutation of the dimensions."""
         if sorted(p % rank if -rank <= p < rank else -1 for p in self.perm) != list(range(rank)):
             raise MspcError(
                 f"Transpose: perm {self.perm} is no permutation of the {rank} dimensions of input 0"
@@ -92,7 +92,7 @@ class Transpose(Op):
 
 
 def _leading(types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> MemoryOrder | None:
-    """The order of the largest operand; None if one as large lies as its shape says."""
+    """Return the order of the largest operand; None if one of that size is in the order of its shape."""
     most = max(type.size for type in types)
     largest = [order for type, order in zip(types, orders, strict=True) if type.size == most]
     return None if any(order.is_plain for order in largest) else largest[0]
@@ -118,7 +118,7 @@ class _Joined(Op, abstract=True):
 
 
 class Concat(_Joined):
-    """The tensors in a row along `axis`, which must not be sharded. Called as `Concat(axis)((a, b))`."""
+    """The tensors concatenated along `axis`, which must not be sharded. Called as `Concat(axis)((a, b))`."""
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         axis, order = axis_in(self.name, self.axis, types[0].rank), _leading(types, orders)
@@ -268,7 +268,7 @@ class Split(Op):
 
 
 class Stack(_Joined):
-    """The tensors side by side along a new dimension `axis`. Called as `Stack(axis)((a, b))`."""
+    """The tensors stacked along a new dimension `axis`. Called as `Stack(axis)((a, b))`."""
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         axis, order = axis_in(self.name, self.axis, types[0].rank + 1), _leading(types, orders)
@@ -376,7 +376,7 @@ class Unstack(Op):
 
 
 def as_tuple(inferred: Any) -> Any:
-    """The type of an operator whose result is a tuple even when it has one element."""
+    """Return the type of an operator whose result is a tuple even when it has one element."""
     return TupleType((inferred,)) if isinstance(inferred, TensorType) else inferred
 
 
@@ -392,7 +392,8 @@ class Tile(Op):
     linear_in = (0,)
     moves = True
     entries_from_right: ClassVar[bool] = True
-    """A strategy with as many entries as the input has dimensions, fewer than there are multiples, is of the last."""
+    """A strategy with as many entries as the input has dimensions, fewer than there are multiples, is for the last
+    ones."""
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("multiples",))
@@ -416,7 +417,7 @@ class Tile(Op):
         return IndexMap(dims, (IndexBlock(0, source),))
 
     def aligned(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(multiples, shape), both with leading ones to the same length."""
+        """Return (multiples, shape), both with leading ones to the same length."""
         if any(m < 1 for m in self.multiples):
             raise MspcError(f"Tile: multiples {self.multiples} must be positive")
         rank = max(len(shape), len(self.multiples))
@@ -434,11 +435,12 @@ class Tile(Op):
         return f"{' '.join(names[lead:])} -> {' '.join(outs)}"
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy of Tile has one entry per multiple; if that is above 1 it shards the repetitions."""
+        """Return the dimensions for MindSpore's strategy of Tile, which has one entry per multiple; if that is above 1
+        it shards the repetitions."""
         return (tuple(dim[:1] for dim in rule.outputs[0]),)
 
     def layout_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """A Layout speaks of the input."""
+        """Return the dimensions of the input, to which a Layout applies."""
         return rule.inputs
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -479,8 +481,8 @@ class Tile(Op):
 def margins_in(
     order: MemoryOrder, margins: Sequence[tuple[int, int]], shape: Sequence[int], sign: int = 1
 ) -> tuple[tuple[tuple[int, int], ...], MemoryOrder | None]:
-    """The margins of the stored tensor of a value of this shape with these margins, and the order of the value with
-    them, or without them where sign is -1; None if a dimension with a margin has several parts."""
+    """Return the margins of the stored tensor of a value of this shape with these margins, and the order of the value
+    with them, or without them if sign is -1; None if a dimension with a margin has several parts."""
     places = [order.place(d) for d in range(len(shape))]
     if any(any(pair) and place is None for pair, place in zip(margins, places, strict=True)):
         return (), None

@@ -42,7 +42,7 @@ class Slice(Op):
         return replace(self, **{key: ints_of(self.name, key, value) for key, value in found.items()}), tensors
 
     def strided(self, shape: Sequence[int]) -> StridedSlice:
-        """The same slice with ends. Raises MspcError if it leaves the tensor."""
+        """Return the same slice with ends. Raise MspcError if it leaves the tensor."""
         if not len(self.begin) == len(self.size) == len(shape):
             raise MspcError(
                 f"Slice: begin {self.begin} and size {self.size} must name all dimensions of {tuple(shape)}"
@@ -90,7 +90,7 @@ class _Pieces(Op, abstract=True):
     may_alias = True
 
     def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-        """(dimension, sizes of the parts). Raises MspcError if they do not fit."""
+        """Return (dimension, sizes of the parts). Raise MspcError if they do not fit."""
         raise NotImplementedError
 
     def rule(self, x: TensorType) -> str:
@@ -170,7 +170,7 @@ class SplitWithSize(_Pieces):
 
 
 class SplitTensor(_Pieces):
-    """Parts of `split_size`, the last one smaller where it does not divide.
+    """Parts of `split_size`, the last one smaller if it does not divide.
 
     Called as `SplitTensor()(input, split_size, dim)`.
     """
@@ -193,7 +193,7 @@ class SplitTensor(_Pieces):
 
 
 def _slice_line(shape: tuple[int, ...], axis: int, begin: int, end: int) -> str:
-    """A part of a kernel's first operand along an axis, as a line of a fused operator."""
+    """Return a part of a kernel's first operand along an axis, as a line of a fused operator."""
     begins, ends = [0] * len(shape), list(shape)
     begins[axis], ends[axis] = begin, end
     masks = ", ".join(f"{name}_mask=0" for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis"))
@@ -280,7 +280,7 @@ class PadV3(Op):
         return replace(self, paddings=ints_of(self.name, "paddings", paddings)), (args[0], value)
 
     def strategy_dims(self, rule: Any) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy has an entry for the paddings, which are no tensor here."""
+        """Return the dimensions with an entry for the paddings, as in MindSpore's strategy; they are no tensor here."""
         return (rule.inputs[0], ((),), ())
 
     def infer(self, *types: Any) -> Any:
@@ -289,7 +289,7 @@ class PadV3(Op):
         return inferred
 
     def padding(self, rank: int) -> Pad:
-        """The same margins for all dimensions in order. Raises MspcError if they do not fit."""
+        """Return the same margins for all dimensions in order. Raise MspcError if they do not fit."""
         count = len(self.paddings)
         if count % 2 or count > 2 * rank:
             raise MspcError(f"PadV3: paddings {self.paddings} are no pairs for at most {rank} dimensions")
@@ -322,7 +322,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def pairs_of(name: str, what: str, value: Any, count: int) -> Pairs:
-    """`count` pairs of integers not below 0. Raises MspcError for anything else."""
+    """Return `count` pairs of integers not below 0. Raise MspcError for anything else."""
     found = plain(value)
     pairs = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else ()
     fits = all(isinstance(pair, tuple) for pair in pairs)
@@ -399,7 +399,7 @@ MODES = ("reflect", "symmetric", "edge", "circular")
 
 
 def source_places(mode: str, size: int, pair: tuple[int, int]) -> Any:
-    """Where the elements along a dimension of this size come from, margins included, Int64."""
+    """Return the source places of the elements along a dimension of this size, margins included, Int64."""
     places = np.arange(-pair[0], size + pair[1])
     if mode == "edge":
         return places.clip(0, size - 1)
@@ -426,14 +426,14 @@ class _Margins(Op, abstract=True):
 
     @property
     def kind(self) -> str:
-        """`mode` as `MODES` has it. Raises MspcError for another one."""
+        """`mode` as `MODES` has it. Raise MspcError for another one."""
         found = self.mode.lower()
         if found not in MODES:
             raise MspcError(f"{self.name}: mode must be one of {', '.join(map(repr, MODES))}, not {self.mode!r}")
         return found
 
     def pairs(self, shape: Sequence[int]) -> Pairs:
-        """The margins of a tensor of this shape. Raises MspcError if it has too few elements to fill them."""
+        """Return the margins of a tensor of this shape. Raise MspcError if it has too few elements to fill them."""
         pairs = pairs_of(self.name, "paddings", self.paddings, len(shape))
         for d, (pair, size) in enumerate(zip(pairs, shape, strict=True)):
             most = {"reflect": size - 1, "edge": max(pair) if size else 0}.get(self.kind, size)
@@ -449,7 +449,7 @@ class _Margins(Op, abstract=True):
         return None if result is None else Reordered(replace(self, paddings=margins), tuple(orders), (result,))
 
     def sides(self, shape: Sequence[int]) -> tuple[str, str]:
-        """The rule's sides without and with the margins."""
+        """Return the rule's sides without and with the margins."""
         pairs, rank = self.pairs(shape), len(shape)
         names, wide = factor_names(rank), factor_names(rank, rank)
         inner = [f"{name}={n}!" if any(pair) else name for name, n, pair in zip(names, shape, pairs, strict=True)]
@@ -495,7 +495,7 @@ class MirrorPad(_Margins):
 
 
 class MirrorPadGrad(_Margins):
-    """The gradient of what MirrorPad gave margins: every element gets what all its copies got."""
+    """The gradient of MirrorPad: every element gets the sum of the gradients of its copies."""
 
     sign = -1
 
@@ -506,7 +506,7 @@ class MirrorPadGrad(_Margins):
     )
 
     def inner(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape without margins. Raises MspcError if these are more."""
+        """Return the shape without margins. Raise MspcError if these are more."""
         pairs = pairs_of(self.name, "paddings", self.paddings, len(shape))
         found = tuple(n - sum(pair) for n, pair in zip(shape, pairs, strict=True))
         if min(found, default=0) < 0:

@@ -20,7 +20,7 @@ from mspc.sharding.rules import reshape_rule
 
 
 class Reshape(Op):
-    """x in another shape; one -1 stands for what is left. Called as `Reshape()(x, shape)`."""
+    """x in another shape; one -1 is replaced by the remaining size. Called as `Reshape()(x, shape)`."""
 
     takes_complex = True
     shape: tuple[int, ...] = ()
@@ -36,7 +36,7 @@ class Reshape(Op):
         return replace(self, shape=_unpacked(tensors[0], shape)), tensors
 
     def resolved(self, source: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape with its -1 filled in. Raises MspcError if the number of elements differs."""
+        """Return the shape with its -1 filled in. Raise MspcError if the number of elements differs."""
         size = math.prod(source)
         known = math.prod(n for n in self.shape if n != -1)
         free = self.shape.count(-1)
@@ -82,7 +82,7 @@ class Reshape(Op):
 
 
 def _unpacked(x: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that is meant where it counts elements that MindSpore packs and mspc does not: `Op.packs`."""
+    """Return the intended shape, if `shape` counts elements that MindSpore packs and mspc does not: `Op.packs`."""
     packs = x.op.packs if isinstance(x, Node) and isinstance(x.op, Op) else 1
     if packs == 1 or not shape or math.prod(shape) * packs != math.prod(x.shape):
         return shape
@@ -90,7 +90,7 @@ def _unpacked(x: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Flatten(Op):
-    """Dimension 0 stays, all others become one: (n, c, h, w) -> (n, c * h * w)."""
+    """x with all dimensions but the first merged: (n, c, h, w) -> (n, c * h * w)."""
 
     takes_complex = True
     linear_in = (0,)
@@ -168,7 +168,7 @@ class Squeeze(Op):
         return be.xp.squeeze(inputs[0], self.axis if self.axis != () else None)
 
     def localize(self, placement: RankPlacement) -> Op:
-        # A slice may have size 1 where the global tensor has not: name the dimensions.
+        # A slice may have size 1 while the global tensor has not: name the dimensions.
         shape = placement.in_types[0].shape
         given = ints_of(self.name, "axis", self.axis)
         axes = axes_in(self.name, given, len(shape)) if given else [d for d, n in enumerate(shape) if n == 1]
@@ -231,5 +231,5 @@ class Cast(Unary):
 
 
 def as_dtype(b: Builder, value: Value, dtype: DType) -> Value:
-    """`value` in an element type; itself where it has it."""
+    """Return `value` in an element type; itself if it has it."""
     return value if value.tensor_type.dtype == dtype else b.emit(Cast(dst_type=dtype), value)

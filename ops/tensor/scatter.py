@@ -31,8 +31,8 @@ from mspc.sharding.rules import factor_names, sized
 def indexed_sides(
     name: str, shape: Sequence[int], indices: TensorType, operand: int, dims: Sequence[int] = ()
 ) -> tuple[str, str, str]:  # fmt: skip
-    """(tensor, indices, slices) for indices[..., k] that name the dimensions `dims` of a tensor of `shape`, without
-    these the first k.
+    """Return (tensor, indices, slices) for indices[..., k] that name the dimensions `dims` of a tensor of `shape`,
+    without these the first k.
 
     Raises:
         MspcError: the last dimension of the indices names more dimensions than there are.
@@ -51,12 +51,12 @@ def indexed_sides(
 
 
 def places_of(indices: Any) -> tuple[Any, ...]:
-    """Indices[..., k] as k index arrays."""
+    """Return indices[..., k] as k index arrays."""
     return tuple(indices[..., i] for i in range(indices.shape[-1]))
 
 
 def least_indexed(shape: Sequence[int], indices: TensorType) -> int:
-    """The size of the smallest of the dimensions that indices[..., k] name, the first k of `shape`."""
+    """Return the size of the smallest of the dimensions that indices[..., k] name, the first k of `shape`."""
     return min(shape[: indices.shape[-1]], default=1)
 
 
@@ -65,16 +65,16 @@ _OWN_LAYOUTS = "self_define_shard"
 
 
 class _Indexed(Op, abstract=True):
-    """begins: first elements of this rank's slice of the indexed dimensions. sizes: their global ones. Both are
-    empty where the rank holds all of them."""
+    """begins: first elements of this rank's slice of the indexed dimensions. sizes: their global ones. Both are empty
+    if the rank holds all of them."""
 
     begins: tuple[int, ...] = field(default=(), kw_only=True)
     sizes: tuple[int, ...] = field(default=(), kw_only=True)
     omitted = ("begins", "sizes")
 
     def located(self, xp: Any, indices: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
-        """(index arrays within this rank's slice, whose leading dimensions are those of `shape`; which of them lie
-        there, None for all). Raises IndexError where an index lies outside of the global dimension (on the CPU)."""
+        """Return (index arrays within this rank's slice, whose leading dimensions are those of `shape`; which of them
+        are inside, None for all). Raise IndexError if an index is outside of the global dimension (on the CPU)."""
         places = places_of(indices)
         for place, n in zip(places, self.sizes or shape, strict=False):
             require_places(xp, place, n)
@@ -87,12 +87,12 @@ class _Indexed(Op, abstract=True):
         return tuple(found), inside
 
     def written(self, xp: Any, indices: Any, updates: Any, shape: Sequence[int]) -> tuple[tuple[Any, ...], Any]:
-        """(index arrays, updates) of what lies in this rank's slice."""
+        """Return (index arrays, updates) of the elements inside this rank's slice."""
         places, inside = self.located(xp, indices, shape)
         return (places, updates) if inside is None else (tuple(p[inside] for p in places), updates[inside])
 
     def on(self, layout: Layout, rank: int, shape: tuple[int, ...], indexed: Sequence[int]) -> Self:
-        """The operator on what `rank` holds of a tensor of `shape`, of which these dimensions are indexed."""
+        """Return the operator on the slice of `rank` of a tensor of `shape`, of which these dimensions are indexed."""
         if not any(layout.dims[d] for d in indexed):
             return self
         spans = layout.slices_for(rank, shape)
@@ -118,7 +118,8 @@ class GatherNd(_Indexed):
         return {1: least_indexed(types[0].shape, types[1])}
 
     def strategy_mistake(self, asked: RequestedSharding) -> str:
-        """MindSpore refuses a table that is sharded by hand, but for `self_define_shard`; a search may shard it."""
+        """Return the mistake of a table that is sharded by hand, which MindSpore refuses but for `self_define_shard`; a
+        search may shard it."""
         if asked.attrs.get(_OWN_LAYOUTS) is True:
             return ""
         table: Any = (asked.in_strategy or ((),))[0]
@@ -200,11 +201,11 @@ class ScatterNd(_Indexed):
 
 
 class TensorScatterUpdate(_Indexed):
-    """x with the updates in place of what is at indices[..., k]; of several the last counts.
+    """x with the updates in place of its elements at indices[..., k]; of several the last counts.
 
-    dims: the dimensions that the indices name, where they are not the first ones: updates have the others, in their
-    order, after those of the indices. With `self_define_shard` indices and updates may come in any layout: they are
-    gathered where x is written.
+    dims: the dimensions that the indices name, if they are not the first ones: updates have the others, in their order,
+    after those of the indices. With `self_define_shard` indices and updates may come in any layout: they are gathered
+    at the write to x.
     """
 
     dims: tuple[int, ...] = field(default=(), kw_only=True)
@@ -231,11 +232,11 @@ class TensorScatterUpdate(_Indexed):
         return {1: least_indexed(self._first(types[0].shape), types[1])}
 
     def _first(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """A shape with the dimensions first that the indices name."""
+        """Return a shape with the dimensions first that the indices name."""
         return tuple(shape[d] for d in self.order(len(shape)))
 
     def order(self, rank: int) -> list[int]:
-        """The dimensions of a tensor with those first that the indices name."""
+        """Return the dimensions of a tensor with those first that the indices name."""
         return [*self.dims, *(d for d in range(rank) if d not in self.dims)]
 
     def rule(self, x: TensorType, indices: TensorType, updates: TensorType) -> str:
@@ -247,7 +248,7 @@ class TensorScatterUpdate(_Indexed):
         return f"{tensor}, {places}, {slices} -> {tensor}"
 
     def _last(self, b: Builder, indices: Value, updates: Value, shape: Sequence[int]) -> Value:
-        """Which updates are not overwritten by later ones, for each of their elements."""
+        """Return which updates are not overwritten by later ones, for each of their elements."""
         places = indices.shape[:-1]
         count = math.prod(places)
         numbers = b.emit(Reshape(places), b.emit(Range(maxlen=count, limit=count)))
@@ -301,7 +302,7 @@ class TensorScatterUpdate(_Indexed):
         return lambda x, indices, updates, out: self._written(be, x, indices, updates, out)
 
     def _written(self, be: ArrayBackend, x: Any, indices: Any, updates: Any, out: Any) -> Any:
-        """The result in `out`, which may be x."""
+        """Return the result in `out`, which may be x."""
         if out is not x:
             out[...] = x
         seen = be.xp.transpose(out, self.order(x.ndim)) if self.dims else out
@@ -333,9 +334,9 @@ class TensorScatterAdd(TensorScatterUpdate):
 class ScatterElements(Op):
     """x with every element of the updates at the place that the index names along `axis`, and at its own along others.
 
-    Of several updates of one place the last counts; `adds`: all are added to what is there. The index has the updates'
-    shape, which may be smaller than that of x in any dimension, and along `axis` larger. A place below 0 counts from
-    the end. Dimensions in which the index is as large as x may be sharded, but for `axis`.
+    If several updates are for one place the last counts; `adds`: all are added to the element of x. The index has the
+    updates' shape, which may be smaller than that of x in any dimension, and along `axis` larger. A place below 0
+    counts from the end. Dimensions in which the index is as large as x may be sharded, but for `axis`.
     """
 
     axis: int = 0
@@ -372,7 +373,7 @@ class ScatterElements(Op):
         return f"{into}, {given}, {given} -> {into}"
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        """Where one place stands for all elements of a row, rows are written."""
+        """Emit a scatter of rows if all elements of a row of the index name the same place."""
         x, index, updates = inputs
         axis = axis_in(self.name, self.axis, len(x.shape))
         if asked.in_strategy is not None or axis or index.shape[1:] != x.shape[1:]:
@@ -394,7 +395,7 @@ class ScatterElements(Op):
         return b.emit(ScatterElements(axis), dout, index, none), None, b.emit(Select(), last, taken, none)
 
     def _last(self, b: Builder, index: Value, axis: int, shape: tuple[int, ...]) -> Value:
-        """Which updates are not overwritten by later ones."""
+        """Return which updates are not overwritten by later ones."""
         count = index.shape[axis]
         line = b.emit(Range(maxlen=max(1, count), limit=count))
         along = tuple(count if d == axis else 1 for d in range(len(shape)))
@@ -430,14 +431,15 @@ class ScatterElements(Op):
 
 
 def _first(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
-    """The first elements along all dimensions."""
+    """Return the first elements along all dimensions."""
     if value.shape == shape:
         return value
     return b.emit(StridedSlice(begin=(0,) * len(shape), end=shape, strides=(1,) * len(shape)), value)
 
 
 def _places_of_rows(b: Builder, index: Value) -> Value | None:
-    """[n, 1]: the place that all elements of a row share, where the index was broadcast along the row."""
+    """Return [n, 1]: the place that all elements of a row share, if the index was broadcast along the row; else
+    None."""
     while isinstance(index, Node) and isinstance(index.op, Cast) and index.op.dst_type.is_integer:
         if index.inputs[0].tensor_type.dtype.itemsize > index.op.dst_type.itemsize:
             return None
@@ -512,26 +514,26 @@ class _Scatter(Op, abstract=True):
 
 
 class ScatterAdd(_Scatter):
-    """Adds to the rows of a parameter."""
+    """An addition to the rows of a parameter."""
 
     combine = "add"
 
 
 class ScatterSub(_Scatter):
-    """Subtracts from the rows of a parameter."""
+    """A subtraction from the rows of a parameter."""
 
     takes_bool = False
     combine = "subtract"
 
 
 class ScatterMul(_Scatter):
-    """Multiplies the rows of a parameter."""
+    """A multiplication of the rows of a parameter."""
 
     combine = "multiply"
 
 
 class ScatterDiv(_Scatter):
-    """Divides the rows of a parameter."""
+    """A division of the rows of a parameter."""
 
     combine = "divide"
 
@@ -549,7 +551,7 @@ class ScatterMin(_Scatter):
 
 
 class ScatterUpdate(_Scatter):
-    """Puts the updates in place of rows of a parameter; of several for one row the last counts."""
+    """A replacement of rows of a parameter; of several for one row the last counts."""
 
 
 class _ScatterNd(TensorScatterUpdate, abstract=True):
@@ -574,17 +576,17 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
 
 
 class ScatterNdUpdate(_ScatterNd):
-    """Puts the updates into a parameter at indices[..., k]."""
+    """A replacement of elements of a parameter at indices[..., k]."""
 
 
 class ScatterNdAdd(_ScatterNd):
-    """Adds the updates to a parameter at indices[..., k]."""
+    """An addition to a parameter at indices[..., k]."""
 
     combine = "add"
 
 
 class ScatterNdSub(_ScatterNd):
-    """Subtracts the updates from a parameter at indices[..., k]."""
+    """A subtraction from a parameter at indices[..., k]."""
 
     takes_bool = False
     combine = "subtract"
@@ -648,7 +650,7 @@ class TensorScatterMin(_TensorScatter):
 
 
 class _Inplace(Op, abstract=True):
-    """x with its rows `indices` combined with v. (x itself stays as it is: the name is MindSpore's.)"""
+    """x with its rows `indices` combined with v. (x itself does not change: the name is MindSpore's.)"""
 
     indices: int | tuple[int, ...] = ()
     samples = (sample((8, 16), (2, 16), indices=(0, 3)), sample((4, 8, 2), (1, 8, 2), indices=2))

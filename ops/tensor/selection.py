@@ -26,19 +26,20 @@ from mspc.sharding.rules import Rule, factor_names, sized
 
 
 def ascending(xp: Any, x: Any, axis: int) -> Any:
-    """The places of the elements of x in ascending order along `axis`, equal ones in their order."""
+    """Return the places of the elements of x in ascending order along `axis`, equal ones in their order."""
     return xp.argsort(x, axis=axis, kind="stable")
 
 
 def descending(xp: Any, x: Any, axis: int) -> Any:
-    """The places of the elements of x in descending order along `axis`, equal ones in their order, as any element type
-    has it: what is no number stands first, and no element is negated, which would not do for unsigned ones."""
+    """Return the places of the elements of x in descending order along `axis`, equal ones in their order, for any
+    element type: NaN is first, and no element is negated, which would be wrong for unsigned ones."""
     last = ascending(xp, xp.flip(x, axis), axis)
     return xp.flip(x.shape[axis] - 1 - last, axis)
 
 
 def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
-    """Into how many slices the strategy shards dimension `axis` of x; 1 if the operator takes the strategy as it is.
+    """Return the number of slices into which the strategy shards dimension `axis` of x; 1 if the operator takes the
+    strategy as it is.
 
     Raises:
         MspcError: the number of slices does not divide the dimension.
@@ -59,7 +60,7 @@ def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
 def best_of_parts(
     b: Builder, x: Value, axis: int, parts: int, entry: Any, extremum: Callable[[int, bool], Op], gather: Op
 ) -> tuple[Value, Value]:
-    """(places as Int32, values) of the extremum of x along `axis`, which has size 1 in both.
+    """Return (places as Int32, values) of the extremum of x along `axis`, which has size 1 in both.
 
     parts: into how many slices `entry`, the strategy of x, shards the dimension. extremum: the operator that gives
     (place, value) along an axis, made of the axis and whether it remains. gather: takes elements of (places, indices)
@@ -80,7 +81,7 @@ def best_of_parts(
 
 
 def reshaped(b: Builder, value: Value, shape: Sequence[int], dtype: DType) -> Value:
-    """`value` in this shape and element type."""
+    """Return `value` in this shape and element type."""
     if value.tensor_type.dtype != dtype:
         value = b.emit(Cast(dst_type=dtype), value)
     return value if value.shape == tuple(shape) else b.emit(Reshape(tuple(shape)), value)
@@ -93,14 +94,14 @@ def _with_strategy(b: Builder, op: Op, entry: Any, x: Value) -> Node:
 
 
 def _with_replicated(entry: Any, place: int) -> Any:
-    """A strategy with a dimension that is not sharded put in at `place`."""
+    """Return a strategy with a dimension that is not sharded put in at `place`."""
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place:]))
     return (*entry[:place], 1, *entry[place:])
 
 
 def _replicated_at(entry: Any, place: int) -> Any:
-    """A strategy whose dimension `place` is not sharded."""
+    """Return a strategy whose dimension `place` is not sharded."""
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place + 1 :]))
     return (*entry[:place], 1, *entry[place + 1 :])
@@ -108,7 +109,7 @@ _INTEGER = NotDifferentiable("its result is an integer")
 
 
 def along(name: str, rank: int, axis: int) -> tuple[list[str], int]:
-    """Names of the factors with the axis frozen, and the axis counted from 0."""
+    """Return the names of the factors with the axis frozen, and the axis counted from 0."""
     place = axis_in(name, axis, rank)
     names = factor_names(rank)
     names[place] += "!"
@@ -116,7 +117,7 @@ def along(name: str, rank: int, axis: int) -> tuple[list[str], int]:
 
 
 class _ArgExtremum(Op, abstract=True):
-    """The place of an extremum along `axis`, the first one where several are equal."""
+    """The place of an extremum along `axis`, the first one if several are equal."""
 
     axis: int = -1
     output_type: DType = INT32
@@ -160,12 +161,12 @@ class _ArgExtremum(Op, abstract=True):
         return place_of_extremum(device, x, axis_in(self.name, self.axis, len(x.shape)), out, self.largest)
 
     def with_value(self) -> Any:
-        """The operator that gives (place, value)."""
+        """Return the operator that returns (place, value)."""
         raise NotImplementedError
 
 
 class Argmax(_ArgExtremum):
-    """The place of the maximum along `axis`, the first one where several are equal."""
+    """The place of the maximum along `axis`, the first one if several are equal."""
 
     bprop = _INTEGER
     samples = _ArgExtremum.samples
@@ -178,7 +179,7 @@ class Argmax(_ArgExtremum):
 
 
 class Argmin(_ArgExtremum):
-    """The place of the minimum along `axis`, the first one where several are equal."""
+    """The place of the minimum along `axis`, the first one if several are equal."""
 
     largest = False
     bprop = _INTEGER
@@ -239,7 +240,7 @@ class _ArgExtremumWithValue(Op, abstract=True):
         return [reshaped(b, value, result.shape, result.dtype) for value, result in results]
 
     def take(self, be: ArrayBackend, x: Any, places: Any) -> tuple[Any, Any]:
-        """(places, values) with or without the axis."""
+        """Return (places, values) with or without the axis."""
         xp = be.xp
         places = xp.expand_dims(places, self.axis)
         values = xp.take_along_axis(x, places, axis=self.axis)
@@ -309,7 +310,7 @@ class TopK(Op):
 class GatherD(Op):
     """out[..., j, ...] = x[..., index[..., j, ...], ...] along `dim`. `GatherD()(x, dim, index)`.
 
-    offset, total: where this rank's slice of `dim` begins and the size of all of it, total 0 if it is not sharded.
+    offset, total: the beginning of this rank's slice of `dim` and the size of all of it, total 0 if it is not sharded.
     """
 
     dim: int = 0
@@ -436,7 +437,7 @@ class GatherDGrad(Op):
 
 
 class ReverseV2(Op):
-    """x with the order of its elements turned round along `axis`."""
+    """x with the order of its elements reversed along `axis`."""
 
     axis: int | tuple[int, ...] = ()
     may_alias = True
@@ -449,7 +450,7 @@ class ReverseV2(Op):
         return axes_in(self.name, given, rank) if given else ()
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
-        # Each part of a dimension turned round is the dimension turned round.
+        # Each part of a reversed dimension is the reversed dimension.
         places = orders[0].places(self.axes(types[0].rank))
         return Reordered(ReverseV2(places), tuple(orders), tuple(orders))
 
@@ -480,7 +481,7 @@ class ReverseV2(Op):
 
 class Sort(Op):
     """x in order along `axis`, and the places that the elements come from: a tuple of two. Equal ones keep their order,
-    what is no number stands behind all others, or before them where the order is `descending`."""
+    NaN is after all others, or before them if the order is `descending`."""
 
     axis: int = -1
     descending: bool = False
@@ -516,7 +517,7 @@ class _Ordered(Op, abstract=True):
     """Values chosen along `dim`, which must not be sharded, and their places: a tuple of two."""
 
     def pair(self, x: TensorType, names: Sequence[str], axis: int, size: int) -> str:
-        """The rule where `size` elements remain; 0 drops the dimension."""
+        """Return the rule if `size` elements remain; 0 drops the dimension."""
         new = [f"{factor_names(1, len(names))[0]}={size}!"] if size > 1 else ["1"] if size else []
         return f"{' '.join(names)} -> {', '.join([' '.join((*names[:axis], *new, *names[axis + 1 :]))] * 2)}"
 
@@ -525,7 +526,7 @@ class _Ordered(Op, abstract=True):
         return TupleType((value, TensorType(INT64, value.shape)))
 
     def spread(self, b: Builder, x: Value, dim: int, out: Node, dout: Any) -> Gradients:
-        """The gradient: that of the values, put to their places."""
+        """Return the gradient: that of the values, put at their places."""
         if dout[0] is None:
             return (None,)
         axis = axis_in(self.name, dim, len(x.shape))
@@ -655,7 +656,7 @@ class TopkExt(_Ordered):
 
 
 class RepeatInterleaveTensor(Op):
-    """Slice i along `dim`, which must not be sharded, repeats[i] times in a row; without dim those of x made flat.
+    """Slice i along `dim`, which must not be sharded, repeats[i] times in a row; without dim the elements of x.
 
     Called as `RepeatInterleaveTensor()(input, repeats, dim)`; the repetitions must be known at compile time.
     """
@@ -693,7 +694,8 @@ class RepeatInterleaveTensor(Op):
         return f"{along_text(names, axis, f'{names[axis]}!')} -> {along_text(names, axis, total)}"
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """MindSpore's strategy has an entry for `repeats`, which is not sharded: ((2, 1), (1,))."""
+        """Return the dimensions with an entry for `repeats`, which is not sharded, as in MindSpore's strategy: ((2, 1),
+        (1,))."""
         return (*rule.inputs, ((),))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -707,5 +709,5 @@ class RepeatInterleaveTensor(Op):
 
 
 def along_text(names: Sequence[str], axis: int, token: str) -> str:
-    """Factors of a tensor, that of dimension `axis` replaced."""
+    """Return the factors of a tensor, that of dimension `axis` replaced."""
     return " ".join((*names[:axis], token, *names[axis + 1 :]))

@@ -36,11 +36,11 @@ class DimensionSlice:
 
 
 class _Strided(Op, abstract=True):
-    """Begin, end and strides of a slice of a tensor; bit i of a mask speaks of entry i.
+    """Begin, end and strides of a slice of a tensor; bit i of a mask applies to entry i.
 
-    begin_mask, end_mask: take the dimension from its start, to its end. ellipsis_mask: the entry stands for
-    all dimensions that no other entry names. new_axis_mask: insert a dimension of size 1. shrink_axis_mask:
-    take the one element at `begin` and drop the dimension.
+    begin_mask, end_mask: take the dimension from its start, to its end. ellipsis_mask: the entry is replaced by all
+    dimensions that no other entry names. new_axis_mask: insert a dimension of size 1. shrink_axis_mask: take the one
+    element at `begin` and drop the dimension.
     """
 
     takes_complex = True
@@ -55,9 +55,7 @@ class _Strided(Op, abstract=True):
     linear_in = (0,)
 
     def cuts(self, shape: Sequence[int]) -> list[DimensionSlice]:
-        """What happens to each dimension of a source of `shape`. Raises MspcError if an entry does not
-        fit.
-        """
+        """Return the slice of each dimension of a source of `shape`. Raise MspcError if an entry does not fit."""
         count = len(self.begin)
         if len(self.end) != count or len(self.strides) != count:
             raise MspcError(
@@ -104,8 +102,8 @@ class _Strided(Op, abstract=True):
         return DimensionSlice(d, taken.start, step, len(taken), len(taken) == n and step == 1)
 
     def ranges(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
-        """Where the slice begins along every dimension of a source of `shape`, and ends; None for one with gaps, of
-        nothing, or of other dimensions than the source's."""
+        """Return the beginning and end of the slice along every dimension of a source of `shape`; None for one with
+        gaps, of nothing, or of other dimensions than the source's."""
         cuts = self.cuts(shape)
         whole = [cut.dim for cut in cuts] == [*range(len(shape))]
         if not whole or any(cut.step != 1 or cut.size <= 0 for cut in cuts):
@@ -113,7 +111,7 @@ class _Strided(Op, abstract=True):
         return tuple((cut.start, cut.start + cut.size) for cut in cuts)
 
     def index(self) -> tuple[Any, ...]:
-        """The slice as an index of an array."""
+        """Return the slice as an index of an array."""
         found: list[Any] = []
         for i in range(len(self.begin)):
             if self.ellipsis_mask >> i & 1:
@@ -129,9 +127,8 @@ class _Strided(Op, abstract=True):
         return tuple(found)
 
     def localized(self, shape: Sequence[int], layout: Layout) -> dict[str, Any]:
-        """Fields of the slice on a rank that holds `layout` of a source of `shape`: dimensions that are not
-        sharded are its own.
-        """
+        """Return the fields of the slice on a rank that holds `layout` of a source of `shape`: dimensions that are not
+        sharded are its own."""
         local = layout.local_shape(shape)
         begin: list[int] = []
         end: list[int] = []
@@ -155,7 +152,7 @@ class _Strided(Op, abstract=True):
         }  # fmt: skip
 
     def fields_in(self, order: MemoryOrder, shape: Sequence[int]) -> dict[str, Any] | None:
-        """Fields of the same slice of a source of `shape` that lies in this order, new dimensions apart; None if a
+        """Return fields of the same slice of a source of `shape` in this order, new dimensions apart; None if a
         dimension of several parts is not taken as it is, and if nothing is taken."""
         own = {entry.dim: entry for entry in self.cuts(shape) if entry.dim >= 0}
         if any(entry.size == 0 or (order.place(d) is None and not entry.takes_all) for d, entry in own.items()):
@@ -176,13 +173,13 @@ class _Strided(Op, abstract=True):
         return {**masks, "shrink_axis_mask": shrink, **found}
 
     def part_dims(self, shape: Sequence[int]) -> tuple[dict[int, tuple[int, int]], int]:
-        """By dimension of a source of `shape` that the slice has, too: its dimension there, and its size; and how many
-        dimensions the slice has."""
+        """Return, by each dimension of a source of `shape` that the slice has, too, its dimension there, and its size;
+        and the number of dimensions of the slice."""
         left = [entry for entry in self.cuts(shape) if entry.size >= 0]
         return {entry.dim: (i, entry.size) for i, entry in enumerate(left) if entry.dim >= 0}, len(left)
 
     def sides(self, shape: Sequence[int]) -> tuple[str, str]:
-        """Dimensions of the source and of the slice; sliced dimensions are frozen, each with its size."""
+        """Return the dimensions of the source and of the slice; sliced dimensions are frozen, each with its size."""
         names = factor_names(2 * len(shape))
         source = [f"{name}={n}!" for name, n in zip(names, shape, strict=False)]
         part: list[str] = []
@@ -348,14 +345,14 @@ class StridedSliceGrad(_Strided):
 
 
 def take_part(b: Builder, value: Value, axis: int, begin: int, end: int) -> Value:
-    """value[..., begin:end, ...] along one axis."""
+    """Return value[..., begin:end, ...] along one axis."""
     if begin == 0 and end == value.shape[axis]:
         return value
     return b.emit(part_of(value.shape, axis, begin, end), value)
 
 
 def part_of(shape: Sequence[int], axis: int, begin: int, end: int) -> StridedSlice:
-    """The slice of a tensor of this shape from `begin` to `end` along one axis."""
+    """Return the slice of a tensor of this shape from `begin` to `end` along one axis."""
     starts = tuple(begin if d == axis else 0 for d in range(len(shape)))
     ends = tuple(end if d == axis else n for d, n in enumerate(shape))
     return StridedSlice(begin=starts, end=ends, strides=(1,) * len(starts))

@@ -20,9 +20,9 @@ from mspc.ops.nn.attention_kernel import Draws, Scores, Shape, four_dimensions
 from mspc.ops.random.words import count_of, key_of
 
 PARTS = 16
-"""Parts of the work at least, where there are as many blocks of queries."""
+"""The least number of parts of the work, if there are as many blocks of queries."""
 _TOGETHER = 6
-"""Rows that a product makes at once of a full block, which is better a multiple of them."""
+"""Rows of a full block that a matmul computes at once; a block is best a multiple of them."""
 _FAR = 1 << 40
 """A distance that no two places have."""
 _LANES = 16
@@ -43,7 +43,7 @@ class Sharing:
 
 
 def sharing(shape: Shape) -> Sharing:
-    """How results and gradients of operands are shared out."""
+    """Return how results and gradients of operands are shared out."""
     block, blocks = _blocks(shape)
     pairs = shape.batch * shape.key_heads
     return Sharing(pairs, min(shape.group * blocks, -(-PARTS // pairs)), block)
@@ -64,7 +64,7 @@ def _blocks(shape: Shape) -> tuple[int, int]:
 
 
 def elements_of_sums(shape: Shape, shared: Sharing) -> int:
-    """Elements of the memory for sums of pieces."""
+    """Return the number of elements of the memory for sums of pieces."""
     if shared.pieces == 1:
         return 0
     keys = -(-shape.keys // KEYS) * KEYS
@@ -94,7 +94,7 @@ class Numbers:
             self.memory[self._places[name]] = number
 
     def put_heads(self, arrays: Mapping[str, Any]) -> None:
-        """Steps of views [batch, heads, sequence, depth], in elements."""
+        """Write the steps of views [batch, heads, sequence, depth], in elements."""
         for name, array in arrays.items():
             first = self._places[f"{name}_batch"]
             self.memory[first : first + 3] = [stride // array.itemsize for stride in array.strides[:3]]
@@ -128,7 +128,7 @@ class Numbers:
 
 
 def can_be_drawn(dims: int) -> bool:
-    """Return True if there is room for the numbers of draws with so many dimensions."""
+    """Return True if there is room for the numbers of draws with this number of dimensions."""
     return dims <= DRAWN_DIMS
 
 
@@ -136,15 +136,15 @@ def can_be_drawn(dims: int) -> bool:
 
 
 _FASTER = 16
-"""Floating-point operations of a product that take the time of one operation of a loop over elements."""
+"""Floating-point operations of a matmul that take the time of one operation of a loop over elements."""
 _TEXTS: Mapping[type[AttentionOp], str] = {
     FlashAttentionScore: RESULT, FlashAttentionScoreGrad: GRADIENTS, FlashAttentionScoreShiftGrad: GRADIENTS,
 }  # fmt: skip
 
 
 class AttentionSource(NamedTuple):
-    """text: C++ of a function, called NAME. op: the operator, on query, key and value apart. packed: the same on one
-    operand that holds them, if any. operations: floating-point operations of matmuls."""
+    """text: C++ of a function, called NAME. op: the operator, on query, key and value as separate operands. packed: the
+    same on one operand that holds them, if any. operations: floating-point operations of matmuls."""
 
     text: str
     op: AttentionOp
@@ -204,7 +204,7 @@ class _Call:
         self.always = len(self.held)
 
     def put(self, **arrays: Any) -> None:
-        """Arrays that stay alive until the call ends."""
+        """Put arrays, which stay alive until the call ends."""
         for name, array in arrays.items():
             self.table[POINTERS.index(name)] = address(array)
             self.held.append(array)

@@ -1,4 +1,4 @@
-"""The C++ of the functions that parts of an attention and of its gradients are worked off by."""
+"""The C++ of the functions that compute parts of an attention and of its gradients."""
 
 from __future__ import annotations
 
@@ -313,10 +313,10 @@ RESULT = _SIDES + _FORWARD + _entry("forward(n, a, first, last);")
 GRADIENTS = (
     _SIDES + _BLOCK + _BACKWARD + _SHIFT + _entry("(n.of_shift ? shift_gradient : backward)(n, a, first, last);")
 )
-"""The function that makes gradients: of query, key and value, or of what is added to scores."""
+"""The function that makes gradients: of query, key and value, or of the addend of scores."""
 
 
-# The C++ of what happens to a row of scores, vector by vector.
+# The C++ of the operations on a row of scores, vector by vector.
 
 
 ROWS_OF_SCORES = r"""
@@ -444,10 +444,10 @@ ONCE void scored(
     for (i64 k = least(high, count); k < width; ++k) s[k] = NOTHING;
 }
 """
-"""Behind the functions of `products`, and the numbers of `source`."""
+"""Placed after the functions of `products`, and the numbers of `source`."""
 
 
-# The C++ of small products of matrices that lie in a core's cache, and of copies that they read.
+# The C++ of small matmuls in a core's cache, and of copies that they read.
 
 
 PRODUCTS = r"""
@@ -572,16 +572,16 @@ ONCE void stored(T* to, const i64 apart, const float* from, const i64 width, con
     }
 }
 """
-"""Behind the prelude of loops, and a definition of T, the element type of operands and results."""
+"""Placed after the prelude of loops, and a definition of T, the element type of operands and results."""
 
 
 # The C++ of attention and of its gradients.
 #
-# Work is shared out by pairs of a place in the batch and a head of the keys, and by pieces of what looks at the pair:
-# blocks of ROWS queries of all heads that share the keys. For a piece keys and values are copied as products read them,
-# then each block of queries meets the blocks of KEYS keys one after the other, and those that limits kill are left out.
-# Gradients make the weights again from the statistics of their rows. Of several pieces each has sums of its own for the
-# gradients of keys and values, which are added up in the order of the pieces.
+# Work is shared out by pairs of a place in the batch and a head of the keys, and by pieces of the queries of the pair:
+# blocks of ROWS queries of all heads that share the keys. For a piece keys and values are copied as matmuls read them,
+# then each block of queries meets the blocks of KEYS keys one after the other, except those that limits exclude.
+# Gradients make the weights again from the statistics of their rows. If there are several pieces, each has sums of its
+# own for the gradients of keys and values, which are added up in the order of the pieces.
 
 
 ROWS = 72
@@ -594,7 +594,7 @@ DRAWN_DIMS = 8
 STRIDED = ("q", "k", "v", "g", "o", "dq", "dk", "dv")
 """Operands and results with heads: queries, keys, values, the result's gradient, the result, and three gradients."""
 ADDED = ("shift", "mask", "keep", "total")
-"""What has numbers for each query and key, or fewer: 0 is the step along a dimension that it does not have."""
+"""Operands with numbers for each query and key, or fewer: the step along a missing dimension is 0."""
 NUMBERS: Mapping[str, int] = {
     **dict.fromkeys((
         "pairs", "pieces", "block", "heads", "key_heads", "queries", "keys", "depth", "value_depth", "low", "high",
@@ -605,11 +605,10 @@ NUMBERS: Mapping[str, int] = {
     ), 1),
     **dict.fromkeys(("drawn", "begin", "local"), DRAWN_DIMS),
 }  # fmt: skip
-"""How many Int64 numbers a function is given by each name, in their order; `scale` and `factor` are behind them in
-Float64."""
+"""Number of Int64 values passed to a function for each name, in their order; `scale` and `factor` follow in Float64."""
 POINTERS = (*STRIDED, *ADDED, "statistics", "shares", "numbers", "odd")
-"""What the addresses point to, in their order. shares: memory for the sums of pieces. odd: an Int64 that is set to 1
-where an operand is not finite, and results are to be made otherwise."""
+"""Names of the addresses, in their order. shares: memory for the sums of pieces. odd: an Int64 that is set to 1 if an
+operand is not finite, and results are to be made otherwise."""
 
 _HEAD = (
     f"enum {{ ROWS = {ROWS}, KEYS = {KEYS}, LARGE = {LARGE} }};\n"
@@ -734,5 +733,5 @@ template <class X> static inline X* at(
 
 
 def source(element: str, functions: str) -> str:
-    """The C++ of functions on operands of a C++ type, in a namespace of their own."""
+    """Return the C++ of functions on operands of a C++ type, in a namespace of their own."""
     return f"namespace n_NAME {{\ntypedef {element} T;\n" + PRODUCTS + _HEAD + ROWS_OF_SCORES + PIECES + functions

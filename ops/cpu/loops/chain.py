@@ -48,7 +48,7 @@ class Passes:
     def __init__(
         self, reads: Sequence[LoopInput], lines: Sequence[LoopLine], stored: Sequence[str], columns: int, count: int
     ) -> None:
-        """stored: the elements' values that the last pass is for. columns: so many of `count` dimensions are a row."""
+        """stored: the elements' values that the last pass is for. columns: how many of `count` dimensions are a row."""
         self.reads = {read.name: read for read in reads}
         self.lines = {line.name: line for line in lines}
         self._inner = range(count - columns, count)
@@ -74,7 +74,7 @@ class Passes:
         return bool(self._inner) and not any(read.strides[d] for d in self._inner)
 
     def totals_of(self, number: int) -> list[tuple[LoopLine, LoopReduction]]:
-        """The reductions of rows that a pass makes."""
+        """Return the reductions of rows that a pass makes."""
         return [
             (line, line.total)
             for line in self.lines.values()
@@ -82,7 +82,7 @@ class Passes:
         ]
 
     def needed(self, number: int) -> list[str]:
-        """The elements' values that a pass needs, in the order of their computation."""
+        """Return the elements' values that a pass needs, in the order of their computation."""
         return self._needed[number]
 
     def type_of(self, name: str) -> str:
@@ -90,11 +90,11 @@ class Passes:
         return computing_type(line.dtype if line is not None else self.reads[name].dtype)
 
     def place_of(self, name: str) -> int:
-        """Which operand a name is."""
+        """Return the number of the operand that has a name."""
         return self._places[name]
 
     def words(self) -> set[str]:
-        """All names in expressions."""
+        """Return all names in expressions."""
         return set(_NAME.findall(" ".join(line.text for line in self.lines.values())))
 
     def _found(self, number: int) -> list[str]:
@@ -130,23 +130,23 @@ class Passes:
 
 
 def cost_of(text: str) -> int:
-    """Operations of an expression."""
+    """Return the number of operations of an expression."""
     return 2 * _CHEAP if _CALL.search(text) else 1
 
 
-# A nest of loops, of which C++ is written: units are shared out among threads, and a unit is passed over once for
-# every reduction of its row that others wait for.
+# A nest of loops, of which C++ is written: units are shared out among threads, and a unit is read once for every
+# reduction of its row that others wait for.
 #
-# A unit is a row, or a run of elements where nothing goes along rows. Reductions have lanes, sums of Float32 totals in
-# Float64, and parts whose number depends on the shape alone: the order of additions never changes, whatever compiles it
-# and on however many threads it runs.
+# A unit is a row, or a run of elements if no reduction is along rows. Reductions have lanes, sums of Float32 totals in
+# Float64, and parts whose number depends only on the shape: the order of additions never changes, for any compiler and
+# any number of threads.
 
 
 RUN = 4096
-"""Elements of a unit where there are no rows, and elements that a lane's Float32 sums come from together."""
+"""Elements of a unit if there are no rows, and elements that a lane's Float32 sums come from together."""
 _PARTS = 64
 _SUMMED_PARTS = 16
-"""Parts of the units at most; where there are totals over units every part has its own."""
+"""Upper bound of the parts of the units; if there are totals over units every part has its own."""
 
 Strides = tuple[int, ...]
 
@@ -196,7 +196,7 @@ class Nest:
 
     @property
     def parts(self) -> int:
-        """Parts of the units that may be worked off at the same time."""
+        """Number of parts of the units that may be computed at the same time."""
         if not self.sums:
             return min(_PARTS, self.units)
         room = self.size // (4 * max(each.width for each in self.sums))
@@ -268,7 +268,7 @@ class _Maker:
         return self.given[index] if kind == "x" else self.types[index]
 
     def _own_columns(self) -> int:
-        """Return the last dimensions that are a row because reductions, which nothing reads, are over these alone."""
+        """Return the last dimensions that are a row because reductions, which nothing reads, are over only these."""
         count = len(self.space.dims)
         rows = {count - axes[0] for axes in self.axes.values() if axes and axes == tuple(range(axes[0], count))}
         rows.discard(count)
@@ -335,7 +335,7 @@ _SIMD = '_Pragma("omp simd")'
 
 
 def functions(nest: Nest, name: str) -> str:
-    """The C++ of two functions: `name` works off parts [first, last), `name`_end makes the results of sums.
+    """Return the C++ of two functions: `name` works off parts [first, last), `name`_end makes the results of sums.
 
     The pointers that they take are in the order of reads, writes, writes of rows, and results of sums; then come
     scratch memory for sums, the seeds, and the step.

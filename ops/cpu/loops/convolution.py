@@ -5,11 +5,11 @@ found by two tables of offsets, so that no column is ever written out, whatever 
 neighbouring in memory, which makes them vectors: output channels, for which an element of the image is the same
 (`spread` is false), or groups, which have an element each (`spread` is true).
 
-Of the result and of the image's gradient a row is a position, k an input channel with a place of the window, and b the
-weights. Of the weights' gradient a row is an input channel with a place of the window, k a position, and b the
-gradient of the result. Both come in two stages with consecutive numbers of parts: first b is packed, so
-that the lanes of every k lie side by side, then the sums are made. A part copies its operands of the image to a slab,
-padded, unless the windows never leave the image.
+For the result and the image's gradient a row is a position, k an input channel with a place of the window, and b the
+weights. For the weights' gradient a row is an input channel with a place of the window, k a position, and b the
+gradient of the result. Both come in two stages with consecutive numbers of parts: first b is packed, so that the lanes
+of every k are contiguous, then the sums are made. A part copies its operands of the image to a slab, padded, unless the
+windows never leave the image.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ SHARE = ("terms", "columns", "rows", "made", "factors", "packed", "positions", "
 WEIGHTS = (
     *COMMON, "all_channels", "blocks", "window", "positions", "b_image", "columns", "rows", "made", "factors",
 )  # fmt: skip
-"""The numbers that a function is given, in their order; tables lie behind them, at the places that some of them say.
+"""Numbers that a function is given, in their order; tables follow them, at the places that some of them say.
 
-Strides are in elements. An image has an outer index (a group, or LANES groups), lanes where it is spread, channels and
+Strides are in elements. An image has an outer index (a group, or LANES groups), lanes if it is spread, channels and
 three dimensions, of which the first has one place in an image of two. b and y have an outer and an inner index (LANES
-output channels of a group, or one output channel of every group) and lanes."""
+output channels of a group, or one output channel of every group) and lanes.
+"""
 
 
 def _struct(name: str, fields: tuple[str, ...]) -> str:
@@ -288,7 +289,7 @@ OF_IMAGES = (
 """
 )
 """The function of results and of images' gradients. a: image, weights, result, memory of packed weights, numbers, and
-an Int64 that is set to 1 where a weight is not finite."""
+an Int64 that is set to 1 if a weight is not finite."""
 
 OF_WEIGHTS = (
     "namespace n_NAME {\n" + _struct("Numbers", WEIGHTS) + _PRODUCTS + _OPENING
@@ -346,12 +347,11 @@ OF_WEIGHTS = (
 numbers."""
 
 
-# Along each dimension, positions that windows of an image take are told with the places that they look at.
+# Along each dimension, positions of an image's windows are listed with the places that they read.
 #
-# Positions of a convolution look at places of the image: one share. The gradient of an image is a convolution, too,
-# of the result's gradient: places of the image take the positions that looked at them. With a stride these are other
-# places of the window for every remainder that a place has: one share each. Dumoulin and Visin, arXiv 1603.07285,
-# chapter 4.
+# Positions of a convolution read places of the image: one share. The gradient of an image is a convolution, too, of the
+# result's gradient: places of the image take the positions that read them. With a stride these are other places of the
+# window for every remainder of a place: one share each. Dumoulin and Visin, arXiv 1603.07285, chapter 4.
 
 
 class Share(NamedTuple):
@@ -386,7 +386,7 @@ class AxisPositions(NamedTuple):
 
 
 def of_result(window: Window, count: int) -> AxisPositions:
-    """The first `count` positions of a convolution's result."""
+    """Return the first `count` positions of a convolution's result."""
     looked = range(0, count * window.stride, window.stride)
     taps = [(t * window.dilation, t) for t in range(window.size)]
     return AxisPositions(-window.before, 1, window.stride, [Share(looked, range(count), taps)])
@@ -415,7 +415,7 @@ def of_image(window: Window, count: int) -> AxisPositions:
 
 
 SLAB = 3 << 14
-"""Elements of a slab that stay in the second cache of a core, with packed operands beside them: 192 KiB."""
+"""Elements of a slab that stay in the second cache of a core, together with packed operands: 192 KiB."""
 POSITIONS = 1 << 11
 """Positions whose sums stay there."""
 FEWEST = 96
@@ -451,7 +451,8 @@ class StridedOperand(NamedTuple):
 
 
 def strided(shape: Sequence[int], channels_last: bool) -> StridedOperand:
-    """A contiguous array of this shape, of images or weights with two or three dimensions beside channels."""
+    """Return a contiguous array of this shape, of images or weights with two or three dimensions in addition to
+    channels."""
     order = first_order(len(shape)) if channels_last else tuple(range(len(shape)))
     strides = [math.prod(shape[d + 1 :]) for d in order]
     sizes = [shape[d] for d in order]
@@ -484,7 +485,7 @@ class _Lanes(NamedTuple):
         return self.groups if self.spread else self.made
 
     def numbers(self, letter: str, group: int, made: int) -> dict[str, int]:
-        """Strides of an operand, from those of a group and of a group's channel of the result."""
+        """Return the strides of an operand, from those of a group and of a group's channel of the result."""
         if self.spread:
             return {f"{letter}_outer": LANES * group, f"{letter}_inner": made, f"{letter}_lane": group}
         return {f"{letter}_outer": group, f"{letter}_inner": LANES * made, f"{letter}_lane": made}
@@ -551,7 +552,8 @@ def _chunks(line: Callable[[Window, int], AxisPositions], windows: Sequence[Wind
 def of_images(
     x: StridedOperand, weight: StridedOperand, y: StridedOperand, along: Sequence[Window], groups: int, gradient: bool
 ) -> ConvolutionTables:
-    """Of a convolution's result y from images x, or, as a gradient, of the images' gradient y from the result's, x."""
+    """Return the tables of a convolution's result y from images x, or, as a gradient, of the images' gradient y from
+    the result's, x."""
     channels, made = x.sizes[1] // groups, y.sizes[1] // groups
     lanes = _lanes(groups, made)
     chunks = _chunks(of_image if gradient else of_result, _three(along), y, len(along), channels, lanes)
@@ -599,7 +601,7 @@ def of_images(
 def of_weights(
     x: StridedOperand, dout: StridedOperand, y: StridedOperand, along: Sequence[Window], groups: int
 ) -> ConvolutionTables:
-    """Of the weights' gradient y from images x and the result's gradient."""
+    """Return the tables of the weights' gradient y from images x and the result's gradient."""
     all_channels, made = x.sizes[1] // groups, dout.sizes[1] // groups
     lanes, windows = _lanes(groups, made), _three(along)
     lines = [of_result(window, count) for window, count in zip(windows, dout.sizes[2:], strict=True)]

@@ -16,7 +16,7 @@ from mspc.ops.cpu.thread_pool import on_all_threads
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.random.words import number_of_run
 
-# Where arrays lie, as compiled functions take it: a table of addresses that is filled again only where arrays change.
+# Addresses of arrays for compiled functions: a table that is filled again only if arrays change.
 #
 # A program's buffers are mostly the same at every step, and to ask NumPy for an address takes longer than a small loop.
 
@@ -31,13 +31,13 @@ class Addresses:
         self._held: list[Any] = []
 
     def put(self, place: int, array: Any) -> None:
-        """An array that is contiguous, which may be written to; nothing here makes it stay alive."""
+        """Add a contiguous array, which may be written to; the table does not keep it alive."""
         if self._known[place]() is not array:
             self.table[place] = address(array)
             self._known[place] = weakref.ref(array)
 
     def hold(self, place: int, array: Any) -> None:
-        """An array that stays alive as long as the table."""
+        """Add an array that stays alive as long as the table."""
         self.put(place, array)
         self._held.append(array)
 
@@ -52,7 +52,7 @@ class Addresses:
             self.copied(place, np.ascontiguousarray(array, dtype))
 
     def copied(self, place: int, array: Any) -> None:
-        """An array that stays alive until `release`."""
+        """Add an array that stays alive until `release`."""
         self.table[place] = address(array)
         self._known[place] = _nothing
         self.copies.append(array)
@@ -133,7 +133,7 @@ def chain_kernel(be: Any, chain: Chain, function: Function, end: Function, types
 
 
 def checking(kernel: Kernel, lines: Sequence[BodyLine]) -> Kernel:
-    """The kernel, which these lines ask first whether they take the operands that they read."""
+    """Return the kernel with a check before it whether these lines take the operands that they read."""
 
     def checked(*operands: Any, out: Any = None) -> Any:
         for line in lines:
@@ -152,7 +152,7 @@ class _Arrays:
         self._backend, self._numbers = be, numbers
         self._places = [len(nest.reads) + order[kind] + place for kind, place in chain.results]
         repeated = {i for i in chain.operands if chain.operands.count(i) > 1}
-        # An operand that is read at another place than its own must not lie where results do.
+        # An operand that is read at another place than its own must not share memory with results.
         self._reads = [
             (place, index, read.dtype.numpy, index in repeated or read.strides != nest.contiguous)
             for place, (index, read) in enumerate(zip(chain.operands, nest.reads, strict=True))
@@ -164,7 +164,7 @@ class _Arrays:
         self.addresses.hold(self._extra + 2, self._step)
 
     def put(self, operands: Sequence[Any], targets: Sequence[Any]) -> None:
-        """Operands and results of a call."""
+        """Put the operands and results of a call."""
         for place, target in zip(self._places, targets, strict=True):
             self.addresses.put(place, target)
         given = (*operands, *self._numbers)
@@ -187,7 +187,8 @@ class _Arrays:
 
 
 def shared(function: Function, parts: int, operations: int, first: int = 0) -> Callable[[Any], None]:
-    """`run(table)`: a function over so many parts from the first, on as many threads as pay for so many operations."""
+    """Return `run(table)`: a function over `parts` parts from the first, on as many threads as pay for this number of
+    operations."""
     if operations < SHARED:
         return lambda table: function(table, first, first + parts)
     return on_all_threads(function, first, first + parts)

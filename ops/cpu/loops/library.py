@@ -31,10 +31,10 @@ FLAGS = (
     "-fno-rtti", "-fPIC", "-shared", "-w",
 )  # fmt: skip
 WIDE = "-mprefer-vector-width=512"
-"""A flag where vectors have 512 bits, of which compilers use half unless told: steps of small networks take 5 to 10 %
-less time so."""
+"""A flag for vectors of 512 bits, of which compilers use half by default: steps of small networks take 5 to 10 % less
+time with it."""
 SWITCH = "MSPC_COMPILED_LOOPS"
-"""The variable of the environment that is 0 where nothing is to be compiled."""
+"""The variable of the environment that is 0 to disable compiling."""
 _NAMES = ("c++", "g++", "clang++")
 _LIMIT_S = 120.0
 _TOGETHER = 12
@@ -149,7 +149,7 @@ def _made(command: tuple[str, ...], source: str, names: Sequence[str], path: Pat
     """Compile a library and store it if there is a place for it. Raises CompilerFailed."""
     with tempfile.TemporaryDirectory(prefix="mspc_loops_") as folder:
         made = _compiled(command, source, Path(folder))
-        found = _loaded(_kept(made, path) or made, names)  # not kept, it serves this process alone
+        found = _loaded(_kept(made, path) or made, names)  # if it is not cached, it serves this process only
     if found is None:
         raise CompilerFailed("the library that it made cannot be loaded, or lacks a function")
     return found

@@ -107,7 +107,8 @@ class _Sources:
         self.alone: set[str] = set()
 
     def add(self, text: str, alone: bool = False) -> str:
-        """The name of the function that a text calls NAME. alone: it is long, and the same in other programs."""
+        """Add a text and return the name of the function that it calls NAME. alone: it is long, and the same in other
+        programs."""
         name = f"f{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         self.by_name[name] = text.replace("NAME", name)
         if alone:
@@ -115,7 +116,7 @@ class _Sources:
         return name
 
     def compiled(self) -> dict[str, Function]:
-        """All functions. Raises CompilerFailed."""
+        """Return all functions. Raise CompilerFailed if they cannot be compiled."""
         has_halves = any(_HALF.search(text) for text in self.by_name.values())
         return functions_of(self.by_name, prelude(has_halves), self.alone)
 

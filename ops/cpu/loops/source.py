@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mspc.ops.cuda.text import FORMULAS, RANDOM, TYPES
 
-# The C++ that turns 16 lines of 16 Float32, with which operands of products are packed.
+# The C++ that transposes 16 lines of 16 Float32, with which operands of matmuls are packed.
 
 
 TRANSPOSE = r"""

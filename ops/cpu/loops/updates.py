@@ -28,7 +28,7 @@ _PARTS = 16
 _COLUMNS = 16
 """Elements of a row that are worth a part of their own."""
 _NAMES, _SIZES, _MEMORY = 1, 2, 3
-"""Places of a function's arguments behind the operands' addresses."""
+"""Places of a function's arguments after the operands' addresses."""
 
 Kind = tuple[DType, ...]
 
@@ -134,7 +134,7 @@ extern "C" void NAME(void* const* const a, const i64 first, const i64 last) {
 def row_update_kernel(
     op: GroupedRowUpdate, types: Sequence[TensorType], functions: Sequence[Function], plain: Kernel
 ) -> Kernel:
-    """The kernel of an operator.
+    """Return the kernel of an operator.
 
     Args:
         functions: of the members, in the order in which their element types come first. plain: NumPy's kernel, for
@@ -206,7 +206,7 @@ Members = Sequence[Sequence[TensorType]]
 
 
 def members_of(op: Op, types: Sequence[TensorType]) -> tuple[Update, Members] | None:
-    """(the update, the types of the operands of all its members) of an operator that is one; else None."""
+    """Return (the update, the types of the operands of all its members) of an operator that is one; else None."""
     if isinstance(op, GroupedUpdate):
         return op.member, op.members(types)
     return (op, [types]) if isinstance(op, Update) else None
@@ -264,7 +264,7 @@ def _update_function(op: Update, dtypes: Sequence[DType]) -> str:
 
 
 def update_kernel(op: Op, update: Update, members: Members, functions: Sequence[Function], plain: Kernel) -> Kernel:
-    """The kernel of an update's operator.
+    """Return the kernel of an update's operator.
 
     Args:
         functions: of the members, in the order in which their element types come first. plain: NumPy's kernel, for
@@ -389,7 +389,7 @@ def row_sums_kernel(
 
 
 def parts_of(lookup: RowLookup) -> int:
-    """Parts that may be worked off at the same time."""
+    """Return the number of parts that may be computed at the same time."""
     split = _split(lookup)
     return max(1, min(_PARTS, _sizes(lookup)[split] // (_COLUMNS if split == "columns" else 1)))
 
