@@ -24,12 +24,12 @@ def swap_cache(host: Tensor, device: Tensor, mapping: Any, swap_type: bool) -> N
     """Copy blocks (along the first dimension) from one cache to the other.
 
     Args:
-        host, device: tensors of one shape but for the number of blocks, and one element type.
-        mapping: [blocks, 2] integers, (block it comes from, block it goes to). swap_type: True takes them from `device`
-            to `host`, False from `host` to `device`.
+        host, device: tensors of one element type, with shapes that differ only in the number of blocks.
+        mapping: [blocks, 2] integers, (source block, destination block). swap_type: True copies from `device` to
+            `host`, False from `host` to `device`.
 
-    Raises TypeError if a cache is no tensor, or they differ in their element types; ValueError if shapes, or a number
-    of a block that there is not.
+    Raises TypeError if a cache is no tensor, or their element types differ; ValueError for other shapes, or the number
+    of a block that does not exist.
     """
     if not isinstance(host, Tensor) or not isinstance(device, Tensor) or host.dtype != device.dtype:
         raise ApiTypeError("swap_cache: host and device must be tensors of one element type")
@@ -49,7 +49,7 @@ def swap_cache(host: Tensor, device: Tensor, mapping: Any, swap_type: bool) -> N
 
 
 class AmpLevel(Enum):
-    """Levels of mixed precision, as `auto_mixed_precision` names them."""
+    """Levels of mixed precision, with the names of `auto_mixed_precision`."""
 
     AmpO0, AmpO1, AmpO2, AmpO3, AmpAuto = "O0", "O1", "O2", "O3", "auto"
 
@@ -59,7 +59,7 @@ def get_curr_amp_strategy() -> None:
 
 
 def push_amp_strategy(*arguments: Any) -> None:
-    """Refuse. Raises RuntimeError."""
+    """Raise RuntimeError: the call is not supported."""
     raise ApiRuntimeError("push_amp_strategy: use amp.auto_mixed_precision(network, level) instead")
 
 
@@ -71,7 +71,7 @@ def pop_amp_strategy() -> None:
 
 
 class MSContext:
-    """Abilities and options of this build, as `MSContext.get_instance()`."""
+    """Capabilities and options of this build, as `MSContext.get_instance()`."""
 
     _only: Any = None
 
@@ -82,7 +82,7 @@ class MSContext:
         return cls._only
 
     def get_ascend_soc_version(self) -> str:
-        """The kind of Ascend device: there is none."""
+        """Return "": there is no Ascend device."""
         return ""
 
     def is_pkg_support_device(self, device: str) -> bool:
@@ -93,18 +93,18 @@ class MSContext:
         return False
 
     def get_param(self, key: Any) -> Any:
-        """The value of an option of `set_context`, by its name."""
+        """Return the value of an option of `set_context`, by name."""
         return get_context(key)
 
     def set_param(self, key: Any, value: Any) -> None:
-        """Accepted: an option of one device. A warning says that it changes nothing."""
+        """Accept an option of the Ascend device; a warning says that it changes nothing."""
         why = "it is an option of the Ascend backend, and there is none"
         shown = f"MSContext.set_param({key}, {value!r})"
         say_once(f"ms_ctx_param.{key}", f"{place_of_caller()}{shown} changes nothing here: {why}")
 
 
 class _Options:
-    """The names of options, each of which is its own value: `ms_ctx_param.max_device_memory`."""
+    """Names of options; the value of each is its name: `ms_ctx_param.max_device_memory`."""
 
     def __getattr__(self, name: str) -> str:
         if name.startswith("_"):
@@ -116,7 +116,7 @@ ms_ctx_param = _Options()
 
 
 class _Security:
-    """Return whether this build hides the contents of its graphs."""
+    """Security settings of this build: graphs are not hidden."""
 
     @staticmethod
     def enable_security() -> bool:

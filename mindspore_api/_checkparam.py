@@ -1,8 +1,8 @@
-"""Scripts that import MindSpore's private `_checkparam` check arguments here: functions, as MindSpore 2 has them, and
-the classes `Validator` and `Rel` of MindSpore 1.
+"""Checks of arguments for scripts that import MindSpore's private `_checkparam`: functions, as in MindSpore 2, and the
+classes `Validator` and `Rel` of MindSpore 1.
 
 Every check returns its argument. It raises TypeError for the wrong type and ValueError for the wrong value; the message
-names the argument and, if they give it, the operator.
+contains the names of the argument and of the operator, if given.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RANGES: dict[int, tuple[str, Callable[[Any, Any, Any], bool]]] = {
 
 
 class Rel:
-    """How a value stands to others."""
+    """Relations between values."""
 
     EQ, NE, LT, LE, GT, GE = EQ, NE, LT, LE, GT, GE
     INC_NEITHER, INC_LEFT, INC_RIGHT, INC_BOTH = INC_NEITHER, INC_LEFT, INC_RIGHT, INC_BOTH
@@ -48,7 +48,7 @@ class Rel:
 
 
 def _subject(arg_name: Any, prim_name: Any) -> str:
-    """How messages begin."""
+    """Return the beginning of a message."""
     place = f"For '{prim_name}', the" if prim_name else "The"
     return f"{place} '{arg_name}'" if arg_name else f"{place} input value"
 
@@ -87,7 +87,7 @@ def check(
     arg_name: str, arg_value: Any, value_name: str, value: Any, rel: int = EQ, prim_name: Any = None,
     excp_cls: type[Exception] = ValueError,
 ) -> Any:  # fmt: skip
-    """`arg_value` compared with `value`, or with a pair of bounds."""
+    """Compare `arg_value` with `value`, or with a pair of bounds, and return it."""
     if rel in _RANGES:
         fits, text = _RANGES[rel][1](arg_value, *value), _RANGES[rel][0].format(*value)
     else:
@@ -231,7 +231,7 @@ def check_size_and_element_type_of_tuple(
 
 
 def check_type_name(arg_name: str, arg_type: Any, valid_types: Any, prim_name: Any = None) -> Any:
-    """An element type, or a type, that must be one of some."""
+    """Return an element type, or a type, that must be one of `valid_types`."""
     kinds = list(valid_types) if isinstance(valid_types, Iterable) else [valid_types]
     if arg_type not in kinds:
         known = ", ".join(str(getattr(kind, "__name__", kind)) for kind in kinds)
@@ -240,7 +240,7 @@ def check_type_name(arg_name: str, arg_type: Any, valid_types: Any, prim_name: A
 
 
 def check_subclass(arg_name: str, type_: Any, template_types: Any, prim_name: Any = None, *_: Any) -> Any:
-    """A type, or an element type, that must be one of some or a kind of one."""
+    """Return a type, or an element type, that must be one of `template_types` or a kind of one."""
     kinds = template_types if isinstance(template_types, (tuple, list)) else [template_types]
     if not any(type_ == kind or (isinstance(kind, type) and _is_kind(type_, kind)) for kind in kinds):
         known = ", ".join(str(getattr(kind, "__name__", kind)) for kind in kinds)
@@ -270,7 +270,7 @@ def check_pad_value_by_mode(pad_mode: str, padding: Any, prim_name: Any = None) 
 
 
 def check_input_data(*data: Any, data_class: Any) -> None:
-    """Tensors, numbers or strings, and sequences and dicts of them."""
+    """Check that data are tensors, numbers or strings, or sequences and dicts of them."""
     for item in data:
         if isinstance(item, (tuple, list)):
             check_input_data(*item, data_class=data_class)
@@ -286,8 +286,8 @@ def check_output_data(data: Any) -> None:
 
 
 def args_type_check(*type_args: Any, **type_kwargs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator: arguments that are given must be of these types, those that `**kwargs` gathers among them; None lets
-    any pass. Raises TypeError for an argument of another type."""
+    """Return a decorator that checks types of arguments, including those gathered by `**kwargs`; None accepts any type.
+    Its functions raise TypeError for an argument of another type."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
@@ -306,7 +306,7 @@ def args_type_check(*type_args: Any, **type_kwargs: Any) -> Callable[[Callable[.
 
 
 def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """Arguments by their names, those that were gathered by `**kwargs` beside the others."""
+    """Return arguments by name, merging those gathered by `**kwargs` with the others."""
     parameters = bound.signature.parameters
     gathered = {name for name in bound.arguments if parameters[name].kind is inspect.Parameter.VAR_KEYWORD}
     found = {name: value for name, value in bound.arguments.items() if name not in gathered}
@@ -331,12 +331,12 @@ check_int_positive = check_positive_int
 
 
 def check_integer(arg_name: str, arg_value: Any, value: Any, rel: int, prim_name: Any = None) -> Any:
-    """As `check_int`, with the arguments in MindSpore 1.0's order."""
+    """Call `check_int` with the arguments in MindSpore 1.0's order."""
     return _number(arg_value, value, rel, int, arg_name, prim_name)
 
 
 class Validator:
-    """MindSpore 1's checks: the functions of this module as static methods."""
+    """Checks of MindSpore 1: the functions of this module as static methods."""
 
 
 for _name, _check in list(globals().items()):

@@ -1,4 +1,4 @@
-"""Public modules are found here: `mindspore.nn` and `mspc.nn` are mindspore_api/nn. One finder serves both names."""
+"""Import of public modules: `mindspore.nn` and `mspc.nn` are mindspore_api/nn. One finder class serves both names."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mspc.mindspore_api.rooms import PUBLIC, ROOT, home_of, public_modules
 NAME = "mindspore"
 _OWN = "mspc"
 API_LEVEL = "2.10.0"
-"""What scripts are told that ask for `mindspore.__version__`: the interface that mspc follows."""
+"""The value of `mindspore.__version__`: the interface that mspc follows."""
 
 
 @functools.cache
 def _files(folder: str) -> frozenset[str]:
-    """Names of the modules that lay in a folder, packages aside, when it was first looked at."""
+    """Return the names of the modules in a folder, excluding packages, at the first call."""
     try:
         return frozenset(file[:-3] for file in os.listdir(folder) if file.endswith(".py"))
     except OSError:
@@ -29,7 +29,7 @@ def _files(folder: str) -> frozenset[str]:
 
 
 class PublicFinder:
-    """Finds and loads `mspc.nn` in mindspore_api/, where mspc has no folder of that name itself."""
+    """Finds and loads `mspc.nn` in mindspore_api/ if mspc has no folder of that name itself."""
 
     first = _OWN
 
@@ -44,8 +44,8 @@ class PublicFinder:
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def leaves(self, rest: str) -> bool:
-        """Return whether a module is mspc's own, for other finders. A folder without code is none: of a checkout that
-        was brought up to date an old one may be left."""
+        """Return whether a module is mspc's own, for other finders. A folder without code does not count: updating a
+        checkout may leave an old one."""
         folder, _, name = rest.rpartition(".")
         if name in _files(os.path.join(ROOT, *folder.split("."))):
             return True
@@ -53,7 +53,7 @@ class PublicFinder:
         return os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
 
     def refuse(self, fullname: str, rest: str) -> None:
-        """What becomes of a module that is not there; None leaves it to other finders."""
+        """Handle a missing module; None leaves it to other finders."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         return _Alias(spec.name)
@@ -79,7 +79,7 @@ class AliasFinder(PublicFinder):
         is_a_module = name.islower() and _nearest(rest)
         if isinstance(module, _Alias) and not name.startswith("_") and not is_a_module:
             hint = _hint(module, fullname)
-            if hint:  # `from mindspore import X` asks for a module at last; under its own name Python says less of it
+            if hint:  # `from mindspore import X` imports a module last; Python's message for its own name says less
                 raise ModuleNotFoundError(f"mspc does not support {fullname}{hint}", name=parent)
         raise ModuleNotFoundError(
             f"mspc does not support the module {fullname!r} of mindspore{why_absent(rest, ()) or _nearest(rest)}",
@@ -91,7 +91,7 @@ _NOTHING = object()
 
 
 class _Alias(ModuleType):
-    """A public module: its attributes are those of the module of mindspore_api/ behind it."""
+    """Public module with the attributes of its module of mindspore_api/."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__version__" and self.__name__ in (NAME, f"{NAME}.version", f"{_OWN}.version"):
@@ -112,7 +112,7 @@ class _Alias(ModuleType):
         return public(found)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What a script sets is set behind; a module below this one, which its import hangs here, hides no function."""
+        """Set the attribute in the target module. A submodule that its import attaches hides no function."""
         target = self.__dict__.get("_target")
         if target is None or name.startswith("__"):
             super().__setattr__(name, value)
@@ -123,7 +123,7 @@ class _Alias(ModuleType):
             super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        """Without what a script has set there stands again what stood there before."""
+        """Restore the original of an attribute that the script has set."""
         if name not in self.__dict__.get("_before", ()):
             super().__delattr__(name)
             return
@@ -138,17 +138,17 @@ class _Alias(ModuleType):
 
 
 def public(found: Any) -> Any:
-    """What a script gets that asks for a public name: functions and classes say what they take."""
+    """Return the object that a script gets for a public name: functions and classes explain wrong arguments."""
     if not isinstance(found, FunctionType | type) or not found.__module__.startswith(PUBLIC):
         return found
-    from mspc.mindspore_api.guarded import guarded  # where a name is used: it imports NumPy
+    from mspc.mindspore_api.guarded import guarded  # late: it imports NumPy
 
     return guarded(found)
 
 
 def find_public(package: str, name: str) -> Any:
-    """An attribute of a public module that is in a folder of mspc's own: `mspc.ops.relu`, `mspc.ops.operations`. Raises
-    AttributeError if there is none."""
+    """Return an attribute of a public module that shares its name with a folder of mspc: `mspc.ops.relu`,
+    `mspc.ops.operations`. Raise AttributeError if there is none."""
     if name.startswith("__") and name != "__all__":
         raise AttributeError(name)
     full = f"{package}.{name}"
@@ -164,15 +164,13 @@ def find_public(package: str, name: str) -> Any:
 
 
 def install_public() -> None:
-    """Make `import mspc.nn` mean mspc/mindspore_api/nn. Calling it again changes nothing."""
+    """Make `import mspc.nn` mean mspc/mindspore_api/nn. Another call changes nothing."""
     if not any(type(finder) is PublicFinder for finder in sys.meta_path):
         sys.meta_path.insert(0, PublicFinder())
 
 
 def install() -> None:
-    """Make `import mindspore` mean mspc, before any installed package of that name. Calling it
-    again changes nothing.
-    """
+    """Make `import mindspore` mean mspc, before any installed package of that name. Another call changes nothing."""
     found = [finder for finder in sys.meta_path if isinstance(finder, AliasFinder)]
     for finder in found:
         sys.meta_path.remove(finder)
@@ -186,14 +184,14 @@ def install_last() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install` and forget the modules that were imported by it."""
+    """Undo `install` and forget the modules that it imported."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AliasFinder)]
     for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
         del sys.modules[name]
 
 
 def _hint(module: ModuleType, full: str) -> str:
-    """The message for a name that a public module lacks."""
+    """Return the message for a name that a public module lacks."""
     from mspc.mindspore_api.index.module import why_absent  # only on the way to an error
 
     return why_absent(full.partition(".")[2], dir(module))

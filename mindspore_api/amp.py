@@ -1,8 +1,8 @@
-"""Mixed precision, as `mindspore.amp` has it, says which parts of a network compute in half precision, and scales
-losses.
+"""Mixed precision, as `mindspore.amp`: the choice of the parts of a network that compute in half precision, and loss
+scaling.
 
-Weights stay in Float32 (master weights); the compiler casts them, the inputs and the constants of the cells that
-compute in half precision, and gradients come back in Float32. The lists are MindSpore's.
+Weights stay in Float32 (master weights). The compiler casts them, the inputs and the constants of the cells that
+compute in half precision; gradients are cast back to Float32. The lists are MindSpore's.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ AUTO_BLACK = (
 
 
 def get_white_list() -> list[Any]:
-    """The cells and operators that O1 computes in half precision, as a new list of classes."""
+    """Return a new list of the classes of cells and operators that O1 computes in half precision."""
     return [*_cells(WHITE_CELLS), *(getattr(ops, name) for name in WHITE_OPERATORS if _is_operator(name))]
 
 
 def get_black_list() -> list[Any]:
-    """The cells that O2 leaves in Float32, as a new list of classes."""
+    """Return a new list of the classes of cells that O2 leaves in Float32."""
     return _cells(BLACK_CELLS)
 
 
 def auto_mixed_precision(network: Cell, amp_level: str = "O0", dtype: Any = FLOAT16) -> Cell:
-    """`network`, computing in `dtype` (float16 or bfloat16) as the level says; its results are Float32.
+    """Return `network`, computing in `dtype` (float16 or bfloat16) according to the level; its results are Float32.
 
     O0 changes nothing. O1: the cells and operators of the white list compute in `dtype`. O2: all but the cells of the
-    black list. O3: everything. "auto": operators of `AUTO_WHITE` in `dtype`, those of `AUTO_BLACK` in Float32. Raises
+    black list. O3: everything. "auto": operators of `AUTO_WHITE` in `dtype`, those of `AUTO_BLACK` in Float32. Raise
     TypeError if `network` is no Cell; ValueError for an unknown level or element type.
     """
     name = "auto_mixed_precision"
@@ -104,8 +104,9 @@ def auto_mixed_precision(network: Cell, amp_level: str = "O0", dtype: Any = FLOA
 def custom_mixed_precision(
     network: Cell, *, white_list: Any = None, black_list: Any = None, dtype: Any = FLOAT16
 ) -> Cell:
-    """`network` with the cells and operators of one list in `dtype`, or all but those of the other. Raises TypeError if
-    `network` is no Cell, an entry no Cell or Primitive class; ValueError if both lists are given, or none."""
+    """Return `network` with the cells and operators of the white list in `dtype`, or all but those of the black list.
+    Raise TypeError if `network` is no Cell, an entry no Cell or Primitive class; ValueError unless exactly one list is
+    given."""
     name = "custom_mixed_precision"
     if not isinstance(network, Cell):
         raise ApiTypeError(f"{name}: network must be a Cell, not {type(network).__name__}")
@@ -154,16 +155,16 @@ def build_train_network(
     network: Cell, optimizer: Cell, loss_fn: Any = None, level: str = "O0", boost_level: str = "O0",
     dtype: Any = FLOAT16, **kwargs: Any,
 ) -> Cell:  # fmt: skip
-    """The cell of one training step in mixed precision.
+    """Return the cell of one training step in mixed precision.
 
     Args:
         level: "O0" and "O1" leave cells as they are ("O1" with the white list in half precision); "O2" computes in half
-            precision but for normalizations, with a dynamic loss scale; "O3" in half precision throughout, without loss
+            precision except normalizations, with a dynamic loss scale; "O3" in half precision throughout, without loss
             scale; "auto" is "O2" on a GPU, "O3" on an Ascend and "O0" on a CPU.
-        boost_level: says that it changes nothing.
+        boost_level: changes nothing, as a warning says.
         dtype: float16 or bfloat16.
-        kwargs: keep_batchnorm_fp32 and loss_scale_manager replace the level's; cast_model_type replaces dtype
-            (float32: as O0).
+        kwargs: keep_batchnorm_fp32 and loss_scale_manager replace the level's; cast_model_type replaces dtype (float32:
+            as O0).
 
     Raises TypeError or ValueError if an argument is of the wrong kind.
     """
@@ -199,7 +200,7 @@ def build_train_network(
 
 
 def check_boost(name: str, level: Any) -> None:
-    """Says once that steps are not approximated. Raises ValueError for a level that MindSpore does not have."""
+    """Warn once that steps are not approximated. Raise ValueError for a level that MindSpore does not have."""
     if level not in ("O0", "O1", "O2", "auto"):
         raise ApiValueError(f"{name}: boost_level {level!r} is not one of 'O0', 'O1', 'O2', 'auto'")
     if level != "O0":
@@ -207,7 +208,7 @@ def check_boost(name: str, level: Any) -> None:
 
 
 def resolved(name: str, level: str) -> str:
-    """The level that "auto" stands for on this device. Raises ValueError for unknown levels."""
+    """Return the level, with "auto" replaced by the level for this device. Raise ValueError for unknown levels."""
     _check_level(name, level)
     if level != "auto":
         return level
@@ -250,7 +251,7 @@ def _half(name: str, dtype: Any) -> DType:
 
 
 def _cells(names: tuple[str, ...]) -> list[Any]:
-    from mspc.mindspore_api import nn  # late: it is looked at by name, and holds only what exists
+    from mspc.mindspore_api import nn  # late: only existing names are looked up in it
 
     return [getattr(nn, name) for name in names if name in nn.__all__]
 

@@ -1,4 +1,4 @@
-"""`mindspore.boost` has training steps that add up the gradients of several steps."""
+"""`mindspore.boost`: training with gradients accumulated over several steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ gradient_clear_op = MultitypeFuncGraph("gradient_clear_op")
 
 @gradient_accumulation_op.register("Number", "Tensor", "Tensor")
 def _add_share(steps: int, total: Any, gradient: Any) -> Any:
-    """A step's share of the mean is added."""
+    """Add a step's share of the mean."""
     return ops.assign_add(total, ops.cast(gradient / steps, total.dtype))
 
 
@@ -33,8 +33,8 @@ def _clear(total: Any) -> Any:
 
 
 class GradientAccumulation(Cell):
-    """Called with a loss and the gradients of a step; every `max_accumulation_step` steps the optimizer gets their
-    mean. Raises TypeError or ValueError if the number of steps is no integer above 0, or there is no optimizer."""
+    """Cell called with a loss and the gradients of a step; every `max_accumulation_step` steps the optimizer gets their
+    mean. Raise TypeError or ValueError if the number of steps is no integer above 0, or there is no optimizer."""
 
     def __init__(self, max_accumulation_step: int, optimizer: Any) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The interfaces through which MindSpore's surface reaches the compiler, the runtime and the readers.
+"""Interfaces between MindSpore's surface and the compiler, the runtime and the readers.
 
-`import mspc` installs the backend, and commands install the handler of calls, so that this package names no module of a
-higher layer.
+`import mspc` installs the backend, and commands install the handler of calls, so that this package imports no module of
+a higher layer.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ from typing import Any, Protocol
 class CallHandler(Protocol):
     """Compiles and runs a cell or a function of a script.
 
-    One whose first call ends the script, so that only the types of its arguments matter, has `types_only = True`.
+    A handler that ends the script at the first call, so that only the types of its arguments matter, has `types_only =
+    True`.
     """
 
     def call(self, target: Any, args: tuple[Any, ...]) -> Any:
-        """Run `target(*args)` as a compiled graph: a Tensor, or tuples, lists and dicts of them, as it returns them."""
+        """Run `target(*args)` as a compiled graph, and return its result: a Tensor, or tuples, lists and dicts of
+        Tensors."""
         ...
 
     def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
-        """Run `target(*args)` on all ranks that share a run, and hand out on each of them the results of all.
+        """Run `target(*args)` on all ranks that share a run, and return the results of all on each of them.
 
-        A rank without further data gives None for its arguments, and gets the results of the others; None if no rank
-        had any.
+        A rank without further data passes None for its arguments, and gets the results of the others; None if no rank
+        had data.
         """
         ...
 
     def of_all_ranks(self, number: float, what: str = "", note: str = "") -> list[float]:
-        """The numbers that the ranks call this with, by rank. what, note: the activity of a rank in messages, if the
-        others do not come."""
+        """Return the numbers that the ranks pass, by rank. what, note: the activity of a rank in messages, if the
+        others do not make the call."""
         ...
 
     def steps(self) -> dict[str, int]:
-        """How many steps each graph has run, earlier runs included."""
+        """Return the number of steps that each graph has run, including earlier runs."""
         ...
 
     def go_on_from(self, steps: dict[str, int]) -> None:
@@ -43,8 +45,8 @@ class CallHandler(Protocol):
         ...
 
     def collective(self, op: Any, types: Any, arrays: Any) -> Any:
-        """The result of a collective's kernel on this rank's arrays of these types; the ranks of its group call this
-        together."""
+        """Return the result of a collective's kernel on this rank's arrays of these types; the ranks of its group make
+        this call together."""
         ...
 
     def synchronize(self) -> None:
@@ -52,12 +54,12 @@ class CallHandler(Protocol):
         ...
 
     def operations(self) -> tuple[float, float, float, float]:
-        """Floating-point operations of the matrix products of the step that ran last: of all ranks together, and so
-        many with recomputation; of this rank, and so many with recomputation."""
+        """Return the floating-point operations of the matmuls of the last step: for all ranks, without and with
+        recomputation, then for this rank, without and with recomputation."""
         ...
 
     def most_memory(self) -> int:
-        """Bytes of a GPU that the graphs of this rank have taken at most; 0 on the CPU."""
+        """Return the peak bytes of GPU memory of this rank's graphs; 0 on the CPU."""
         ...
 
 
@@ -109,17 +111,17 @@ def install(handler: CallHandler | None) -> CallHandler | None:
 
 
 def installed() -> CallHandler | None:
-    """The handler in place; None before the first call of a script run by plain `python`."""
+    """Return the handler in place, or None before the first call of a script run by plain `python`."""
     return _installed[0] if _installed else None
 
 
 def shows_types_only() -> bool:
-    """Return whether the first call ends the script, so that its arguments are there for their types alone."""
+    """Return whether the first call ends the script, so that only the types of its arguments are needed."""
     return bool(_installed) and getattr(_installed[0], "types_only", False)
 
 
 def current() -> CallHandler:
-    """The handler in place; the default one trains under plain `python` or `mpirun`."""
+    """Return the handler in place; the default one trains under plain `python` or `mpirun`."""
     if not _installed:
         _installed.append(backend().default_handler())
     return _installed[0]

@@ -1,4 +1,4 @@
-"""Values of settings are checked here: each check takes a name and a value and returns the value to store."""
+"""Checks of the values of settings: each takes a name and a value and returns the value to store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def mapping(key: str, value: Any) -> dict[str, Any]:
 
 
 def switch_or_names(key: str, value: Any) -> bool | str:
-    """True, False, or a text of names."""
+    """Return True, False, or a text of names."""
     return value if isinstance(value, str) else boolean(key, value)
 
 
@@ -84,11 +84,11 @@ _SEQUENCES = ("seqpipe", "seqvpp", "seqsmartvpp")
 
 
 TABLES = ".csv"
-"""What names of files of tables end in, which say such an order."""
+"""Suffix of files with a table of such an order."""
 
 
 def schedule(key: str, value: Any) -> str:
-    """The name of an order in which the stages of a pipeline work, or of the file of a table that says one."""
+    """Return the name of a pipeline schedule, or of the file of a table that defines one."""
     if text(key, value) in _SEQUENCES:
         raise ApiValueError(
             f"{key}={value!r} cuts sequences into parts, and micro-batches are the only parts here",
@@ -100,7 +100,7 @@ def schedule(key: str, value: Any) -> str:
 
 
 def share(key: str, value: Any) -> float:
-    """A number above 0 and at most 1."""
+    """Return a number above 0 and at most 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ApiTypeError(f"{key} must be a number, not {value!r}")
     if not 0 < value <= 1:
@@ -109,14 +109,14 @@ def share(key: str, value: Any) -> float:
 
 
 def prefetch(key: str, value: Any) -> str | int:
-    """ "Auto", or a number of operators from 1 on."""
+    """Return "Auto", or a number of operators from 1 on."""
     if isinstance(value, str):
         return one_of("Auto")(key, value)
     return integer(1)(key, value)
 
 
 def host_or_disk(key: str, value: Any) -> str:
-    """ "cpu" or "disk", in letters of either size."""
+    """Return "cpu" or "disk", given in upper or lower case."""
     return one_of("cpu", "disk")(key, text(key, value).lower())
 
 
@@ -137,7 +137,7 @@ def save_graphs(key: str, value: Any) -> int:
 
 
 def dataset_strategy(key: str, value: Any) -> str | tuple[Any, ...]:
-    """ "data_parallel", "full_batch", or one tuple of ints (or layout) for every input of the network."""
+    """Return "data_parallel", "full_batch", or one tuple of ints (or layout) for every input of the network."""
     if isinstance(value, str):
         return one_of("data_parallel", "full_batch")(key, value)
     if not isinstance(value, tuple):
@@ -159,11 +159,11 @@ _FUSED = ("openstate", "allreduce", "allgather", "reducescatter")
 
 
 FUSED_BY_DEFAULT: dict[str, Any] = {"openstate": True} | {name: {"mode": "auto", "config": None} for name in _FUSED[1:]}
-"""The settings of `comm_fusion` where a script gives none."""
+"""Default of `comm_fusion`."""
 
 
 def comm_fusion(key: str, value: Any) -> dict[str, Any]:
-    """{"openstate": bool, "allreduce": {"mode": "auto" | "size" | "index", "config": ...}, ...}."""
+    """Return {"openstate": bool, "allreduce": {"mode": "auto" | "size" | "index", "config": ...}, ...}."""
     example = [f'write {key}={{"allreduce": {{"mode": "size", "config": 32}}}}']
     for name, entry in mapping(key, value).items():
         if name == "openstate":

@@ -1,4 +1,4 @@
-"""`set_context` and `set_auto_parallel_context` take a script's settings, which are frozen when a graph is launched."""
+"""Settings of a script, `set_context` and `set_auto_parallel_context`, and their frozen copy for a launch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ParallelMode:
 
 
 def _frozen_value(value: Any) -> Any:
-    """The value as one that can be hashed."""
+    """Return the value in hashable form."""
     if isinstance(value, Mapping):
         return tuple((key, _frozen_value(item) if isinstance(item, Mapping) else item) for key, item in value.items())
     return tuple(value) if isinstance(value, list) else value
@@ -71,18 +71,17 @@ _CONDITIONAL = {name: setting for name, setting in with_entries(CONTEXT | PARALL
 
 @dataclass(frozen=True)
 class FrozenContext(_Settings):
-    """The context for the compiler, as it was when the graph was launched. Its fields are those of `frozen_settings`,
-    beside
+    """Context for the compiler at the launch of a graph. Its fields are those of `frozen_settings` and
 
     training: the launched cell is in training mode.
-    asked: (name, as the script wrote it, line) of the settings that change nothing in some places.
-    set_at: (name, line) of the settings that the script gave; it makes no context another one.
+    asked: (name, text in the script, line) of the settings that change nothing under some conditions.
+    set_at: (name, line) of the settings that the script set; it does not affect equality.
 
-    device_num: 0 when the script gave none. search_mode: "" when none was given.
+    device_num: 0 if the script set none. search_mode: "" if none was set.
     dataset_strategy: "data_parallel", "full_batch" or one tuple (or layout) per input.
     optimizer_threshold: in KiB; optimizer_shard_size: -1 for all replicas.
-    matmul_allow_tf32, conv_allow_tf32: whether Float32 products of a GPU may round their operands to TF32, as
-    `gpu_config` says. deterministic: only kernels that give the same bits at every run.
+    matmul_allow_tf32, conv_allow_tf32: whether Float32 matmuls and convolutions on a GPU may round their operands to
+    TF32, from `gpu_config`. deterministic: use only kernels that give the same bits in every run.
     """
 
     training: bool = False
@@ -94,11 +93,11 @@ class FrozenContext(_Settings):
         return self.dataset_strategy == "full_batch"
 
     def place_of(self, *names: str) -> Location | None:
-        """The line that has set the first of these settings that the script gave; None if it gave none."""
+        """Return the line that set the first of these settings that the script set, or None."""
         return first_place(self.set_at, *names)
 
     def changing_nothing(self, command: str, device: str) -> list[tuple[str, str]]:
-        """(name, what to say) of every setting that the script gave and that changes nothing in this launch.
+        """Return (name, message) of every setting of the script that changes nothing in this launch.
 
         command: "compile" or "run". device: "CPU" or "GPU".
         """
@@ -119,7 +118,7 @@ def _values(table: Table, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def set_context(**values: Any) -> None:
     """Set general options: `mode`, `device_target`, `save_graphs` (False, True or 0 to 3), `save_graphs_path`, ...
-    Raises ValueError if a key or a value is not known; TypeError if a value has the wrong type."""
+    Raise ValueError for an unknown key or value; TypeError if a value has the wrong type."""
     found = checked("set_context", CONTEXT, values)
     session = state.current()
     note_asked(session.asked, "set_context", CONTEXT, found)
@@ -128,15 +127,15 @@ def set_context(**values: Any) -> None:
 
 
 def get_context(attr_key: str) -> Any:
-    """The value of one option of `set_context`. Raises ValueError for an unknown key."""
+    """Return the value of one option of `set_context`. Raise ValueError for an unknown key."""
     if attr_key not in CONTEXT:
         raise unknown("get_context", attr_key, CONTEXT)
     return state.current().general.get(attr_key, CONTEXT[attr_key].default)
 
 
 def set_auto_parallel_context(**values: Any) -> None:
-    """Set options of parallel training. Raises ValueError if a key or a value is not known; TypeError if a value has
-    the wrong type."""
+    """Set options of parallel training. Raise ValueError for an unknown key or value; TypeError if a value has the
+    wrong type."""
     found = checked("set_auto_parallel_context", PARALLEL, values)
     session = state.current()
     note_asked(session.asked, "set_auto_parallel_context", PARALLEL, found)
@@ -160,8 +159,8 @@ def _with_other_names(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def get_auto_parallel_context(attr_key: str) -> Any:
-    """The value of one option of `set_auto_parallel_context`; device_num and global_rank as the launcher has them.
-    Raises ValueError if the key is not known."""
+    """Return the value of one option of `set_auto_parallel_context`; device_num and global_rank come from the launcher.
+    Raise ValueError for an unknown key."""
     session = state.current()
     if attr_key not in PARALLEL:
         return _entry(attr_key, "get_auto_parallel_context")
@@ -174,7 +173,7 @@ def get_auto_parallel_context(attr_key: str) -> Any:
 
 
 def _entry(name: str, function: str) -> Any:
-    """The value of an entry of one of the options that are dicts, by its name. Raises ValueError."""
+    """Return the value of an entry of the options that are dicts. Raise ValueError for an unknown name."""
     for key, setting in PARALLEL.items():
         for entry in setting.entries:
             if entry.name == name:
@@ -183,7 +182,7 @@ def _entry(name: str, function: str) -> Any:
 
 
 def reset_auto_parallel_context() -> None:
-    """Give every option of `set_auto_parallel_context` its default."""
+    """Reset every option of `set_auto_parallel_context` to its default."""
     session = state.current()
     session.parallel.clear()
     for name, _ in with_entries(PARALLEL):
@@ -196,39 +195,38 @@ _reset_auto_parallel_context = reset_auto_parallel_context
 
 
 def set_ps_context(**values: Any) -> None:
-    """Parameter servers are not supported; raises ValueError."""
+    """Raise ValueError: parameter servers are not supported."""
     raise ApiValueError("set_ps_context: parameter servers are not supported")
 
 
 def set_offload_context(offload_config: Mapping[str, Any]) -> None:
-    """Choose the values that wait outside of the device's memory: none do here, and every entry that says otherwise
-    changes nothing, as one warning says. It is an older name, which MindSpore 2.10 has no more. Raises ValueError if an
-    entry or its value is not known; TypeError if a value has the wrong type."""
+    """Choose values to offload from device memory. Nothing is offloaded here; one warning says that other entries
+    change nothing. It is an older name, which MindSpore 2.10 no longer has. Raise ValueError for an unknown entry or
+    value; TypeError if a value has the wrong type."""
     given = checks.mapping("offload_config", offload_config)
     state.current().offload.update(checked("set_offload_context", OFFLOAD, given))
 
 
 def get_offload_context() -> dict[str, Any]:
-    """The entries of `set_offload_context`, sizes in bytes."""
+    """Return the entries of `set_offload_context`, sizes in bytes."""
     return _values(OFFLOAD, state.current().offload)
 
 
 def is_graph_mode() -> bool:
-    """Return whether the script has asked for graph mode. Without a mode it is PyNative mode that counts, which is
-    MindSpore's default."""
+    """Return whether the script has chosen graph mode. The default is PyNative mode, as in MindSpore."""
     return state.current().general.get("mode", PYNATIVE_MODE) == GRAPH_MODE
 
 
 def freeze(target: Any = None) -> FrozenContext:
-    """The context as it stands now, for the compiler.
+    """Return the current context for the compiler.
 
-    `target` is the cell or function that is launched; an `AutoParallel` cell brings options of its own: its attribute
-    `parallel_settings`, a dict with keys of `set_auto_parallel_context`, and `asked` and `set_at`, how and where the
-    script gave them. A function that `shard` gave takes global inputs, unless the script says how data arrive.
+    `target` is the cell or function to launch. An `AutoParallel` cell has its own options: its attribute
+    `parallel_settings`, a dict with keys of `set_auto_parallel_context`, and `asked` and `set_at`, the text and the
+    lines in the script. A function returned by `shard` takes global inputs, unless the script sets a dataset strategy.
     """
     session = state.current()
     settings = getattr(target, "parallel_settings", None)
-    # Every call of a network asks, and the answer hardly ever changes.
+    # Every call of a network comes here, and the result hardly ever changes.
     made_from = (session.parallel, session.general, bool(getattr(target, "training", False)), settings)
     unsaid = settings is None and "dataset_strategy" not in session.parallel
     if unsaid and getattr(target, "takes_global_inputs", False) and session.parallel.get("parallel_mode") in SHARDED:

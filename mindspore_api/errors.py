@@ -1,4 +1,4 @@
-"""Errors of the Python API are members of the one family and also the built-in exception that a script expects."""
+"""Errors of the Python API: each is an MspcError and also the built-in exception that a script expects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ApiTypeError(ApiError, TypeError):
 
 
 class ApiKeyError(ApiError, KeyError):
-    """A dict has a key that is not known, or lacks one that it needs."""
+    """A dict has an unknown key, or lacks a required one."""
 
 
 class ApiAttributeError(ApiError, AttributeError):
@@ -39,15 +39,15 @@ class ApiAttributeError(ApiError, AttributeError):
 
 
 class ApiIndexError(ApiError, IndexError):
-    """An index lies outside."""
+    """An index is out of range."""
 
 
 class ApiRuntimeError(ApiError, RuntimeError):
-    """A call comes at the wrong time, for example before `init()`."""
+    """A call at the wrong time, for example before `init()`."""
 
 
 def caller_location() -> Location | None:
-    """The innermost running line outside mspc and outside installed libraries, or None."""
+    """Return the innermost running line outside mspc and outside installed libraries, or None."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -58,7 +58,7 @@ def caller_location() -> Location | None:
 
 
 def raising_location(error: BaseException) -> Location | None:
-    """The innermost line of the user's that an exception went through, or None."""
+    """Return the innermost line of user code that an exception passed through, or None."""
     found: Location | None = None
     trace = error.__traceback__
     while trace is not None:
@@ -70,16 +70,16 @@ def raising_location(error: BaseException) -> Location | None:
 
 
 def at_users_line(error: MspcError, place: Location | None = None) -> None:
-    """Give an error that names only mspc's files, or no line, the user's line that led to it.
+    """Set the location of an error in mspc's files, or without location, to the line of user code that led to it.
 
-    place: that line; None for the innermost one that the exception went through.
+    place: that line; None for the innermost one that the exception passed through.
     """
     if isinstance(error, ErrorGroup):
         known: dict[object, MspcError] = {}
         for each in error.errors:
             before = each.location
             at_users_line(each, place or raising_location(error))
-            # One mistake of a script may be met at several lines of mspc's.
+            # One mistake of a script may be found at several lines of mspc.
             known.setdefault(id(each) if each.location is before else (each.message, each.location), each)
         error.errors = tuple(known.values())
         return
@@ -127,7 +127,7 @@ def _location(file: str, code: object, instruction: int, line: int) -> Location:
 
 @functools.lru_cache
 def _from_here(file: str, here: str) -> str:
-    """A file's name in a folder, or its full path if it lies elsewhere."""
+    """Return a file's name relative to a folder, or its full path if it is outside of the folder."""
     shown = os.path.relpath(file, here)
     return file if shown.startswith("..") else shown
 

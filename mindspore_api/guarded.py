@@ -1,6 +1,6 @@
-"""Public functions, constructors and methods are wrapped here: what Python says of arguments that do not fit, they say
-in mspc's words. Numbers, truths, strings and functions are looked at before, by their annotations; all else only if the
-call has failed, so that a good call costs next to nothing."""
+"""Wrappers of public functions, constructors and methods. They replace Python's errors about unsuitable arguments by
+mspc's messages. Numbers, bools, strings and functions are checked before the call, by their annotations; other
+arguments only after the call has failed, so that a correct call costs next to nothing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from mspc.ops.operator_arguments import describe
 
 @functools.cache
 def guarded(found: Any) -> Any:
-    """A function that explains wrong arguments of a call, or a class whose constructor and methods do so from now on; a
-    function that explains them already as it is."""
+    """Wrap a function so that it explains wrong arguments, or the constructor and methods of a class in place. A
+    function with `check_arguments`, which explains them already, is returned unchanged."""
     if isinstance(found, FunctionType):
         return found if hasattr(found, "check_arguments") else _explaining(found.__name__, found)
     if isinstance(found, type) and not issubclass(found, enum.Enum | BaseException):
@@ -43,7 +43,7 @@ def guarded(found: Any) -> Any:
 def _guard_members(cls: type[Any]) -> None:
     for name, member in list(vars(cls).items()):
         if name == "__init__":
-            _guard_maker(cls, name, cls.__init__)  # that of a dataclass is made when it is used
+            _guard_maker(cls, name, cls.__init__)  # a dataclass makes its own on first use
         elif name == "__new__":
             _guard_maker(cls, name, member)
         elif name.startswith("_") or name == "construct":
@@ -63,7 +63,7 @@ def _guard_maker(cls: type[Any], name: str, member: Any) -> None:
 
 
 def _label(member: str = "") -> Callable[[Any], str]:
-    """How a constructor or a method is called: by the class of the object, the nearest one of mspc."""
+    """Return a function that names a constructor or method by the object's class: the nearest class of mspc."""
 
     def of(first: Any) -> str:
         classes = (first if isinstance(first, type) else type(first)).__mro__
@@ -74,8 +74,8 @@ def _label(member: str = "") -> Callable[[Any], str]:
 
 
 def _explaining(label: str | Callable[[Any], str], function: Function) -> Function:
-    """The function, which says of arguments that did not fit what was wrong. label: its name in messages, or what gives
-    it for the object that is made."""
+    """Wrap a function so that it explains unsuitable arguments. label: its name in messages, or a function that returns
+    the name for the object being made."""
     plain = _plain_parameters(function)
     first = min((place for place, *_ in plain), default=sys.maxsize)
 
@@ -125,8 +125,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _plain_parameters(function: Function) -> list[_Plain]:
-    """(place, name, what it must be, whether a value is that) of the parameters that are said to be numbers, truths,
-    strings or functions, which few functions look at themselves."""
+    """Return (position, name, description, predicate) of the parameters annotated as numbers, bools, strings or
+    functions, which few functions check themselves."""
     inner = inspect.unwrap(function)
     code, said, found = inner.__code__, inner.__annotations__, list[_Plain]()
     for place, name in enumerate(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
@@ -141,7 +141,7 @@ def _plain_parameters(function: Function) -> list[_Plain]:
 
 
 def _taking_nothing(cls: type[Any]) -> Function:
-    """A constructor for a class that has none; of a script's class it may be one of several parents."""
+    """Return a constructor for a class that has none; a script's class may have it as one of several parents."""
 
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
@@ -155,4 +155,4 @@ def _taking_nothing(cls: type[Any]) -> Function:
 
 
 def _nothing(self: object) -> None:
-    """What a class without a constructor of its own is made with."""
+    """Constructor signature of a class without a constructor of its own."""

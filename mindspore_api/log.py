@@ -1,4 +1,4 @@
-"""`mindspore.log` writes messages of scripts to the error stream. `GLOG_v` says from which level on: 0 debug, 1 info, 2
+"""`mindspore.log`: messages of scripts on the error stream. `GLOG_v` is the lowest level shown: 0 debug, 1 info, 2
 warning (the default), 3 error, 4 critical."""
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ _DEFAULT = "2"
 
 
 def get_level() -> str:
-    """The number of the lowest level that is shown, as a string."""
+    """Return the number of the lowest level that is shown, as a string."""
     asked = number_of(os.environ.get("GLOG_v", _DEFAULT), len(LEVELS) - 1)
     return _DEFAULT if asked is None else str(asked)
 
 
 def get_log_config() -> dict[str, str]:
-    """What of a log was chosen: the level, as MindSpore names it. Messages go to the error stream alone."""
+    """Return the settings of the log: the level, by MindSpore's name. Messages go only to the error stream."""
     return {"GLOG_v": get_level()}
 
 
 def debug(msg: Any, *args: Any) -> None:
-    """Show `msg % args` where GLOG_v is 0."""
+    """Show `msg % args` if GLOG_v is 0."""
     _show(0, msg, args)
 
 
 def info(msg: Any, *args: Any) -> None:
-    """Show `msg % args` where GLOG_v is at most 1."""
+    """Show `msg % args` if GLOG_v is at most 1."""
     _show(1, msg, args)
 
 
 def warning(msg: Any, *args: Any) -> None:
-    """Show `msg % args` where GLOG_v is at most 2, as it is by default."""
+    """Show `msg % args` if GLOG_v is at most 2, the default."""
     _show(2, msg, args)
 
 
 def error(msg: Any, *args: Any) -> None:
-    """Show `msg % args` where GLOG_v is at most 3."""
+    """Show `msg % args` if GLOG_v is at most 3."""
     _show(3, msg, args)
 
 
@@ -53,8 +53,8 @@ def critical(msg: Any, *args: Any) -> None:
 
 
 class _LogActionOnce:
-    """A decorator for functions that warn through a logger: of all calls under one key only the first may warn, with
-    `no_warning` none."""
+    """Decorator for functions that warn through a logger: only the first call with a key may warn, and none with
+    `no_warning`."""
 
     is_logged: ClassVar[set[str]] = set()
 

@@ -1,4 +1,4 @@
-"""Scripts say which device a part of a network runs on; this module checks it."""
+"""Checks of the process on which a script places a part of a network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEVICES = ("CPU", "GPU", "Ascend")
 
 
 def note_shard_options(function: str, device: str, level: int) -> None:
-    """Say once what the options of `shard` in MindSpore 2.0 change: nothing."""
+    """Warn once that the options of `shard` in MindSpore 2.0 change nothing."""
     for key, value, default in (("device", device, ""), ("level", level, 0)):
         if value != default:
             why = "networks run where their ranks do, and all layouts are found in one way"
@@ -23,7 +23,7 @@ def note_shard_options(function: str, device: str, level: int) -> None:
 
 
 def note_target(shown: str, target: str) -> None:
-    """Say once that a target changes nothing, if it is another device than that of all."""
+    """Warn once that a target changes nothing, if it is another device than that of all."""
     device = context.get_context("device_target")
     if target in (device, "DEVICE"):
         return
@@ -32,7 +32,8 @@ def note_target(shown: str, target: str) -> None:
 
 
 def note_place(function: str, role: Any, rank: Any) -> None:
-    """Say once that a process named for an operator or a cell changes nothing. Raises TypeError, ValueError."""
+    """Warn once that a process for an operator or a cell changes nothing. Raise TypeError if `role` is no string,
+    ValueError for an invalid rank."""
     if not isinstance(role, str):
         raise ApiTypeError(f"{function}: role must be a string, not {describe(role)}")
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:

@@ -1,4 +1,4 @@
-"""`mindspore.profiler` takes what scripts ask of it, and says that `mspc run --profile` times their steps instead."""
+"""`mindspore.profiler`: accepts the calls of scripts, and refers to `mspc run --profile`, which times their steps."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ class HostSystem(enum.Enum):
 
 
 class Profiler:
-    """MindSpore's timer of training. Takes its arguments, notes nothing, and says so: `mspc run --profile FILE` times
-    the steps of a script as it stands."""
+    """MindSpore's profiler of training. It accepts its arguments, records nothing, and warns: `mspc run --profile FILE`
+    times the steps of an unchanged script."""
 
     def __init__(self, **_: Any) -> None:
         self.say_nothing_is_noted(type(self).__name__)
 
     @staticmethod
     def say_nothing_is_noted(name: str) -> None:
-        """Say so once, of the class that a script makes."""
+        """Warn once, with the name of the class, that nothing is recorded."""
         how = "`mspc run SCRIPT --profile FILE` times the steps of a script as it stands"
         say_once("Profiler", f"{place_of_caller()}{name} notes nothing here: {how}")
 
@@ -82,22 +82,22 @@ class Profiler:
     def __exit__(self, *_: object) -> None: ...
 
     def start(self) -> None:
-        """Nothing begins."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Nothing ends."""
+        """Do nothing."""
 
     def step(self) -> None:
-        """Nothing is counted."""
+        """Do nothing."""
 
     def analyse(self, *_: Any, **__: Any) -> None:
-        """There is nothing to look at."""
+        """Do nothing."""
 
     def add_metadata(self, *_: Any, **__: Any) -> None:
-        """Nothing is written."""
+        """Do nothing."""
 
     def add_metadata_json(self, *_: Any, **__: Any) -> None:
-        """Nothing is written."""
+        """Do nothing."""
 
 
 class profile(Profiler):
@@ -107,8 +107,8 @@ class profile(Profiler):
 def schedule(
     *, wait: int = 0, active: int, warmup: int = 0, repeat: int = 0, skip_first: int = 0
 ) -> Callable[[int], str]:
-    """Which steps would be noted: a function of the step's number, "record" or "none". Raises TypeError if a number is
-    no integer from 0 on."""
+    """Return the function that maps the number of a step to "record" or "none". Raise TypeError if a number is no
+    integer from 0 on."""
     named = {"wait": wait, "active": active, "warmup": warmup, "repeat": repeat, "skip_first": skip_first}
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -125,7 +125,7 @@ def schedule(
 
 
 def tensorboard_trace_handler(*_: Any, **__: Any) -> Callable[[Any], None]:
-    """The writer of a trace; writes none, as there is none."""
+    """Return a writer of traces that writes nothing, because there is no trace."""
 
     def handler(_profiler: Any) -> None: ...
 
@@ -133,8 +133,8 @@ def tensorboard_trace_handler(*_: Any, **__: Any) -> Callable[[Any], None]:
 
 
 class _ExperimentalConfig:
-    """Further options of MindSpore's profiler, stored as attributes: what it is given to notes nothing, and says so.
-    Raises TypeError if there is no option of a name."""
+    """Further options of MindSpore's profiler, stored as attributes; the profiler records nothing, and warns. Raise
+    TypeError for an unknown option."""
 
     def __init__(self, **options: Any) -> None:
         unknown = sorted(options.keys() - _OPTIONS.keys())
@@ -151,23 +151,24 @@ _OPTIONS: dict[str, Any] = {
 
 
 class mstx:
-    """Marks in the trace of an Ascend device. There is none here, as a warning says; `mspc run SCRIPT --profile FILE`
-    times the steps of a script as it stands."""
+    """Marks in the trace of an Ascend device. No trace is made, as a warning says; `mspc run SCRIPT --profile FILE`
+    times the steps of an unchanged script."""
 
     @staticmethod
     def mark(message: str, stream: Any = None, domain: str = "default") -> None:
-        """Checked; marks nothing, in no `stream`. Raises TypeError if message or domain is no string."""
+        """Check the arguments and warn; no mark is made, in any `stream`. Raise TypeError if message or domain is no
+        string."""
         _say_no_marks("mark", message, domain)
 
     @staticmethod
     def range_start(message: str, stream: Any = None, domain: str = "default") -> int:
-        """Checked; begins nothing, in no `stream`. Returns 0, the number of no range. Raises TypeError as `mark`."""
+        """Check the arguments and warn; no range begins, in any `stream`. Return 0. Raise TypeError as `mark`."""
         _say_no_marks("range_start", message, domain)
         return 0
 
     @staticmethod
     def range_end(range_id: int, domain: str = "default") -> None:
-        """Checked; ends nothing. Raises TypeError if range_id is no integer or domain no string."""
+        """Check the arguments and warn. Raise TypeError if range_id is no integer or domain no string."""
         if isinstance(range_id, bool) or not isinstance(range_id, int):
             raise ApiTypeError(f"mstx.range_end: range_id must be an integer, not {range_id!r}")
         _say_no_marks("range_end", "", domain)
@@ -181,8 +182,8 @@ def _say_no_marks(function: str, message: Any, domain: Any) -> None:
 
 
 class DynamicProfilerMonitor(Callback):
-    """A callback that would start MindSpore's profiler when a file says so. Takes its arguments, starts nothing, and
-    says so. Raises TypeError if a path is no string, or poll_interval no integer."""
+    """Callback that would start MindSpore's profiler according to a file. It accepts its arguments, starts nothing, and
+    warns. Raise TypeError if a path is no string, or poll_interval no integer."""
 
     def __init__(
         self, cfg_path: str | None = None, output_path: str | None = None, poll_interval: int = 2, **_: Any

@@ -1,6 +1,6 @@
-"""Tests have `import mindspore` by this plugin: pytest loads it where mspc is installed.
+"""Pytest plugin that makes `import mindspore` work in tests; pytest loads it if mspc is installed.
 
-A package of that name that is installed comes first, so that it is left alone.
+An installed package of that name comes first and is not replaced.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ from mspc.mindspore_api import alias
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Before conftest files, which import it too."""
+    """Install the alias before conftest files, which may import `mindspore`, too."""
     alias.install_last()

@@ -1,6 +1,6 @@
-"""This module names the folders whose modules scripts import: what networks are made of, and what they read.
+"""Names and places of the public modules that scripts import.
 
-mindspore_api/ is laid out as MindSpore is, module for module; the index has the modules whose place is another.
+mindspore_api/ has the layout of MindSpore, module for module; the index lists the modules with another place.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ ROOMS = ("mindspore_api",)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of mspc."""
 PUBLIC = tuple(f"mspc.{room}." for room in ROOMS)
-"""What the full names of such modules begin with."""
+"""Prefixes of the full names of public modules."""
 _INTERNAL = frozenset(
     "alias checks errors guarded index launch pytest_plugin rooms setting_kind settings state".split()
 )
@@ -20,21 +20,21 @@ _INTERNAL = frozenset(
 
 
 def public_name(module: str) -> str:
-    """`nn.loss` of `mspc.mindspore_api.nn.loss`: the name of a public module without the room that it lies in."""
+    """Return the name of a public module without its folder: `nn.loss` for `mspc.mindspore_api.nn.loss`."""
     room = next((room for room in PUBLIC if module.startswith(room)), "")
     return module.removeprefix(room)
 
 
 @functools.cache
 def other_names() -> dict[str, str]:
-    """Modules whose place in MindSpore is another than in mspc, by their names there: the modules of mspc."""
+    """Return the modules of mspc by their MindSpore name, for those with different names."""
     from mspc.mindspore_api.index.table import rows_of  # `import mspc` costs nothing
 
     return {name: row.target for name, row in rows_of("mspc", "module").items()}
 
 
 def public_modules() -> list[str]:
-    """Every public module, without the first name; "" is the whole."""
+    """Return the names of all public modules without the first part; "" is mspc itself."""
     found = {"", *other_names()}
     for top in (os.path.join(ROOT, room) for room in ROOMS):
         for folder, _, files in os.walk(top):
@@ -47,8 +47,8 @@ def public_modules() -> list[str]:
 
 @functools.cache
 def home_of(name: str) -> str | None:
-    """The module of mspc behind a public one (`nn.loss.loss`), None if there is none. It is looked for once: some file
-    systems take half a millisecond to say that a file is not there."""
+    """Return the module of mspc for a public name (`nn.loss.loss`), or None. The result is cached, because some file
+    systems take half a millisecond to report a missing file."""
     if name in other_names():
         return other_names()[name]
     if not name:

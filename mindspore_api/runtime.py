@@ -1,4 +1,4 @@
-"""`mindspore.runtime`: devices, their memory, and streams of work, which have nothing to order here."""
+"""`mindspore.runtime`: devices, their memory, and streams, which do not order any work here."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def __dir__() -> list[str]:
 
 
 def asked_device() -> dict[str, Any]:
-    """The script's settings of its device: `device` ("cpu", "gpu", "" if it says nothing), `how` it said that, `index`
-    of the device or None, whether runs must be `deterministic`, and the lines that say so: `place`, `index_place`.
+    """Return the script's settings of its device: `device` ("cpu", "gpu", "" if none is set), `how` it was set, `index`
+    of the device or None, whether runs must be `deterministic`, and the lines of these settings: `place`,
+    `index_place`.
 
-    "Ascend" says nothing here: such a script runs on any device.
+    "Ascend" is ignored: such a script runs on any device.
     """
     session = state.current()
     target = session.general.get("device_target", "")
@@ -55,17 +56,15 @@ def set_memory(
     init_size: str = "2GB", increase_size: str = "2GB", max_size: str = "1024GB", optimize_level: str = "O0",
     huge_page_reserve_size: str = "0GB",
 ) -> None:  # fmt: skip
-    """Limits of device memory, each as "28GB"; says that they change nothing. Raises TypeError or ValueError if a size
-    is not written like that."""
+    """Check limits of device memory, each as "28GB"; a warning says that they change nothing. Raise TypeError or
+    ValueError if a size has another format."""
     sizes = {"init_size": init_size, "increase_size": increase_size, "max_size": max_size}
     levels = {"optimize_level": optimize_level, "huge_page_reserve_size": huge_page_reserve_size}
     checked("runtime.set_memory", DEVICE_MEMORY, sizes | levels)
 
 
 def set_device(device_target: str, device_id: int = 0) -> None:
-    """Choose a device, as `set_context(device_target=..., device_id=...)`. Raises ValueError for
-    an unknown one.
-    """
+    """Choose a device, as `set_context(device_target=..., device_id=...)`. Raise ValueError for an unknown one."""
     set_context(device_target=device_target, device_id=device_id)
 
 
@@ -77,14 +76,14 @@ class CurrentDevice(NamedTuple):
 
 
 def get_current_device() -> CurrentDevice:
-    """The device the script asks for, else the CPU."""
+    """Return the device that the script requests, or the CPU."""
     asked = asked_device()
     return CurrentDevice((asked["device"] or "cpu").upper(), asked["index"] or 0)
 
 
 def set_deterministic(deterministic: bool) -> None:
-    """Return whether a run must give the same numbers every time, as `set_context(deterministic="ON")`. Raises
-    TypeError for what is neither True nor False."""
+    """Choose whether every run must give the same numbers, as `set_context(deterministic="ON")`. Raise TypeError unless
+    it is True or False."""
     if not isinstance(deterministic, bool):
         raise ApiTypeError(f"set_deterministic(): deterministic must be True or False, not {describe(deterministic)}")
     set_context(deterministic="ON" if deterministic else "OFF")
@@ -95,36 +94,36 @@ def _changes_nothing(name: str, why: str) -> None:
 
 
 def launch_blocking() -> None:
-    """Says that it changes nothing: errors name their operator also if steps are replayed."""
+    """Warn that it changes nothing: errors name their operator even if steps are replayed."""
     _changes_nothing("launch_blocking", "errors name their operator also where steps are replayed")
 
 
 def empty_cache() -> None:
-    """Says that it changes nothing: networks take their memory once."""
+    """Warn that it changes nothing: networks allocate their memory once."""
     _changes_nothing("empty_cache", "the memory of a network is planned when it is compiled, and taken once")
 
 
 def set_cpu_affinity(
     enable_affinity: bool, affinity_cpu_list: Any = None, module_to_cpu_dict: Any = None, bind_file: Any = None
 ) -> None:
-    """Says that it changes nothing, whatever enable_affinity, affinity_cpu_list, module_to_cpu_dict and bind_file are:
+    """Warn that it changes nothing, whatever enable_affinity, affinity_cpu_list, module_to_cpu_dict and bind_file are:
     the launcher binds ranks to cores."""
     _changes_nothing("set_cpu_affinity", "mpirun and `mspc launch` bind ranks to cores")
 
 
 def dispatch_threads_num(threads_num: int) -> None:
-    """Says that it changes nothing, whatever threads_num is: one thread starts the kernels of a rank."""
+    """Warn that it changes nothing, whatever threads_num is: one thread starts the kernels of a rank."""
     _changes_nothing("dispatch_threads_num", "one thread starts the kernels of a rank")
 
 
 def set_kernel_launch_group(thread_num: int = 2, kernel_group_num: int = 8) -> None:
-    """Says that it changes nothing, whatever thread_num and kernel_group_num are: one thread starts kernels."""
+    """Warn that it changes nothing, whatever thread_num and kernel_group_num are: one thread starts kernels."""
     _changes_nothing("set_kernel_launch_group", "one thread starts the kernels of a rank")
 
 
 def set_kernel_launch_capture(enable_capture_graph: bool, op_capture_skip: Any = None) -> None:
-    """Says that it changes nothing, whatever enable_capture_graph and op_capture_skip are: steps on GPUs are captured
-    if they can be."""
+    """Warn that it changes nothing, whatever enable_capture_graph and op_capture_skip are: steps on GPUs are captured
+    if possible."""
     _changes_nothing("set_kernel_launch_capture", "steps on a GPU are captured and replayed wherever they can be")
 
 
@@ -137,50 +136,50 @@ def synchronize() -> None:
 
 
 def max_memory_allocated(*_: Any) -> int:
-    """Bytes of the GPU that this rank's networks have taken at most; 0 on the CPU."""
+    """Return the peak bytes of GPU memory of this rank's networks; 0 on the CPU."""
     found = call_handler.installed()
     return 0 if found is None else found.most_memory()
 
 
 def max_memory_reserved() -> int:
-    """The same as `max_memory_allocated`: what is taken is used."""
+    """Return the result of `max_memory_allocated`: all reserved memory is in use."""
     return max_memory_allocated()
 
 
 def memory_allocated() -> int:
-    """The same as `max_memory_allocated`: networks give nothing back before the script ends."""
+    """Return the result of `max_memory_allocated`: networks free no memory before the script ends."""
     return max_memory_allocated()
 
 
 def memory_reserved() -> int:
-    """The same as `max_memory_allocated`."""
+    """Return the result of `max_memory_allocated`."""
     return max_memory_allocated()
 
 
 def memory_stats() -> dict[str, int]:
-    """Bytes taken by this rank's networks on a GPU; none on the CPU, as in MindSpore."""
+    """Return the bytes of this rank's networks on a GPU; an empty dict on the CPU, as in MindSpore."""
     most = max_memory_allocated()
     return {"total_reserved_memory": most, "total_allocated_memory": most, "max_allocated_memory": most} if most else {}
 
 
 def memory_summary() -> str:
-    """`memory_stats` as lines of text."""
+    """Return `memory_stats` as lines of text."""
     lines = [f"{name}: {count} bytes" for name, count in memory_stats().items()]
     return "\n".join(lines) or "no memory of a GPU is taken"
 
 
 def reset_peak_memory_stats() -> None:
-    """Says that it changes nothing: the memory of networks grows alone."""
+    """Warn that it changes nothing: the memory of networks only grows."""
     _changes_nothing("reset_peak_memory_stats", "networks keep the memory that they took, which is what is counted")
 
 
 def reset_max_memory_allocated() -> None:
-    """See `reset_peak_memory_stats`."""
+    """Call `reset_peak_memory_stats`."""
     reset_peak_memory_stats()
 
 
 def reset_max_memory_reserved() -> None:
-    """See `reset_peak_memory_stats`."""
+    """Call `reset_peak_memory_stats`."""
     reset_peak_memory_stats()
 
 
@@ -199,7 +198,7 @@ def _target(function: str, device_target: Any) -> str:
 
 
 def device_count(device_target: str | None = None) -> int:
-    """How many devices of a kind there are: 1 CPU, the GPUs that a rank may take, no Ascend."""
+    """Return the number of devices of a kind: 1 CPU, the GPUs that a rank may use, no Ascend."""
     target = _target("device_count", device_target)
     return _gpus() if target == "GPU" else int(target == "CPU")
 
@@ -210,7 +209,7 @@ def is_available(device_target: str) -> bool:
 
 
 def is_initialized(device_target: str) -> bool:
-    """Return whether networks can run on this kind of device; nothing has to be done ahead."""
+    """Return whether networks can run on this kind of device; no initialization is needed."""
     return is_available(device_target)
 
 
@@ -222,7 +221,7 @@ def _check(function: str, device_id: int, device_target: str | None) -> str:
 
 
 def get_device_name(device_id: int, device_target: str | None = None) -> str:
-    """The name of a device; "CPU" of a CPU. Raises ValueError if there is no such device."""
+    """Return the name of a device; "CPU" for a CPU. Raise ValueError if there is no such device."""
     if _check("get_device_name", device_id, device_target) == "CPU":
         return "CPU"
     known = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))[device_id : device_id + 1]
@@ -231,21 +230,22 @@ def get_device_name(device_id: int, device_target: str | None = None) -> str:
 
 
 def get_device_properties(device_id: int, device_target: str | None = None) -> DeviceProperties:
-    """(name, bytes of memory) of a CPU. Raises ValueError if there is no such device, or it is a GPU."""
+    """Return (name, bytes of memory) of a CPU. Raise ValueError if there is no such device, or it is a GPU."""
     if _check("get_device_properties", device_id, device_target) == "GPU":
         raise ApiValueError("get_device_properties(): a GPU is not asked for them", ["nvidia-smi -q shows them"])
     return DeviceProperties("CPU", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def get_device_capability(device_id: int, device_target: str | None = None) -> tuple[int, int]:
-    """(major, minor) of the capability, which is a GPU's: (0, 0) of a CPU. Raises ValueError if there is no such
-    device, or it is a GPU."""
+    """Return (0, 0) for a CPU; only GPUs have a capability (major, minor). Raise ValueError if there is no such device,
+    or it is a GPU."""
     get_device_properties(device_id, device_target)
     return 0, 0
 
 
 def get_arch_list(device_target: str | None = None) -> list[str]:
-    """Capabilities that kernels are built for ahead: none, they are compiled for the GPU that runs them."""
+    """Return the capabilities for which kernels are built in advance: none, because they are compiled for the GPU that
+    runs them."""
     _target("get_arch_list", device_target)
     return []
 
@@ -266,7 +266,7 @@ def _wait() -> None:
 
 
 class Stream:
-    """A place in a line of work; all is done already. priority changes nothing."""
+    """Stream of work; all of its work is always done. priority changes nothing."""
 
     def __init__(self, priority: int = 0, **kwargs: Any) -> None:
         unknown = next((name for name in kwargs if name not in ("stream", "stream_id", "device_id")), None)
@@ -299,7 +299,7 @@ class Stream:
         return f"Stream(device_name={self.device_name}, device_id:{self.device_id}, stream id:{self.id})"
 
     def query(self) -> bool:
-        """True: there is no work left."""
+        """Return True: there is no work left."""
         return True
 
     def synchronize(self) -> None:
@@ -307,67 +307,67 @@ class Stream:
         _wait()
 
     def record_event(self, event: Event | None = None) -> Event:
-        """An event that has happened."""
+        """Return an event that has happened."""
         event = Event() if event is None else event
         event.record(self)
         return event
 
     def wait_event(self, event: Event) -> None:
-        """Nothing: the event has happened."""
+        """Do nothing: the event has happened."""
 
     def wait_stream(self, stream: Stream) -> None:
-        """Nothing: the stream has no work left."""
+        """Do nothing: the stream has no work left."""
 
 
 class Event:
-    """A moment. enable_timing: whether `elapsed_time` will be called; blocking changes nothing."""
+    """Point in time. enable_timing: whether `elapsed_time` will be called; blocking changes nothing."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
         self.enable_timing = enable_timing
         self.moment: float | None = None
 
     def record(self, stream: Stream | None = None) -> None:
-        """Now, in whatever stream. Waits for all steps under way if times are measured."""
+        """Record the current time, for any stream. Wait for all running steps if times are measured."""
         if self.enable_timing:
             _wait()
         self.moment = time.perf_counter()
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Nothing: the event has happened."""
+        """Do nothing: the event has happened."""
 
     def synchronize(self) -> None:
         """Wait for all steps under way; raises their errors."""
         _wait()
 
     def query(self) -> bool:
-        """True: the event has happened."""
+        """Return True: the event has happened."""
         return True
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this event to another. Raises RuntimeError if one of them has not been recorded, or was
-        made without enable_timing."""
+        """Return the milliseconds from this event to another. Raise RuntimeError if one of them has not been recorded,
+        or was made without enable_timing."""
         if self.moment is None or end_event.moment is None or not (self.enable_timing and end_event.enable_timing):
             raise ApiRuntimeError("Event.elapsed_time: both events must have enable_timing=True, and be recorded")
         return (end_event.moment - self.moment) * 1000
 
 
 def default_stream() -> Stream:
-    """The stream of all work."""
+    """Return the stream of all work."""
     return Stream(stream_id=0)
 
 
 def communication_stream() -> Stream:
-    """The stream of collectives."""
+    """Return the stream of collectives."""
     return Stream(stream_id=1)
 
 
 def current_stream() -> Stream:
-    """The stream that was set last."""
+    """Return the stream that was set last, or the default stream."""
     return state.current().general.get(_KEY) or default_stream()
 
 
 def set_cur_stream(stream: Stream) -> None:
-    """Make a stream the one that `current_stream` gives. Raises TypeError if it is no stream."""
+    """Set the result of `current_stream`. Raise TypeError if it is no stream."""
     if not isinstance(stream, Stream):
         raise ApiTypeError(f"set_cur_stream(): stream must be a Stream, not {describe(stream)}")
     state.current().general[_KEY] = stream

@@ -1,4 +1,4 @@
-"""A setting of a script has a default, a check, what it changes, and where or why it changes nothing."""
+"""Settings of scripts: default, check, effect, and the conditions under which a setting changes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mspc.mindspore_api.checks import Check, anything
 from mspc.mindspore_api.errors import ApiValueError, caller_location
 
 Reason = str | Callable[[Any], str]
-"""Why; or what says why for a value, "" where the value is heeded."""
+"""Reason, or a function that returns the reason for a value, "" if the value is used."""
 
 Places = tuple[tuple[str, Location], ...]
 """Names of settings, those of entries as in "gpu_config['matmul_allow_tf32']", and the lines that have set them."""
@@ -23,7 +23,7 @@ Places = tuple[tuple[str, Location], ...]
 
 @dataclass(frozen=True)
 class CallSite:
-    """Where a network is launched. command: "compile" or "run". mode: a ParallelMode. device: "CPU" or "GPU".
+    """Conditions of a launch of a network. command: "compile" or "run". mode: a ParallelMode. device: "CPU" or "GPU".
     enabled: names of the settings that are on."""
 
     command: str
@@ -34,14 +34,14 @@ class CallSite:
 
 @dataclass(frozen=True)
 class Setting:
-    """One keyword of a function that sets something. A value other than the default is heeded, refused, or
-    changes nothing, as one warning says.
+    """One keyword of a function that sets something. A value other than the default is used, refused, or changes
+    nothing, as one warning says.
 
-    changes: what it does; "" for nothing, anywhere. ignored: why it changes nothing. refused: what is wrong with other
-    values. modes: the parallel modes in which it counts, () for all. needs: the setting without which it changes
-    nothing. elsewhere: says where a network is launched why it changes nothing there. field: its name in
-    `FrozenContext`; "" keeps its own name. attribute: its name in `Config` and in the header of the graph, to be read
-    by a pass. compiled: makes that from the value. entries: of a dict, settings of their own.
+    changes: its effect; "" for none. ignored: why it changes nothing. refused: why other values are wrong. modes: the
+    parallel modes in which it is used, () for all. needs: the setting without which it changes nothing. elsewhere:
+    returns the reason why it changes nothing at a launch. field: its name in `FrozenContext`; "" for the same name.
+    attribute: its name in `Config` and in the header of the graph, to be read by a pass. compiled: computes that
+    attribute from the value. entries: settings for the entries of a dict.
     """
 
     name: str
@@ -64,15 +64,15 @@ class Setting:
 
     @property
     def is_conditional(self) -> bool:
-        """Return whether it depends on the launch that it changes anything."""
+        """Return whether its effect depends on the launch."""
         return bool(self.modes or self.needs or self.elsewhere)
 
     def attribute_of(self, value: Any) -> Any:
-        """The value of a setting for the compiler."""
+        """Return the value of a setting for the compiler."""
         return value if self.compiled is None else self.compiled(value)
 
     def without_effect(self, place: CallSite) -> str:
-        """Why any other value than the default changes nothing at `place`; "" if it counts."""
+        """Return why any other value than the default changes nothing at `place`, or "" if it is used."""
         if self.modes and place.mode not in self.modes:
             return f"it counts in {' and '.join(self.modes)} mode, and the mode is {place.mode}"
         if self.needs and self.needs not in place.enabled:
@@ -88,9 +88,9 @@ def table(*settings: Setting) -> dict[str, Setting]:
 
 
 def checked(function: str, settings: Table, values: Mapping[str, Any], shown: str = "") -> dict[str, Any]:
-    """The values to store of a call `function(**values)`; reports values that change nothing. `shown`: the call as the
-    script wrote it, if it has other words. Raises ValueError or TypeError if a name is not known, or a value is wrong
-    or not supported; then nothing counts."""
+    """Return the values to store for a call `function(**values)`, and report values that change nothing. `shown`: the
+    call as the script wrote it, if it differs. Raise ValueError or TypeError if a name is unknown, or a value is wrong
+    or unsupported; then no value is used."""
     for key in values:
         if key not in settings:
             raise unknown(function, key, settings)
@@ -104,8 +104,7 @@ def checked(function: str, settings: Table, values: Mapping[str, Any], shown: st
 def note_asked(
     asked: dict[str, tuple[str, str]], function: str, settings: Table, found: Mapping[str, Any], shown: str = ""
 ) -> None:
-    """Note in `asked`, by name, how and where the script wrote a setting that may change nothing if a network is
-    launched."""
+    """Note in `asked`, by name, the text and the line of settings that may change nothing, depending on the launch."""
     for key, value in found.items():
         for name, setting in with_entries({key: settings[key]}):
             own = value if name == key else (value or {}).get(setting.name, setting.default)
@@ -115,7 +114,7 @@ def note_asked(
 
 
 def note_places(places: dict[str, Location], settings: Table, found: Mapping[str, Any]) -> None:
-    """Note in `places`, by name, the line of the user's file that runs now: it has set what was found."""
+    """Note in `places`, by name, the current line of the user's file, which set these values."""
     here = caller_location()
     for key, value in found.items():
         for name, setting in with_entries({key: settings[key]}):
@@ -127,26 +126,26 @@ def note_places(places: dict[str, Location], settings: Table, found: Mapping[str
 
 
 def first_place(places: Places, *names: str) -> Location | None:
-    """The place of the first of these names that has one."""
+    """Return the place of the first of these names that has one, or None."""
     known = dict(places)
     return next((known[name] for name in names if name in known), None)
 
 
 def set_where(name: str) -> list[str]:
-    """A note for the error of a call that a setting of the script forbids: where that was set."""
+    """Return a note with the line that set a setting, for the error of a call that the setting forbids."""
     place = state.current().set_at.get(name)
     return [f"{name} is set at {place}"] if place else []
 
 
 def with_entries(settings: Table) -> Iterator[tuple[str, Setting]]:
-    """The settings and the entries of dicts among them, by names such as "gpu_config['matmul_allow_tf32']"."""
+    """Yield the settings and the entries of dicts among them, with names such as "gpu_config['matmul_allow_tf32']"."""
     for key, setting in settings.items():
         yield key, setting
         yield from ((f"{key}[{entry.name!r}]", entry) for entry in setting.entries)
 
 
 def unknown(function: str, key: str, settings: Iterable[str]) -> ApiValueError:
-    """The error of a name that `function` does not know."""
+    """Return the error for a name that `function` does not know."""
     import difflib  # only on the way to an error
 
     near = difflib.get_close_matches(key, settings, 1)
@@ -155,24 +154,24 @@ def unknown(function: str, key: str, settings: Iterable[str]) -> ApiValueError:
 
 
 def given(function: str, name: str, value: Any) -> str:
-    """The setting as the script wrote it."""
+    """Return the setting as the script wrote it."""
     return f"{function}({name}={value!r})"
 
 
 def name_of(shown: str) -> str:
-    """A setting as the script wrote it, without its value."""
+    """Return a setting as the script wrote it, without its value."""
     found = re.match(r"[\w.]+(\(\w+(\['\w+'\])?(?==))?", shown)
     return found[0] if found else shown
 
 
 def place_of_caller() -> str:
-    """`net.py:7:1: `, the line of the user's file that runs now; "" if none does."""
+    """Return `net.py:7:1: `, the current line of the user's file, or "" if there is none."""
     found = caller_location()
     return f"{found}: " if found else ""
 
 
 def say_once(name: str, text: str) -> None:
-    """Warn the user on stderr, once for every name; one rank of a job speaks."""
+    """Warn the user on stderr, once for every name; only one rank of a job prints."""
     session = state.current()
     if name in session.said:
         return
@@ -182,8 +181,8 @@ def say_once(name: str, text: str) -> None:
 
 
 def _silent(function: str, setting: Setting, key: str, value: Any, shown: str) -> list[tuple[str, str]]:
-    """(the setting as given, why it changes nothing) of the setting and its entries. Raises ValueError if the value is
-    not supported."""
+    """Return (the setting as given, why it changes nothing) for the setting and its entries. Raise ValueError if the
+    value is not supported."""
     found: list[tuple[str, str]] = []
     for entry in setting.entries:
         if isinstance(value, Mapping) and entry.name in value:

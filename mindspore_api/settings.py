@@ -1,7 +1,7 @@
-"""Every setting that a script can give has a row: name, default, legal values, and its effect or the reason for none.
-`FrozenContext`, `Config` and the graph's header have from here what they hold.
+"""Table of all settings that a script can give: name, default, legal values, and the effect or the reason for none. The
+fields of `FrozenContext`, of `Config` and of the graph's header come from this table.
 
-A new setting is a line here, and a pass that reads its `attribute` from the header.
+A new setting is a row here, and a pass that reads its `attribute` from the header.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DATA_PARALLEL = ("data_parallel",)
 MODES = ("stand_alone", "data_parallel", "hybrid_parallel", *SHARDED)
 SEARCHES = ("recursive_programming", "dynamic_programming", "sharding_propagation")
 BUCKET = 64 << 20
-"""Bytes of gradients that travel together unless a script says otherwise, as in MindSpore."""
+"""Default number of bytes of gradients that are reduced together, as in MindSpore."""
 
 GRAPHS_ALWAYS = "networks are compiled to graphs in every mode"
 STAYS = "cells and optimizers say what lives on the host, by offload(), and the compiler when it is copied"
@@ -42,12 +42,12 @@ def _search(value: str) -> str:
 
 
 def missing_file(path: str) -> str:
-    """Why a file cannot be read, "" if it can: a matter of the run, not of what mspc supports."""
+    """Return why a file cannot be read, or "" if it can. This depends on the run, not on the support by mspc."""
     return "" if os.path.isfile(path) else "there is no such file"
 
 
 def _other_rank(rank: int) -> str:
-    # Through its dictionary: a compile observes who asks for the rank.
+    # Through its dictionary: a compile observes reads of the rank.
     return "" if rank == vars(state.current())["rank"] else "ranks have the numbers that their launcher gave them"
 
 
@@ -63,8 +63,8 @@ def _fusions(config: Mapping[str, Any]) -> str:
 
 
 def bucket(fusion: tuple[tuple[str, Any], ...]) -> int:
-    """Bytes of gradients that travel together: `comm_fusion={"openstate": True, "allreduce": {"mode": "size",
-    "config": 32}}` says 32 MB; closed, every gradient travels alone."""
+    """Return the bytes of gradients that are reduced together: `comm_fusion={"openstate": True, "allreduce": {"mode":
+    "size", "config": 32}}` means 32 MB; with openstate False, every gradient is reduced separately."""
     found = dict(fusion)
     if found.get("openstate") is False:
         return 0
@@ -269,7 +269,7 @@ PARALLEL = table(
     Setting("auto_parallel_new_interface", False, boolean, ignored="AutoParallel needs no such mark"),
     Setting("init_param_in_compile", True, boolean, ignored="values are made when a run needs them"),
 )  # fmt: skip
-"""Keywords of `set_auto_parallel_context`. device_num 0 stands for "not given"."""
+"""Keywords of `set_auto_parallel_context`. device_num 0 means "not given"."""
 
 ALGORITHM = table(
     Setting("fully_use_devices", True, ignored=NO_SEARCH),
@@ -279,7 +279,7 @@ ALGORITHM = table(
     Setting("tensor_slice_align_enable", False, ignored=NO_SEARCH),
     Setting("tensor_slice_align_size", 16, ignored=NO_SEARCH),
 )
-"""Keywords of `set_algo_parameters`, which checks them by the type of the default."""
+"""Keywords of `set_algo_parameters`, checked by the type of their default."""
 
 DEVICE_MEMORY = table(
     Setting("init_size", "2GB", checks.gigabytes, ignored=MEMORY),
@@ -328,7 +328,7 @@ DATASET = table(
     Setting("video_backend", "CPU", one_of("CPU", "Ascend"), ignored="there is no Ascend here"),
     Setting("sending_batches", 0, integer(0), ignored="batches are handed on when they are needed"),
 )
-"""What `dataset.config.set_...` sets, apart from the seed."""
+"""Settings of `dataset.config.set_...`, except the seed."""
 
 AUTO_PARALLEL = table(
     Setting("output_broadcast", False, boolean, ignored="all stages have the results always"),
@@ -409,11 +409,11 @@ STAGE = table(
 """The stage that a cell is given."""
 
 GENERAL_FIELDS = ("save_graphs", "save_graphs_path", "device_target", "mode", "deterministic")
-"""What of `set_context` the compiler is handed, beside the entries of gpu_config."""
+"""Options of `set_context` for the compiler, in addition to the entries of gpu_config."""
 
 
 def frozen_settings() -> dict[str, Setting]:
-    """The settings that `FrozenContext` holds, by its names."""
+    """Return the settings in `FrozenContext`, by field name."""
     found = [CONTEXT[name] for name in GENERAL_FIELDS] + [*_GPU_CONFIG[:2]]
     for name, setting in PARALLEL.items():
         if name != "full_batch":  # dataset_strategy by another name
@@ -422,5 +422,5 @@ def frozen_settings() -> dict[str, Setting]:
 
 
 def compiled_settings() -> dict[str, Setting]:
-    """The settings that become fields of `Config` and attributes of the graph, by these names."""
+    """Return the settings that become fields of `Config` and attributes of the graph, by these names."""
     return {setting.attribute: setting for setting in frozen_settings().values() if setting.attribute}

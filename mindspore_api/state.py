@@ -1,7 +1,7 @@
-"""This module has the state of one rank's session, and is the one holder of the session that runs now.
+"""State of one rank's session, and the holder of the current session.
 
-A process under mpirun has one session. A simulation has one per rank and puts the right one in place
-(`swap`) whenever the turn changes. This holder is the only global state of mspc.
+A process under mpirun has one session. A simulation has one per rank and exchanges them (`swap`) whenever another rank
+continues. This holder is the only global state of mspc.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from mspc.mindspore_api.call_handler import backend
 
 @dataclass
 class Session:
-    """Everything that differs between ranks or outlives a call.
+    """State that differs between ranks or outlives a call.
 
     rank, size: of the job of all ranks. local_rank, local_size: on this host.
     launched: rank and size were set by a launcher and win over the environment.
-    claimed: ranks that the environment speaks of if no launcher has started this process, else 0.
+    claimed: number of ranks in the environment if no launcher has started this process, else 0.
     initialized: `init()` was called. backend: its argument, "nccl", or "" for none.
     seed: of `set_seed`, None before. dataset_seed: of `dataset.config.set_seed`, which wins for data sets.
-    initializers: how many initial values were requested so far. shuffles, dropouts: how many random stages
-        of data sets and dropout layers were made. draws: how many random operators without seeds ran outside of a
-        network.
+    initializers: number of initial values requested so far. shuffles, dropouts: number of random nodes of data sets and
+    of dropout layers made. draws: number of random operators without seeds that ran outside of a network.
     groups: user-made groups of ranks by name.
     general, parallel, offload: the values set by `set_context`, `set_auto_parallel_context` and `set_offload_context`.
-    asked: how and where the script wrote some of them. set_at: the lines that have set them, and called `init`.
-    said: what was warned of. speaks: whether this rank warns for all.
-    background: what writes checkpoints while the script continues. resumed: folders and prefixes of the checkpoints
-        that the run resumes from.
-    frozen: (what the context was last frozen from, the result), so that calls in a row need not do it again.
+    asked: text and place of some of them in the script. set_at: the lines that set them, and that called `init`.
+    said: names of warnings already printed. speaks: whether this rank warns for all.
+    background: writer of checkpoints while the script continues. resumed: folders and prefixes of the checkpoints from
+    which the run resumes.
+    frozen: (inputs of the last freeze of the context, the result), so that consecutive calls reuse it.
     """
 
     rank: int = 0
@@ -63,12 +62,12 @@ class Session:
 
     @classmethod
     def from_environment(cls) -> Session:
-        """Rank and size as the launcher of this process says; one rank without one."""
+        """Return a session with rank and size from the launcher of this process; one rank without a launcher."""
         return cls(**backend().launched_rank())
 
     @classmethod
     def of_rank(cls, rank: int, size: int) -> Session:
-        """A session that a launcher makes for one rank of a job on this host."""
+        """Return a session for one rank of a job on this host, made by a launcher."""
         return cls(rank=rank, size=size, local_rank=rank, local_size=size, launched=True, speaks=rank == 0)
 
 
@@ -76,14 +75,14 @@ _holder: list[Session] = []
 
 
 def current() -> Session:
-    """The session of the rank that runs now."""
+    """Return the session of the rank that runs now."""
     if not _holder:
         _holder.append(Session.from_environment())
     return _holder[0]
 
 
 def swap(session: Session) -> Session:
-    """Put another session in place and return the one that was there."""
+    """Put another session in place and return the one before."""
     before = current()
     _holder[0] = session
     return before

@@ -1,4 +1,4 @@
-"""This module has names that scripts import that ask for MindSpore's version."""
+"""Names with MindSpore's version, for scripts that import them."""
 
 from mspc.mindspore_api.alias import API_LEVEL
 

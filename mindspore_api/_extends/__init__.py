@@ -9,5 +9,5 @@ __all__ = ["cell_attr_register"]
 
 
 def cell_attr_register(fn: Any = None, attrs: Any = None) -> Callable[..., Any]:
-    """Accepted as a decorator of `__init__`, bare or with arguments: the parts of a cell are read, not registered."""
+    """Decorate `__init__`, bare or with arguments, without effect: the parts of a cell are read, not registered."""
     return fn if callable(fn) else lambda decorated: decorated

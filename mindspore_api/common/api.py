@@ -1,4 +1,4 @@
-"""Functions and decorators of `mindspore.common.api`: how a script asks for compiled code."""
+"""Functions and decorators of `mindspore.common.api`, by which a script requests compiled code."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mspc.ops.operator_arguments import describe
 
 
 class JitConfig:
-    """Options of a compile, for `Cell.set_jit_config` and `jit`. They are checked, and none changes anything, as a
-    warning says of those that are not at their defaults. Raises ValueError if an option is not known or has an
-    impossible value; TypeError for a value of the wrong type."""
+    """Options of a compile, for `Cell.set_jit_config` and `jit`. They are checked but change nothing; a warning lists
+    those with other values than the default. Raise ValueError for an unknown option or an impossible value; TypeError
+    for a value of the wrong type."""
 
     def __init__(self, jit_level: str = "", exc_mode: str = "auto", jit_syntax_level: str = "", **options: Any) -> None:
         given = {"jit_level": jit_level, "exc_mode": exc_mode, "jit_syntax_level": jit_syntax_level, **options}
@@ -34,33 +34,34 @@ def _changes_nothing(name: str, why: str) -> None:
 
 
 def no_inline(fn: Made = None) -> Made:
-    """A decorator: the function itself. Says that it changes nothing: a function called twice is read once, and
-    computed for every call."""
+    """Return the function itself, as a decorator; a warning says that it changes nothing: a function called twice is
+    read once, and computed for every call."""
     _changes_nothing("no_inline", "functions are always inlined, and equal calls are read once")
     return fn
 
 
 def set_recursion_limit(recursion_limit: int = 1000) -> None:
-    """Says that it changes nothing: calls may be nested as deep as Python's own. Raises TypeError for no integer."""
+    """Check the limit; a warning says that it changes nothing: calls may be nested as deep as Python's own. Raise
+    TypeError for no integer."""
     if isinstance(recursion_limit, bool) or not isinstance(recursion_limit, int):
         raise ApiTypeError(f"set_recursion_limit(): it must be an integer, not {describe(recursion_limit)}")
     _changes_nothing("set_recursion_limit", "calls may be nested as deep as Python's own, see sys.setrecursionlimit")
 
 
 def set_dump(target: Any, enabled: bool = True) -> None:
-    """Says that it changes nothing, whatever target and enabled are: values are written by ops.TensorDump."""
+    """Warn that it changes nothing, whatever target and enabled are: ops.TensorDump writes values."""
     _changes_nothing("set_dump", "ops.TensorDump(...) writes tensors, and `mspc verify` compares them with another run")
 
 
 def enable_dynamic(**kwargs: Any) -> Any:
-    """A decorator that declares sizes of arguments; the function itself. Says that it changes nothing, whatever kwargs
-    are: a graph is compiled for every shape that a function is called with."""
+    """Return a decorator that returns the function itself; a warning says that declared sizes change nothing, whatever
+    kwargs are: a graph is compiled for every shape of a call."""
     _changes_nothing("enable_dynamic", "a function is compiled for every shape that it is called with")
     return lambda fn: fn
 
 
 def prepare(block: Any, output_recompute: Any, context_fn: Any) -> None:
-    """Mark a cell as one whose values are computed again. Raises TypeError if it is no Cell."""
+    """Mark a cell for recomputation of its values. Raise TypeError if it is no Cell."""
     if not hasattr(block, "recompute") or not hasattr(block, "get_flags"):
         raise ApiTypeError(f"recompute() takes a Cell, not {describe(block)}")
     if output_recompute or context_fn is not None:
@@ -70,7 +71,7 @@ def prepare(block: Any, output_recompute: Any, context_fn: Any) -> None:
 
 
 class Phase(str):
-    """The name of one compile. facts: what is known of it."""
+    """Name of one compile. facts: its results."""
 
     def __new__(cls, name: str, facts: Any) -> Phase:
         made = super().__new__(cls, name)
@@ -81,10 +82,10 @@ class Phase(str):
 
 
 class CellGraphExecutor:
-    """Compiles cells: a network is accepted or refused, nothing is run, and only the files are written in which the
-    script wants its strategies.
+    """Compiles cells without running them: a network is accepted or refused, and only the strategy files that the
+    script requests are written.
 
-    Operators are named by their cells and their place among those of their kind: `Default/network-Net/MatMul-op0`.
+    Operators are named by their cells and their index among those of their kind: `Default/network-Net/MatMul-op0`.
     """
 
     @property
@@ -92,15 +93,15 @@ class CellGraphExecutor:
         return self
 
     def compile(self, obj: Any, *args: Any, phase: str = "predict", **options: Any) -> tuple[str, bool]:
-        """Compile `obj(*args)` for all ranks in the current context, and leave `obj.parameter_layout_dict`.
+        """Compile `obj(*args)` for all ranks in the current context, and set `obj.parameter_layout_dict`.
 
         Args:
-            obj: a Cell or a function. args: its arguments as one rank hands them in. phase: the first part of the name
-                that is returned. options: MindSpore's further arguments (`do_convert`, `jit_config_dict`) change
-                nothing here.
+            obj: a Cell or a function. args: its arguments as one rank passes them. phase: the first part of the
+                returned name. options: MindSpore's further arguments (`do_convert`, `jit_config_dict`) change nothing
+                here.
 
         Returns:
-            The full name of the phase, by which it is found, and True.
+            The full name of the phase, which identifies the compile, and True.
 
         Raises TypeError if `phase` is no string or `obj` cannot be called; MspcError if the network is refused, with
         the kind of exception that running it would raise.
@@ -113,26 +114,26 @@ class CellGraphExecutor:
         if unknown:
             raise ApiTypeError(f"compile has no argument {unknown[0]!r}")
         facts = call_handler.backend().compile_in_memory(obj, args)
-        if hasattr(obj, "__dict__"):  # not through its class: what asks for gradients is frozen
+        if hasattr(obj, "__dict__"):  # not through its class: gradient functions are frozen
             vars(obj).update(parameter_layout_dict=facts.parameter_layouts, strategies_by_operator=facts.strategies)
         return Phase(f"{phase}.{facts.compile_id}", facts), True
 
     def get_strategy(self, phase: str) -> dict[str, list[list[int]]]:
-        """For every operator that was sharded, the number of slices of every dimension of every tensor. Raises KeyError
-        if it is no name that `compile` returned."""
+        """Return, for every sharded operator, the number of slices of every dimension of every tensor. Raise KeyError
+        if `compile` did not return this name."""
         return _facts(phase).strategies
 
     def get_parallel_graph_info(self, phase: str) -> dict[str, dict[str, Any]]:
-        """One rank's operators (`MatMul-0`) with their inputs and fields, before any are fused; mspc makes one graph,
-        `@graph_0`. Raises KeyError if it is no name that `compile` returned."""
+        """Return one rank's operators (`MatMul-0`) with their inputs and fields, before fusion; mspc makes one graph,
+        `@graph_0`. Raise KeyError if `compile` did not return this name."""
         return {"@graph_0": _facts(phase).operators}
 
     def _get_shard_strategy(self, obj: Any) -> dict[str, list[list[int]]]:
-        """The strategies of the last compile of a cell; none before."""
+        """Return the strategies of the last compile of a cell; empty before the first."""
         return dict(getattr(obj, "strategies_by_operator", {}))
 
     def _get_num_parallel_ops(self, obj: Any) -> int:
-        """How many operators have a strategy since the last compile of a cell."""
+        """Return the number of operators with a strategy in the last compile of a cell."""
         return len(self._get_shard_strategy(obj))
 
 
@@ -143,7 +144,7 @@ def _facts(phase: Any) -> Any:
 
 
 class PyNativeExecutor:
-    """The part of MindSpore's engine that has a meaning for graphs, too."""
+    """The part of MindSpore's engine that applies to graphs, too."""
 
     def sync(self) -> None:
         """Wait for all steps under way; raises their errors."""
@@ -151,7 +152,7 @@ class PyNativeExecutor:
             call_handler.current().synchronize()
 
     def set_async_for_graph(self, flag: bool) -> None:
-        """Check the value; a warning says that it changes nothing. Raises TypeError for anything but True or False."""
+        """Check the value; a warning says that it changes nothing. Raise TypeError unless it is True or False."""
         if boolean("set_async_for_graph: flag", flag):
             why = "results are waited for when a script looks at them"
             say_once("set_async_for_graph", f"{place_of_caller()}set_async_for_graph(True) changes nothing here: {why}")
@@ -167,14 +168,14 @@ ms_function = jit
 
 
 def tensor(input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None) -> Tensor:
-    """A Tensor."""
+    """Return a Tensor."""
     return Tensor(input_data, dtype, shape, init)
 
 
 def mutable(input_data: Any, dynamic_len: bool = False) -> Any:
-    """Return the argument: numbers and tuples that a compiled function gets are known when it is compiled, as a warning
-    says where they hold numbers; tensors may change from call to call in any case. Within a compiled function numbers
-    become tensors, whose values only the run knows."""
+    """Return the argument. Numbers and tuples passed to a compiled function are compile-time constants; a warning says
+    so if they contain numbers. Tensors may change between calls in any case. Within a compiled function numbers become
+    tensors, with values known only at run time."""
     if dynamic_len or not isinstance(input_data, Tensor):
         say_once(
             "mutable",
@@ -189,7 +190,7 @@ def is_tensor(obj: Any) -> bool:
 
 
 def jit_class(cls: type) -> type:
-    """Accepted; classes used in `construct` need no mark."""
+    """Return the class unchanged: classes used in `construct` need no mark."""
     return cls
 
 
@@ -197,8 +198,8 @@ ms_class = jit_class
 
 
 def lazy_inline(fn: Any = None, attrs: Any = None, policy: Any = None) -> Any:
-    """A decorator of `__init__`, bare or with arguments: equal cells of the class that a `for` statement calls become
-    one graph, which a loop runs, if that is possible. Cells elsewhere are inlined."""
+    """Decorate `__init__`, bare or with arguments: equal cells of the class that a `for` statement calls become one
+    graph, run by a loop, if possible. Cells elsewhere are inlined."""
 
     def marked(decorated: Any) -> Any:
         decorated.is_lazily_inlined = True
@@ -209,7 +210,7 @@ def lazy_inline(fn: Any = None, attrs: Any = None, policy: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class RowTensor:
-    """values[i] is row indices[i] of a tensor of this shape; all other rows are zeros."""
+    """Rows of a tensor: values[i] is row indices[i] of a tensor of this shape; all other rows are zeros."""
 
     indices: Any
     values: Any

@@ -1,4 +1,4 @@
-"""This module checks arguments of products with Jacobians and of mapped functions that are known at compile time."""
+"""Checks of compile-time arguments of Jacobian products and of `vmap`."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from mspc.ops.operator_arguments import describe
 
 
 def no_weights(name: str, weights: Any) -> None:
-    """Raises ValueError if gradients of parameters are requested."""
+    """Raise ValueError if gradients of parameters are requested."""
     if weights is not None:
         note = "value_and_grad(fn, None, weights) gives gradients of parameters"
         raise ApiValueError(f"{name}(): weights must be None", [note])
 
 
 def lacking(name: str, fn: Any) -> None:
-    """Raises TypeError if it cannot be called."""
+    """Raise TypeError if `fn` cannot be called."""
     if not callable(fn):
         raise ApiTypeError(f"{name}() takes a function, not {describe(fn)}")
 
 
 def ensemble(fn: Any) -> tuple[Any, ...]:
-    """The cells of a CellList, none of another function."""
+    """Return the cells of a CellList, or () for another function."""
     from mspc.mindspore_api.nn.container import CellList  # it imports tensors
 
     return tuple(fn) if isinstance(fn, CellList) else ()
 
 
 def axes_of(name: str, axes: Any, count: int = 1, nested: bool = False) -> tuple[Any, ...]:
-    """One axis or place for each of `count`, of one for all or one each; nested: an entry may be a tuple of them.
-    Raises TypeError or ValueError for others."""
+    """Return one axis or position for each of `count` arguments, given as one for all or one each; nested: an entry may
+    be a tuple of them. Raise TypeError or ValueError for other values."""
     found = tuple(axes) if isinstance(axes, tuple | list) else (axes,) * count
     if not all(_is_axis(axis, nested) for axis in found):
         raise ApiTypeError(f"{name}(): axes must be integers or None, not {describe(axes)}")
@@ -47,8 +47,8 @@ def _is_axis(axis: Any, nested: bool) -> bool:
 
 
 def batch_size(name: str, shapes: Sequence[Any], axes: Sequence[Any], cells: int = 0) -> int:
-    """How many slices there are. shapes: lists for arguments that are tuples. cells: so many they must be, unless 0.
-    Raises ValueError if tensors have different numbers of them, or none is sliced."""
+    """Return the number of slices. shapes: lists for arguments that are tuples. cells: the required number, unless 0.
+    Raise ValueError if tensors have different numbers of slices, or none is sliced."""
     sizes = {cells} - {0}
     for shape, axis in _pairs(name, shapes, axes):
         if axis is None:
@@ -62,7 +62,7 @@ def batch_size(name: str, shapes: Sequence[Any], axes: Sequence[Any], cells: int
 
 
 def _pairs(name: str, shapes: Sequence[Any], axes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Every tensor's shape and axis."""
+    """Yield every tensor's shape and axis."""
     for shape, axis in zip(shapes, axes, strict=True):
         if not isinstance(shape, list):
             yield shape, axis

@@ -1,7 +1,7 @@
-"""Products with Jacobians, Jacobians, and functions of a row that become functions of a batch. They are compiled as
-functions of a script are.
+"""Vector-Jacobian and Jacobian-vector products, Jacobians, and `vmap`. They are compiled like functions of a script.
 
-A product along a direction is the derivative, by the weights of the results, of the gradient's product with it."""
+A Jacobian-vector product is the derivative, by the sensitivities, of the product of gradient and direction.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mspc.mindspore_api.common.derivative_arguments import axes_of, batch_size, 
 
 
 def vjp(fn: Callable[..., Any], *inputs: Any, weights: Any = None, has_aux: bool = False) -> Any:
-    """(fn(*inputs), a function of the weights of its results that gives the gradient, one for each input). With has_aux
-    results behind the first are handed out beside these, and not weighted.
+    """Return (fn(*inputs), a function that maps sensitivities of the results to gradients, one for each input). With
+    has_aux the results after the first are returned in addition, without sensitivities.
 
-    weights: None alone; `value_and_grad` gives gradients of parameters.
+    weights: only None; `value_and_grad` computes gradients of parameters.
     """
     no_weights("vjp", weights)
     found = fn(*inputs)
@@ -41,8 +41,8 @@ def _gradients(fn: Any, inputs: Any, sens: Any, has_aux: bool) -> Any:
 
 
 def jvp(fn: Callable[..., Any], inputs: Any, v: Any, has_aux: bool = False) -> Any:
-    """(fn(*inputs), its derivative along v, one direction for each input; a tuple where fn returns several). With
-    has_aux results behind the first are handed out beside these."""
+    """Return (fn(*inputs), its derivative along v, one direction for each input; a tuple if fn returns several). With
+    has_aux the results after the first are returned in addition."""
     given = inputs if isinstance(inputs, tuple | list) else (inputs,)
     along = v if isinstance(v, tuple | list) else (v,)
     found = fn(*given)
@@ -61,7 +61,7 @@ def jvp(fn: Callable[..., Any], inputs: Any, v: Any, has_aux: bool = False) -> A
 
 
 def linearize(fn: Callable[..., Any], inputs: Any) -> Any:
-    """(fn(*inputs), a function of a direction for each input that gives the derivative along them)."""
+    """Return (fn(*inputs), a function that maps a direction for each input to the derivative along them)."""
     given = inputs if isinstance(inputs, tuple | list) else (inputs,)
 
     def along(*v: Any) -> Any:
@@ -72,9 +72,10 @@ def linearize(fn: Callable[..., Any], inputs: Any) -> Any:
 
 
 def jacrev(fn: Callable[..., Any], grad_position: Any = 0, has_aux: bool = False) -> Any:
-    """The function that gives the derivatives of every element of fn's result by every element of the inputs at
-    grad_position: of the shape of the result followed by that of the input, a tuple for a tuple of positions. With
-    has_aux beside the results behind the first. One gradient is computed for each element of the result."""
+    """Return the function that computes the derivatives of every element of fn's result by every element of the inputs
+    at grad_position. Its shape is that of the result followed by that of the input; a tuple for a tuple of positions.
+    With has_aux the results after the first are returned in addition. One gradient is computed for each element of the
+    result."""
     axes_of("jacrev", grad_position)
 
     def jacobian(*inputs: Any) -> Any:
@@ -95,14 +96,14 @@ def _stacked(gradients: Any, inputs: Any, place: int, shape: Any) -> Any:
 
 
 def jacfwd(fn: Callable[..., Any], grad_position: Any = 0, has_aux: bool = False) -> Any:
-    """The result of `jacrev`."""
+    """Return the result of `jacrev`."""
     return jacrev(fn, grad_position, has_aux)
 
 
 def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Any:
-    """The function of batches: fn of every slice along in_axes, an integer for all arguments or one or None for each, a
-    tuple of such for one that is a tuple; the results stand side by side along out_axes. fn is computed for one slice
-    after another; of a CellList every cell has the slice of its number."""
+    """Return the batched function: fn of every slice along in_axes, which is an integer for all arguments, or an
+    integer or None for each; a tuple of these for an argument that is a tuple. The results are stacked along out_axes.
+    fn is computed for one slice after another; for a CellList, each cell gets the slice of its index."""
     members = ensemble(fn)
 
     def mapped(*args: Any) -> Any:

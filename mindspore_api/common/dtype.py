@@ -12,7 +12,7 @@ from mspc.mindspore_api.index.module import beside
 
 
 class _DtypeKind(type):
-    """A class whose instances are the element types of one kind."""
+    """Metaclass: instances of its classes are the element types of one kind."""
 
     letters: str
 
@@ -33,7 +33,7 @@ class Float(metaclass=_DtypeKind, letters="f"):
 
 
 class BFloat(metaclass=_DtypeKind, letters="B"):
-    """BFloat16, which MindSpore counts as a kind of its own."""
+    """BFloat16, a separate kind in MindSpore."""
 
 
 class Int(metaclass=_DtypeKind, letters="i"):
@@ -79,17 +79,17 @@ __getattr__ = beside(__name__)
 
 
 def dtype_to_nptype(type_: DType) -> Any:
-    """The NumPy scalar type of an element type."""
+    """Return the NumPy scalar type of an element type."""
     return type_.numpy.type
 
 
 def pytype_to_dtype(obj: Any) -> DType:
-    """The element type of a Python or NumPy type."""
+    """Return the element type of a Python or NumPy type."""
     return {bool: bool_, int: int64, float: float64}.get(obj) or types.dtype_of(np.dtype(obj))
 
 
 def dtype_to_pytype(type_: DType) -> type:
-    """bool, int, float or complex."""
+    """Return bool, int, float or complex."""
     if type_.is_complex:
         return complex
     if type_.is_float:
@@ -98,7 +98,8 @@ def dtype_to_pytype(type_: DType) -> type:
 
 
 def get_py_obj_dtype(obj: Any) -> Any:
-    """The element type of a tensor, of a Python number or type, or of a NumPy one; an element type is its own."""
+    """Return the element type of a tensor, of a Python number or type, or of a NumPy one; an element type is returned
+    unchanged."""
     if isinstance(obj, DType):
         return obj
     if hasattr(obj, "dtype") and not isinstance(obj, type):
@@ -107,8 +108,8 @@ def get_py_obj_dtype(obj: Any) -> Any:
 
 
 def promoted_scalar(dtype: DType, scalar: Any) -> DType:
-    """The element type of an operation on a tensor and a Python number: the tensor's, unless the
-    number is of a higher kind."""
+    """Return the element type of an operation on a tensor and a Python number: the tensor's, unless the number is of a
+    higher kind."""
     if isinstance(scalar, bool):
         return dtype
     if isinstance(scalar, int):

@@ -14,52 +14,54 @@ from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.ops.operator_arguments import describe
 
 _STATES = 1 << 20
-"""Above the numbers with which draws of one seed are told apart."""
+"""Above the numbers that distinguish draws of one seed."""
 
 
 class Generator:
-    """A sequence of random numbers that `generator=` of functions takes. In a network every draw has its place from
-    when it is compiled, and draws other numbers in every step."""
+    """Sequence of random numbers for the argument `generator=` of functions. In a network every draw gets its offset
+    when the network is compiled, and draws different numbers in every step."""
 
     def __init__(self) -> None:
         self._seed, self._offset = DEFAULT_SEED, 0
 
     def manual_seed(self, seed: int) -> Generator:
-        """Begin the sequence of this seed, and return the generator. Raises TypeError or ValueError for no seed."""
+        """Begin the sequence of this seed, and return the generator. Raise TypeError or ValueError for an invalid
+        seed."""
         self._seed, self._offset = checked_seed("manual_seed", seed), 0
         return self
 
     def seed(self) -> int:
-        """Begin a sequence that nobody has chosen; returns its seed."""
+        """Begin a sequence with a random seed, and return the seed."""
         self.manual_seed(secrets.randbits(32))
         return self._seed
 
     def initial_seed(self) -> int:
-        """The seed of the sequence."""
+        """Return the seed of the sequence."""
         return self._seed
 
     def get_state(self) -> Any:
-        """The seed and the place, as a tensor."""
+        """Return the seed and the offset, as a tensor."""
         return Tensor.from_array(np.array([self._seed, self._offset], np.int64))
 
     def set_state(self, state: Any) -> None:
-        """Go on from the result of `get_state`. Raises ValueError for anything else."""
+        """Continue from the result of `get_state`. Raise ValueError for anything else."""
         self._seed, self._offset = state_of("set_state", state)
 
     def _step(self, step: Any) -> tuple[Tensor, Tensor]:
-        """The seed and the place, Int64 of shape (); the place moves on by `step`, a number or a tensor of one."""
+        """Return the seed and the offset, Int64 of shape (), and advance the offset by `step`, a number or a tensor of
+        one."""
         seed, offset = (int(part) for part in self.get_state().asnumpy())
         self.set_state(Tensor.from_array(np.array([seed, offset + int(step)], np.int64)))
         return Tensor.from_array(np.array(seed)), Tensor.from_array(np.array(offset))
 
     def next_seeds(self) -> tuple[int, int]:
-        """Two seeds of the next random operator."""
+        """Return two seeds for the next random operator."""
         self._offset += 1
         return self._seed, _STATES + self._offset
 
 
 class _OfTheScript(Generator):
-    """The generator behind functions that are given none: its seed is that of `set_seed`."""
+    """Default generator, for functions without a generator argument: its seed is that of `set_seed`."""
 
     def __init__(self) -> None:  # its seed and its place are the session's
         pass
@@ -93,36 +95,36 @@ def _set_offset(count: int) -> None:
 
 
 default_generator = _OfTheScript()
-"""What draws where no generator is given."""
+"""Generator of functions without a generator argument."""
 
 
 def manual_seed(seed: int) -> Generator:
-    """The same as `set_seed`; returns the generator behind all functions that are given none."""
+    """Set the seed as `set_seed` does, and return the default generator."""
     return default_generator.manual_seed(seed)
 
 
 def seed() -> int:
-    """A seed that nobody has chosen, set as by `set_seed`."""
+    """Set a random seed, as by `set_seed`, and return it."""
     return default_generator.seed()
 
 
 def initial_seed() -> int:
-    """The seed of `set_seed`, 0 without one."""
+    """Return the seed of `set_seed`, or 0."""
     return default_generator.initial_seed()
 
 
 def get_rng_state() -> Any:
-    """The state from which draws outside of networks continue, a tensor."""
+    """Return the state from which draws outside of networks continue, a tensor."""
     return default_generator.get_state()
 
 
 def set_rng_state(state: Any) -> None:
-    """Go on from the result of `get_rng_state`. Raises ValueError for anything else."""
+    """Continue from the result of `get_rng_state`. Raise ValueError for anything else."""
     default_generator.set_state(state)
 
 
 def checked_seed(name: str, seed: Any) -> int:
-    """An integer from 0 to 2**32 - 1. Raises TypeError or ValueError for anything else."""
+    """Return an integer from 0 to 2**32 - 1. Raise TypeError or ValueError for anything else."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
         raise ApiTypeError(f"{name}(): the seed must be an integer, not {describe(seed)}")
     if not 0 <= seed < 2**32:
@@ -131,7 +133,7 @@ def checked_seed(name: str, seed: Any) -> int:
 
 
 def state_of(name: str, state: Any) -> tuple[int, int]:
-    """(seed, place) of a generator's state."""
+    """Return (seed, offset) from a generator's state."""
     array = state.array if isinstance(state, Tensor) else None
     if array is None or array.shape != (2,) or array.dtype.kind not in "iu":
         raise ApiValueError(f"{name}(): the state must be what get_state gives, not {describe(state)}")
@@ -139,8 +141,9 @@ def state_of(name: str, state: Any) -> tuple[int, int]:
 
 
 def seeds_of(given: Any, which: int = 0) -> tuple[int, int]:
-    """The two seeds of an operator; zeros, with which it draws numbers of its own, if nothing is given. A Generator
-    gives others at each call. which: tells the draws of one number apart. Raises TypeError if it is none of these."""
+    """Return the two seeds of an operator; zeros if no seed is given, so that it draws numbers of its own. A Generator
+    returns different seeds at each call. which: distinguishes the draws of one integer seed. Raise TypeError for
+    anything but an integer, a Generator or None."""
     if given is None:
         return 0, 0
     if isinstance(given, Generator):

@@ -20,14 +20,14 @@ NO_GRADIENTS = "grad() is called inside _no_grad(), where no gradients are compu
 
 @dataclass(frozen=True)
 class GradientFunction:
-    """`fn` and its gradients, to be called like `fn`.
+    """`fn` and its gradients, with the parameters of `fn`.
 
     fn: a Cell or a function.
     positions: indices of the arguments to differentiate by; () for none.
     weights: parameters to differentiate by, None for none.
-    has_aux: only the first result of fn is differentiated; the others are returned as they are.
-    get_all: gradients of all positions come as a tuple, also of one; with `weights` the complete result is
-        (gradients of inputs, gradients of weights).
+    has_aux: only the first result of fn is differentiated; the others are returned unchanged.
+    get_all: gradients of all positions are a tuple, even for one; with `weights` the complete result is (gradients of
+    inputs, gradients of weights).
     sens_param: the last argument of the call is the sensitivity (the gradient of the result).
     value: the result of fn is returned too: (value, gradients).
     weights_tuple: `weights` was a list or tuple, so their gradients are a tuple (else one gradient).
@@ -50,11 +50,11 @@ class GradientFunction:
 
     @property
     def takes_global_inputs(self) -> bool:
-        """Return whether `fn` is a function that `shard` gave, called by itself."""
+        """Whether `fn` is a function returned by `shard`, called by itself."""
         return bool(getattr(self.fn, "takes_global_inputs", False))
 
     def by_name(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[GradientFunction, list[Any]]:
-        """This request for a call with arguments by name, and all arguments of that call in a row."""
+        """Return this request for a call with arguments by name, and all arguments of that call in order."""
         named = dict(named)
         if self.sens_param and "sens" in named:
             args = [*args, named.pop("sens")]
@@ -71,11 +71,11 @@ class GradientFunction:
 
 @dataclass(frozen=True)
 class GradOperation:
-    """MindSpore's older way to ask for gradients: `GradOperation(get_by_list=True)(net, weights)(x)`.
+    """Older interface of MindSpore for gradients: `GradOperation(get_by_list=True)(net, weights)(x)`.
 
     get_all: gradients of all inputs, as a tuple. get_by_list: gradients of the weights given.
-    sens_param: the last argument of the call is the sensitivity. Without get_all and get_by_list: the
-        gradient of the first input.
+    sens_param: the last argument of the call is the sensitivity. Without get_all and get_by_list: the gradient of the
+    first input.
     """
 
     get_all: bool = False
@@ -88,7 +88,8 @@ class GradOperation:
                 raise ApiTypeError(f"GradOperation: {name} must be True or False, not {getattr(self, name)!r}")
 
     def __call__(self, fn: Any, weights: Any = None) -> GradientFunction:
-        """What computes the gradients of `fn`. Raises TypeError if `weights` holds something else than Parameters."""
+        """Return the function that computes the gradients of `fn`. Raise TypeError if `weights` has an element that is
+        no Parameter."""
         found, _ = _weights(weights)
         if self.get_by_list and found is None:
             found = tuple(fn.trainable_params()) if hasattr(fn, "trainable_params") else ()
@@ -111,7 +112,7 @@ def value_and_grad(
     return_ids: bool = False,
     sens_param: bool = False,
 ) -> GradientFunction:
-    """A function that returns (value of fn, gradients).
+    """Return a function that returns (value of fn, gradients).
 
     Args:
         fn: a Cell or a function.
@@ -132,7 +133,7 @@ def grad(
     has_aux: bool = False,
     return_ids: bool = False,
 ) -> GradientFunction:
-    """A function that returns the gradients of fn; with `has_aux` also its further results. Raises ValueError if
+    """Return a function that returns the gradients of fn; with `has_aux` also its further results. Raise ValueError if
     neither positions nor weights are given; TypeError if an argument has the wrong type."""
     return _request("grad", fn, grad_position, weights, has_aux, return_ids, False, False)
 
@@ -168,7 +169,7 @@ def _request(
 
 
 def _weights(weights: Any) -> tuple[tuple[Parameter, ...] | None, bool]:
-    """(parameters, whether there were several)."""
+    """Return (parameters, whether there were several)."""
     if weights is None:
         return None, True
     if isinstance(weights, Parameter):
@@ -182,7 +183,7 @@ def _weights(weights: Any) -> tuple[tuple[Parameter, ...] | None, bool]:
 
 @dataclass(frozen=True)
 class NamedCall:
-    """`fn`, whose last arguments in a launch are given to it by these names."""
+    """`fn` with its last arguments passed by these names in a launch."""
 
     fn: Any
     names: tuple[str, ...]
@@ -194,8 +195,8 @@ class NamedCall:
 def launched(
     target: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "construct"
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Return the target to launch for a call with arguments by name, and all arguments in a row. `function` is run by
-    `target`, `name` is its name in messages. Raises TypeError for arguments that do not fit."""
+    """Return the target to launch for a call with arguments by name, and all arguments in order. `function` is run by
+    `target`, `name` is its name in messages. Raise TypeError for arguments that do not fit."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
@@ -208,8 +209,8 @@ def launched(
 def positional(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "construct"
 ) -> tuple[Any, ...]:
-    """The arguments of a call of `function`, which messages call `name`, in their order. Raises TypeError, also for
-    those that can be given by name only."""
+    """Return the arguments of a call of `function`, with the name `name` in messages, in order. Raise TypeError for
+    arguments that do not fit, including keyword-only ones."""
     found, given = launched(None, function, args, kwargs, name)
     if found is not None:
         raise ApiTypeError(f"{name}(): keyword-only arguments {', '.join(found.names)} have no place in a row")
@@ -218,9 +219,8 @@ def positional(
 
 @dataclass(frozen=True)
 class JitFunction:
-    """A function marked with `jit`: called by a script it is compiled and run, inside a graph it
-    is read through.
-    """
+    """Function marked with `jit`: called by a script it is compiled and run, inside a graph it is read as part of
+    it."""
 
     fn: Callable[..., Any]
 
@@ -237,7 +237,7 @@ class JitFunction:
 def jit(function: Any = None, *, fn: Any = None, **options: Any) -> Any:
     """Mark a function to be compiled when it is called, as `@jit` or `@jit(...)`. `fn` is an older name of `function`.
 
-    A warning says of options that are not at their defaults that they change nothing. Raises TypeError if it is no
+    A warning says that options with other values than the default change nothing. Raises TypeError if it is no
     function; ValueError or TypeError if there is no such option or value.
     """
     checked("jit", JIT, options)

@@ -1,4 +1,4 @@
-"""`mindspore.common.initializer` has the function `initializer` and the classes behind its names."""
+"""`mindspore.common.initializer`: the function `initializer` and the classes of its names."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def _assignment(arr: Any, num: Any) -> Any:
 
 
 def _register(*aliases: str) -> Callable[[type[Initializer]], type[Initializer]]:
-    """A decorator that gives a script's own Initializer its class name, in small letters, and aliases: names that
-    `initializer` takes. Names that are taken stay as they are."""
+    """Return a decorator that registers a script's own Initializer for `initializer` under its class name, in lower
+    case, and aliases. Existing names are not replaced."""
 
     def register(kind: type[Initializer]) -> type[Initializer]:
         for name in (kind.__name__, *aliases):
@@ -64,7 +64,7 @@ def _register(*aliases: str) -> Callable[[type[Initializer]], type[Initializer]]
 
 
 def initializer(init: Any, shape: Any = None, dtype: Any = FLOAT32) -> Tensor:
-    """A Tensor whose values are sampled when they are needed.
+    """Return a Tensor with values that are sampled when they are needed.
 
     Args:
         init: a name ("normal", "zeros", ...), a number, an Initializer, its class, or a Tensor of that shape.

@@ -1,4 +1,4 @@
-"""Initializers, and the values that they make when somebody reads them."""
+"""Initializers, and tensors of initial values that are computed when they are read."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ __all__ = [
 
 
 class Initializer:
-    """How values are sampled. mspc's own say it as data, by `distribution`; those of scripts override
-    `_initialize(array)`, which fills an array, as in MindSpore, or `draw`."""
+    """Distribution of initial values. mspc's own describe it as data, by `distribution`; initializers of scripts
+    override `_initialize(array)`, which fills an array, as in MindSpore, or `draw`."""
 
     def __init__(self, **kwargs: Any) -> None:
-        """Scripts' own initializers hand their settings on to here; nobody asks for them."""
+        """Accept and ignore the settings of scripts' own initializers."""
 
     def _initialize(self, arr: Any) -> None:
         raise NotImplementedError
@@ -52,21 +52,21 @@ class Initializer:
         arr[...] = self.draw(RandomStream(*next_initial_value()).generator(), arr.shape)
 
     def of_shape(self, shape: tuple[int, ...]) -> Initializer:
-        """The sampler of a tensor of `shape`, if the distribution depends on it."""
+        """Return the initializer for a tensor of `shape`, if the distribution depends on it."""
         return self
 
     independent = False
-    """Whether every element is sampled in the same way, so that a slice of a tensor can be sampled alone. Of others
-    the global tensor is sampled, of which the slice is taken."""
+    """Whether every element is sampled in the same way, so that a slice of a tensor can be sampled alone. Otherwise the
+    global tensor is sampled and then sliced."""
 
     needs_random = True
 
     def distribution(self) -> Distribution | None:
-        """The values as data; None if only `draw` knows."""
+        """Return the distribution as data, or None if only `draw` defines it."""
         return None
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Any:
-        """Values of `shape`, or one number for all."""
+        """Return values of `shape`, or one number for all."""
         if sampled_by(self) == "_initialize":
             return self._filled(generator, shape)
         init = self.of_shape(shape)
@@ -80,8 +80,8 @@ class Initializer:
         return found.draw(generator, shape)
 
     def _filled(self, generator: Any, shape: tuple[int, ...]) -> Any:
-        """The result of `_initialize`. NumPy's own random numbers are this tensor's meanwhile, so that they do not
-        depend on when and on which rank it is made."""
+        """Return the result of `_initialize`. NumPy's global generator is replaced by this tensor's during the call, so
+        that the values do not depend on time or rank."""
         array = np.zeros(shape, np.float32)
         before: Any = np.random.get_bit_generator()
         np.random.set_bit_generator(np.random.MT19937(int(generator.integers(2**63))))
@@ -97,8 +97,8 @@ class Initializer:
 
 
 def sampled_by(init: Initializer) -> str:
-    """The method by which a subclass draws values itself, "draw" or "_initialize"; "" if what it says as data holds, as
-    no class below that has a method of its own."""
+    """Return the method by which a subclass draws values itself, "draw" or "_initialize"; "" if `distribution` is
+    valid, because no class overrides it with a later method."""
     return _sampling_method(type(init))
 
 
@@ -184,7 +184,7 @@ class TruncatedNormal(Initializer):
 
 
 class _ScaledInitializer(Initializer):
-    """A distribution whose scale depends on the shape of the tensor; subclasses override `of_shape`."""
+    """Initializer with a scale that depends on the shape of the tensor; subclasses override `of_shape`."""
 
 
 class XavierUniform(_ScaledInitializer):
@@ -232,7 +232,7 @@ class HeNormal(HeUniform):
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """(fan_in, fan_out) of a weight [out, in, ...]. Raises ValueError below two dimensions."""
+    """Return (fan_in, fan_out) of a weight [out, in, ...]. Raise ValueError below two dimensions."""
     if len(shape) < 2:
         raise ApiValueError(f"this initializer needs at least 2 dimensions, not shape {shape}")
     receptive = math.prod(shape[2:])
@@ -240,7 +240,7 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def fan_of(shape: tuple[int, ...], mode: str) -> int:
-    """One of the two. Raises ValueError for another mode, or below two dimensions."""
+    """Return fan_in or fan_out. Raise ValueError for another mode, or below two dimensions."""
     found = dict(zip(("fan_in", "fan_out"), fans(shape), strict=True)).get(str(mode).lower())
     if found is None:
         raise ApiValueError(f"mode {mode!r} is neither 'fan_in' nor 'fan_out'")
@@ -248,8 +248,8 @@ def fan_of(shape: tuple[int, ...], mode: str) -> int:
 
 
 def gain(nonlinearity: str, slope: float | None = None) -> float:
-    """The factor by which a nonlinearity asks for larger weights; `slope` is that of "leaky_relu", None for 0.01.
-    Raises ValueError for an unknown nonlinearity; TypeError if a slope that is no number."""
+    """Return the factor by which weights are enlarged for a nonlinearity; `slope` is that of "leaky_relu", None for
+    0.01. Raise ValueError for an unknown nonlinearity; TypeError if the slope is no number."""
     slope = 0.01 if slope is None else slope
     if isinstance(slope, bool) or not isinstance(slope, numbers.Real):
         raise ApiTypeError(f"negative_slope must be a number, not {slope!r}")
@@ -262,7 +262,7 @@ def gain(nonlinearity: str, slope: float | None = None) -> float:
 
 
 def plain(value: Any) -> Any:
-    """A setting of an initializer as a number of Python."""
+    """Return a setting of an initializer as a Python number."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -300,10 +300,10 @@ class Orthogonal(Initializer):
 
 
 class Dirac(Initializer):
-    """A weight [out, in, sizes...] of a convolution that hands its channels on, in each of `groups` parts of the first
-    dimension: ones at the middle of the kernel if channels have one number, zeros elsewhere. Raises TypeError or
-    ValueError if groups is no positive integer; when values are made, that there are not 3 to 5 dimensions, or that
-    groups do not divide the first."""
+    """Weight [out, in, sizes...] of a convolution that copies its channels, in each of `groups` parts of the first
+    dimension: ones at the centre of the kernel if input and output channel have the same index, zeros elsewhere. Raise
+    TypeError or ValueError if groups is no positive integer; when values are made, if there are not 3 to 5 dimensions,
+    or groups do not divide the first."""
 
     needs_random = False
 
@@ -326,8 +326,8 @@ class Dirac(Initializer):
 
 
 class Sparse(Initializer):
-    """A matrix of deviation `sigma`, with zeros in a share `sparsity` of every column, rounded up. The global matrix is
-    sampled, then sharded. Raises ValueError if sparsity is not from 0 to 1; when values are made, that the tensor is no
+    """Matrix of deviation `sigma`, with zeros in a share `sparsity` of every column, rounded up. The global matrix is
+    sampled, then sharded. Raise ValueError if sparsity is not from 0 to 1; when values are made, if the tensor is no
     matrix."""
 
     def __init__(self, sparsity: float, sigma: float = 0.01) -> None:
@@ -346,7 +346,8 @@ class Sparse(Initializer):
 
 
 class VarianceScaling(Initializer):
-    """Mean 0 and variance scale / fan, where the fan is that of `mode`: "fan_in", "fan_out" or their mean, "fan_avg".
+    """Distribution with mean 0 and variance scale / fan; `mode` chooses the fan: "fan_in", "fan_out" or their mean,
+    "fan_avg".
 
     distribution: "truncated_normal" (between -2 and 2 deviations of the normal distribution that is truncated),
     "untruncated_normal" or "uniform".
@@ -388,8 +389,8 @@ NAMED: dict[str, type[Initializer]] = {
 
 
 def as_initializer(init: Any) -> Initializer:
-    """The Initializer that a name, a number, a class or an object stands for. Raises ValueError if no initializer has
-    this name; TypeError if `init` is nothing of these."""
+    """Return the Initializer for a name, a number, a class or an object. Raise ValueError if no initializer has this
+    name; TypeError if `init` is none of these."""
     if isinstance(init, Initializer):
         return init
     if isinstance(init, type) and issubclass(init, Initializer):
@@ -408,10 +409,10 @@ def as_initializer(init: Any) -> Initializer:
 
 
 class InitialValue:
-    """Values that will be sampled: by what, of which shape and dtype, with which seed and counter.
+    """Values to be sampled, with initializer, shape, dtype, seed and counter.
 
-    zero_row: this index of the first dimension holds zeros instead. in_parts: whether a part costs no more than its
-    share.
+    zero_row: index of the first dimension that is filled with zeros instead. in_parts: whether the cost of a part is
+    proportional to its size.
     """
 
     in_parts = False
@@ -425,7 +426,7 @@ class InitialValue:
 
     @staticmethod
     def filled(number: Any, shape: tuple[int, ...], dtype: DType) -> InitialValue:
-        """One number everywhere; the random numbers of the values that are requested later do not depend on it."""
+        """Return values of one number; making them does not change the random numbers of later values."""
         made = object.__new__(InitialValue)
         made.init, made.shape, made.dtype = Constant(number), shape, dtype
         made.seed = made.counter = 0
@@ -433,8 +434,8 @@ class InitialValue:
         return made
 
     def description(self) -> Description | None:
-        """The values as data; None if only an initializer from outside mspc knows them, or an array. Raises MspcError
-        if the initializer makes no such tensor."""
+        """Return the values as data, or None if only an initializer from outside mspc, or an array, defines them. Raise
+        MspcError if the initializer cannot make such a tensor."""
         found = None if sampled_by(self.init) else self.init.of_shape(self.shape).distribution()
         if found is None:
             return None
@@ -443,9 +444,10 @@ class InitialValue:
         return described
 
     def fill(self, slices: Slices | None = None) -> np.ndarray:
-        """The values in `slices` of the global tensor (None: all of it), the same as in the global tensor.
+        """Return the values in `slices` of the global tensor (None: all of it), the same as in the global tensor.
 
-        Besides the result no more than a block is held at a time, unless the initializer draws a tensor as one.
+        Apart from the result, at most one block is in memory at a time, unless the initializer draws the whole tensor
+        at once.
         """
         described = self.description()
         if described is not None:
@@ -463,18 +465,19 @@ class InitialValue:
         return result
 
     def restyled(self, dtype: DType) -> InitialValue:
-        """Sampled by the same random numbers in another element type."""
+        """Return values from the same random numbers in another element type."""
         return self._with(dtype=dtype)
 
     def cast(self, dtype: DType) -> InitialValue | None:
-        """These values, cast to another element type; None if that rounds twice, so that they must be made first."""
+        """Return these values cast to another element type; None if that rounds twice, so that they must be made
+        first."""
         if dtype == self.dtype:
             return self
         described = self.description()
         return self.restyled(dtype) if described is not None and exact_in(described, dtype) else None
 
     def without_row(self, row: int) -> InitialValue:
-        """The same values with zeros in one row."""
+        """Return the same values with zeros in one row."""
         return self._with(zero_row=row)
 
     def _with(self, **changes: Any) -> InitialValue:
@@ -484,7 +487,7 @@ class InitialValue:
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:
-    """A shape given as int, list or tuple. Raises TypeError or ValueError."""
+    """Return a shape given as int, list or tuple. Raise TypeError or ValueError for anything else."""
     if type(shape) is tuple and all([type(n) is int and n >= 0 for n in shape]):
         return shape
     sizes = (shape,) if isinstance(shape, (int, np.integer)) else shape
@@ -496,5 +499,5 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def initial_value(init: Any, shape: Any, dtype: Any) -> InitialValue:
-    """The lazy values of a parameter of `shape`."""
+    """Return the lazy values of a parameter of `shape`."""
     return InitialValue(as_initializer(init), checked_shape(shape), dtype_of(dtype))

@@ -1,4 +1,4 @@
-"""`_no_grad` is a context in which no gradients are computed. Functions that it decorates are compiled as others."""
+"""`_no_grad`: a context in which no gradients are computed. Functions that it decorates are compiled like others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 class _no_grad:
-    """A context manager and decorator: values that a network computes inside are constants for gradients, as
-    `ops.stop_gradient` makes it. Outside of a network it refuses calls of `grad()`."""
+    """Context manager and decorator: values that a network computes inside are constants for gradients, as with
+    `ops.stop_gradient`. Outside of a network it refuses calls of `grad()`."""
 
     depth = 0
     """The number of contexts that the script is in outside of networks."""

@@ -1,5 +1,4 @@
-"""A `Parameter` is a tensor with a name that training changes. While a graph
-trains it, its values are in the runtime."""
+"""`Parameter`: a named tensor that training changes. While a graph trains it, the runtime holds its values."""
 
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ from mspc.ops.operator_arguments import describe
 
 
 class StoredValue(InitialValue):
-    """A tensor of an open checkpoint, in place of an initializer.
+    """Tensor of an open checkpoint, in place of an initializer.
 
-    source: the checkpoint. key: the tensor's name there.
+    source: the checkpoint. key: the tensor's name in it.
     """
 
     in_parts = True
@@ -45,7 +44,7 @@ class StoredValue(InitialValue):
         return None
 
     def fill(self, slices: Slices | None = None) -> np.ndarray:
-        """The values in `slices` (None: all); no other bytes are read. Raises MspcError."""
+        """Return the values in `slices` (None: all), reading no other bytes. Raise MspcError if they cannot be read."""
         array = self.source.read(self.key, slices).astype(self.dtype.numpy, copy=False)
         clear_row(array, self.zero_row, self.shape, slices)
         return array
@@ -61,11 +60,11 @@ UNNAMED = "Parameter"
 """The name of a parameter until a cell's attribute gives it one."""
 
 FACTS = ("_requires_grad", "_layerwise_parallel", "_parallel_optimizer", "_comm_fusion")
-"""Entries of a Parameter's dict that a compile looks at, beside its name, shape and element type."""
+"""Entries of a Parameter's dict that a compile reads, in addition to its name, shape and element type."""
 
 
 class _Compiling(threading.local):
-    """Return whether this thread is reading a network, for which the values of parameters are not known."""
+    """Thread-local flag: this thread is reading a network, so that values of parameters are unknown."""
 
     network = False
 
@@ -94,8 +93,8 @@ def _require_values(parameter: Parameter) -> None:
 
 
 class Changes:
-    """Counts how often attributes of cells and parameters were set. While the count stays the same, none was, so a call
-    of a compiled network need not compare them."""
+    """Counter of assignments to attributes of cells and parameters. If the count is unchanged, no attribute was set,
+    and a call of a compiled network skips the comparison."""
 
     count = 0
 
@@ -104,7 +103,7 @@ changes = Changes()
 
 
 class GradientHook:
-    """A hook on the gradient of a parameter, which `remove` takes away."""
+    """Handle of a hook on the gradient of a parameter; `remove` removes the hook."""
 
     def __init__(self, parameter: Parameter, hook: Any) -> None:
         self._parameter, self._hook = parameter, hook
@@ -112,7 +111,7 @@ class GradientHook:
         changes.count += 1
 
     def remove(self) -> None:
-        """Take the hook away. Calling it again changes nothing."""
+        """Remove the hook. Another call changes nothing."""
         hooks = list(self._parameter.gradient_hooks)
         if self._hook is not None and self._hook in hooks:
             hooks.remove(self._hook)
@@ -121,10 +120,10 @@ class GradientHook:
 
 
 class Store(Protocol):
-    """Where the values of parameters are while a graph trains them."""
+    """Holder of the values of parameters while a graph trains them."""
 
     def read(self, parameter: Parameter) -> np.ndarray:
-        """The full tensor; a sharded one is gathered, so every rank must read it."""
+        """Return the full tensor. A sharded one is gathered, so every rank must read it."""
         ...
 
     def write(self, parameter: Parameter, array: np.ndarray) -> None:
@@ -136,12 +135,12 @@ class Store(Protocol):
         ...
 
     def part(self, parameter: Parameter) -> tuple[Layout | None, np.ndarray]:
-        """How the tensor is sharded (None: not at all), and this rank's slice of it."""
+        """Return the layout of the tensor (None if it is not sharded) and this rank's slice."""
         ...
 
 
 def _attribute(name: str, kind: type, wanted: str) -> Any:
-    """An attribute of parameters that scripts may set. Raises TypeError for a value of another type."""
+    """Return a property of parameters that scripts may set. Its setter raises TypeError for a value of another type."""
     place = f"_{name}"
 
     def put(parameter: Parameter, value: Any) -> None:
@@ -154,18 +153,17 @@ def _attribute(name: str, kind: type, wanted: str) -> Any:
 
 
 class Parameter(Tensor):
-    """A tensor that belongs to a network.
+    """Tensor that belongs to a network.
 
     Args:
-        default_input: Tensor, array, number or list; values of an `initializer` are sampled when they
-            are needed.
+        default_input: Tensor, array, number or list; values of an `initializer` are sampled when they are needed.
         name: None takes the name of the attribute that holds the parameter.
         requires_grad: whether training changes it.
         layerwise_parallel: left out of the gradient reduction of data parallel modes.
         parallel_optimizer: may be sharded over replicas by the parallel optimizer.
 
-    The full name of a parameter is the path of attributes of the cells that hold it, then its own
-    name. `owned`: a cell holds it already, so that an optimizer's list of it does not rename it.
+    The full name of a parameter is the path of attributes of the cells that contain it, followed by its own name.
+    `owned`: a cell contains it already, so that an optimizer's list of parameters does not rename it.
     """
 
     is_followed = False
@@ -207,10 +205,10 @@ class Parameter(Tensor):
         self.parallel_optimizer = parallel_optimizer
         self.comm_fusion = 1
         self.on_host: int | None = None
-        """How many updates ahead of its own it is fetched where it lives in the host's memory, 0 where that is left to
-        the compiler; None where it lives on the device. `Optimizer.offload` sets it."""
+        """Number of updates before its own at which it is fetched from host memory, 0 if the compiler chooses it; None
+        if it is stored on the device. `Optimizer.offload` sets it."""
         self.laid_out: Layout | None = None
-        """How a compile that ran nothing has sharded it: slices of a rank's own checkpoint are known by that."""
+        """Layout from a compile that ran nothing; it identifies slices of a rank's own checkpoint."""
         self.owned = False
         self.holder = ""
         """The class of the cell that owns the parameter and its attribute, for messages."""
@@ -220,7 +218,7 @@ class Parameter(Tensor):
         whole gradient, and may return another one, or None to change nothing. It is compiled as `construct` is.
 
         Returns:
-            a handle, whose `remove()` takes the hook away.
+            a handle; its `remove()` removes the hook.
 
         Raises TypeError if it is no function.
         """
@@ -235,8 +233,8 @@ class Parameter(Tensor):
 
     @property
     def comm_fusion(self) -> int:
-        """With which others its gradient travels: those of the same number; 0 for none. Raises TypeError or ValueError
-        if it is no integer from 0."""
+        """Number of its fusion group: gradients with the same number are reduced together; 0 for none. Setting it
+        raises TypeError or ValueError if it is no integer from 0."""
         return self._comm_fusion
 
     @comm_fusion.setter
@@ -246,8 +244,8 @@ class Parameter(Tensor):
 
     @property
     def array(self) -> np.ndarray:
-        """The full tensor as it is now; gathered from all ranks while a graph trains it in slices. Raises MspcError
-        while a network is compiled."""
+        """The current full tensor, gathered from all ranks while a graph trains it in slices. Raise MspcError while a
+        network is compiled."""
         _require_values(self)
         if self.store is not None:
             return self.store.read(self)
@@ -282,30 +280,30 @@ class Parameter(Tensor):
         return self._lazy if self.store is None else None
 
     def released(self, store: Store) -> None:
-        """From now on `store` has the values: their memory in this object is given back."""
+        """Let `store` hold the values from now on, and free their memory in this object."""
         self.store = store
         self._array = self._lazy = None
 
     @property
     def is_here(self) -> bool:
-        """Return whether this rank holds some of the values, and not another stage's ranks alone."""
+        """Whether this rank has some of the values, or only the ranks of another stage do."""
         return self.store is None or getattr(self.store, "holds", True)
 
     def part(self) -> tuple[Layout | None, np.ndarray]:
-        """How the ranks hold the parameter now (None: replicated), and the part of this rank, which no other need ask
-        for. The array is the one that further training changes."""
+        """Return the current layout of the parameter (None: replicated) and the part of this rank, without
+        communication. Further training changes this array."""
         _require_values(self)
         return (None, self.fill_slices()) if self.store is None else self.store.part(self)
 
     def requires_grad_(self, requires_grad: bool = True) -> Parameter:
-        """Say whether training changes the parameter, and return it."""
+        """Set whether training changes the parameter, and return it."""
         self.requires_grad = requires_grad
         return self
 
     @property
     def param_info(self) -> Parameter:
-        """The parameter itself, which has MindSpore's notes of it as attributes. Set, it takes over the name and the
-        marks of another one. Raises TypeError if it is none."""
+        """The parameter itself, which has MindSpore's notes of it as attributes. Setting it copies the name and the
+        marks of another parameter. Raise TypeError if the value is none."""
         return self
 
     @param_info.setter
@@ -317,7 +315,7 @@ class Parameter(Tensor):
         self.layerwise_parallel, self.parallel_optimizer = info.layerwise_parallel, info.parallel_optimizer
 
     def set_data(self, data: Any, slice_shape: bool = False) -> Parameter:
-        """Replace the values. Raises ValueError for another shape, TypeError for another kind of number."""
+        """Replace the values. Raise ValueError for another shape, TypeError for another kind of number."""
         if isinstance(data, InitialValue):
             data = Tensor(data)
         if self._take_over(data):
@@ -332,7 +330,7 @@ class Parameter(Tensor):
         return self
 
     def _take_over(self, data: Any) -> bool:
-        """Have the values made as those of `data` are, if an initializer makes them; whether that was done."""
+        """Use the initializer of `data` without making values, if possible; return whether it is used."""
         lazy = data.initial if isinstance(data, Tensor) else None
         if lazy is None or lazy.shape != self.shape or (lazy.dtype.is_float and not self.dtype.is_float):
             return False
@@ -352,7 +350,8 @@ class Parameter(Tensor):
         return self
 
     def add_pipeline_stage(self, stage: int) -> None:
-        """Accepted: a parameter is where operators read it. Raises TypeError for no integer, ValueError below 0."""
+        """Check the stage; it changes nothing, because a parameter is placed with the operators that read it. Raise
+        TypeError for no integer, ValueError below 0."""
         found = checked("Parameter.add_pipeline_stage", STAGE, {"pipeline_stage": stage})
         note_asked(state.current().asked, "", STAGE, found, f"add_pipeline_stage({stage})")
 
@@ -363,7 +362,7 @@ class Parameter(Tensor):
         return self
 
     def clone(self, init: Any = "same") -> Parameter:
-        """A new parameter of the same shape; `init` "same" copies the values, else it is an initializer."""
+        """Return a new parameter of the same shape; `init` is "same" to copy the values, or an initializer."""
         if init == "same":
             source: Any = np.array(self.array) if self.initial is None else self.initial
         else:
@@ -373,7 +372,7 @@ class Parameter(Tensor):
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        """A parameter of its own under the same name, with the values of now; a store holds this one alone."""
+        """Return a new parameter with the same name and the current values; the store keeps only this one."""
         twin = memo[id(self)] = self.clone()
         twin.given_name, twin.owned, twin.holder = self.given_name, self.owned, self.holder
         return twin
@@ -386,7 +385,7 @@ class Parameter(Tensor):
         return self.store is None and self._array is None and self._lazy is not None
 
     def _repr_html_(self) -> None:
-        """No table in notebooks: values are sampled when they are needed."""
+        """Return None, so that notebooks show no table: values are sampled when they are needed."""
 
     def __repr__(self) -> str:
         described = f"name={self.name}, shape={self.shape}, dtype={self.dtype}"
@@ -396,8 +395,8 @@ class Parameter(Tensor):
 
 
 def repeated_name(parameters: Iterable[tuple[str, Parameter]]) -> str:
-    """Return which two of these parameters have one name and where they are, or "". Each parameter comes with its
-    place. Parameters without a name of their own are left out: a cell's attribute names them later."""
+    """Return a message with the first two parameters of one name and their places, or "". Each parameter comes with its
+    place. Unnamed parameters are skipped: a cell's attribute names them later."""
     known: dict[str, tuple[str, Parameter]] = {}
     for place, parameter in parameters:
         first, other = known.setdefault(parameter.name, (place, parameter))
@@ -414,7 +413,7 @@ def require_distinct_names(parameters: Iterable[tuple[str, Parameter]]) -> None:
 
 
 class ParameterTuple(tuple[Parameter, ...]):
-    """Several parameters. Raises TypeError for an element that is none, ValueError for two of one name."""
+    """Several parameters. Raise TypeError for an element that is no Parameter, ValueError for two of one name."""
 
     def __new__(cls, iterable: Iterable[Parameter]) -> ParameterTuple:
         found = tuple(iterable)
@@ -425,7 +424,7 @@ class ParameterTuple(tuple[Parameter, ...]):
         return super().__new__(cls, found)
 
     def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:
-        """Copies named `prefix.name`, with their values or with those of an initializer."""
+        """Return copies named `prefix.name`, with their values or with those of an initializer."""
         twins: list[Parameter] = []
         init = init if isinstance(init, str) and init == "same" else as_initializer(init)
         for parameter in self:
@@ -436,8 +435,8 @@ class ParameterTuple(tuple[Parameter, ...]):
 
 
 def _is_fresh(data: Any) -> bool:
-    """Return whether nobody changes the array that is made of `data` in place: it was made now, or is of a tensor that
-    has it for itself. (A tensor gets another array if it changes.)"""
+    """Return whether the array made from `data` is never changed in place: it is new, or belongs to one tensor alone.
+    (A tensor gets another array if it changes.)"""
     return not isinstance(data, Tensor) or (data.owned and not isinstance(data, Parameter))
 
 
@@ -446,9 +445,9 @@ Plan = tuple[tuple[Any, Any], ...]
 
 
 def checked_plan(cell: Any, plan: Any, label: str) -> Plan:
-    """The plan with the parameters themselves. Names are those of the parameters or paths of attributes, with "self."
-    before them or not. Raises TypeError for no dict of tuples or Layouts; ValueError if a parameter that the cell does
-    not have, or a strategy that does not fit its shape."""
+    """Return the plan with the parameters themselves. Names are those of the parameters, or attribute paths with or
+    without the prefix "self.". Raise TypeError unless the plan is a dict of tuples or Layouts; ValueError for a
+    parameter that the cell does not have, or a strategy that does not fit its shape."""
     if plan is None:
         return ()
     if not isinstance(plan, Mapping):
@@ -472,7 +471,7 @@ def checked_plan(cell: Any, plan: Any, label: str) -> Plan:
 
 
 def _checked_strategy(name: Any, strategy: Any, label: str) -> Any:
-    """A tuple of ints or a Layout, which may be in a tuple of its own."""
+    """Return a tuple of ints or a Layout, which may be wrapped in a tuple."""
     if isinstance(strategy, tuple) and len(strategy) == 1 and isinstance(strategy[0], NamedLayout):
         strategy = strategy[0]
     cuts: Any = strategy.strategy if isinstance(strategy, NamedLayout) else strategy
@@ -504,7 +503,7 @@ def _check_fit(name: str, strategy: Any, shape: tuple[int, ...], label: str) -> 
 
 
 def checked_layout(layout: Any) -> NamedLayout:
-    """The placement of one tensor. Raises TypeError for anything else."""
+    """Return the layout of one tensor. Raise TypeError for anything else."""
     if not isinstance(layout, NamedLayout):
         raise ApiTypeError(
             f"reshard takes the layout of a tensor, not {layout!r}", ['write Layout((2, 4), ("dp", "mp"))("dp", "mp")']
@@ -513,7 +512,7 @@ def checked_layout(layout: Any) -> NamedLayout:
 
 
 class HeldSlice(InitialValue):
-    """A tensor of `shape` of which this rank knows its part by `layout`."""
+    """Tensor of `shape` with only this rank's part, given by `layout`, available."""
 
     def __init__(self, name: str, shape: tuple[int, ...], layout: Layout, rank: int, array: np.ndarray) -> None:
         self.name = name
@@ -527,7 +526,7 @@ class HeldSlice(InitialValue):
         return None
 
     def fill(self, slices: Slices | None = None) -> np.ndarray:
-        """The slice. Raises MspcError for any other."""
+        """Return the slice. Raise MspcError for any other slice."""
         if slices is None or [(s.start, s.stop) for s in slices] != [(s.start, s.stop) for s in self._places]:
             raise MspcError(
                 f"parameter '{self.name}': only this rank's own slice was loaded",

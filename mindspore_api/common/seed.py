@@ -1,4 +1,4 @@
-"""`set_seed` sets the one seed behind initial values, shuffling and dropout."""
+"""The script's seed, `set_seed`, for initial values, shuffling and dropout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_SEED = 0
 
 
 def set_seed(seed: int) -> None:
-    """Seed NumPy, `random`, initial values, shuffling and dropout. Raises TypeError if `seed` is no integer; ValueError
+    """Seed NumPy, `random`, initial values, shuffling and dropout. Raise TypeError if `seed` is no integer, ValueError
     if it is negative or above 2**32 - 1."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
         raise ApiTypeError(f"set_seed takes an integer, not {type(seed).__name__}")
@@ -31,27 +31,27 @@ def set_seed(seed: int) -> None:
 
 
 def get_seed() -> int | None:
-    """The seed set by `set_seed`, None without one."""
+    """Return the seed set by `set_seed`, or None."""
     return state.current().seed
 
 
 def next_initial_value() -> tuple[int, int]:
-    """Seed and counter of the next tensor whose first values are requested."""
+    """Return seed and counter for the next tensor that gets initial values."""
     session = state.current()
     session.initializers += 1
     return (DEFAULT_SEED if session.seed is None else session.seed), session.initializers - 1
 
 
 def of_pipelines() -> int:
-    """The seed of data pipelines."""
+    """Return the seed of data pipelines."""
     session = state.current()
     seed = session.seed if session.dataset_seed is None else session.dataset_seed
     return DEFAULT_SEED if seed is None else seed
 
 
 def seeds_of_call(chosen: tuple[int, int], call: int) -> tuple[int, int]:
-    """The seeds of the `call`-th call, from 0, of one random operator, or of all those without seeds: every call draws
-    numbers of its own, also if a layer is called twice."""
+    """Return the seeds of the `call`-th call, from 0, of one random operator, or of all operators without seeds. Every
+    call draws different numbers, even if a layer is called twice."""
     if any(chosen):
         return chosen[0], chosen[1] + call * _BETWEEN_CALLS
     seed = state.current().seed
@@ -64,8 +64,8 @@ _BETWEEN_CALLS = 1 << 40
 
 
 def _get_graph_seed(op_seed: int, kernel_name: str) -> tuple[int, int]:
-    """(seed of the script, seed of an operator), for the two seeds of a random operator; two zeros, with which it draws
-    numbers of its own, if `op_seed` is 0."""
+    """Return (seed of the script, seed of the operator) for the two seeds of a random operator; two zeros if `op_seed`
+    is 0, so that the operator draws numbers of its own."""
     if not op_seed:
         return 0, 0
     seed = state.current().seed
@@ -73,7 +73,7 @@ def _get_graph_seed(op_seed: int, kernel_name: str) -> tuple[int, int]:
 
 
 def eager_seeds() -> tuple[int, int]:
-    """The seeds of a call outside of a network that was given none."""
+    """Return the seeds of a call without seeds outside of a network."""
     session = state.current()
     session.draws += 1
     seed, number = seeds_of_call((0, 0), session.draws)
@@ -81,9 +81,7 @@ def eager_seeds() -> tuple[int, int]:
 
 
 def new_dropout_seeds() -> tuple[int, int]:
-    """(the script's seed, a number of its own) for a new Dropout; the same on every rank that
-    builds the same network.
-    """
+    """Return (the script's seed, a unique number) for a new Dropout; equal on all ranks that build the same network."""
     session = state.current()
     session.dropouts += 1
     return (DEFAULT_SEED if session.seed is None else session.seed), session.dropouts

@@ -1,5 +1,5 @@
-"""A `Tensor` is an array with MindSpore's interface outside of a compiled graph. Views write through to the tensor
-whose elements they are."""
+"""`Tensor`: an array with MindSpore's interface outside of a compiled graph. Writing to a view writes to the tensor
+that owns its elements."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from mspc.ops.cpu.blocks import copied
 
 
 class View:
-    """Elements of a tensor's memory, known by their offset and strides.
+    """Elements of a tensor's memory at an offset, with strides.
 
-    root: the tensor, no view itself. seen: its array of which the view has elements, `array`.
+    root: the owning tensor, which is no view. seen: its array at the time, of which `array` is a part.
     """
 
     def __init__(self, root: Any, seen: np.ndarray, array: np.ndarray) -> None:
@@ -42,8 +42,8 @@ class View:
         self._shape, self._dtype, self._strides = array.shape, array.dtype, array.strides
 
     def follow(self, tensor: Any) -> None:
-        """Let `tensor` have the elements that are there now. A view of a parameter keeps its values: to read those of
-        now, the ranks that train it would have to meet."""
+        """Set `tensor` to the current elements. A view of a parameter keeps its values: reading the current ones would
+        need communication of the ranks that train it."""
         if not self.root.is_followed or tensor._array is None:
             return
         now = self.root.array
@@ -55,7 +55,7 @@ class View:
         tensor._array, self.seen = self._part_of(now), now
 
     def write(self, tensor: Any, before: np.ndarray) -> None:
-        """Put the new values of `tensor`, whose array was `before`, into the tensor that it is a view of."""
+        """Write the new values of `tensor`, which had the array `before`, into the tensor that it is a view of."""
         root, held, new = self.root, self.root.array, tensor._array
         if new.shape != self._shape or new.dtype != self._dtype or not _is_laid_out_alike(held, self.seen):
             tensor._view = None
@@ -76,13 +76,13 @@ class View:
 
 
 class WholeView:
-    """All elements of a tensor that an initializer makes, as of `Tensor(ops.zeros(2))`."""
+    """All elements of a tensor made by an initializer, as with `Tensor(ops.zeros(2))`."""
 
     def __init__(self, root: Any) -> None:
         self.root = root
 
     def follow(self, tensor: Any) -> None:
-        """Let `tensor` have the elements that are there now."""
+        """Set `tensor` to the current elements."""
         lazy = self.root.initial
         if not self.root.is_followed or (lazy is not None and lazy is tensor._lazy):
             return
@@ -92,7 +92,7 @@ class WholeView:
             tensor._array, tensor._lazy = None, lazy
 
     def write(self, tensor: Any, before: np.ndarray) -> None:
-        """Put the new values of `tensor`, whose array was `before`, into the tensor that it is a view of."""
+        """Write the new values of `tensor`, which had the array `before`, into the tensor that it is a view of."""
         root, new = self.root, tensor._array
         if new.shape != root.shape or new.dtype != root.dtype.numpy:
             tensor._view = None
@@ -103,15 +103,15 @@ class WholeView:
 
 
 class IndexedView:
-    """Elements that an index with arrays chooses, which are copies. They are written to their places, but do not follow
-    other writes, as in MindSpore."""
+    """Elements chosen by an index with arrays, which are copies. Writes go to the original elements, but the copies do
+    not follow other writes, as in MindSpore."""
 
     def __init__(self, root: Any, index: Any) -> None:
         self.root = root
         self.index = index
 
     def follow(self, tensor: Any) -> None:
-        """The elements are copies."""
+        """Do nothing: the elements are copies."""
 
     def write(self, tensor: Any, before: np.ndarray) -> None:
         """Put the new values of `tensor` to their places."""
@@ -125,7 +125,7 @@ def may_share(array: np.ndarray, other: np.ndarray | None) -> bool:
 
 
 def note_view(made: Any, source: Any, array: np.ndarray | None) -> None:
-    """Make a tensor, whose array is in the memory of `array`, the one of another tensor, a view of that."""
+    """Mark `made` as a view of `source` if its array is in the memory of `array`, the array of `source`."""
     while isinstance(source._view, WholeView):
         source = source._view.root
     known = source._view
@@ -136,12 +136,12 @@ def note_view(made: Any, source: Any, array: np.ndarray | None) -> None:
 
 
 def note_whole(made: Any, source: Any) -> None:
-    """Make a tensor, which an initializer makes as it makes another one, a view of that."""
+    """Mark `made`, which has the initializer of `source`, as a view of it."""
     made._view = source._view if isinstance(source._view, WholeView) else WholeView(source)
 
 
 def note_views(results: Any, operands: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
-    """Make results views of the tensors among the operands in whose arrays they are, as after a reshape."""
+    """Mark results as views of the operands that own their memory, as after a reshape."""
     for made in results if isinstance(results, tuple) else (results,):
         for operand, array in zip(operands, arrays, strict=False):
             if may_share(made.array, array) and hasattr(operand, "is_followed"):
@@ -160,7 +160,7 @@ def _is_laid_out_alike(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 class TensorOperators:
-    """Mixed into Tensor, which supplies `array` and `_derived`."""
+    """Mixin of Tensor, which supplies `array` and `_derived`."""
 
     array: np.ndarray
     _derived: Any
@@ -168,7 +168,7 @@ class TensorOperators:
     def _binary(
         self, other: Any, function: Callable[..., Any], swapped: bool, divide: bool = False, symbol: str = ""
     ) -> Any:
-        """`function` of both; a `symbol` is that of an operator on integers and Bool alone."""
+        """Return `function` of both operands; a `symbol` belongs to an operator on integers and Bool only."""
         left = self.array
         if isinstance(other, (TensorOperators, np.ndarray)):
             right = other.array if isinstance(other, TensorOperators) else other
@@ -280,7 +280,7 @@ class TensorMethods(metaclass=_OnClass):
         return types.MethodType(found, self)
 
     def computed(self, name: str, *args: Any) -> Any:
-        """What the method of that name computes of the values, if a class has a method of its own before it."""
+        """Return the result of the method `name`, bypassing an override in this class."""
         function = _method(name)
         assert function is not None
         return function(self, *args)
@@ -289,7 +289,7 @@ class TensorMethods(metaclass=_OnClass):
         return sorted({*super().__dir__(), *method_names()})
 
     def _repr_html_(self) -> str | None:
-        """A table for notebooks, of a tensor of one or two dimensions that fits on a page."""
+        """Return a table for notebooks, or None unless the tensor has one or two dimensions and fits on a page."""
         if len(self.shape) not in (1, 2):
             return None
         rows, columns = (1, *self.shape)[-2:]
@@ -298,7 +298,8 @@ class TensorMethods(metaclass=_OnClass):
         return html_table(f"Tensor {list(self.shape)} {self.dtype}", (), self.asnumpy().reshape(rows, columns))
 
     def reshape(self, *shape: Any) -> Self:
-        """The elements in their order in another shape; one size may be -1. Raises ValueError if it does not fit."""
+        """Return the elements in the same order in another shape; one size may be -1. Raise ValueError if it does not
+        fit."""
         try:
             return self.computed("reshape", *shape)
         except MspcError:
@@ -307,7 +308,7 @@ class TensorMethods(metaclass=_OnClass):
     view = reshape
 
     def contiguous(self) -> Self:
-        """The same elements, which always are in their order: writing to one tensor writes to the other."""
+        """Return an alias of the tensor: elements are always contiguous. Writing to one tensor writes to the other."""
         return self.alias()
 
     @property
@@ -328,7 +329,7 @@ def _method(name: str) -> Callable[..., Any] | None:
 
 @functools.cache
 def _run_at_once(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function as a method; its result is always a tensor of its own, also if there is nothing to compute."""
+    """Return a function as a method; its result is always a new tensor, even if there is nothing to compute."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs = respelled(function, kwargs)
@@ -356,9 +357,9 @@ def _run_at_once(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_64_bits(numbers: Any) -> np.ndarray:
-    """The array of a number or of nested lists of them. Integers from 2**63 on are UInt64 beside small ones too, of
-    which NumPy makes floats. Raises TypeError if a negative integer stands beside one of these; ValueError if rows
-    differ in length."""
+    """Return the array of a number or of nested lists of numbers. Integers from 2**63 on become UInt64 even next to
+    small ones, for which NumPy would make floats. Raise TypeError if a negative integer is in the same list as one of
+    these; ValueError if rows differ in length."""
     array = np.array(numbers)
     if array.dtype.kind != "f" or not (np.abs(array) >= 2.0**63).any():
         return array
@@ -371,16 +372,16 @@ def in_64_bits(numbers: Any) -> np.ndarray:
 
 
 class Symbol:
-    """A dimension of unknown size: `divisor * n + remainder` for some n from 1.
+    """Dimension of unknown size: `divisor * n + remainder` for some n from 1.
 
-    It is in the shape of a tensor that declares an input, see `Cell.set_inputs`. Every call has shapes of its own.
+    It is used in the shape of a tensor that declares an input, see `Cell.set_inputs`. Shapes may differ between calls.
 
     Args:
-        max: the largest size; it counts if it is above `min`. min: the smallest size.
+        max: the largest size, used if it is above `min`. min: the smallest size.
         unique: every dimension that has this symbol has one size.
 
     Raises TypeError if a number is no integer, `unique` no bool; ValueError if `min` or `divisor` is below 1, or
-    `remainder` does not lie below `divisor`.
+    `remainder` is not below `divisor`.
     """
 
     def __init__(self, max: int = 0, min: int = 1, divisor: int = 1, remainder: int = 0, unique: bool = False) -> None:
@@ -402,7 +403,7 @@ class Symbol:
 
 
 def is_unknown(shape: Any) -> bool:
-    """Return whether a shape has sizes that are known at a call only: None, -1 or a Symbol. Raises nothing."""
+    """Return whether a shape has sizes that are known only at a call: None, -1 or a Symbol. Never raises."""
     return isinstance(shape, list | tuple) and any(n is None or isinstance(n, Symbol) or n == -1 for n in shape)
 
 
@@ -412,16 +413,14 @@ STORED = "stored"
 
 
 class Tensor(TensorMethods, TensorOperators):
-    """A tensor of one element type.
+    """Tensor of one element type.
 
     Args:
-        input_data: array, number, (nested) list, or another Tensor. Python floats become Float32, ints
-            Int64; NumPy
+        input_data: array, number, (nested) list, or another Tensor. Python floats become Float32, ints Int64; NumPy
             arrays keep their element type.
-        dtype: element type; None keeps the data's.
-        shape, init: instead of data: a shape (with dtype) and an initializer that draws the values
-            when they are read.
-        const_arg: accepted; every tensor that a network is called with may change from call to call.
+        dtype: element type; None for that of the data.
+        shape, init: instead of data: a shape (with dtype) and an initializer that draws the values when they are read.
+        const_arg: accepted; every tensor argument of a network may change between calls.
 
     Raises TypeError if the data are no tensor; ValueError if data and shape are both given, or rows have different
     lengths.
@@ -430,20 +429,20 @@ class Tensor(TensorMethods, TensorOperators):
     __array_priority__ = 100
     _pending: Any = None
     owned = False
-    """Whether nobody else holds the array, so that the same array means the same values."""
+    """Whether the array has no other owner, so that an identical array object implies identical values."""
     placement: Layout | str | None = None
-    """What is known of where the tensor comes from. None: data, which arrive as the dataset strategy says, as the
-    script's own tensors and the rows that a graph hands out. REPLICATED: every rank holds all of what is no data,
-    such as a gradient that a graph handed out. A Layout: a graph handed out this slice. STORED: made of Parameters
-    alone, every rank has all of it; data where it is fed."""
+    """Known placement of the tensor. None: data, sharded by the dataset strategy, such as the script's own tensors and
+    the rows that a graph returns. REPLICATED: every rank has all of a tensor that is no data, such as a gradient that a
+    graph returned. A Layout: a graph returned this slice. STORED: made only from Parameters, every rank has all of it;
+    as an input it is data."""
 
     _view: View | WholeView | IndexedView | None = None
-    """Which elements of another tensor these are; a new value goes there, too."""
+    """The elements of another tensor that these are; a new value is written to them, too."""
     is_followed = True
-    """Whether tensors with some of its elements show what is written to it."""
+    """Whether views of the tensor follow writes to it."""
 
     declared: tuple[Any, ...] | None = None
-    """Sizes of which some are known at a call only: the tensor has no values, and is in `Cell.set_inputs`."""
+    """Sizes, some of them known only at a call: the tensor has no values, and is used in `Cell.set_inputs`."""
 
     def __init__(
         self, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None, const_arg: bool = False
@@ -479,8 +478,8 @@ class Tensor(TensorMethods, TensorOperators):
 
     @staticmethod
     def from_array(array: Any) -> Tensor:
-        """A tensor around `array`, which is not copied. An array that a device still computes (it has `fetch()`) is
-        waited for when somebody reads the tensor."""
+        """Return a tensor that uses `array` without a copy. An array that a device still computes (it has `fetch()`) is
+        awaited when the tensor is read."""
         tensor = object.__new__(Tensor)
         tensor._array = None if hasattr(array, "fetch") else np.asarray(array)
         tensor._pending = array if tensor._array is None else None
@@ -489,23 +488,23 @@ class Tensor(TensorMethods, TensorOperators):
 
     @staticmethod
     def filled(number: Any, type: TensorType) -> Tensor:
-        """A tensor of one number, of which no element is made before somebody reads it."""
+        """Return a tensor with all elements equal to one number; elements are made when the tensor is read."""
         lazy = InitialValue.filled(number, checked_shape(type.shape), type.dtype)
-        lazy.description()  # refuses what the element type cannot hold
+        lazy.description()  # raises for a number outside of the element type
         return Tensor(lazy)
 
     @staticmethod
     def from_numpy(array: np.ndarray) -> Tensor:
-        """A tensor that shares the memory of `array`."""
+        """Return a tensor that shares the memory of `array`."""
         if not isinstance(array, np.ndarray):
             raise ApiTypeError(f"from_numpy takes a NumPy array, not {type(array).__name__}")
         return Tensor.from_array(array)
 
-    # What it is -----------------------------------------------------------------------------------
+    # Properties -----------------------------------------------------------------------------------
 
     @property
     def array(self) -> np.ndarray:
-        """The values; sampled now when the tensor came from an initializer."""
+        """The values; values from an initializer are sampled on first access."""
         if self._view is not None:
             self._view.follow(self)
         if self._array is None:
@@ -527,7 +526,7 @@ class Tensor(TensorMethods, TensorOperators):
             view.write(self, before)
 
     def _sampled(self) -> np.ndarray:
-        """The values of the initializer. Nobody may change them in place, so that `initial` stays true of them."""
+        """Return the values of the initializer. They are read-only, so that `initial` stays valid."""
         assert self._lazy is not None
         array = self._lazy.fill()
         array.flags.writeable = False
@@ -540,24 +539,24 @@ class Tensor(TensorMethods, TensorOperators):
 
     @property
     def initial(self) -> InitialValue | None:
-        """How an initializer makes the values that the tensor has now, sampled already or not; None if it does not."""
+        """Initializer of the tensor's current values, sampled already or not; None if they have no initializer."""
         if self._view is not None:
             self._view.follow(self)
         return self._lazy
 
     def fill_slices(self, slices: tuple[slice, ...] | None = None) -> np.ndarray:
-        """The values in `slices` (None: all); a tensor that was not sampled yet stores nothing of them."""
+        """Return the values in `slices` (None: all). A tensor that is not sampled yet does not store them."""
         if self.has_init:
             assert self._lazy is not None
             return self._lazy.fill(slices)
         return self.array if slices is None else self.array[slices]
 
     def init_data(self, *_: Any) -> Tensor:
-        """Returns the tensor: its values are sampled when somebody reads them, and are the same whenever that is."""
+        """Return the tensor: its values are sampled when they are read, and do not depend on the time."""
         return self
 
     def asnumpy(self) -> np.ndarray:
-        """The values as a NumPy array (its own memory)."""
+        """Return a copy of the values as a NumPy array."""
         return np.array(self.array)
 
     def numpy(self) -> np.ndarray:
@@ -569,7 +568,7 @@ class Tensor(TensorMethods, TensorOperators):
 
     @property
     def data(self) -> Tensor:
-        """Another tensor of the same elements. Set, the tensor takes over the values of another one."""
+        """Another tensor of the same elements. Setting it copies the values of another tensor."""
         return self.alias()
 
     @data.setter
@@ -595,7 +594,7 @@ class Tensor(TensorMethods, TensorOperators):
 
     @property
     def type(self) -> TensorType:
-        """Element type and shape as the compiler sees them. Raises TypeError for strings."""
+        """Element type and shape for the compiler. Raise TypeError for strings."""
         return TensorType(dtype_of(self.dtype), self.shape)
 
     @property
@@ -617,7 +616,7 @@ class Tensor(TensorMethods, TensorOperators):
     # Python protocols -----------------------------------------------------------------------------
 
     def item(self, index: Any = None) -> Any:
-        """One element as a Python number; without an index the tensor must have exactly one."""
+        """Return one element as a Python number; without an index the tensor must have exactly one."""
         if index is None and self.size != 1:
             raise ApiValueError(f"item() needs a tensor with one element, not shape {self.shape}")
         return self.array.item() if index is None else self.array.item(index)
@@ -678,7 +677,7 @@ class Tensor(TensorMethods, TensorOperators):
             raise ApiIndexError(f"index {value_repr(index)} of a tensor of shape {self.shape}: {_why(error)}") from None
 
     def _part(self, array: np.ndarray | np.generic, index: Any) -> Tensor:
-        """The elements that an index chooses, `array`; writing to them writes to this tensor, as in MindSpore."""
+        """Return the elements `array` chosen by an index; writing to them writes to this tensor, as in MindSpore."""
         part = Tensor.from_array(array)
         if isinstance(array, np.ndarray) and may_share(array, self._array):
             note_view(part, self, self._array)
@@ -687,7 +686,7 @@ class Tensor(TensorMethods, TensorOperators):
         return part
 
     def alias(self) -> Tensor:
-        """Another tensor of the same elements."""
+        """Return another tensor of the same elements."""
         twin = Tensor(self)
         if not self.is_followed and twin._array is not None:
             twin._array = np.array(twin._array)  # training may write into the array
@@ -715,7 +714,7 @@ class Tensor(TensorMethods, TensorOperators):
         return derived(array, (self, *others))
 
     def assign_value(self, other: Any) -> Tensor:
-        """Take over the values of another tensor of the same shape."""
+        """Copy the values of another tensor of the same shape."""
         array = as_array(other, self.dtype)
         if array.shape != self.shape:
             raise ApiValueError(f"assign_value: shape {array.shape} is not {self.shape}")
@@ -723,7 +722,7 @@ class Tensor(TensorMethods, TensorOperators):
         return self
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
-        """The values in another element type; of a tensor that is not sampled yet none is sampled."""
+        """Return the values in another element type. A tensor that is not sampled yet stays so."""
         cast = self.initial.cast(dtype_of(dtype)) if self.initial is not None else None
         if cast is not None and cast is self._lazy:
             return self.alias()
@@ -734,8 +733,8 @@ class Tensor(TensorMethods, TensorOperators):
         return self.astype(dtype)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Returns the tensor itself: `grad` says which gradients there are, and requires_grad is a Parameter's, as a
-        warning says."""
+        """Return the tensor itself; a warning says that nothing changes. Gradients are chosen in the call of `grad`,
+        and only a Parameter has requires_grad."""
         say_once(
             "requires_grad_",
             f"{place_of_caller()}Tensor.requires_grad_({requires_grad}) changes nothing: grad() and value_and_grad() "
@@ -744,8 +743,8 @@ class Tensor(TensorMethods, TensorOperators):
         return self
 
     def register_hook(self, hook: Any) -> Any:
-        """Register a function on the gradient of a tensor that a network computes, or of a Parameter. Other tensors
-        outside of a network have no gradient of their own. Raises RuntimeError."""
+        """Register a function on the gradient of a tensor that a network computes, or of a Parameter. Raise
+        RuntimeError for other tensors, which have no gradient outside of a network."""
         raise ApiRuntimeError(
             "register_hook: this tensor is no part of a network",
             ["call it in the function that is differentiated, on the argument, or make the tensor a Parameter"],
@@ -773,13 +772,13 @@ def _plain_index(index: Any) -> Any:
 
 
 def _redrawn(lazy: InitialValue, undrawn: bool, dtype: DType) -> InitialValue | None:
-    """The values in another element type; if they were sampled already, only if they stay these values."""
+    """Return the values in another element type, or None if they are already sampled and would change."""
     return lazy.restyled(dtype) if undrawn else lazy.cast(dtype)
 
 
 def as_array(data: Any, dtype: Any = None) -> np.ndarray:
-    """The array that `Tensor(data, dtype)` holds. Raises TypeError if `data` is no number, array or list; ValueError
-    for nested lists of different lengths."""
+    """Return the array of `Tensor(data, dtype)`. Raise TypeError if `data` is no number, array or list; ValueError for
+    nested lists of different lengths."""
     kind = None if dtype is None else dtype_of(dtype)
     if isinstance(data, Tensor):
         array = data.array
@@ -809,8 +808,8 @@ def _unwrapped(data: Any) -> Any:
 
 
 def derived(array: Any, operands: Iterable[Any]) -> Tensor:
-    """A tensor around `array`, made of `operands`: REPLICATED if one of them is and the others are Parameters'. A slice
-    of a global tensor is not: it may be the rank's own."""
+    """Return a tensor with `array`, computed from `operands`. It is REPLICATED if one of them is and the others belong
+    to Parameters. A slice of a global tensor is not marked: it may belong to one rank."""
     made = Tensor.from_array(array)
     shaped = [x for x in operands if isinstance(x, (Tensor, np.ndarray)) and x.shape]
     marks = {getattr(x, "placement", None) for x in shaped}
@@ -823,8 +822,8 @@ register_session(Tensor, caller_location, ranks_of, derived, eager_seeds, note_v
 
 
 def frombuffer(buffer: Any, *, dtype: Any = FLOAT32, count: int = -1, offset: int = 0) -> Any:
-    """A vector of the bytes of a buffer from `offset` on, `count` elements or all; it shares them. Raises ValueError if
-    there are not so many."""
+    """Return a vector that shares the bytes of a buffer from `offset` on, `count` elements or all. Raise ValueError if
+    the buffer is too short."""
     try:
         return Tensor.from_array(np.frombuffer(buffer, dtype_of(dtype).numpy, count, offset))
     except ValueError as error:

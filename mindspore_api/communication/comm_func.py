@@ -1,4 +1,4 @@
-"""Collectives that a script calls outside of a network, on tensors of its rank."""
+"""Collectives called outside of a network, on tensors of this rank."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _public(function: Callable[..., Any]) -> Callable[..., Any]:
 def all_reduce(
     tensor: TensorLike, op: str = ReduceOp.SUM, group: str = GlobalComm.WORLD_COMM_GROUP, async_op: bool = False
 ) -> Any:
-    """(the group's tensors combined by `op`, handle or None)."""
+    """Return (the group's tensors combined by `op`, handle or None)."""
     return ops.AllReduce(op, group)(tensor), handle_of(async_op)
 
 
 @_public
 def all_gather_into_tensor(tensor: TensorLike, group: str = GlobalComm.WORLD_COMM_GROUP, async_op: bool = False) -> Any:
-    """(the group's tensors along dimension 0, handle or None)."""
+    """Return (the group's tensors concatenated along dimension 0, handle or None)."""
     return ops.AllGather(group)(tensor), handle_of(async_op)
 
 
@@ -54,31 +54,31 @@ def all_gather_into_tensor(tensor: TensorLike, group: str = GlobalComm.WORLD_COM
 def reduce_scatter_tensor(
     tensor: TensorLike, op: str = ReduceOp.SUM, group: str = GlobalComm.WORLD_COMM_GROUP, async_op: bool = False
 ) -> Any:
-    """(this rank's part along dimension 0 of the group's tensors combined, handle or None)."""
+    """Return (this rank's part along dimension 0 of the group's tensors combined, handle or None)."""
     return ops.ReduceScatter(op, group)(tensor), handle_of(async_op)
 
 
 @_public
 def reduce(tensor: TensorLike, dst: int, op: str = ReduceOp.SUM, group: str = GlobalComm.WORLD_COMM_GROUP) -> Any:
-    """The group's tensors combined on rank `dst`, one zero on the others."""
+    """Return the group's tensors combined on rank `dst`, one zero on other ranks."""
     return ops.Reduce(number_in_group("reduce", "dst", dst, group), op, group)(tensor)
 
 
 @_public
 def broadcast(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP) -> Any:
-    """The tensor of rank `src`."""
+    """Return the tensor of rank `src`."""
     return ops.Broadcast(member("broadcast", "src", src, group), group)((tensor,))[0]
 
 
 @_public
 def gather_into_tensor(tensor: TensorLike, dst: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP) -> Any:
-    """The group's tensors along dimension 0 on rank `dst`, one zero on the others."""
+    """Return the group's tensors concatenated along dimension 0 on rank `dst`, one zero on other ranks."""
     return ops.CollectiveGather(member("gather_into_tensor", "dst", dst, group), group)(tensor)
 
 
 @_public
 def scatter_tensor(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP) -> Any:
-    """This rank's part along dimension 0 of the tensor of rank `src`."""
+    """Return this rank's part along dimension 0 of the tensor of rank `src`."""
     return ops.CollectiveScatter(member("scatter_tensor", "src", src, group), group)(tensor)
 
 
@@ -87,8 +87,8 @@ def all_to_all_single_with_output_shape(
     output_shape: Any, tensor: TensorLike, output_split_sizes: Any = None, input_split_sizes: Any = None,
     group: str | None = None, async_op: bool = False,
 ) -> Any:  # fmt: skip
-    """(the received elements, of `output_shape`, handle or None): rows go to the ranks in order, as many as listed, or
-    equal parts."""
+    """Return (the received elements, of `output_shape`, handle or None). Rows are sent to the ranks in order, in parts
+    of the listed sizes, or in equal parts."""
     chosen = GlobalComm.WORLD_COMM_GROUP if group is None else group
     count = size_of("all_to_all_single_with_output_shape", chosen)
     shape = output_shape.shape if isinstance(output_shape, Tensor) else tuple(output_shape)
@@ -105,8 +105,8 @@ def all_to_all_single_with_output_shape(
 def all_to_all_with_output_shape(
     output_shape_list: Sequence[Any], input_tensor_list: Sequence[Any], group: str | None = None, async_op: bool = False
 ) -> Any:
-    """(the received elements from each rank, of the shapes listed, handle or None): tensor i goes to rank i of the
-    group."""
+    """Return (the received elements from each rank, of the listed shapes, handle or None): tensor i is sent to rank i
+    of the group."""
     chosen = GlobalComm.WORLD_COMM_GROUP if group is None else group
     shapes = [shape.shape if isinstance(shape, Tensor) else tuple(shape) for shape in output_shape_list]
     sizes = [math.prod(shape) for shape in shapes]
@@ -124,8 +124,8 @@ def all_to_all_with_output_shape(
 def all_to_all_v_c(
     output: TensorLike, input: TensorLike, send_count_matrix: Any, group: str | None = None, async_op: bool = False
 ) -> Any:
-    """`output` becomes the received elements; row i of the matrix, given as one list, says how many rows rank i of the
-    group sends to each. Returns the handle."""
+    """Write the received elements to `output`, and return the handle. Row i of the matrix, given as one list, has the
+    numbers of rows that rank i of the group sends to each rank."""
     chosen = GlobalComm.WORLD_COMM_GROUP if group is None else group
     count, own = size_of("all_to_all_v_c", chosen), get_rank(chosen)
     sizes = square("all_to_all_v_c", send_count_matrix, count)
@@ -139,32 +139,32 @@ def all_to_all_v_c(
 
 @_public
 def send(tensor: TensorLike, dst: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP, tag: int = 0) -> None:
-    """Send the tensor to rank `dst`, which receives it under the same tag."""
+    """Send the tensor to rank `dst`, which receives it with the same tag."""
     ops.Send(tag, member("send", "dst", dst, group), group)(tensor)
 
 
 @_public
 def recv(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP, tag: int = 0) -> Any:
-    """The tensor that rank `src` sends under the tag, of the shape and element type of `tensor`."""
+    """Return the tensor that rank `src` sends with the tag, of the shape and element type of `tensor`."""
     return ops.Receive(tag, member("recv", "src", src, group), tensor.shape, tensor.dtype, group)()
 
 
 @_public
 def isend(tensor: TensorLike, dst: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP, tag: int = 0) -> Any:
-    """As `send`; the handle of it."""
+    """Call `send`, and return its handle."""
     ops.Send(tag, member("isend", "dst", dst, group), group)(tensor)
     return handle_of(True)
 
 
 @_public
 def irecv(tensor: TensorLike, src: int = 0, group: str = GlobalComm.WORLD_COMM_GROUP, tag: int = 0) -> Any:
-    """(as `recv`, the handle of it)."""
+    """Return (the result of `recv`, its handle)."""
     return ops.Receive(tag, member("irecv", "src", src, group), tensor.shape, tensor.dtype, group)(), handle_of(True)
 
 
 @_public
 def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> Any:
-    """The tensor received for each `P2POp`, all at once: the tensor received, or one zero if it sends."""
+    """Exchange all messages at once, and return for each `P2POp` the received tensor, or one zero if it sends."""
     group = checked_messages(p2p_op_list)
     found = [None] * len(p2p_op_list)
     for kind in kinds_of(p2p_op_list):
@@ -183,5 +183,5 @@ def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> Any:
 
 
 def barrier(group: Any = GlobalComm.WORLD_COMM_GROUP) -> None:
-    """Every rank of the group waits here for all others."""
+    """Wait for all ranks of the group."""
     ops.Barrier(group)()

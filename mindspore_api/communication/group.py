@@ -1,4 +1,4 @@
-"""Groups of ranks, and which rank of them a script is."""
+"""Groups of ranks, and this rank's number in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mspc.sharding.groups import WORLD_GROUPS
 
 
 def require_init(function: str) -> state.Session:
-    """The session, for a function that needs communication. Raises RuntimeError before `init()`."""
+    """Return the session, for a function that needs communication. Raise RuntimeError before `init()`."""
     session = state.current()
     if not session.initialized:
         raise ApiRuntimeError(f"{function}() was called before init()", ["call mindspore.communication.init() first"])
@@ -19,7 +19,7 @@ def require_init(function: str) -> state.Session:
 
 
 def ranks_of(group: str) -> tuple[int, ...]:
-    """The ranks of a group, in its order. Raises TypeError if the name is no string; ValueError if there is no such
+    """Return the ranks of a group, in its order. Raise TypeError if the name is no string; ValueError for an unknown
     group."""
     if not isinstance(group, str):
         raise ApiTypeError(f"the name of a group must be a string, not {group!r}")
@@ -33,12 +33,12 @@ def ranks_of(group: str) -> tuple[int, ...]:
 
 
 def listed(ranks: tuple[int, ...]) -> str:
-    """Ranks in messages: "rank 3" or "ranks 0, 2"."""
+    """Return ranks for messages: "rank 3" or "ranks 0, 2"."""
     return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
 
 
 def world_size(session: state.Session) -> int:
-    """All ranks of the job; before a launcher says, as many as the script's device_num."""
+    """Return the number of ranks of the job; without a launcher, the script's device_num."""
     return session.size if session.launched else session.parallel.get("device_num") or session.size
 
 
@@ -48,11 +48,11 @@ MCCL_WORLD_COMM_GROUP = "mccl_world_group"
 
 
 class _OfSession(type):
-    """What `GlobalComm` says of the session that runs."""
+    """Metaclass with the attributes of `GlobalComm` that depend on the session."""
 
     @property
     def INITED(cls) -> bool:
-        """Return whether `init()` was called. MindSpore's programs for one process set it instead."""
+        """Whether `init()` was called. MindSpore's programs for one process set it instead."""
         return state.current().initialized
 
     @INITED.setter
@@ -63,7 +63,7 @@ class _OfSession(type):
 
 
 class GlobalComm(metaclass=_OfSession):
-    """Names of the group of all ranks, and whether it is there (`INITED`)."""
+    """Names of the group of all ranks, and whether it exists (`INITED`)."""
 
     BACKEND: ClassVar[str] = "mccl"
     WORLD_COMM_GROUP: ClassVar[str] = WORLD_GROUPS[0]
@@ -71,7 +71,7 @@ class GlobalComm(metaclass=_OfSession):
 
 
 class ReduceOp:
-    """How collectives combine. AVG is of `mint.distributed` alone."""
+    """Reductions of collectives. AVG is only supported by `mint.distributed`."""
 
     SUM = "sum"
     MAX = "max"
@@ -81,13 +81,13 @@ class ReduceOp:
 
 
 _INIT = table(Setting("init", ""))
-"""The key by which a line that calls `init` is stored."""
+"""Key for the line that calls `init`."""
 
 
 def init(backend_name: str | None = None) -> None:
-    """Make ranks and groups known. "nccl" asks for GPUs, unless `device_target` or `--device` says otherwise. Raises
-    TypeError if `backend_name` is no string; ValueError if it is not "hccl", "nccl" or "mccl"; RuntimeError if the
-    environment says RANK_SIZE, and no launcher has started the ranks."""
+    """Set up ranks and groups. "nccl" requests GPUs, unless `device_target` or `--device` requests another device.
+    Raise TypeError if `backend_name` is no string; ValueError if it is not "hccl", "nccl" or "mccl"; RuntimeError if
+    the environment sets RANK_SIZE, but no launcher has started the ranks."""
     if backend_name is not None and not isinstance(backend_name, str):
         raise ApiTypeError(f"init: backend_name must be a string, not {backend_name!r}")
     if backend_name not in (None, "hccl", "nccl", "mccl"):
@@ -116,27 +116,28 @@ def _is_initialized() -> bool:
 
 
 def release() -> None:
-    """The opposite of `init`; groups are forgotten. Raises RuntimeError before `init()`."""
+    """Undo `init` and delete the groups. Raise RuntimeError before `init()`."""
     session = require_init("release")
     session.initialized = False
     session.groups.clear()
 
 
 def get_rank(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
-    """This rank's number in the group. Raises RuntimeError if `init()` was not called; ValueError if there is no such
-    group, or this rank is not in it."""
+    """Return this rank's number in the group. Raise RuntimeError before `init()`; ValueError if there is no such group,
+    or this rank is not in it."""
     session = require_init("get_rank")
     return _with_own_rank("get_rank", session, group).index(session.rank)
 
 
 def get_group_size(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
-    """Number of ranks of the group. Raises RuntimeError before `init()`, ValueError for an unknown group."""
+    """Return the number of ranks of the group. Raise RuntimeError before `init()`, ValueError for an unknown group."""
     require_init("get_group_size")
     return len(ranks_of(group))
 
 
 def get_local_rank(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
-    """This rank's number among those of the group on this host, in the order of the group. Raises as `get_rank`."""
+    """Return this rank's number among those of the group on this host, in the order of the group. Raise as
+    `get_rank`."""
     session = require_init("get_local_rank")
     if group in WORLD_GROUPS:
         return session.local_rank
@@ -145,7 +146,7 @@ def get_local_rank(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
 
 
 def get_local_rank_size(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
-    """Number of ranks of the group on this host. Raises as `get_rank`."""
+    """Return the number of ranks of the group on this host. Raise as `get_rank`."""
     session = require_init("get_local_rank_size")
     if group in WORLD_GROUPS:
         return session.local_size
@@ -153,8 +154,8 @@ def get_local_rank_size(group: str = GlobalComm.WORLD_COMM_GROUP) -> int:
 
 
 def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
-    """The world's number of the rank that has number `group_rank_id` in the group. Raises RuntimeError for before
-    `init()`; TypeError if the number is no integer; ValueError for no such group or rank."""
+    """Return the rank in the job of the rank with number `group_rank_id` in the group. Raise RuntimeError before
+    `init()`; TypeError if the number is no integer; ValueError if there is no such group or rank."""
     require_init("get_world_rank_from_group_rank")
     ranks = ranks_of(group)
     _check_number("get_world_rank_from_group_rank", "group_rank_id", group_rank_id)
@@ -167,7 +168,7 @@ def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
 
 
 def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
-    """The group's number of a rank. Raises as `get_world_rank_from_group_rank`."""
+    """Return the number in the group of a rank of the job. Raise as `get_world_rank_from_group_rank`."""
     require_init("get_group_rank_from_world_rank")
     ranks = ranks_of(group)
     _check_number("get_group_rank_from_world_rank", "world_rank_id", world_rank_id)
@@ -179,16 +180,15 @@ def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
 
 
 def get_comm_name(group: str = GlobalComm.WORLD_COMM_GROUP) -> str:
-    """The name under which the group's ranks are known to one another: the group's own. Raises as `get_group_size`."""
+    """Return the name of the group's communicator: the group's own. Raise as `get_group_size`."""
     require_init("get_comm_name")
     ranks_of(group)
     return group
 
 
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
-    """Name a group of ranks, which are numbered in the order that is given; every member calls it alike. Raises
-    RuntimeError for before `init()`; TypeError or ValueError if the name is taken, or the ranks are not different ranks
-    of this job."""
+    """Create a group with its ranks numbered in the given order; every member makes the same call. Raise RuntimeError
+    before `init()`; TypeError or ValueError if the name is taken, or the ranks are not different ranks of this job."""
     session = require_init("create_group")
     if not isinstance(group, str) or not group:
         raise ApiTypeError(f"create_group: the name must be a string, not {group!r}")
@@ -207,7 +207,7 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
 
 
 def destroy_group(group: str) -> None:
-    """Forget a group. Raises RuntimeError before `init()`, ValueError for an unknown group or the world."""
+    """Delete a group. Raise RuntimeError before `init()`, ValueError for an unknown group or the world."""
     session = require_init("destroy_group")
     if group in WORLD_GROUPS:
         raise ApiValueError("destroy_group: the group of all ranks cannot be destroyed")
@@ -216,13 +216,13 @@ def destroy_group(group: str) -> None:
 
 
 def get_process_group_ranks(group: str = GlobalComm.WORLD_COMM_GROUP) -> list[int]:
-    """The ranks of a group, in its order. Raises as `get_group_size`."""
+    """Return the ranks of a group, in its order. Raise as `get_group_size`."""
     require_init("get_process_group_ranks")
     return list(ranks_of(group))
 
 
 def _with_own_rank(function: str, session: state.Session, group: str) -> tuple[int, ...]:
-    """The ranks of a group, for a function that needs this rank to be one of them."""
+    """Return the ranks of a group. Raise ValueError if this rank is not one of them."""
     ranks = ranks_of(group)
     if session.rank not in ranks:
         raise ApiValueError(f"{function}: rank {session.rank} is not in group {group!r}, which has {listed(ranks)}")
@@ -230,7 +230,7 @@ def _with_own_rank(function: str, session: state.Session, group: str) -> tuple[i
 
 
 def _on_this_host(session: state.Session, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of the ranks that run on this host: launchers number the ranks of a host one after another."""
+    """Return those of the ranks that run on this host: launchers number the ranks of a host consecutively."""
     first = session.rank - session.local_rank
     return tuple(rank for rank in ranks if first <= rank < first + session.local_size)
 

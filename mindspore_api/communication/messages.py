@@ -1,4 +1,4 @@
-"""Messages between ranks outside of networks: which are sent, the handles of those, and results put in place."""
+"""Messages between ranks outside of networks: their arguments, handles, and results written in place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mspc.mindspore_api.ops.checked import checked
 
 
 class CommHandle:
-    """Work that was requested with `async_op=True`. It is done when the function returns: a compiled graph itself finds
+    """Work requested with `async_op=True`. It is done when the function returns: a compiled graph itself finds
     operators that can run at the same time."""
 
     def wait(self) -> None:
@@ -28,13 +28,13 @@ _DONE = CommHandle()
 
 
 def handle_of(async_op: bool) -> CommHandle | None:
-    """The handle returned beside a result if one was requested."""
+    """Return the handle for a result if one was requested, or None."""
     return _DONE if async_op else None
 
 
 def member(function: str, name: str, rank: Any, group: str) -> int:
-    """A rank that an argument names by its number in the job. Raises RuntimeError for before `init()`; TypeError for no
-    integer; ValueError if it is not in the group."""
+    """Return a rank given by its number in the job. Raise RuntimeError before `init()`; TypeError for no integer;
+    ValueError if it is not in the group."""
     require_init(function)
     if isinstance(rank, bool) or not isinstance(rank, int):
         raise ApiTypeError(f"{function}: {name} must be an integer, not {rank!r}")
@@ -45,18 +45,19 @@ def member(function: str, name: str, rank: Any, group: str) -> int:
 
 
 def number_in_group(function: str, name: str, rank: Any, group: str) -> int:
-    """The group's number of a rank that an argument names. Raises as `member`."""
+    """Return the number in the group of a rank of the job. Raise as `member`."""
     return ranks_of(group).index(member(function, name, rank, group))
 
 
 def size_of(function: str, group: str) -> int:
-    """Number of ranks of a group. Raises RuntimeError before `init()`, ValueError for an unknown group."""
+    """Return the number of ranks of a group. Raise RuntimeError before `init()`, ValueError for an unknown group."""
     require_init(function)
     return len(ranks_of(group))
 
 
 def even_parts(function: str, name: str, rows: int, count: int) -> tuple[int, ...]:
-    """The sizes of equal parts of a first dimension, one for each rank. Raises ValueError if they do not divide."""
+    """Return the sizes of equal parts of a first dimension, one for each rank. Raise ValueError if it is not
+    divisible."""
     if rows % count:
         raise ApiValueError(
             f"{function}: the first dimension of {name} is {rows}, which does not divide by {count} ranks"
@@ -65,8 +66,8 @@ def even_parts(function: str, name: str, rows: int, count: int) -> tuple[int, ..
 
 
 def split_sizes(function: str, name: str, sizes: Any, rows: int, count: int) -> tuple[int, ...]:
-    """The sizes of parts that a caller lists, one for each rank; equal parts if nothing is listed. Raises TypeError if
-    they are no integers; ValueError if they are not as many as ranks, or not all rows together."""
+    """Return the listed sizes of parts, one for each rank; equal parts if none are listed. Raise TypeError if they are
+    no integers; ValueError if their number is not that of the ranks, or their sum not that of the rows."""
     if not sizes:
         return even_parts(function, name.partition("_")[0], rows, count)
     found = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
@@ -80,7 +81,8 @@ def split_sizes(function: str, name: str, sizes: Any, rows: int, count: int) -> 
 
 
 def square(function: str, numbers: Any, count: int) -> list[int]:
-    """A matrix of `count` rows and columns, given as one list of numbers from 0 on. Raises TypeError, ValueError."""
+    """Return a matrix of `count` rows and columns, given as one list of numbers from 0 on. Raise TypeError if it is no
+    list of integers, ValueError for another length or negative numbers."""
     if not isinstance(numbers, list) or any(isinstance(n, bool) or not isinstance(n, int) for n in numbers):
         raise ApiTypeError(f"{function}: send_count_matrix must be a list of integers, not {numbers!r}")
     if len(numbers) != count * count or min(numbers) < 0:
@@ -95,8 +97,8 @@ Function = Callable[..., Any]
 
 
 def in_place(label: str, instead: str) -> Callable[[Function], Function]:
-    """A decorator: the function checks its arguments, and refuses values of a compiled function, where `instead` does
-    the same. label: how messages call it."""
+    """Return a decorator: the function checks its arguments, and refuses values of a compiled function, for which
+    `instead` is suggested. label: its name in messages."""
 
     def decorate(function: Function) -> Function:
         call = checked(label, function)
@@ -117,7 +119,7 @@ def in_place(label: str, instead: str) -> Callable[[Function], Function]:
 
 
 def put(function: str, name: str, target: Any, array: np.ndarray) -> None:
-    """Give `target`, an argument of a function, the value `array`. Raises TypeError if it is no tensor, or one of
+    """Assign the value `array` to `target`, an argument of a function. Raise TypeError if it is no tensor or has
     another element type; ValueError if it has another shape."""
     require_tensor(function, name, target)
     if target.dtype.numpy != array.dtype:
@@ -128,7 +130,7 @@ def put(function: str, name: str, target: Any, array: np.ndarray) -> None:
 
 
 def put_all(function: str, name: str, targets: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
-    """Give every tensor of a list its value; none if one does not fit."""
+    """Assign a value to every tensor of a list; if one does not fit, change none."""
     previous = [target.array for target in targets]
     try:
         for index, (target, array) in enumerate(zip(targets, arrays, strict=True)):
@@ -140,14 +142,14 @@ def put_all(function: str, name: str, targets: Sequence[Any], arrays: Sequence[n
 
 
 def require_tensor(function: str, name: str, value: Any) -> None:
-    """Raises TypeError if it is no Tensor."""
+    """Raise TypeError if it is no Tensor."""
     if not isinstance(value, Tensor):
         raise ApiTypeError(f"{function}(): {name} must be a Tensor, not {value!r}")
 
 
 def tensors_for_all(function: str, name: str, tensors: Any, group: str) -> list[Any]:
-    """A list with one tensor for every rank of a group, all of one type. Raises TypeError if it is none; ValueError if
-    it has another length, or tensors of different types."""
+    """Return a list with one tensor for every rank of a group, all of one type. Raise TypeError if it is no list of
+    tensors; ValueError if it has another length, or tensors of different types."""
     count = len(ranks_of(group))
     if not isinstance(tensors, (list, tuple)):
         raise ApiTypeError(f"{function}(): {name} must be a list of tensors, not {tensors!r}")
@@ -170,11 +172,12 @@ def _has_values(items: Sequence[Any]) -> bool:
 
 @dataclass(eq=False)
 class P2POp:
-    """A tensor to be sent ("isend") or received ("irecv").
+    """Tensor to send ("isend") or receive ("irecv").
 
     Args:
-        op: "isend", "irecv", or the function of that name. tensor: what is sent; of what is received a tensor of its
-            shape and element type, or the shape. peer: the other rank. group: its group, that of all ranks by default.
+        op: "isend", "irecv", or the function of that name. tensor: the tensor to send; for a receive, a tensor of the
+            same shape and element type, or the shape. peer: the other rank. group: its group, by default that of all
+            ranks.
         tag: only 0. recv_dtype: the element type if `tensor` is a shape.
 
     Raises TypeError or ValueError if an argument is something else.
@@ -213,8 +216,8 @@ class P2POp:
 
 
 def checked_messages(messages: Sequence[Any]) -> str:
-    """The group of messages that travel together. Raises TypeError or ValueError if they are none, of different groups,
-    or name a rank that is not in the group."""
+    """Return the common group of messages. Raise TypeError or ValueError if there are none, they are of different
+    groups, or name a rank that is not in the group."""
     if not messages:
         raise ApiTypeError("batch_isend_irecv: p2p_op_list must have at least one P2POp")
     wrong = next((each for each in messages if not isinstance(each, P2POp)), None)
@@ -230,5 +233,5 @@ def checked_messages(messages: Sequence[Any]) -> str:
 
 
 def kinds_of(messages: Sequence[P2POp]) -> list[Any]:
-    """The element types of messages, in an order that all ranks share."""
+    """Return the element types of messages, in an order that all ranks share."""
     return [kind for _, kind in sorted({str(each.dtype): each.dtype for each in messages}.items())]

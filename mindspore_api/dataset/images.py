@@ -1,4 +1,4 @@
-"""These data sets are images in their publishers' own formats: MNIST, CIFAR-10 and CIFAR-100, folders of images."""
+"""Data sets of images in their publishers' own formats: MNIST, CIFAR-10 and CIFAR-100, folders of images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 
 
 class _Images(Arrays):
-    """Images of files, whose labels are known."""
+    """Images from files, with known labels."""
 
     def __init__(self, records: Records, kinds: Sequence[str], classes: int, sampler: BuiltinSampler) -> None:
         labels = records.labels.astype(np.uint32)
@@ -45,7 +45,7 @@ class _Images(Arrays):
 
 
 class _ImageDataset(MappableDataset, VisionBaseDataset):
-    """A data set whose images and labels are in memory. images: [rows, height, width, channels]. labels: [rows]."""
+    """Data set with images and labels in memory. images: [rows, height, width, channels]. labels: [rows]."""
 
     def __init__(self, node: _Images) -> None:
         super().__init__(node)
@@ -59,7 +59,8 @@ class MnistDataset(_ImageDataset):
     Args:
         dataset_dir: folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-...`, plain or .gz; images
             may have any size.
-        usage: "train", "test" or "all". The others are as everywhere: `sampler` excludes `shuffle` and shards.
+        usage: "train", "test" or "all". The other arguments are as for all data sets: `sampler` excludes `shuffle` and
+            shards.
 
     Raises:
         MspcError: a file is missing or damaged. TypeError, ValueError, RuntimeError: an argument is impossible.
@@ -83,11 +84,11 @@ class MnistDataset(_ImageDataset):
 
 
 class FashionMnistDataset(MnistDataset):
-    """Clothes in files as those of MnistDataset, with its arguments and errors."""
+    """Images of clothes in files of MnistDataset's format, with its arguments and errors."""
 
 
 class KMnistDataset(MnistDataset):
-    """Cursive characters in files as those of MnistDataset, with its arguments and errors."""
+    """Images of cursive characters in files of MnistDataset's format, with its arguments and errors."""
 
 
 class Cifar10Dataset(_ImageDataset):
@@ -136,19 +137,19 @@ class Cifar100Dataset(_ImageDataset):
 
 
 def _cifar(name: str, folder: str, wanted: list[str], labels: dict[str, int], sampler: BuiltinSampler) -> _Images:
-    """Images of the files `wanted`. labels: how many classes each label has, by the names of their columns."""
+    """Return the images of the files `wanted`. labels: the number of classes of each label, by column name."""
     records = read_cifar(_files(name, folder, wanted), tuple(labels.values()))
     return _Images(records, [*labels], [*labels.values()][-1], sampler)
 
 
 class ImageFolderDataset(MappableDataset, VisionBaseDataset):
-    """Images of a folder with one folder for every class, and the class's number (UInt32). An image is the bytes of its
-    file, one dimension, or [height, width, 3] (UInt8) with `decode`.
+    """Images in a folder that has one subfolder per class, with the class numbers (UInt32). An image is the bytes of
+    its file, one dimension, or [height, width, 3] (UInt8) with `decode`.
 
     Args:
-        extensions: ends of names of the files that are read, all kinds of images without them.
-        class_indexing: numbers of classes by the names of their folders; without it they are counted from 0, sorted.
-        decrypt: a function that gives the bytes of a file by its path.
+        extensions: suffixes of the files to read; by default all kinds of images.
+        class_indexing: class numbers by subfolder name; by default counted from 0 in sorted order.
+        decrypt: a function that returns the bytes of a file by its path.
 
     Raises:
         MspcError: there is no folder or image, or one cannot be read. TypeError, ValueError, RuntimeError: an argument
@@ -173,7 +174,7 @@ class ImageFolderDataset(MappableDataset, VisionBaseDataset):
 
 
 class _ImageFiles(Indexed):
-    """Files of images, read when their rows are."""
+    """Image files that are read together with their rows."""
 
     def __init__(
         self, found: tuple[list[tuple[Path, int]], dict[str, int]], decode: bool,
@@ -248,22 +249,22 @@ def _files(name: str, dataset_dir: Any, patterns: Sequence[str]) -> list[Path]:
 
 
 MOST_PACKED = 1100
-"""Bytes that one byte of a .gz file can stand for; of a plain file it is one."""
+"""Maximum number of decompressed bytes per byte of a .gz file; one for a plain file."""
 PIXELS = 3 * 32 * 32
 """Bytes of an image of CIFAR: its red, green and blue planes."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """Images of some files. images: [rows, height, width, channels] of bytes. labels: [rows, kinds] of bytes.
-    files: (name, rows) of each."""
+    """Images of several files. images: [rows, height, width, channels] of bytes. labels: [rows, kinds] of bytes. files:
+    (name, rows) of each."""
 
     images: np.ndarray
     labels: np.ndarray
     files: tuple[tuple[str, int], ...]
 
     def describe(self, number: int) -> str:
-        """The file and the record there of a row."""
+        """Return the file of a row and its record number in that file."""
         for name, rows in self.files:
             if number < rows:
                 return f"record {number} of {name!r}"
@@ -272,13 +273,13 @@ class Records:
 
 
 def check_folder(name: str, folder: Path) -> None:
-    """Raises MspcError if there is no folder of that name."""
+    """Raise MspcError if there is no folder of that name."""
     if not os.path.isdir(folder):
         raise MspcError(f"{name}: there is no folder {str(folder)!r}")
 
 
 def read_mnist(name: str, folder: Path, parts: tuple[str, ...]) -> Records:
-    """The images of some parts, "train" and "t10k". Raises MspcError for files that are missing or damaged."""
+    """Return the images of some parts, "train" and "t10k". Raise MspcError for missing or damaged files."""
     pairs = [_read_pair(name, folder, part) for part in parts]
     shapes = {images.shape[1:] for images, _, _ in pairs}
     if len(shapes) > 1:
@@ -305,8 +306,8 @@ def find_idx(folder: Path, name: str) -> Path | None:
 
 
 def read_idx(folder: Path, name: str, dimensions: int) -> tuple[np.ndarray, str]:
-    """(the array of bytes in a file of the idx format, the file). The format: magic number, sizes as big-endian 32-bit
-    numbers, data.
+    """Return (the byte array of a file in the idx format, the file's path). The format: magic number, sizes as
+    big-endian 32-bit numbers, data.
 
     Raises:
         MspcError: the file is missing, of another kind or damaged.
@@ -323,7 +324,8 @@ def read_idx(folder: Path, name: str, dimensions: int) -> tuple[np.ndarray, str]
 
 
 def _array_of(file: Any, path: Path, dimensions: int) -> np.ndarray:
-    """The array of an open file, of which no more is read, and unpacked, than its header says. Raises MspcError."""
+    """Return the array of an open file. Read and decompress no more bytes than its header announces. Raise MspcError
+    for a damaged file."""
     head = file.read(4 + 4 * dimensions)
     if len(head) < 4 + 4 * dimensions or head[:4] != bytes((0, 0, 8, dimensions)):
         raise MspcError(f"{str(path)!r} is no idx file of bytes with {dimensions} dimensions")
@@ -337,7 +339,7 @@ def _array_of(file: Any, path: Path, dimensions: int) -> np.ndarray:
 
 
 def read_cifar(files: list[Path], classes: tuple[int, ...]) -> Records:
-    """The records of files of CIFAR: labels, one byte for each of `classes`, then the three planes of 32 x 32.
+    """Return the records of CIFAR files: labels, one byte for each of `classes`, then the three planes of 32 x 32.
 
     Raises:
         MspcError: a file cannot be read, is damaged, or is of another format.
@@ -377,8 +379,8 @@ def _check_labels(labels: np.ndarray, classes: int, path: str) -> None:
 def list_images(
     name: str, folder: Path, extensions: tuple[str, ...], indexing: dict[str, int] | None
 ) -> tuple[list[tuple[Path, int]], dict[str, int]]:
-    """((file, number of its class), sorted by class and name; numbers of classes) of a folder with one folder for
-    every class.
+    """Return ([(file, class number)] sorted by class and name, class numbers by name) for a folder that has one
+    subfolder per class.
 
     Raises:
         MspcError: there is no such folder, class or image.
@@ -402,4 +404,4 @@ def list_images(
 
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Ends of names of files that are taken for images."""
+"""Suffixes of files that are read as images."""

@@ -1,4 +1,5 @@
-"""mspc's own operations on rows work on one value, or on a block of equal ones in one pass of NumPy."""
+"""Base classes of mspc's own row operations. They work on one value, or on a block of equal-shaped values in one NumPy
+pass."""
 
 from __future__ import annotations
 
@@ -16,46 +17,48 @@ from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 
 
 class Operation:
-    """An operation of mspc on values of a column; with several columns it does the same to each.
+    """Operation on the values of a column. With several columns it applies to each.
 
-    `many` is the one definition; a call on one value takes the same way, so that both give the same numbers.
+    `many` is the only definition; a call on one value uses it too, so that both give the same numbers.
     """
 
     keeps_images: ClassVar[bool] = False
-    """Whether it gives a Pillow image for a Pillow image."""
+    """Whether a Pillow image gives a Pillow image."""
 
     def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
-        """The results for values [rows, ...]; the array given may be changed nowhere."""
+        """Return the results for values [rows, ...]. The given array must not be changed."""
         raise NotImplementedError
 
     def many_images(self, values: np.ndarray, draws: PipelineDraws) -> Column:
-        """The results for images of Pillow, as arrays; those for arrays, unless their numbers differ."""
+        """Return the results for Pillow images, given as arrays; the same as for arrays unless a subclass computes
+        other numbers."""
         return self.many(values, draws)
 
     def column(self, values: Column, draws: PipelineDraws) -> Column:
-        """The results for a column."""
+        """Return the results for a column."""
         if isinstance(values, np.ndarray):
             return self.many(values, draws)
         results = [self.one(value, draws.at(i)) for i, value in enumerate(values)]
         return column_of(results) if all(isinstance(result, np.ndarray) for result in results) else results
 
     def one(self, value: Any, draws: PipelineDraws) -> Any:
-        """The result for one value: an array, or a Pillow image."""
+        """Return the result for one value: an array or a Pillow image."""
         array = as_array(type(self).__name__, value)
         work = self.many_images if is_image(value) else self.many
         (result,) = work(array[None], draws)
-        result = np.asarray(result, order="C")  # whoever gets it may look at its memory
+        result = np.asarray(result, order="C")  # callers may use its memory
         return image_of(result) if self.keeps_images and is_image(value) else result
 
     def __call__(self, *values: Any) -> Any:
-        """The results of one row. Raises TypeError or ValueError for what the operation cannot work on."""
+        """Return the results for one row. Raise TypeError or ValueError for values that the operation does not
+        support."""
         draws = EagerDraws()
         results = tuple(self.one(value, draws) for value in values)
         return results[0] if len(results) == 1 else results
 
     def device(self, device_target: str = "CPU") -> Operation:
-        """Where the operation runs: on the CPU; "Ascend" changes nothing, as a warning says. Raises ValueError for
-        another device."""
+        """Choose the device of the operation. It always runs on the CPU; "Ascend" changes nothing, as a warning says.
+        Raise ValueError for another device."""
         name = type(self).__name__
         if device_target not in ("CPU", "Ascend"):
             raise ApiValueError(f"{name}.device: {device_target!r} is neither 'CPU' nor 'Ascend'")
@@ -66,14 +69,14 @@ class Operation:
 
 
 class EachOperation(Operation):
-    """An operation that works on one value after another."""
+    """Operation that works on one value after another."""
 
     def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        """The result for one value."""
+        """Return the result for one value."""
         raise NotImplementedError
 
     def single_image(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        """As `single` for an image of Pillow, as an array."""
+        """Return the result for a Pillow image, given as an array; as `single` by default."""
         return self.single(value, draws)
 
     def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
@@ -84,12 +87,12 @@ class EachOperation(Operation):
 
 
 def is_image(value: Any) -> bool:
-    """Whether a value is an image of Pillow, which need not be installed to say so."""
+    """Return whether a value is a Pillow image, without importing Pillow."""
     return hasattr(value, "getbands") and hasattr(value, "tobytes")
 
 
 def as_array(operation: str, value: Any) -> np.ndarray:
-    """Array of a value. Raises TypeError for what holds no numbers."""
+    """Return a value as an array. Raise TypeError for a value that holds no numbers."""
     try:
         array = value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)
     except ValueError:
@@ -100,13 +103,13 @@ def as_array(operation: str, value: Any) -> np.ndarray:
 
 
 def require_numbers(operation: str, values: np.ndarray) -> None:
-    """Raises TypeError for an array of texts."""
+    """Raise TypeError for an array of strings."""
     if values.dtype.kind in "US":
         raise ApiTypeError(f"{operation}: takes numbers, not texts such as {values.reshape(-1)[0].item()!r}")
 
 
 def flattened(operations: Sequence[Any]) -> list[Any]:
-    """Operations one by one, those of every Compose in its place."""
+    """Return the operations with every Compose replaced by its members."""
     found: list[Any] = []
     for operation in operations:
         inner = getattr(operation, "in_sequence", None)
@@ -115,28 +118,29 @@ def flattened(operations: Sequence[Any]) -> list[Any]:
 
 
 AT_ONCE = 1 << 20
-"""Numbers that go through all steps before the next ones; see `enlarging.AT_ONCE`."""
+"""Number of elements that go through all steps before the next ones; see `enlarging.AT_ONCE`."""
 Step = tuple[Callable[..., Any], Any]
 """A function of NumPy and its second operand: a number, or an array of as many dimensions as the values."""
 Room = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
-"""Gives the memory for a result of a shape and type; None if there is none of the kind."""
+"""Returns the memory for a result of a shape and type, or None if none fits."""
 
 
 class Arithmetic(Operation):
-    """An operation that moves axes, computes in Float32 with one number after another, and converts, in this order.
+    """Operation that moves axes, then computes in Float32 step by step, then converts, in this order.
 
-    in_floats: whether it computes. output_type: element type of its result, None for that of the values.
+    in_floats: whether it computes. output_type: element type of its result, or None for that of the values.
     """
 
     in_floats: ClassVar[bool] = False
     output_type: np.dtype | None = None
 
     def ordered(self, values: np.ndarray) -> np.ndarray:
-        """The values with their axes as the result has them, or an operand of earlier steps; a view."""
+        """Return the values, or an operand of earlier steps, as a view with the axes of the result."""
         return values
 
     def steps(self, values: np.ndarray) -> Sequence[Step]:
-        """What is computed for values, whose axes are not moved yet. Raises ValueError for shapes that do not fit."""
+        """Return the computation for values with axes that are not moved yet. Raise ValueError for shapes that do not
+        fit."""
         return ()
 
     def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
@@ -144,7 +148,8 @@ class Arithmetic(Operation):
 
 
 class Chain:
-    """Operations of a map with the place of each; arithmetic that can go over memory once stands together."""
+    """Operations of a map, each with its index; consecutive arithmetic that can share one pass over memory is
+    grouped."""
 
     def __init__(self, operations: Sequence[Any]) -> None:
         self.links: list[tuple[int, Any]] = []
@@ -157,7 +162,7 @@ class Chain:
 
 
 def _is_plain(operation: Any) -> bool:
-    """Whether an operation is what its steps say: a subclass may do more."""
+    """Return whether the steps define the operation completely; a subclass that overrides `many` may do more."""
     return isinstance(operation, Arithmetic) and type(operation).many is Arithmetic.many
 
 
@@ -166,8 +171,9 @@ def _follows(before: Arithmetic, operation: Any) -> bool:
 
 
 def in_one_pass(operations: Sequence[Arithmetic], values: np.ndarray, room: Room | None = None) -> np.ndarray:
-    """The values behind all operations, of which only the last converts to another type than Float32. The memory of
-    the result is as `room` gives it; else in the order of its axes if they were moved, and as that of the values."""
+    """Return the values after all operations, of which only the last may convert to a type other than Float32. The
+    result uses the memory that `room` returns, if any. Otherwise it has the memory order of its axes if they were
+    moved, and that of the values if not."""
     source = values
     steps: list[Step] = []
     for operation in operations:
@@ -189,12 +195,12 @@ def in_one_pass(operations: Sequence[Arithmetic], values: np.ndarray, room: Room
 
 
 def _compute(source: np.ndarray, steps: Sequence[Step], result: np.ndarray) -> None:
-    """Result = the source behind steps in Float32, some rows after others."""
+    """Write to `result` the source after all steps in Float32, a group of rows at a time."""
     rows = len(result)
     together = max(1, AT_ONCE // max(1, result[:1].size))
     in_place = result.dtype == np.float32
     scratch = result if in_place else np.empty_like(result[:together], np.float32)
-    # NumPy moves axes faster where it does not convert.
+    # NumPy moves axes faster if it does not convert at the same time.
     moves = source.dtype.itemsize < 4 and not _lies_as(source, result)
     for begin in range(0, rows, together):
         some = slice(begin, begin + together)
@@ -207,20 +213,21 @@ def _compute(source: np.ndarray, steps: Sequence[Step], result: np.ndarray) -> N
 
 
 def _lies_as(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether elements of two arrays of one shape lie in memory in the same order."""
+    """Return whether the elements of two arrays of one shape have the same order in memory."""
     sizes = one.dtype.itemsize, other.dtype.itemsize
     return all(a * sizes[1] == b * sizes[0] for a, b in zip(one.strides, other.strides, strict=True))
 
 
 def _lines(operand: Any, result: np.ndarray) -> Any:
-    """An operand with numbers for channels in a last dimension, spread over whole lines: NumPy is slow over three."""
+    """Spread an operand with one number per channel in the last dimension over whole lines: NumPy is slow for a last
+    dimension of three."""
     if not np.ndim(operand) or operand.shape[-1] == 1 or result.strides[-1] != result.dtype.itemsize:
         return operand
     return np.ascontiguousarray(np.broadcast_to(operand, (*operand.shape[:-2], *result.shape[-2:])))
 
 
 class PyTensorOperation:
-    """An operation in Python on one value: scripts define `_execute_py(self, value)`, or `__call__` itself."""
+    """Python operation on one value: scripts define `_execute_py(self, value)`, or `__call__` itself."""
 
     def __call__(self, *values: Any) -> Any:
         return self._execute_py(*values)

@@ -1,4 +1,4 @@
-"""Scripts ask where the rows of a data set come from by the classes that its class derives from."""
+"""Base classes that tell scripts the kind of a data set's source."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from mspc.mindspore_api.dataset.pipeline import Dataset
 
 
 class VisionBaseDataset(Dataset):
-    """A data set of images."""
+    """Data set of images."""
 
 
 class TextBaseDataset(Dataset):
-    """A data set of texts."""
+    """Data set of texts."""
 
 
 class UnionBaseDataset(VisionBaseDataset, TextBaseDataset):
-    """A data set of anything."""
+    """Data set of any content."""
 
 
 class SourceDataset(Dataset):
-    """A data set that reads its rows itself, ahead of all steps over them."""
+    """Data set that reads its rows itself, as the first step of a pipeline."""
 
 
 class MappableDataset(SourceDataset):
-    """A data set whose rows can be read by their number."""
+    """Data set with rows that can be read by number."""

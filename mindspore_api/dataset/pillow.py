@@ -1,4 +1,4 @@
-"""Pillow, the library that reads images and changes their size, is imported here where it is used."""
+"""Access to Pillow, the library that reads and resizes images. It is imported on first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 
 
 def library() -> Any:
-    """Pillow's module of images. Raises MspcError if it is not installed."""
+    """Return Pillow's `Image` module. Raise MspcError if it is not installed."""
     try:
         from PIL import Image
     except ImportError:
@@ -21,7 +21,7 @@ def library() -> Any:
 
 
 def enhancements() -> Any:
-    """Pillow's module of colour adjustments."""
+    """Return Pillow's module of colour adjustments."""
     library()
     from PIL import ImageEnhance
 
@@ -29,7 +29,7 @@ def enhancements() -> Any:
 
 
 def of_images() -> Any:
-    """Pillow's module of operations on images."""
+    """Return Pillow's module of operations on images."""
     library()
     from PIL import ImageOps
 
@@ -37,7 +37,8 @@ def of_images() -> Any:
 
 
 def image_of(array: np.ndarray) -> Any:
-    """An image of Pillow. Raises TypeError or ValueError for what is no image of bytes."""
+    """Return an array as a Pillow image. Raise TypeError if it is not UInt8, ValueError for another shape than an
+    image's."""
     if array.dtype != np.uint8:
         raise ApiTypeError(f"an image of Pillow holds bytes (UInt8), not {array.dtype}")
     if array.ndim == 3 and array.shape[2] == 1:
@@ -48,7 +49,7 @@ def image_of(array: np.ndarray) -> Any:
 
 
 def decoded(name: str, raw: np.ndarray) -> Any:
-    """The RGB image of the bytes of a file. Raises MspcError for bytes that are no complete image."""
+    """Return the RGB image encoded in the bytes of a file. Raise MspcError for bytes that are no complete image."""
     image = library()
     try:
         return image.open(io.BytesIO(raw.tobytes())).convert("RGB")
@@ -59,8 +60,8 @@ def decoded(name: str, raw: np.ndarray) -> Any:
 
 
 def resampled(array: np.ndarray, size: tuple[int, int], method: str) -> np.ndarray:
-    """[height, width] or [height, width, channels] of any numbers in another size (height, width). method: the name of
-    one of Pillow's resampling filters."""
+    """Resize an array [height, width] or [height, width, channels] of any numeric type to size (height, width). method:
+    name of one of Pillow's resampling filters."""
     image = library()
     chosen = getattr(image.Resampling, method)
     height, width = size

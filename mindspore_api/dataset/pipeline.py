@@ -1,7 +1,7 @@
-"""Data sets, as scripts have them, put the nodes of the engine together step by step.
+"""Data sets of scripts. Each step adds a node to the pipeline.
 
-Every pass over a data set is an epoch; whatever is random is sampled anew for each, from the seed of `set_seed`, equal
-on all ranks and whatever the number of workers.
+Every pass over a data set is an epoch. Random operations are sampled anew for each epoch from the seed of `set_seed`,
+with equal results on all ranks and for any number of workers.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _MAP_OPTIONS = ("python_multiprocessing", "max_rowsize", "cache", "callbacks", "
 
 
 class Dataset:
-    """Rows of columns; a row is a tuple of arrays. node: what gives the rows."""
+    """Rows of columns; a row is a tuple of arrays. node: yields the rows."""
 
     def __init__(self, node: PipelineNode) -> None:
         self._node = node
         self._epoch = 0
         self._first_row = 0
         self.asked_step = 0
-        """Where `set_init_step` has put it, until it is read from there."""
+        """The step set by `set_init_step`, until reading continues from it."""
 
     # Looking at it --------------------------------------------------------------------------------
 
@@ -61,29 +61,31 @@ class Dataset:
         return list(self._node.columns)
 
     def get_dataset_size(self) -> int:
-        """Number of rows (after `batch`: of batches) of an epoch. Raises ValueError for an endless data set."""
+        """Return the number of rows (after `batch`: of batches) of an epoch. Raise ValueError for an endless data
+        set."""
         return self._node.count()
 
     def __len__(self) -> int:
         return self._node.count()
 
     def get_batch_size(self) -> int:
-        """Rows per batch, 1 before `batch`."""
+        """Return the number of rows per batch, 1 before `batch`."""
         return self._node.batch_size
 
     def get_repeat_count(self) -> int:
         return self._node.repeat_count
 
     def num_classes(self) -> int | None:
-        """Number of classes of the labels, None if it is not known."""
+        """Return the number of classes of the labels, or None if it is unknown."""
         return self._node.classes
 
     def get_class_indexing(self) -> dict[str, Any]:
-        """Numbers of classes by their names, if there are names."""
+        """Return class numbers by class name; empty if classes have no names."""
         return dict(self._node.class_indexing)
 
     def output_shapes(self, estimate: bool = False) -> list[list[int | None]]:
-        """Shapes of the columns of the first row; with `estimate` of all rows, None if sizes differ.
+        """Return the shapes of the columns of the first row; with `estimate` those of all rows, with None for sizes
+        that differ.
 
         Raises:
             ValueError: rows of a column differ in their number of dimensions.
@@ -97,7 +99,7 @@ class Dataset:
         return [common_shape(name, shapes) for name, shapes in zip(self._node.columns, found, strict=True)]
 
     def output_types(self) -> list[Any]:
-        """NumPy element types of the columns of the first row."""
+        """Return the NumPy element types of the columns of the first row."""
         return [column[0].dtype for column in self._first().columns]
 
     def _first(self) -> Block:
@@ -113,8 +115,9 @@ class Dataset:
     def create_tuple_iterator(
         self, columns: Any = None, num_epochs: int = -1, output_numpy: bool = False, do_copy: bool = False
     ) -> DatasetIterator:
-        """The rows of an epoch as lists of Tensors, or of arrays with `output_numpy`; looped over once more, those of
-        the next epoch, `num_epochs` times in all, without end for -1. Raises ValueError for an unknown column."""
+        """Return an iterator over the rows of an epoch as lists of Tensors, or of arrays with `output_numpy`. Another
+        loop over it yields the next epoch, `num_epochs` times in all, endlessly for -1. Raise ValueError for an unknown
+        column."""
         names = None if columns is None else names_of("create_tuple_iterator", "columns", columns)
         places = None if names is None else [self._node.place(name) for name in names]
         return DatasetIterator(self._node, self._next_epoch, num_epochs, output_numpy, places=places)
@@ -122,17 +125,17 @@ class Dataset:
     def create_dict_iterator(
         self, num_epochs: int = -1, output_numpy: bool = False, do_copy: bool = False
     ) -> DatasetIterator:
-        """The same as dicts by column name."""
+        """Return the same iterator with rows as dicts by column name."""
         return DatasetIterator(self._node, self._next_epoch, num_epochs, output_numpy, names=self.column_names)
 
     def _next_epoch(self) -> tuple[int, int]:
-        """(number of the epoch that is read next, its first row). Both count on."""
+        """Return (number of the epoch to read next, its first row), and advance both."""
         found = self._epoch, self._first_row
         self._epoch, self._first_row, self.asked_step = self._epoch + 1, 0, 0
         return found
 
     def peek(self) -> Any:
-        """The next row, which whoever reads next reads again; None if there is none."""
+        """Return the next row without consuming it, or None if there is none."""
         place = (self._epoch, self._first_row)
         rows = DatasetIterator(self._node, lambda: place, 1, False)
         try:
@@ -141,14 +144,14 @@ class Dataset:
             rows.release()
 
     def set_init_step(self, init_step: int) -> None:
-        """Where reading continues: behind so many rows of epochs, as a resumed run requests. What is
-        random is sampled as if the rows before had been read."""
+        """Continue reading after `init_step` rows of epochs, as a resumed run requests. Random operations are sampled
+        as if the rows before had been read."""
         steps = integer("set_init_step", "init_step", init_step, 0)
         self.asked_step = steps
         self._epoch, self._first_row = divmod(steps, self.get_dataset_size()) if steps else (0, 0)
 
     def get_init_step(self) -> int:
-        """How many rows of epochs lie behind."""
+        """Return the number of rows of all epochs read so far."""
         return self._epoch * self.get_dataset_size() + self._first_row if self._epoch else self._first_row
 
     # Steps ----------------------------------------------------------------------------------------
@@ -158,12 +161,12 @@ class Dataset:
         per_batch_map: Callable[..., Any] | None = None, input_columns: Any = None, output_columns: Any = None,
         python_multiprocessing: bool = False, max_rowsize: Any = None,
     ) -> Dataset:  # fmt: skip
-        """Rows stacked; the last, smaller batch is left out with `drop_remainder`.
+        """Stack rows; `drop_remainder` drops the last, smaller batch.
 
         Args:
-            batch_size: rows of a batch, or a function of BatchInfo that gives them.
-            per_batch_map: a function of lists of arrays, one list per input column (all without `input_columns`), and
-                of a BatchInfo, which gives such lists for the output columns.
+            batch_size: rows of a batch, or a function of BatchInfo that returns them.
+            per_batch_map: a function of lists of arrays, one list per input column (all columns without
+                `input_columns`), and of a BatchInfo. It returns such lists for the output columns.
         """
         change = None
         if per_batch_map is not None:
@@ -178,10 +181,10 @@ class Dataset:
         self, batch_size: Any, drop_remainder: bool = False, num_parallel_workers: int | None = None,
         pad_info: dict[str, Any] | None = None,
     ) -> Dataset:  # fmt: skip
-        """Rows filled up to one shape and stacked.
+        """Pad rows to one shape and stack them.
 
-        Args: pad_info: (shape or None, value) by column; what it does not name is filled with 0 up to the largest row
-            of the batch. None fills nothing.
+        Args: pad_info: (shape or None, value) by column; other columns are padded with 0 to the largest row of the
+        batch. None pads nothing.
         """
         _require_padding("padded_batch", pad_info)
         return self._batched("padded_batch", batch_size, drop_remainder, None, pad_info, num_parallel_workers)
@@ -190,14 +193,14 @@ class Dataset:
         self, column_names: Any, bucket_boundaries: Any, bucket_batch_sizes: Any, element_length_function: Any = None,
         pad_info: dict[str, Any] | None = None, pad_to_bucket_boundary: bool = False, drop_remainder: bool = False,
     ) -> Dataset:  # fmt: skip
-        """Rows filled up to one shape and stacked, each with rows of about its length. Batches come as their buckets
-        fill up; at the end come the rest of each bucket, left out with `drop_remainder`.
+        """Pad rows to one shape and stack each with rows of similar length. Batches are emitted as buckets fill up; at
+        the end the rest of each bucket follows, dropped with `drop_remainder`.
 
         Args:
             column_names: the columns that element_length_function takes.
-            bucket_boundaries: rising lengths; a row belongs to the first bucket whose boundary exceeds its length.
+            bucket_boundaries: rising lengths; a row belongs to the first bucket with a boundary above its length.
             bucket_batch_sizes: rows of a batch for each bucket: one more than boundaries.
-            element_length_function: gives the length of a row; the first size of the only column without it.
+            element_length_function: returns the length of a row; without it, the first size of the only column.
             pad_info: (shape or None, value) by column, as in `padded_batch`.
             pad_to_bucket_boundary: sizes that pad_info leaves open (None) become the boundary minus 1.
         """
@@ -237,14 +240,14 @@ class Dataset:
         self, operations: Any, input_columns: Any = None, output_columns: Any = None, column_order: Any = None,
         num_parallel_workers: int | None = None, **options: Any,
     ) -> Dataset:  # fmt: skip
-        """Columns changed by one operation after another; each takes the input columns and returns the output columns.
+        """Change columns by operations in sequence; each takes the input columns and returns the output columns.
 
-        mspc's own operations run over blocks of rows in threads; functions of the user run where the rows are read,
-        or in `num_parallel_workers` processes with `python_multiprocessing=True`. Then they find NumPy's and Python's
-        generators seeded for every row, and elsewhere as the script left them.
+        mspc's own operations run over blocks of rows in threads. User functions run in the reading thread, or in
+        `num_parallel_workers` processes with `python_multiprocessing=True`. In the latter case NumPy's and Python's
+        generators are seeded for every row; otherwise they have the state that the script left.
         """
         from mspc.mindspore_api.dataset.nodes.mapping import Change, Mapped
-        from mspc.mindspore_api.dataset.operation import flattened  # late, as all that a `map` alone needs
+        from mspc.mindspore_api.dataset.operation import flattened  # late: only `map` needs it
 
         listed = list(operations) if isinstance(operations, (list, tuple)) else [operations]
         for option in options:
@@ -267,32 +270,32 @@ class Dataset:
     def filter(
         self, predicate: Callable[..., Any], input_columns: Any = None, num_parallel_workers: int | None = None
     ) -> Dataset:
-        """The rows for which the predicate of the input columns holds."""
+        """Select the rows for which the predicate of the input columns is true."""
         names = self.column_names if input_columns is None else names_of("filter", "input_columns", input_columns)
         workers_of("filter", num_parallel_workers, 1)
         fault = RowFault("filter", caller_location())
         return Dataset(Filtered(self._node, _function("filter", "predicate", predicate), names, fault))
 
     def shuffle(self, buffer_size: int) -> Dataset:
-        """Rows in random order, sampled from a window of `buffer_size` rows."""
+        """Put rows in random order, sampled from a window of `buffer_size` rows."""
         return Dataset(Shuffled(self._node, integer("shuffle", "buffer_size", buffer_size), next_shuffle()))
 
     def repeat(self, count: int | None = None) -> Dataset:
-        """The rows `count` times over in one epoch; for ever without a count, or with -1."""
+        """Repeat the rows `count` times in one epoch; endlessly without a count, or with -1."""
         times = None if count is None or count == -1 else integer("repeat", "count", count, most=2**31 - 1)
         return Dataset(Repeated(self._node, times))
 
     def take(self, count: int = -1) -> Dataset:
-        """The first `count` rows, -1 for all."""
+        """Select the first `count` rows, -1 for all."""
         return self if count == -1 else Dataset(RowRange(self._node, 0, integer("take", "count", count)))
 
     def skip(self, count: int) -> Dataset:
-        """The rows after the first `count`."""
+        """Skip the first `count` rows."""
         return Dataset(RowRange(self._node, integer("skip", "count", count, 0), None))
 
     def split(self, sizes: Sequence[Any], randomize: bool = True) -> tuple[Dataset, ...]:
-        """Data sets of so many rows each, or of such shares of all rows; with `randomize` in a random order, the same
-        rows every epoch. Raises ValueError or RuntimeError for sizes that do not fit."""
+        """Return data sets with these numbers of rows, or these shares of all rows. With `randomize` the order is
+        random, but the same in every epoch. Raise ValueError or RuntimeError for sizes that do not fit."""
         from mspc.mindspore_api.dataset.pipeline import sizes_of_splits  # late: few scripts split
 
         key = next_shuffle() if flag("split", "randomize", randomize) else 0
@@ -306,11 +309,11 @@ class Dataset:
         return tuple(found)
 
     def project(self, columns: Any) -> Dataset:
-        """These columns, in this order."""
+        """Select these columns, in this order."""
         return Dataset(Projected(self._node, names_of("project", "columns", columns)))
 
     def rename(self, input_columns: Any, output_columns: Any) -> Dataset:
-        """Columns under other names."""
+        """Rename columns."""
         old = names_of("rename", "input_columns", input_columns)
         new = names_of("rename", "output_columns", output_columns)
         if len(old) != len(new):
@@ -321,7 +324,7 @@ class Dataset:
         return Dataset(Projected(self._node, self.column_names, distinct("rename", "columns", names)))
 
     def concat(self, datasets: Any) -> Dataset:
-        """The rows of this data set, then those of others with the same columns."""
+        """Append the rows of other data sets with the same columns."""
         others = datasets if isinstance(datasets, (list, tuple)) else [datasets]
         return Dataset(Concatenated([stage_of("concat", other) for other in (self, *others)]))
 
@@ -329,33 +332,33 @@ class Dataset:
         return self.concat(other)
 
     def zip(self, datasets: Any) -> Dataset:
-        """Rows of this data set and of others side by side, as many as the shortest has."""
+        """Join rows of this data set and of others side by side, as many as the shortest has."""
         others = datasets if isinstance(datasets, (list, tuple)) else [datasets]
         return Dataset(Zipped([stage_of("zip", other) for other in (self, *others)]))
 
     def apply(self, apply_func: Callable[[Dataset], Any]) -> Dataset:
-        """What a function makes of this data set. Raises TypeError if it gives no data set."""
+        """Return the data set that a function makes of this one. Raise TypeError if it returns no data set."""
         made = _function("apply", "apply_func", apply_func)(self)
         stage_of("apply", made)
         return made
 
 
 def zip_datasets(datasets: Any) -> Dataset:
-    """Rows of several data sets side by side, as many as the shortest has."""
+    """Join rows of several data sets side by side, as many as the shortest has."""
     if not isinstance(datasets, (list, tuple)) or not datasets:
         raise ApiTypeError(f"zip takes a tuple of data sets, not {datasets!r}")
     return Dataset(Zipped([stage_of("zip", dataset) for dataset in datasets]))
 
 
 def stage_of(function: str, dataset: Any) -> PipelineNode:
-    """The node of a data set. Raises TypeError for anything else."""
+    """Return the node of a data set. Raise TypeError for anything else."""
     if not isinstance(dataset, Dataset):
         raise ApiTypeError(f"{function} takes data sets, not {type(dataset).__name__}")
     return dataset._node
 
 
 def _require_padding(step: str, padding: Any) -> None:
-    """Raises TypeError if `padding` is not None or a dict of (shape, value)."""
+    """Raise TypeError if `padding` is not None or a dict of (shape, value)."""
     if padding is not None and not isinstance(padding, dict):
         raise ApiTypeError(f"{step}: pad_info must be a dict, not {padding!r}")
     for name, entry in (padding or {}).items():
@@ -364,7 +367,8 @@ def _require_padding(step: str, padding: Any) -> None:
 
 
 def _counts(step: str, name: str, values: Any) -> list[int]:
-    """A list of positive integers. Raises TypeError, ValueError."""
+    """Return a list of positive integers. Raise TypeError for no list, ValueError for an empty one or for other
+    entries."""
     if not isinstance(values, list | tuple):
         raise ApiTypeError(f"{step}: {name} must be a list, not {values!r}")
     if not values:
@@ -381,10 +385,10 @@ def _function(step: str, what: str, function: Any) -> Any:
 
 
 class DatasetIterator:
-    """Rows as lists, or as dicts where `names` is given. A loop over it reads one epoch; the next loop the next one.
+    """Rows as lists, or as dicts if `names` is given. Each loop over it reads one epoch, the next loop the next epoch.
 
-    begin: gives the number of the next epoch and its first row. epochs: how many there are, -1 for any number.
-    epoch, row: how far reading has come: the epoch's number, and how many of its rows were read.
+    begin: returns the number of the next epoch and its first row. epochs: number of epochs, -1 for any number. epoch,
+    row: progress of reading: the epoch's number, and the number of its rows read.
     """
 
     def __init__(
@@ -429,14 +433,14 @@ class DatasetIterator:
         return values if self._names is None else dict(zip(self._names, values, strict=True))
 
     def glance(self) -> None:
-        """What is read from the next epoch on shows element types and shapes alone: rows as the source has them."""
+        """Read only element types and shapes from the next epoch on: rows come in the order of the source."""
         self._types_only = True
 
     def get_col_names(self) -> list[str]:
         return list(self._node.columns)
 
     def release(self) -> None:
-        """End reading, and the workers that read ahead."""
+        """End reading, and stop the workers that read in advance."""
         close = getattr(self._rows, "close", None)
         if close is not None:
             close()
@@ -446,7 +450,7 @@ class DatasetIterator:
 
 
 def _as_given(value: Any, as_arrays: bool) -> Any:
-    """A value as an array or a Tensor, a dict as a dict of them."""
+    """Return a value as an array or a Tensor, and a dict as a dict of them."""
     if isinstance(value, dict):
         return {key: _as_given(each, as_arrays) for key, each in value.items()}
     return value if as_arrays else Tensor.from_array(value)
@@ -464,11 +468,11 @@ def _rows(node: PipelineNode, reading: DataPass, first: int) -> Iterator[Row]:
 
 
 def sizes_of_splits(sizes: Sequence[Any], rows: int) -> list[int]:
-    """Numbers of rows from numbers or shares; what rounding leaves goes to the first part that can take it.
+    """Return numbers of rows from numbers or shares. The rounding remainder goes to the first part that can take it.
 
     Raises:
-        TypeError: `sizes` is no list of integers or of floats. ValueError: a share is not from 0 to 1, or they are not
-            1 in all. RuntimeError: the parts are not all rows, or one is empty.
+        TypeError: `sizes` is no list of integers or of floats. ValueError: a share is not from 0 to 1, or their sum is
+            not 1. RuntimeError: the parts do not add up to all rows, or one is empty.
     """
     given = list(sizes) if isinstance(sizes, (list, tuple)) else []
     if given and all(isinstance(size, int) and not isinstance(size, bool) for size in given):

@@ -1,5 +1,5 @@
-"""Random numbers of pipelines depend on the seed, the epoch, the row and the operation's place alone, so that neither
-the number of workers nor the size of blocks changes them."""
+"""Random numbers of pipelines. They depend only on the seed, the epoch, the row and the operation's index, so that
+neither the number of workers nor the size of blocks changes them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PURPOSE = 0x53687566
 
 @dataclass(frozen=True)
 class DataPass:
-    """One reading of a data set. seed: taken when the reading begins, so that workers need no session. epoch: from 0;
-    a repeated data set is read in several passes of different numbers. needed: so many rows the reader needs at once,
-    if there are any; a node may ask its source for as many. types_only: only element types and shapes of the rows
-    matter, so that nothing need be shuffled or read ahead."""
+    """One reading of a data set. seed: read when the pass begins, so that workers need no session. epoch: from 0; a
+    repeated data set is read in several passes of different numbers. needed: number of rows that the reader needs at
+    once, if that many are left; a node may request as many from its source. types_only: only element types and shapes
+    of the rows matter, so that shuffling and reading in advance are skipped."""
 
     seed: int
     epoch: int
@@ -39,25 +39,25 @@ class DataPass:
         return replace(self, epoch=epoch, needed=1)
 
     def one_by_one(self) -> DataPass:
-        """The same pass, for a reader that may stop behind any row."""
+        """Return the same pass for a reader that may stop after any row."""
         return replace(self, needed=1)
 
     def generator(self, key: int) -> np.random.Generator:
-        """A generator for one node."""
+        """Return a generator for one node."""
         sequence = np.random.SeedSequence([self.seed, _PURPOSE, key, self.epoch])
         return np.random.Generator(np.random.Philox(sequence))
 
     def key(self, node: int) -> int:
-        """64 bits for the rows of one node."""
+        """Return 64 bits for the rows of one node."""
         sequence = np.random.SeedSequence([self.seed, _PURPOSE, node, self.epoch, 1])
         return int(sequence.generate_state(1, np.uint64)[0])
 
 
 class PipelineDraws:
-    """Numbers for some rows at one operation.
+    """Random numbers for some rows at one operation.
 
-    Args: key: of the node and its pass. rows: positions of the rows. places: of the operation, and of those that it
-        stands in.
+    Args: key: of the node and its pass. rows: positions of the rows. places: indices of the operation and of the
+    operations that contain it.
     """
 
     def __init__(self, key: int, rows: np.ndarray, places: tuple[int, ...] = ()) -> None:
@@ -66,7 +66,7 @@ class PipelineDraws:
         self._places = places
 
     def uniform(self, place: int = 0) -> np.ndarray:
-        """One number from 0 to 1, without 1, for every row; another for every `place`."""
+        """Return one number from 0 to 1, excluding 1, for every row; different numbers for every `place`."""
         key = self._key
         for inner in (*self._places, place):
             key = _mixed_number(key + (inner + 1) * _STEP)
@@ -76,20 +76,20 @@ class PipelineDraws:
         return (_mixed(bits) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def integer(self, place: int, most: Any) -> np.ndarray:
-        """One integer from 0 to `most` for every row."""
+        """Return one integer from 0 to `most` for every row."""
         return np.floor(self.uniform(place) * (np.asarray(most) + 1)).astype(np.int64)
 
     def at(self, index: int) -> PipelineDraws:
-        """The numbers of one row alone."""
+        """Return the numbers of one row."""
         return PipelineDraws(self._key, self._rows[index : index + 1], self._places)
 
     def inside(self, place: int) -> PipelineDraws:
-        """The numbers of an operation inside of another one."""
+        """Return the numbers of an operation inside another one."""
         return PipelineDraws(self._key, self._rows, (*self._places, place))
 
 
 class EagerDraws(PipelineDraws):
-    """Numbers of operations that a script calls itself: from NumPy's global generator."""
+    """Random numbers of operations that a script calls itself: from NumPy's global generator."""
 
     def __init__(self, count: int = 1) -> None:
         super().__init__(0, np.arange(count))
@@ -108,7 +108,7 @@ class EagerDraws(PipelineDraws):
 
 
 def _mixed(bits: np.ndarray) -> np.ndarray:
-    """Well mixed 64 bits of 64 bits, as `_mixed_number` mixes one."""
+    """Mix each 64-bit number in place, as `_mixed_number` mixes one."""
     bits ^= bits >> np.uint64(30)
     bits *= np.uint64(_FIRST)
     bits ^= bits >> np.uint64(27)
@@ -125,7 +125,7 @@ def _mixed_number(bits: int) -> int:
 
 
 def seed_row(key: int, row: int) -> None:
-    """Seed NumPy's and Python's global generators for a function of the user over one row."""
+    """Seed NumPy's and Python's global generators for a user function over one row."""
     bits = _mixed_number(row * _STEP + key)
     np.random.seed(bits >> 32)
     random.seed(bits)
@@ -133,7 +133,7 @@ def seed_row(key: int, row: int) -> None:
 
 @contextmanager
 def own_generators() -> Generator[None]:
-    """Inside, the global generators may be seeded; behind, they stand where they stood."""
+    """Restore the state of the global generators on exit."""
     numpy_state, python_state = np.random.get_state(), random.getstate()
     try:
         yield

@@ -1,4 +1,4 @@
-"""These data sets are records in files, as `mindspore.mindrecord` writes them."""
+"""Data sets of records in files that `mindspore.mindrecord` writes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 
 
 class MindDataset(MappableDataset, UnionBaseDataset):
-    """Records of files that `mindrecord.FileWriter` wrote. Bytes are one dimension of UInt8, strings are strings,
-    numbers and arrays have the types and shapes of their fields. Columns are in the order of their names, or of
+    """Records of files written by `mindrecord.FileWriter`. Bytes become one dimension of UInt8, strings stay strings,
+    and numbers and arrays have the types and shapes of their fields. Columns are in the order of their names, or of
     `columns_list`.
 
     Args:
-        dataset_files: one file of a set, all of which are read, or a list of the files that are read, one behind
-            another.
-        columns_list: names of fields. padded_sample, num_padded: a record, and how often it comes behind the others,
-            so that shards get as many rows each; they need columns_list. The others are as everywhere: `sampler`
-            excludes `shuffle` and shards.
+        dataset_files: one file of a set, to read the whole set, or a list of the files to read in sequence.
+        columns_list: names of fields. padded_sample, num_padded: a record and the number of its copies appended to the
+            others, so that shards get the same number of rows; they need columns_list. The other arguments are as for
+            all data sets: `sampler` excludes `shuffle` and shards.
 
     Raises:
         MspcError: a file is missing or damaged, or has no such field. TypeError, ValueError, RuntimeError: an argument
@@ -57,7 +56,7 @@ class MindDataset(MappableDataset, UnionBaseDataset):
 
 
 class _Records(Indexed):
-    """Records, read when their rows are. padding: the row that stands `padded` times behind them."""
+    """Records that are read together with their rows. padding: the row appended `padded` times."""
 
     def __init__(
         self, records: RecordSet, fields: list[RecordField], padding: Row, padded: int, sampler: BuiltinSampler,
@@ -92,7 +91,7 @@ class _Records(Indexed):
 def _padding(
     name: str, sample: Any, count: Any, columns: list[str] | None, fields: list[RecordField], sizes: tuple[int, int]
 ) -> Row:
-    """The row that is added to the records; sizes: (how many records there are, how many shards read them)."""
+    """Return the row appended to the records. sizes: (number of records, number of shards that read them)."""
     if sample is None and count is None:
         return ()
     if sample is None or count is None:

@@ -1,7 +1,7 @@
-"""Arrays are brought to another size with the numbers of OpenCV, as MindSpore does; images of Pillow have Pillow's
-filters (`pillow.py`). A new pixel is made of the nearest pixel, of 2 x 2 or of 4 x 4, however many it covers.
+"""Resizing of arrays with the arithmetic of OpenCV, as in MindSpore. Pillow images use Pillow's filters (`pillow.py`).
+A new pixel is computed from the nearest pixel, from 2 x 2 or from 4 x 4, however many pixels it covers.
 
-Bytes are computed with whole weights of 11 bits, as in OpenCV, so that results are equal bit for bit.
+Bytes are computed with integer weights of 11 bits, as in OpenCV, so that results are bit-identical.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ONE = 2048
 SHARPNESS = np.float32(-0.75)
 """The free parameter of the cubic kernel."""
 Taps = tuple[list[np.ndarray], np.ndarray]
-"""Indices of the pixels that new pixels are made of, and Float32 weights [taps, pixels]."""
+"""Indices of the old pixels for each new pixel, and Float32 weights [taps, pixels]."""
 
 
 def resized(images: np.ndarray, size: tuple[int, int], inter: Inter) -> Column:
-    """Images [rows, height, width] or [rows, height, width, channels] of any numbers in another size."""
+    """Return images [rows, height, width] or [rows, height, width, channels] of any numeric type in another size."""
     if inter not in _TAPS and inter is not Inter.NEAREST:
         return column_of([resampled(image, size, inter.filter) for image in images])
     there = images.shape[1:3]
@@ -41,7 +41,7 @@ def resized(images: np.ndarray, size: tuple[int, int], inter: Inter) -> Column:
 
 
 def _separably(images: np.ndarray, down: Taps, across: Taps) -> np.ndarray:
-    """Weighted sums along lines, and then along columns, of [rows, height, width, channels]."""
+    """Return weighted sums along lines, then along columns, of [rows, height, width, channels]."""
     is_bytes = images.dtype == np.uint8
     across_by, down_by = across[1][:, :, None], down[1][:, :, None, None]
     if is_bytes:
@@ -66,13 +66,13 @@ def _as_type(made: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _averaged(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Means of all that new pixels cover, of [rows, height, width, channels]."""
+    """Return the means over the area that each new pixel covers, of [rows, height, width, channels]."""
     down, across = (_covered(n, m) for n, m in zip(images.shape[1:3], size, strict=True))
     return _as_type(np.einsum("ih,rhwc,jw->rijc", down, images, across, optimize=True), images.dtype)
 
 
 def _covered(there: int, wanted: int) -> np.ndarray:
-    """[wanted, there]: the fraction of each new pixel that lies on each pixel."""
+    """Return [wanted, there]: the fraction of each new pixel that each old pixel covers."""
     scale = there / wanted
     begin = np.arange(wanted)[:, None] * scale
     pixels = np.arange(there)[None]
@@ -80,7 +80,7 @@ def _covered(there: int, wanted: int) -> np.ndarray:
 
 
 def _halved(images: np.ndarray) -> np.ndarray:
-    """Means of 2 x 2 pixels."""
+    """Return means of 2 x 2 pixels."""
     rows, height, width, *channels = images.shape
     parts = images.reshape(rows, height // 2, 2, width // 2, 2, *channels)
     wide = parts.astype(np.int64) if images.dtype.kind in "iu" else parts

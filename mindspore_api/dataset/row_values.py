@@ -1,4 +1,4 @@
-"""This module makes values of rows, and checks arguments."""
+"""Conversion of row values, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Row = tuple[np.ndarray, ...]
 
 
 def as_column(value: Any) -> np.ndarray:
-    """A value of a row as an array; a dict of values, which may be dicts themselves, as an array of no dimensions that
-    holds it. Raises TypeError for other objects than numbers, strings and arrays."""
+    """Return a value of a row as an array. A dict, possibly nested, becomes an array of no dimensions that holds it.
+    Raise TypeError for objects other than numbers, strings and arrays."""
     if isinstance(value, Tensor):
         return value.array
     if isinstance(value, dict):
@@ -34,19 +34,21 @@ def as_column(value: Any) -> np.ndarray:
 
 
 def given(value: np.ndarray) -> Any:
-    """A value of a row as functions and iterators of the user have it: an array, or the dict that it holds."""
+    """Return a value of a row in the form for user functions and iterators: an array, or the dict that it holds."""
     return value.item() if value.dtype.hasobject and not value.ndim else value
 
 
 def next_shuffle() -> int:
-    """A number for a stage that draws random numbers; ranks that build the same data sets get the same numbers."""
+    """Return a number for a node that draws random numbers. Ranks that build the same data sets get the same
+    numbers."""
     session = state.current()
     session.shuffles += 1
     return session.shuffles
 
 
 def integer(function: str, what: str, value: Any, least: int = 1, most: int = 2**63 - 1) -> int:
-    """`value` as a count. Raises TypeError for no integer, ValueError below `least` or above `most`."""
+    """Return `value` as a count. Raise TypeError if it is no integer, ValueError if it is below `least` or above
+    `most`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise ApiTypeError(f"{function}: {what} must be an integer, not {value!r}")
     if value < least:
@@ -57,22 +59,23 @@ def integer(function: str, what: str, value: Any, least: int = 1, most: int = 2*
 
 
 def flag(function: str, what: str, value: Any) -> bool:
-    """`value` as a bool. Raises TypeError for anything else."""
+    """Return `value` as a bool. Raise TypeError for anything else."""
     if not isinstance(value, (bool, np.bool_)):
         raise ApiTypeError(f"{function}: {what} must be True or False, not {value!r}")
     return bool(value)
 
 
 def common_shape(name: str, shapes: set[tuple[int, ...]]) -> list[int | None]:
-    """The shape of all rows of a column, None if sizes differ. Raises ValueError if not all have as many
-    dimensions."""
+    """Return the shape of all rows of a column, with None for sizes that differ. Raise ValueError if numbers of
+    dimensions differ."""
     if len({len(shape) for shape in shapes}) != 1:
         raise ApiValueError(f"output_shapes: rows of column '{name}' have shapes {sorted(shapes)}: no common one")
     return [sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*shapes, strict=True)]
 
 
 def names_of(function: str, what: str, columns: Any) -> list[str]:
-    """Names of columns, given as one or several. Raises TypeError for others, ValueError for one that comes twice."""
+    """Return column names, given as one string or a list. Raise TypeError for other values, ValueError for a
+    duplicate."""
     names = [columns] if isinstance(columns, str) else columns
     if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) and name for name in names):
         raise ApiTypeError(f"{function}: {what} must be a name or a list of names, not {columns!r}")
@@ -80,7 +83,7 @@ def names_of(function: str, what: str, columns: Any) -> list[str]:
 
 
 def distinct(function: str, what: str, names: Sequence[str]) -> list[str]:
-    """The names. Raises ValueError for one that comes twice."""
+    """Return the names. Raise ValueError for a duplicate."""
     for name in names:
         if list(names).count(name) > 1:
             raise ApiValueError(f"{function}: {what} names {name!r} twice")
@@ -88,11 +91,11 @@ def distinct(function: str, what: str, names: Sequence[str]) -> list[str]:
 
 
 def workers_of(function: str, workers: Any, default: int) -> int:
-    """How many workers are requested. What they make does not depend on their number."""
+    """Return the requested number of workers, or the default for None. Results do not depend on it."""
     return default if workers is None else integer(function, "num_parallel_workers", workers)
 
 
 def threads_of(workers: int) -> int:
-    """As many threads as there are workers, but no more than the machine has cores."""
+    """Return the number of threads: that of the workers, but no more than the machine's cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(workers, cores)

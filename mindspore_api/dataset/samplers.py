@@ -1,4 +1,4 @@
-"""Samplers say which rows of a source an epoch has, and in which order."""
+"""Samplers: they choose the rows of a source for an epoch, and their order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueErr
 
 
 class Shuffle(StrEnum):
-    """How a source is shuffled; what is read here knows no files, so that only GLOBAL and FALSE are taken."""
+    """Ways to shuffle a source. Only GLOBAL and FALSE are accepted, because sources here do not know files."""
 
     FALSE = "false"
     ADAPTIVE = "adaptive"
@@ -28,8 +28,8 @@ class Shuffle(StrEnum):
 
 
 class BuiltinSampler:
-    """Numbers of rows. num_samples: at most so many, None for all. child_sampler: the sampler whose rows it chooses
-    from.
+    """Chooses row numbers. num_samples: maximum number of rows, None for all. child_sampler: the sampler of the rows to
+    choose from.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind.
@@ -43,7 +43,7 @@ class BuiltinSampler:
         self._key = next_shuffle() if self.is_shuffled() else 0
 
     def add_child(self, sampler: BuiltinSampler) -> None:
-        """Choose from what another sampler chose. Raises RuntimeError for a second child."""
+        """Choose from the rows that another sampler chose. Raise RuntimeError for a second child."""
         if self.child_sampler is not None:
             raise ApiRuntimeError(f"{type(self).__name__}.add_child: there is a child already")
         if not isinstance(sampler, BuiltinSampler):
@@ -54,7 +54,7 @@ class BuiltinSampler:
         return self.child_sampler
 
     def get_num_samples(self) -> int | None:
-        """At most so many rows, of the children's, too; None for all."""
+        """Return the maximum number of rows, including the children's limits; None for all."""
         child = None if self.child_sampler is None else self.child_sampler.get_num_samples()
         return min((count for count in (self.num_samples, child) if count is not None), default=None)
 
@@ -67,7 +67,8 @@ class BuiltinSampler:
     def order(
         self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass
     ) -> Sequence[int] | np.ndarray:
-        """Numbers of rows of one pass over a source of `rows` rows. Raises ValueError for what the source has not."""
+        """Return the row numbers of one pass over a source of `rows` rows. Raise ValueError for rows or labels that the
+        source lacks."""
         chosen = None if self.child_sampler is None else self.child_sampler.order(rows, labels, reading)
         if chosen is None:
             return self._limited(self._order(rows, labels, reading))
@@ -83,11 +84,12 @@ class BuiltinSampler:
         return isinstance(self, Sampler) or (self.child_sampler is not None and self.child_sampler.runs_script())
 
     def position(self, place: Any) -> Any:
-        """Where the row at a place of this shard is in the order of all shards; of an array of places, each."""
+        """Return the position in the order of all shards of the row at index `place` of this shard; elementwise for an
+        array."""
         return place
 
     def count(self, rows: int) -> int:
-        """Length of `order`, where this is known without it."""
+        """Return the length of `order` without computing the order if possible."""
         if self.child_sampler is not None:
             rows = self.child_sampler.count(rows)
         found = self._count(rows)
@@ -104,8 +106,8 @@ class BuiltinSampler:
 
 
 class Sampler(BuiltinSampler):
-    """Base of samplers that a script writes: `__iter__` gives numbers of rows, of which the source, or the child, has
-    `dataset_size`. A sampler may forget to call this class's `__init__`."""
+    """Base class of samplers in scripts. `__iter__` yields row numbers below `dataset_size`, the number of rows of the
+    source or the child. A subclass may omit the call of this class's `__init__`."""
 
     num_samples: int | None = None
 
@@ -117,12 +119,12 @@ class Sampler(BuiltinSampler):
         raise NotImplementedError(f"{type(self).__name__} has no __iter__")
 
     def indices(self, rows: int) -> Iterator[int]:
-        """Return what `__iter__` gives in an epoch over `rows` rows: numbers, or lists of them."""
+        """Return the items of `__iter__` in an epoch over `rows` rows: numbers, or lists of numbers."""
         self.dataset_size = rows
         return itertools.islice(iter(self), self.num_samples)
 
     def numbers(self, rows: int) -> Iterator[int]:
-        """Return the numbers of an epoch over `rows` rows. Raises TypeError or ValueError for others."""
+        """Yield the row numbers of an epoch over `rows` rows. Raise TypeError or ValueError for invalid numbers."""
         return (_row_number(i, rows) for i in _flat(self.indices(rows)))
 
     def _limited(self, order: Any) -> Any:
@@ -136,7 +138,7 @@ class Sampler(BuiltinSampler):
 
 
 def _flat(numbers: Iterable[Any]) -> Iterator[object]:
-    """A sampler may give lists of numbers."""
+    """Yield single numbers: a sampler may return lists of numbers."""
     for number in numbers:
         if isinstance(number, (list, tuple)) or (isinstance(number, np.ndarray) and number.ndim):
             yield from number
@@ -153,7 +155,7 @@ def _row_number(number: object, rows: int) -> int:
 
 
 class IterSampler(Sampler):
-    """Numbers of rows of an iterable."""
+    """Row numbers from an iterable."""
 
     def __init__(self, sampler: Any, num_samples: int | None = None) -> None:
         super().__init__(num_samples)
@@ -184,7 +186,7 @@ class SequentialSampler(BuiltinSampler):
 
 
 class RandomSampler(BuiltinSampler):
-    """Rows in random order, a new one every epoch. replacement: a row may come again."""
+    """Rows in random order, which changes every epoch. replacement: a row may occur more than once."""
 
     def __init__(
         self, replacement: bool = False, num_samples: int | None = None, shuffle: Any = Shuffle.GLOBAL
@@ -210,8 +212,8 @@ class RandomSampler(BuiltinSampler):
 
 
 class DistributedSampler(BuiltinSampler):
-    """One shard: rows s, s + n, s + 2 n, ... of the order that all shards have; filled up from its begin, so that all
-    shards have as many rows.
+    """One shard: rows s, s + n, s + 2 n, ... of the order that all shards share. The order is continued from its
+    beginning, so that all shards have the same number of rows.
 
     Raises:
         RuntimeError: shard_id is not below num_shards, or offset is given.
@@ -241,7 +243,7 @@ class DistributedSampler(BuiltinSampler):
     def _order(self, rows: int, labels: Callable[[], np.ndarray | None], reading: DataPass) -> Any:
         if not rows:
             return np.arange(0)
-        # The key is the same for every sampler: shards that one script makes one after another belong together.
+        # The key is the same for every sampler: shards that one script makes one after another share one order.
         order = reading.generator(0).permutation(rows) if self.shuffle else np.arange(rows)
         return order[(self.shard_id + self.num_shards * np.arange(self._count(rows))) % rows]
 
@@ -270,7 +272,7 @@ class SubsetSampler(BuiltinSampler):
 
 
 class SubsetRandomSampler(SubsetSampler):
-    """The rows with these numbers in random order, a new one every epoch."""
+    """The rows with these numbers in random order, which changes every epoch."""
 
     def is_shuffled(self) -> bool:
         return True
@@ -280,7 +282,7 @@ class SubsetRandomSampler(SubsetSampler):
 
 
 class WeightedRandomSampler(BuiltinSampler):
-    """Rows sampled with these weights, the i-th for row i. replacement: a row may come again.
+    """Rows sampled with weights; the i-th weight belongs to row i. replacement: a row may occur more than once.
 
     Raises:
         RuntimeError: there are no weights, one is negative, or all are 0.
@@ -319,7 +321,7 @@ class WeightedRandomSampler(BuiltinSampler):
 
 
 class PKSampler(BuiltinSampler):
-    """`num_val` rows of every class, class by class. shuffle: the classes come in random order.
+    """`num_val` rows of every class, class by class. shuffle: put the classes in random order.
 
     Raises:
         NotImplementedError: num_class is given. ValueError, in an epoch: the source has no labels.
@@ -359,7 +361,7 @@ class PKSampler(BuiltinSampler):
 def select_sampler(
     name: str, sampler: Any, shuffle: Any, num_samples: int | None, num_shards: int | None, shard_id: int | None
 ) -> BuiltinSampler:
-    """The sampler that the arguments of a source ask for.
+    """Return the sampler that the arguments of a source request.
 
     Raises:
         RuntimeError: arguments that exclude or need each other. TypeError, ValueError: one is of the wrong kind.
@@ -382,7 +384,7 @@ def select_sampler(
     shuffled = _check_shuffle(name, True if shuffle is None else shuffle)
     if not shuffled and num_shards is None:
         return SequentialSampler(num_samples=limit)
-    # Without shards it is the one shard of one, so that it has the order of which shards have their parts.
+    # Without shards it is shard 0 of 1, so that its order equals the one that shards divide.
     return DistributedSampler(num_shards or 1, shard_id or 0, shuffled, limit)
 
 

@@ -1,4 +1,4 @@
-"""Rows come from Python generators and arrays here."""
+"""Data sets with rows from Python generators and arrays."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueErr
 
 
 class GeneratorDataset(MappableDataset, UnionBaseDataset):
-    """Rows from Python. A source that cannot tell its length is counted by a pass over it, whose rows are stored for
-    the first reader as long as they take at most `LIMIT` bytes, so that it is not run once more.
+    """Rows from Python. If a source does not know its length, a pass over it counts the rows. These rows are stored for
+    the first reader if they take at most `LIMIT` bytes, so that the source does not run again.
 
     Args:
         source: a function that returns an iterator (called anew for every epoch), an iterable, or an object with
-            `__getitem__` and `__len__`, which is shuffled unless `shuffle` is False. An iterator that cannot be
-            started again, such as a generator object, is good for one epoch.
+            `__getitem__` and `__len__`, which is shuffled unless `shuffle` is False. An iterator that cannot be started
+            again, such as a generator object, serves one epoch.
         column_names: names of the columns, or one string. column_types: element types to convert to.
-        num_samples: at most so many rows. num_shards, shard_id: every num_shards-th row from shard_id on.
-        num_parallel_workers: above 1, an object with `__getitem__` is read by so many processes, unless
+        num_samples: maximum number of rows. num_shards, shard_id: every num_shards-th row from shard_id on.
+        num_parallel_workers: if above 1, that many processes read an object with `__getitem__`, unless
             `python_multiprocessing` is False.
 
     Raises:
         TypeError, ValueError, RuntimeError: an argument is of the wrong kind, or excludes another. RuntimeError, in an
-            epoch: the source gives no rows any more.
+            epoch: the source yields no rows any more.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ def _require_batches(source: Any, batch_sampler: Any, others: list[str]) -> None
 
 
 class _Checked:
-    """Makes rows of what a source gives."""
+    """Converts the values from a source to rows."""
 
     def __init__(self, names: Sequence[str], types: Sequence[Any] | None) -> None:
         self.names = names
@@ -114,7 +114,7 @@ class _Checked:
 
 
 class _Items(Indexed):
-    """The rows of an object with `__getitem__`."""
+    """Rows of an object with `__getitem__`."""
 
     is_own = False
 
@@ -128,7 +128,7 @@ class _Items(Indexed):
         return len(self.items)
 
     def row(self, number: int) -> Row:
-        """Raises MspcError for whatever the object raises."""
+        """Return a row. Raise MspcError for any error of the object."""
         try:
             return self.checked(self.items[number])
         except MspcError:
@@ -141,7 +141,7 @@ class _Items(Indexed):
         if self.workers == 1:
             rows = map(self.row, numbers)
         else:
-            from mspc.mindspore_api.dataset.nodes.processes import Task, in_processes  # late, as `multiprocessing` is
+            from mspc.mindspore_api.dataset.nodes.processes import Task, in_processes  # late: needs multiprocessing
 
             tasks = map(Task, numbers)
             rows = in_processes(lambda task: self.row(task.number), tasks, self.workers, self.fault)
@@ -150,7 +150,8 @@ class _Items(Indexed):
 
 
 class _Stream(PipelineNode):
-    """The rows of a function or an iterable. limit: at most so many. shards: (how many, which one)."""
+    """Rows of a function or an iterable. limit: maximum number of rows. shards: (number of shards, index of this
+    one)."""
 
     is_own = False
 
@@ -194,7 +195,7 @@ class _Stream(PipelineNode):
             )
 
     def _values(self) -> Iterator[Any]:
-        """What the source gives from now on. Raises MspcError for whatever it raises."""
+        """Yield the remaining values of the source. Raise MspcError for any error of the source."""
         given = 0
         try:
             values = _started(self.source)
@@ -221,7 +222,8 @@ class _Stream(PipelineNode):
         return count
 
     def _counted(self, most: int | None) -> tuple[int, bool]:
-        """(number of rows, at most `most`; whether these are all). The rows are stored unless they are too large."""
+        """Return (number of rows, at most `most`; whether these are all). The rows are stored unless they are too
+        large."""
         stored: list[Row] | None = []
         count = nbytes = 0
         made = self._pass()
@@ -242,7 +244,7 @@ def _started(source: Any) -> Iterator[Any]:
         return iter(source())
     if hasattr(source, "__iter__"):
         return iter(source)
-    return map(lambda _: next(source), itertools.count())  # ends where the source does
+    return map(lambda _: next(source), itertools.count())  # ends when the source ends
 
 
 def _shown(source: Any) -> str:
@@ -250,7 +252,7 @@ def _shown(source: Any) -> str:
 
 
 class NumpySlicesDataset(MappableDataset, UnionBaseDataset):
-    """Rows of arrays: row i holds the i-th element of each.
+    """Rows of arrays: row i holds the i-th element of each array.
 
     Args: data: an array or list, a tuple of arrays of one length, or a dict by column name.
     """
@@ -280,22 +282,22 @@ class NumpySlicesDataset(MappableDataset, UnionBaseDataset):
 
 
 LIMIT = 256 << 20
-"""Bytes of rows that are stored between counting them and reading them."""
+"""Maximum number of bytes of rows that are stored after counting, for the first reader."""
 
 
 def is_read_once(source: Any) -> bool:
-    """Whether a source of rows is an iterator that cannot be started again. One of a class of the user's may: its
-    `__iter__` is Python."""
+    """Return whether a source of rows is an iterator that cannot be started again. An iterator of a user's class, with
+    `__iter__` in Python, may be restartable."""
     if not hasattr(source, "__next__"):
         return False
     return not isinstance(getattr(type(source), "__iter__", None), FunctionType)
 
 
 class ReadOnce:
-    """The one epoch that such an iterator is good for. What is read of it is stored as long as it takes at most `LIMIT`
-    bytes, so that the epoch may be counted, or looked into, before it is read.
+    """The only epoch of an iterator that cannot be started again. The rows read from it are stored as long as they take
+    at most `LIMIT` bytes, so that the epoch can be counted or inspected before it is read.
 
-    Args: rows: the rows of the iterator. source: how messages name it.
+    Args: rows: the rows of the iterator. source: its name in messages.
     """
 
     def __init__(self, rows: Iterator[Row], source: str) -> None:
@@ -307,7 +309,7 @@ class ReadOnce:
         self._nbytes = 0
 
     def epoch(self, number: int) -> Iterator[Row]:
-        """The rows of an epoch from its begin on. Raises RuntimeError for a second epoch."""
+        """Yield the rows of an epoch from its beginning. Raise RuntimeError for a second epoch."""
         if self._epoch is None:
             self._epoch = number
         if number != self._epoch:

@@ -1,4 +1,4 @@
-"""Data sets have kinds by what was called last: `isinstance(data.batch(8), BatchDataset)`."""
+"""Classes for the last step of a data set: `isinstance(data.batch(8), BatchDataset)`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mspc.mindspore_api.dataset.pipeline import Dataset
 
 
 class _NodeKind(type):
-    """A class whose instances are the data sets that a node of one kind gives."""
+    """Metaclass: instances are the data sets with a last node of one class."""
 
     node: type[PipelineNode]
 
@@ -21,30 +21,30 @@ class _NodeKind(type):
 
 
 class BatchDataset(metaclass=_NodeKind):
-    """What `batch` and `padded_batch` give."""
+    """Result of `batch` and `padded_batch`."""
 
     node = Batched
 
 
 class MapDataset(metaclass=_NodeKind):
-    """What `map` gives."""
+    """Result of `map`."""
 
     node = Mapped
 
 
 class RepeatDataset(metaclass=_NodeKind):
-    """What `repeat` gives."""
+    """Result of `repeat`."""
 
     node = Repeated
 
 
 class ShuffleDataset(metaclass=_NodeKind):
-    """What `shuffle` gives."""
+    """Result of `shuffle`."""
 
     node = Shuffled
 
 
 class ZipDataset(metaclass=_NodeKind):
-    """What `zip` gives."""
+    """Result of `zip`."""
 
     node = Zipped

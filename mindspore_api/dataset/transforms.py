@@ -1,4 +1,4 @@
-"""These operations apply to any column."""
+"""Operations on columns of any content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 
 
 class TypeCast(Arithmetic):
-    """Another element type, of mspc or NumPy. data_type: the older name of the argument."""
+    """Conversion to another element type, of mspc or NumPy. data_type: the older name of the argument."""
 
     def __init__(self, output_type: Any = None, data_type: Any = None) -> None:
         if (output_type is None) == (data_type is None):
@@ -41,8 +41,8 @@ class TypeCast(Arithmetic):
 
 
 class OneHot(Operation):
-    """A class number as a vector of zeros with a one, of the number's type; with `smoothing_rate` as Float32, a part of
-    the one spread over all classes."""
+    """One-hot vector of a class number, in the number's type. With `smoothing_rate`, Float32 with that fraction of the
+    one spread over all classes."""
 
     def __init__(self, num_classes: int, smoothing_rate: float = 0.0) -> None:
         self.num_classes = integer("OneHot", "num_classes", num_classes)
@@ -63,7 +63,7 @@ class OneHot(Operation):
 
 
 class Fill(Operation):
-    """Every element replaced by a number."""
+    """Every element replaced by one number."""
 
     def __init__(self, fill_value: Any) -> None:
         self.fill_value = fill_value
@@ -73,7 +73,7 @@ class Fill(Operation):
 
 
 class Compose:
-    """One operation after another."""
+    """Several operations in sequence."""
 
     def __init__(self, transforms: Sequence[Callable[..., Any]]) -> None:
         self.in_sequence = _listed("Compose", transforms)
@@ -86,7 +86,7 @@ class Compose:
 
 
 class RandomApply:
-    """One operation after another with probability `prob`, sampled from NumPy's global generator."""
+    """Several operations in sequence, applied with probability `prob`, sampled from NumPy's global generator."""
 
 
     def __init__(self, transforms: Sequence[Callable[..., Any]], prob: float = 0.5) -> None:
@@ -131,8 +131,8 @@ def _listed(name: str, transforms: Any) -> list[Any]:
 
 
 class PadEnd(EachOperation):
-    """Values truncated or filled up at the end of every dimension to a shape, None for a size that stays. pad_value:
-    what they are filled up with, 0 or an empty string unless given."""
+    """Truncates or pads values at the end of every dimension to a shape; None keeps a size. pad_value: the fill value,
+    by default 0 or an empty string."""
 
     def __init__(self, pad_shape: Sequence[int | None], pad_value: Any = None) -> None:
         if not isinstance(pad_shape, list | tuple) or not pad_shape:
@@ -155,8 +155,8 @@ class PadEnd(EachOperation):
 
 
 class Concatenate:
-    """Values of one dimension, of one column or of several, behind one another: `prepend`, the values, `append`.
-    axis: 0 or -1."""
+    """Concatenates one-dimensional values of one column or of several: `prepend`, the values, `append`. axis: 0 or
+    -1."""
 
     def __init__(self, axis: int = 0, prepend: Any = None, append: Any = None) -> None:
         if axis not in (0, -1):

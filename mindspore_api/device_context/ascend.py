@@ -1,4 +1,4 @@
-"""`device_context.ascend` has settings of a device that is not here; each of them says so."""
+"""`device_context.ascend`: settings of a device that mspc does not support; each of them warns."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = [
 
 
 def device_count() -> int:
-    """0."""
+    """Return 0."""
     return runtime.device_count("Ascend")
 
 
 def is_available() -> bool:
-    """False."""
+    """Return False."""
     return runtime.is_available("Ascend")
 
 
@@ -29,55 +29,55 @@ def _ignored(name: str) -> None:
 
 
 def execute_timeout(op_timeout: int) -> None:
-    """Says that it changes nothing, whatever op_timeout is."""
+    """Warn that it changes nothing, whatever op_timeout is."""
     _ignored("op_debug.execute_timeout")
 
 
 def debug_option(option_value: str) -> None:
-    """Says that it changes nothing, whatever option_value is."""
+    """Warn that it changes nothing, whatever option_value is."""
     _ignored("op_debug.debug_option")
 
 
 def aclinit_config(config: dict[str, Any]) -> None:
-    """Says that it changes nothing, whatever config is."""
+    """Warn that it changes nothing, whatever config is."""
     _ignored("op_debug.aclinit_config")
 
 
 def precision_mode(mode: str) -> None:
-    """Says that it changes nothing, whatever mode is: element types are those of the graph."""
+    """Warn that it changes nothing, whatever mode is: element types are those of the graph."""
     _ignored("op_precision.precision_mode")
 
 
 def op_precision_mode(path: str) -> None:
-    """Says that it changes nothing, whatever path is."""
+    """Warn that it changes nothing, whatever path is."""
     _ignored("op_precision.op_precision_mode")
 
 
 def matmul_allow_hf32(value: bool) -> None:
-    """Says that it changes nothing, whatever value is."""
+    """Warn that it changes nothing, whatever value is."""
     _ignored("op_precision.matmul_allow_hf32")
 
 
 def conv_allow_hf32(value: bool) -> None:
-    """Says that it changes nothing, whatever value is."""
+    """Warn that it changes nothing, whatever value is."""
     _ignored("op_precision.conv_allow_hf32")
 
 
 def op_compile(value: bool) -> None:
-    """Says that it changes nothing, whatever value is."""
+    """Warn that it changes nothing, whatever value is."""
     _ignored("op_tuning.op_compile")
 
 
 def aoe_tune_mode(tune_mode: str) -> None:
-    """Says that it changes nothing, whatever tune_mode is."""
+    """Warn that it changes nothing, whatever tune_mode is."""
     _ignored("op_tuning.aoe_tune_mode")
 
 
 def aoe_job_type(config: str) -> None:
-    """Says that it changes nothing, whatever config is."""
+    """Warn that it changes nothing, whatever config is."""
     _ignored("op_tuning.aoe_job_type")
 
 
 def aclnn_cache(enable_global_cache: bool = False, cache_queue_length: int = 10000) -> None:
-    """Says that it changes nothing, whatever enable_global_cache and cache_queue_length are."""
+    """Warn that it changes nothing, whatever enable_global_cache and cache_queue_length are."""
     _ignored("op_tuning.aclnn_cache")

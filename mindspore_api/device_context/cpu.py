@@ -1,4 +1,4 @@
-"""`device_context.cpu` has the settings of the CPU."""
+"""`device_context.cpu`: settings of the CPU."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ __all__ = ["device_count", "is_available", "threads_num"]
 
 
 def device_count() -> int:
-    """1."""
+    """Return 1."""
     return runtime.device_count("CPU")
 
 
 def is_available() -> bool:
-    """True."""
+    """Return True."""
     return runtime.is_available("CPU")
 
 
 def threads_num(num: int) -> None:
-    """`set_context(runtime_num_threads=num)`, which says that it changes nothing. Raises TypeError, ValueError for no
-    positive integer."""
+    """Call `set_context(runtime_num_threads=num)`, which warns that it changes nothing. Raise TypeError or ValueError
+    unless it is a positive integer."""
     set_context(runtime_num_threads=num)

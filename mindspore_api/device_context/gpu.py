@@ -1,4 +1,4 @@
-"""`device_context.gpu` has `gpu_config` of `set_context`, entry by entry."""
+"""`device_context.gpu`: the entries of `gpu_config` of `set_context`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = [
 
 
 def device_count() -> int:
-    """How many GPUs there are."""
+    """Return the number of GPUs."""
     return runtime.device_count("GPU")
 
 
@@ -28,28 +28,28 @@ def _set(name: str, value: Any) -> None:
 
 
 def matmul_allow_tf32(value: bool) -> None:
-    """Return whether products of Float32 round operands to TF32. Raises TypeError for no bool."""
+    """Set whether Float32 matmuls round operands to TF32. Raise TypeError for no bool."""
     _set("matmul_allow_tf32", value)
 
 
 def conv_allow_tf32(value: bool) -> None:
-    """Return whether convolutions round operands to TF32; says that `matmul_allow_tf32` decides. Raises TypeError for
-    no bool."""
+    """Set whether convolutions round operands to TF32; a warning says that `matmul_allow_tf32` decides. Raise TypeError
+    for no bool."""
     _set("conv_allow_tf32", value)
 
 
 def conv_fprop_algo(mode: str) -> None:
-    """How convolutions are computed; says that it changes nothing. Raises TypeError for no string."""
+    """Set the algorithm of convolutions; a warning says that it changes nothing. Raise TypeError for no string."""
     _set("conv_fprop_algo", mode)
 
 
 def conv_dgrad_algo(mode: str) -> None:
-    """How gradients of convolutions' images are computed; says that it changes nothing. Raises TypeError for no
-    string."""
+    """Set the algorithm of gradients of convolution inputs; a warning says that it changes nothing. Raise TypeError for
+    no string."""
     _set("conv_dgrad_algo", mode)
 
 
 def conv_wgrad_algo(mode: str) -> None:
-    """How gradients of convolutions' weights are computed; says that it changes nothing. Raises TypeError for no
-    string."""
+    """Set the algorithm of gradients of convolution weights; a warning says that it changes nothing. Raise TypeError
+    for no string."""
     _set("conv_wgrad_algo", mode)

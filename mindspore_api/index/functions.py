@@ -1,6 +1,7 @@
-"""Functions are made of rows as Python has them, with their signature, their words, and the line of the row.
+"""Functions made from rows, with their signature, description, and the line of the row.
 
-An expression is parsed, looked through and translated; nothing is evaluated but the functions when they are called."""
+An expression is parsed, checked and translated; its functions run only when they are called.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +32,13 @@ _GRAMMAR = (
     ast.keyword, ast.Tuple, ast.List, ast.Starred, ast.Subscript, ast.Slice, ast.expr_context, ast.operator,
     ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
-"""What an expression is made of."""
+"""Syntax nodes allowed in an expression."""
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {ast.Div: operator.truediv, ast.Pow: operator.pow}
 
 
 def found(row: IndexRow) -> Any:
-    """The object that a row stands for, as its definition has it. Raises ValueError if the row is none."""
+    """Return the object that a row defines or refers to, without checks of arguments. Raise ValueError if the row is
+    invalid."""
     if row.home:
         return getattr(importlib.import_module(row.home), row.target)
     if row.kind == "class":
@@ -58,7 +60,8 @@ def _of_ops(name: str) -> Any:
 
 
 def is_expression(row: IndexRow) -> bool:
-    """Return whether it is a function with parameters and an expression; "Abs" behind them is an operator."""
+    """Return whether the row is a function with parameters and an expression; with a capitalised name as its target it
+    is an operator."""
     parameters, target = _parts(row)
     return parameters != "" and not (target.isidentifier() and target[0].isupper() and not iskeyword(target))
 
@@ -84,7 +87,8 @@ def _operator_function(row: IndexRow, operator: Any, parameters: str) -> Any:
 
 @functools.cache
 def _class_of(row: IndexRow) -> Any:
-    """The class of "class Cross(dim=None) = cross", or of "= cross(dim=axis)" with names that the function has."""
+    """Return the class of "class Cross(dim=None) = cross", or of "= cross(dim=axis)" with the function's parameter
+    names."""
     tree = tree_of(row)
     expression = tree.body[0].value  # type: ignore[attr-defined]  # a return
     called = expression.func if isinstance(expression, ast.Call) else expression
@@ -96,7 +100,7 @@ def _class_of(row: IndexRow) -> Any:
 
 
 def _signature(row: IndexRow, tree: ast.FunctionDef) -> list[inspect.Parameter]:
-    """Parameters that may be given by position."""
+    """Return the parameters that may be given by position."""
     kind, names = inspect.Parameter.POSITIONAL_OR_KEYWORD, [arg.arg for arg in tree.args.args]
     needed = [inspect.Parameter(name, kind) for name in names[: len(names) - len(tree.args.defaults)]]
     others = zip(names[len(needed) :], tree.args.defaults, strict=True)
@@ -104,7 +108,8 @@ def _signature(row: IndexRow, tree: ast.FunctionDef) -> list[inspect.Parameter]:
 
 
 class _Operators(ast.NodeTransformer):
-    """Makes `ops.Abs` of `Abs`, which is looked for when the function is called. others: names of something else."""
+    """Replaces `Abs` by `ops.Abs`, which is looked up when the function is called. others: names with another
+    meaning."""
 
     def __init__(self, others: set[str]) -> None:
         self.others = others
@@ -117,8 +122,8 @@ class _Operators(ast.NodeTransformer):
 
 @functools.cache
 def tree_of(row: IndexRow) -> ast.FunctionDef:
-    """The row as the function that it is; the text's lines are those of the table. Raises ValueError if the text is no
-    row, or its expression is made of something else than rows are."""
+    """Return the row as a function's syntax tree, with the lines of the table. Raise ValueError if the text is no row,
+    or its expression has a construct that rows must not have."""
     parameters, expression = _parts(row)
     name = row.names[0].removeprefix(".")
     try:
@@ -148,7 +153,7 @@ def _end_of_parameters(text: str) -> int:
 
 
 def _parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
-    """In the order in which Python stores their attributes."""
+    """Yield the parameters in the order in which Python stores their annotations."""
     yield from (*arguments.posonlyargs, *arguments.args)
     yield from filter(None, (arguments.vararg,))
     yield from arguments.kwonlyargs
@@ -157,7 +162,7 @@ def _parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
 
 @functools.cache
 def function_of(row: IndexRow) -> FunctionType:
-    """The function of a row with an expression."""
+    """Return the function of a row with an expression."""
     tree = tree_of(row)
     code = next(c for c in _translated(tree, row.path).co_consts if isinstance(c, CodeType))
     inner = {arg.arg for arg in _parameters(tree.args)}
@@ -179,7 +184,7 @@ def _translated(tree: ast.FunctionDef, path: str) -> CodeType:
 
 
 def _named(row: IndexRow, name: str) -> Any:
-    """What a name of a row's expression stands for. Raises ValueError if nothing that a row may name."""
+    """Return the object with a name in a row's expression. Raise ValueError for an unknown name."""
     if name in row.uses:
         home, target = row.uses[name]
         return getattr(importlib.import_module(home), target)
@@ -187,7 +192,7 @@ def _named(row: IndexRow, name: str) -> Any:
         return importlib.import_module(_MODULES[name])
     if name in _PYTHON:
         return getattr(builtins, name)
-    if name in rows_of(row.module):  # what 'let' defines, or a function of the same module
+    if name in rows_of(row.module):  # a name that 'let' defines, or a function of the same module
         return found(rows_of(row.module)[name])
     raise ValueError(f"{row.path}:{row.line}: nothing is called {name!r}; 'use' says where it stands")
 
@@ -201,7 +206,7 @@ def _value(row: IndexRow, node: ast.expr) -> Any:
 
 
 def tree_at(path: str, line: int, name: str) -> ast.FunctionDef:
-    """The tree of the row of a function that is in a line of a table. Raises LookupError if there is none."""
+    """Return the tree of the function row in a line of a table. Raise LookupError if there is none."""
     return tree_of(_by_place(path)[line, name])
 
 
@@ -212,8 +217,8 @@ def _by_place(path: str) -> dict[tuple[int, str], IndexRow]:
 
 
 def object_of(row: IndexRow, name: str) -> Any:
-    """The object of a row under one of its names. A method of tensors, `.name`, looks at its arguments itself, and so
-    does what says how."""
+    """Return the object of a row under one of its names, with checks of its arguments. A method of tensors, `.name`,
+    and a function with `check_arguments` check their arguments themselves."""
     answer = found(row)
     if isinstance(answer, type):
         return _class(answer) if row.module == "ops" else answer

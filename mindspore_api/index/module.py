@@ -1,4 +1,4 @@
-"""A public module that is asked for a name answers by this module: it gives what the index has, as scripts get that."""
+"""Attributes of public modules, looked up in the index."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ Getter = Callable[[str], Any]
 
 @functools.cache
 def places_of(module: str) -> dict[str, tuple[str, str]]:
-    """(module that defines it, its name there) of every object that a public module shows; ("", "") of what rows make.
+    """Return (defining module, name in it) of every object that a public module shows; ("", "") for objects made from
+    rows.
 
-    What is taken from all of another public module is where that one has it from.
+    An object taken from all of another public module has the place at which that module finds it.
     """
     found: dict[str, tuple[str, str]] = {}
     for home in rows_of(module, "all"):
@@ -46,13 +47,13 @@ def _defined(home: str) -> dict[str, tuple[str, str]]:
 
 
 def names_of(module: str) -> list[str]:
-    """Names of the objects that a public module shows."""
+    """Return the names of the objects that a public module shows."""
     return sorted(places_of(module))
 
 
 def listed(module: str) -> list[str]:
-    """`__all__` of a public module: its objects, and the modules that its table names. Of the whole these are the
-    modules right below it, and no name hides one of Python's."""
+    """Return `__all__` of a public module: its objects, and the modules that its table names. For mspc itself these are
+    the top-level public modules; no name hides one of Python's."""
     modules: Iterable[str] = rows_of(module, "modules")
     if module == _WHOLE:
         modules = (name for name in public_modules() if name and "." not in name)
@@ -60,21 +61,21 @@ def listed(module: str) -> list[str]:
 
 
 def find(module: str, name: str) -> Any:
-    """The object behind a name of a module, `.name` for a method of tensors; a function of tensors with its arguments
-    checked, but for one that tensors alone have, as they look at them before. Raises LookupError if the index has no
-    such name."""
+    """Return the object with a name in a module, or with `.name` a method of tensors. Functions of tensors get checks
+    of their arguments, except those that only tensors have, which check them already. Raise LookupError if the index
+    has no such name."""
     row = rows_of(module).get(name)
     if row is None or not (row.is_of_tensors or module == "ops"):
         home, own = places_of(module)[name] if row is None else (row.home, row.target)
         return getattr(importlib.import_module(home), own)
-    from mspc.mindspore_api.index.functions import object_of  # where a name is used: it imports NumPy
+    from mspc.mindspore_api.index.functions import object_of  # late: it imports NumPy
 
     return object_of(row, name)
 
 
 class _Package(ModuleType):
-    """A public package. A module below it that is imported hides no name of the index: `parallel.shard` is a function,
-    which is in `parallel/shard.py`."""
+    """Public package. Importing a module below it hides no name of the index: `parallel.shard` is a function, defined
+    in `parallel/shard.py`."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (isinstance(value, ModuleType) and value.__name__ == f"{self.__name__}.{name}"):
@@ -84,11 +85,11 @@ class _Package(ModuleType):
 def answers(
     package: str, otherwise: Getter | None = None, names: Callable[[], Iterable[str]] = tuple
 ) -> tuple[Getter, Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a public module whose objects are all defined elsewhere.
+    """Return `__getattr__` and `__dir__` of a public module that defines none of its objects itself.
 
     Args:
         package: the full name of the module of mspc.
-        otherwise: gives an object that the index does not have, or raises AttributeError.
+        otherwise: returns an object that the index does not have, or raises AttributeError.
         names: names of such objects.
     """
     module, get = public_name(package), beside(package, otherwise)
@@ -109,7 +110,7 @@ def answers(
 
 
 def beside(package: str, otherwise: Getter | None = None) -> Getter:
-    """`__getattr__` of a module that defines names itself: what the index has of it beside these."""
+    """Return `__getattr__` of a module that defines names itself: it finds the further names of the index."""
     module = public_name(package)
 
     def get(name: str) -> Any:
@@ -132,7 +133,7 @@ def _answer(package: str, module: str, name: str, otherwise: Getter | None) -> A
     if otherwise is not None:
         return otherwise(name)
 
-    known = () if name.startswith("_") else listed(module)  # tools ask every object for names of their own
+    known = () if name.startswith("_") else listed(module)  # tools look up private names of their own on every object
     if package == _WHOLE:
         raise AttributeError(f"module {_WHOLE!r} has no attribute {name!r}{why_absent(name, known)}")
     raise AttributeError(f"{module} has no {name!r}{why_absent(f'{module}.{name}', known)}")
@@ -150,7 +151,7 @@ def _module_below(package: str, module: str, name: str) -> ModuleType | None:
 
 @functools.cache
 def _files(package: str) -> frozenset[str]:
-    """Short names of the modules in the folder of a package."""
+    """Return the short names of the modules in the folder of a package."""
 
     return frozenset(modules_in(package))
 
@@ -184,15 +185,15 @@ _LISTED = re.compile(r"\n__all__[^=]*= *[\[(]([^\])]*)[\])]")
 
 @functools.cache
 def defined_in(module: str) -> dict[str, str]:
-    """The full name of the defining module by public name, of a package or of one file: what the `__all__` of a file
-    names, or, in a file without one, its classes and functions without an underscore."""
+    """Return the full name of the defining module by public name, for a package or one file: the names in the `__all__`
+    of a file, or, for a file without one, its classes and functions without an underscore."""
     files = {home: file for home, file in _files_of(module).items() if os.path.basename(file) != "__init__.py"}
     found = ((name, home) for home, file in files.items() for name in _public(file))
     return {name: home for name, home in found if not name.startswith("_")}
 
 
 def modules_in(package: str) -> list[str]:
-    """Short names of the modules and packages right below a package."""
+    """Return the short names of the modules and packages directly in a package."""
     return [home.rpartition(".")[2] for home in _files_of(package) if home != package]
 
 
@@ -222,15 +223,15 @@ def _public(file: str) -> list[str]:
 
 
 def absent_names() -> dict[str, IndexRow]:
-    """The rows by names without the first (`nn.Tril`)."""
+    """Return the rows for missing names, by name without the first part (`nn.Tril`)."""
     return rows_of("mspc", "absent")
 
 
 def said_of(path: str, prefix: str = "") -> str:
-    """The text of the index for a name without the first, or for a name above it; "" if that is nothing. The text for a
-    name of `ops` counts in all modules of `ops`.
+    """Return the text of the index for a name without its first part, or for a prefix of the name; "" if there is none.
+    The text for a name of `ops` also applies to all modules of `ops`.
 
-    prefix: what is ahead of a name to write instead, "mindspore.".
+    prefix: written before the suggested name, "mindspore.".
     """
     parts, rows = path.split("."), absent_names()
     places = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
@@ -243,8 +244,8 @@ def said_of(path: str, prefix: str = "") -> str:
 
 
 def why_absent(path: str, known: Iterable[str]) -> str:
-    """The message for a name that mspc lacks, `nn.Tril` without the first: what stands for it, why there is none, or
-    the known names that are most like it; "" if nothing is known."""
+    """Return the message for a name that mspc lacks, `nn.Tril` without the first part: its replacement, the reason, or
+    the most similar known names; "" if nothing is known."""
     from mspc.ir.diagnostics import nearest
 
     said = said_of(path)

@@ -1,8 +1,8 @@
 """Stubs of the public modules, for editors and type checkers.
 
 They are made when mspc is installed, as two stub packages, of `mspc` and of `mindspore`, which import every name from
-its module; operators and rows of the index, which no file defines as Python, have a line each. A function of the index
-states no type for its result. It follows from the operators that the function calls: one tensor or several.
+its module. Operators and rows of the index, which no Python file defines, have one line each. A function of the index
+states no type for its result; it follows from the operators that the function calls: one tensor or several.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _STATED = {
     "tuple[int, ...]": "shape",
     "DType": "dtype",
 }  # fmt: skip
-"""Functions of tensors whose results do not follow from the operators they call."""
+"""Functions of tensors with results that do not follow from the operators they call."""
 STATED = {name: kind for kind, names in _STATED.items() for name in names.split()}
 _SPARSE = {"coo_": "COOTensor", "csr_": "CSRTensor"}
 
@@ -91,7 +91,7 @@ def of_operator(operator: type[Op]) -> str:
         types = [TensorType(dtype_of(name), shape) for name, shape in zip(dtypes, sample.shapes, strict=True)]
         try:
             result = operator(**sample.fields).infer(*types)
-        except Exception:  # a sample may be of what has no type without a graph
+        except Exception:  # a sample may have no type without a graph
             return ANY
         kinds.add(TENSOR if isinstance(result, TensorType) else SEVERAL if isinstance(result, TupleType) else ANY)
     return kinds.pop() if len(kinds) == 1 else ANY
@@ -146,13 +146,13 @@ def _nodes(tree: ast.FunctionDef, *kinds: type[ast.stmt]) -> Iterator[Any]:
 
 
 class _Results:
-    """Finds the type of an expression in a function, whose names are those of its module."""
+    """Infers the type of an expression in a function, with the names of the function's module."""
 
     def __init__(self, function: FunctionType, tree: ast.FunctionDef) -> None:
         self._globals = inspect.unwrap(function).__globals__  # type: ignore[attr-defined]  # a function
         self._parameters = set(inspect.signature(function).parameters)
         self._assigned: dict[str, list[ast.expr]] = {}
-        """All values of a name, of which some may be of another type."""
+        """All values of a name, possibly of different types."""
         self._others: set[str] = set()
         """Names that get their values in another way."""
         self._in_progress: set[str] = set()
@@ -179,7 +179,7 @@ class _Results:
                     self._note(inner)
 
     def of_cases(self, nodes: Sequence[ast.expr]) -> str:
-        """Return the one type of values of which a case takes one."""
+        """Return the common type of alternative values."""
         return _one({self.of(each) for each in nodes if not self._is_argument(each)})
 
     def of(self, node: ast.expr) -> str:
@@ -212,7 +212,7 @@ class _Results:
         return found
 
     def _is_argument(self, node: ast.expr) -> bool:
-        """Return whether it is an argument as it is, which is a tensor if the other case gives one."""
+        """Return whether it is an unchanged argument, which is a tensor if the other case is one."""
         return isinstance(node, ast.Name) and node.id in self._parameters
 
     def _of_call(self, node: ast.Call) -> str:
@@ -233,7 +233,7 @@ class _Results:
         return ANY
 
     def _object(self, node: ast.expr) -> Any:
-        """Return the object that a name of the module stands for, or None."""
+        """Return the object with a name in the module, or None."""
         if isinstance(node, ast.Name) and node.id not in self._parameters:
             return self._globals.get(node.id)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -246,7 +246,7 @@ class _Results:
 
 
 def tensor_stub(module: Any) -> str:
-    """Return the stub of the module that defines the Tensor, which gets its operators and its methods when it runs."""
+    """Return the stub of the module that defines the Tensor, which gets its operators and methods at run time."""
     lines = [_HEAD, "class Tensor:"]
     for name in _BINARY:
         lines += [f"    def __{name}__(self, other: {OPERAND}) -> Tensor: ...",
@@ -301,7 +301,7 @@ def _method(name: str, function: Any) -> list[str]:
     first, *rest = inspect.signature(function).parameters.values()
     if first.kind is first.VAR_POSITIONAL:
         return [f"    def {name}(self, *args: Any, **kwargs: Any) -> {kind}: ..."]
-    # Other spellings of a name are taken as well, see `method_table.respelled`.
+    # Other spellings of a name are accepted as well, see `method_table.respelled`.
     shown = [p for p in rest if p.kind is not p.VAR_KEYWORD]
     needed = [p.replace(annotation=ANY, default=... if p.default is not p.empty else p.empty) for p in shown]
     marks = [p.replace(kind=p.KEYWORD_ONLY) if p.kind is p.KEYWORD_ONLY else p for p in needed]
@@ -358,22 +358,22 @@ PRIMITIVE = "mspc.mindspore_api.ops.primitive"
 TENSORS = "mspc.mindspore_api.common.tensor"
 SPARSE = "mspc.mindspore_api.ops.sparse_tensor"
 FUNCTIONS = ("mspc.mindspore_api.ops.function.", "mspc.mindspore_api.mint.", "mspc.mindspore_api.numpy.")
-"""Where functions of tensors are defined, whose results have types that their sources do not state."""
+"""Prefixes of the modules of tensor functions, which do not state the types of their results."""
 SETTINGS = {"set_context": "CONTEXT", "set_auto_parallel_context": "PARALLEL"}
 """Functions of the module `context` that take settings by their names, and their tables."""
 OWN = ("from mspc.commands.view.notebook import view as view\n",)
-"""What mspc has beside the names of MindSpore."""
+"""Names of mspc in addition to those of MindSpore."""
 
 
 def modules() -> list[str]:
-    """The public modules that have stubs."""
+    """Return the public modules that have stubs."""
     folders = [name for name in public_modules() if name and name not in other_names()]
     folders = [name for name in folders if hasattr(importlib.import_module(home_of(name)), "__path__")]
     return sorted({*folders, *FIRST, *FILES})
 
 
 def stubs() -> dict[str, str]:
-    """The text of every stub, by its path below the folder of both packages."""
+    """Return the text of every stub, by path in the folder of both packages."""
     known = modules()
     packages = {"", *(name.rpartition(".")[0] for name in known)}
     found = {f"{package}/py.typed": "partial\n" for package in PACKAGES}
@@ -385,7 +385,7 @@ def stubs() -> dict[str, str]:
         found[f"mspc-stubs/{file}"] = HEADER + "".join([*_lines(name), *below, *(() if name else OWN)])
         same = [line.replace(f"from {full} ", f"from mindspore{full[4:]} ") for line in below]
         found[f"mindspore-stubs/{file}"] = HEADER + f"from {full} import *\n" + "".join(same)
-    # The sources define the Tensor, which gets operators and methods when it runs: checkers read the stub instead.
+    # The Tensor of the sources gets operators and methods at run time: checkers read the stub instead.
     found["mspc-stubs/mindspore_api/common/tensor.pyi"] = HEADER + tensor_stub(importlib.import_module(TENSORS))
     return found
 
@@ -458,7 +458,7 @@ def _lines(name: str) -> list[str]:
 
 
 def _stated(module: str, name: str, place: str, own: str) -> tuple[str, str]:
-    """The place of a name, ("", "") if its stub states more of its types than its source does."""
+    """Return the place of a name, or ("", "") if its stub states more types than its source does."""
     if place == "mspc.mindspore_api.context" and own in SETTINGS:
         return ("", "") if module == "context" else ("mspc.context", own)
     if module == "ops" and place.startswith(FUNCTIONS):
@@ -482,7 +482,7 @@ def _operator(found: object, name: str) -> str:
 
 
 def _class_body(found: type) -> str:
-    """The constructor of an operator, with its fields by the names that scripts give them, and its call."""
+    """Return the constructor of an operator, with its fields by the names of scripts, and its call."""
     operator = getattr(found, "op_class", None)
     arguments, result = "*args: Any, **kwargs: Any", ANY
     if isinstance(operator, type) and "__init__" not in vars(found):
@@ -499,7 +499,7 @@ def _class_body(found: type) -> str:
 
 
 def _shown(function: FunctionType) -> str:
-    """A signature as stubs have it, without values."""
+    """Return a signature for stubs, without default values."""
     signature = inspect.signature(function)
     parameters = [p if p.default is p.empty else p.replace(default=_SOME) for p in signature.parameters.values()]
     text = str(signature.replace(parameters=parameters))
@@ -507,7 +507,7 @@ def _shown(function: FunctionType) -> str:
 
 
 class _Some:
-    """A default of which a stub says nothing."""
+    """Default value that a stub does not state."""
 
     def __repr__(self) -> str:
         return "..."

@@ -1,4 +1,4 @@
-"""The tables say which row has which name. Of a row no more is read than its names until a script uses it."""
+"""Reader of the index tables: rows by name. Only the names of a row are read until a script uses it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _TOLD = ("all", "each", "modules", "module", "absent", "lists")
 _WORDS = re.compile(r"\{([^}]+)\}")
 
 Uses = dict[str, tuple[str, str]]
-"""(module, name there) of the names that a table uses."""
+"""(module, name in it) of the names that a table uses."""
 
 
 @dataclass(frozen=True)
 class IndexRow:
     """One row of a table.
 
-    path, line: where it stands. module: the public module, `ops`. kind: "let" for what other rows of the module name,
-    "class" for a class whose objects are a function, "hidden" for what `dir()` does not show, or "" for other objects;
-    "all", "each", "modules", "module", "absent" and "lists" as the index describes them. names: its names, a method's
-    behind a dot. home: the module that defines it, if it is only pointed to. target: its name there, or the text behind
-    the names: a name, or "(parameters) = expression" over one or several lines. word: of a row that stands for several
-    the own word.
+    path, line: its place. module: the public module, `ops`. kind: "let" for a name used by other rows of the module,
+    "class" for a class with a function as its instances, "hidden" for an object that `dir()` does not show, or "" for
+    other objects; "all", "each", "modules", "module", "absent" and "lists" as the index describes them. names: its
+    names; the name of a method begins with a dot. home: the module that defines it, if the row only refers to it.
+    target: its name in `home`, or the text after the names: a name, or "(parameters) = expression" over one or several
+    lines. word: for a row that defines several objects, the word of this one.
     """
 
     path: str
@@ -49,12 +49,13 @@ class IndexRow:
 
     @property
     def is_public(self) -> bool:
-        """Return whether scripts have it from its module, not from tensors alone."""
+        """Return whether scripts find it in its module, not only as a method of tensors."""
         return self.kind != "let" and any(not name.startswith(".") for name in self.names)
 
     @property
     def is_of_tensors(self) -> bool:
-        """Return whether it is defined where functions of tensors are, whose arguments are checked."""
+        """Return whether it is a row without home, or its home is a module of tensor functions, which get checks of
+        arguments."""
         return not self.home or self.home.startswith(_OF_TENSORS)
 
     @property
@@ -76,31 +77,31 @@ def _lines(path: str) -> tuple[str, ...]:
 
 
 def _end(lines: tuple[str, ...], line: int) -> int:
-    """The last line of a row that begins on `line`, without its description."""
+    """Return the last line of a row that begins on `line`, excluding its description."""
     while line < len(lines) and lines[line].startswith(_MORE):
         line += 1
     return line
 
 
 def module_of(path: str) -> str:
-    """The public module of a table."""
+    """Return the public module of a table."""
     return os.path.basename(path).removesuffix(_ENDING).partition("-")[0]
 
 
 def is_table(path: str) -> bool:
-    """Return whether a file's functions are rows."""
+    """Return whether a file is a table of the index."""
     return path.endswith(_ENDING) and os.path.dirname(path) in index.__path__
 
 
 def tables_of(module: str) -> list[str]:
-    """Full paths of the tables of a public module, in order."""
+    """Return the full paths of the tables of a public module, sorted."""
     files = [(file, folder) for folder in index.__path__ for file in os.listdir(folder) if file.endswith(_ENDING)]
     return [os.path.join(folder, file) for file, folder in sorted(files) if module_of(file) == module]
 
 
 @functools.cache
 def rows_of(module: str, *kinds: str) -> dict[str, IndexRow]:
-    """The rows of a public module by their names: objects, or those of the given kinds. Raises ValueError if two rows
+    """Return the rows of a public module by name: objects, or rows of the given kinds. Raise ValueError if two rows
     have one name, or a text is no row."""
     found: dict[str, IndexRow] = {}
     for row in _rows(module):
@@ -154,7 +155,7 @@ def _called(path: str, line: int, module: str, text: str, word: str, uses: Uses)
 
 
 def _told(path: str, line: int, module: str, text: str, word: str, uses: Uses) -> IndexRow:
-    """A row that is no object: "kind: names = target", or without a target."""
+    """Return a row that is no object: "kind: names = target", or without a target."""
     kind, _, rest = text.partition(":")
     parts = rest.split()
     end = parts.index("=") if "=" in parts else len(parts)
@@ -162,7 +163,8 @@ def _told(path: str, line: int, module: str, text: str, word: str, uses: Uses) -
 
 
 def _pointing(path: str, line: int, module: str, kind: str, text: str, uses: Uses) -> Iterator[IndexRow]:
-    """A row for every object of another module, with all its names: `clip=clamp .clip=clamp` are two of `clamp`."""
+    """Yield a row for every object of another module, with all its names: `clip=clamp .clip=clamp` are two names of
+    `clamp`."""
     targets: dict[str, list[str]] = {}
     home, _, names = text.partition(":")
     if not names.strip() or not all(part.isidentifier() for part in home.split(".")):

@@ -1,7 +1,7 @@
-"""The beginning of a file of records says where its pages lie and what its fields are.
+"""Format of record files: the header with the fields and the places of pages, and the encoding of values.
 
-A file is a header, in JSON behind its length (eight bytes, little end first), then pages of one size. A page has rows
-of values ("RAW_DATA") or of bytes ("BLOB_DATA"). Source: files that MindSpore 2.10 wrote.
+A file is a header, in JSON after its length (eight bytes, little-endian), then pages of one size. A page holds rows of
+values ("RAW_DATA") or of bytes ("BLOB_DATA"). Source: files that MindSpore 2.10 wrote.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mspc.ir.files.regular import check_regular
 from mspc.ir.late_dataclass import dataclass
 
 HEADER_SIZE, PAGE_SIZE = 1 << 24, 1 << 25
-"""Bytes of a header and of a page unless a script says otherwise."""
+"""Default number of bytes of a header and of a page."""
 HEADER_SIZES, PAGE_SIZES = (1 << 14, 1 << 27), (1 << 15, 1 << 28)
-"""The least and the most that they may be."""
+"""Minimum and maximum number of bytes of a header and of a page."""
 VERSION = "3.0"
 RAW, BLOB = "RAW_DATA", "BLOB_DATA"
 LENGTH = struct.Struct("<Q")
@@ -32,10 +32,10 @@ LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Header:
-    """What is at the beginning of a file.
+    """Header of a file.
 
-    pages: of each page, in order, as the file says it. fields: of a record. indexed: names of the fields that the index
-    has. shards: names of all files of the set. shard: the number of this one.
+    pages: entry of each page, in order, as stored in the file. fields: of a record. indexed: names of the fields in the
+    index. shards: names of all files of the set. shard: the number of this one.
     """
 
     header_size: int
@@ -49,11 +49,11 @@ class Header:
     compressed: int = 0
 
     def begin(self, page: int) -> int:
-        """Where a page begins."""
+        """Return the file offset of a page."""
         return self.header_size + page * self.page_size
 
     def text(self) -> bytes:
-        """The header as bytes.
+        """Return the header as bytes.
 
         Raises:
             ValueError: it does not fit into `header_size`.
@@ -77,12 +77,12 @@ class Header:
 
 
 def damaged(path: Path | str, why: str) -> MspcError:
-    """The error of a file that is no file of records, or not complete."""
+    """Return the error for a file that is no record file, or is incomplete."""
     return MspcError(f"{str(path)!r} is no complete file of records: {why}")
 
 
 def read_header(function: str, path: Path) -> Header:
-    """The header of a file.
+    """Return the header of a file.
 
     Raises:
         MspcError: the file is missing, cannot be read, or is damaged.
@@ -120,7 +120,7 @@ def read_header(function: str, path: Path) -> Header:
 
 
 def _header(content: dict[str, Any]) -> Header:
-    """Raises KeyError, IndexError, TypeError, AttributeError or ValueError for what is missing or wrong."""
+    """Raise KeyError, IndexError, TypeError, AttributeError or ValueError for missing or wrong entries."""
     for name, (least, most) in (("header_size", HEADER_SIZES), ("page_size", PAGE_SIZES)):
         if type(content[name]) is not int or not least <= content[name] <= most:
             raise ValueError(f"{name} is {content[name]!r}, not between {least} and {most}")
@@ -148,7 +148,7 @@ _NAME = re.compile(r"\w+", re.ASCII)
 
 @dataclass(frozen=True)
 class RecordField:
-    """A field of records. type: one of TYPES. shape: of an array, with at most one -1; None for one value."""
+    """Field of records. type: one of TYPES. shape: of an array, with at most one -1; None for a single value."""
 
     name: str
     type: str
@@ -156,7 +156,7 @@ class RecordField:
 
     @property
     def is_blob(self) -> bool:
-        """Whether it is in the pages of bytes, not among the values that the index may have."""
+        """Whether the field is in the pages of bytes, not among the values that can be indexed."""
         return self.type == "bytes" or self.shape is not None
 
     @property
@@ -164,14 +164,15 @@ class RecordField:
         return {"type": self.type} if self.shape is None else {"shape": list(self.shape), "type": self.type}
 
     def packed(self, value: Any) -> bytes:
-        """A value of a blob, which `misfit` has seen."""
+        """Return the bytes of a blob value that `misfit` has accepted."""
         if self.type == "bytes":
             return bytes(value)
         array = np.asarray(value)
         return pack_integers(array) if array.dtype.kind == "i" else array.tobytes()
 
     def array(self, raw: bytes) -> np.ndarray:
-        """The value of a blob; bytes are one dimension of UInt8. Raises ValueError if the bytes are not of it."""
+        """Return the value of a blob; bytes become one dimension of UInt8. Raise ValueError if the bytes do not fit the
+        field."""
         if self.type == "bytes":
             return np.frombuffer(raw, np.uint8).copy()
         dtype = np.dtype(self.type)
@@ -185,7 +186,7 @@ class RecordField:
         return found.reshape(shape)
 
     def scalar(self, value: Any) -> np.ndarray:
-        """One value as an array. Raises ValueError if it is of another kind."""
+        """Return a single value as an array. Raise ValueError if it is of another kind."""
         wanted = str if self.type == "string" else int if self.type.startswith("int") else (int, float)
         if not isinstance(value, wanted):
             raise ValueError(f"{self.name} is {value!r}, which is no {self.type}")
@@ -195,7 +196,7 @@ class RecordField:
             raise ValueError(f"{self.name} is {value}, which is no {self.type}") from None
 
     def misfit(self, value: Any) -> str:
-        """Why a value cannot be written; "" if it can."""
+        """Return why a value cannot be written, or "" if it can."""
         if self.type == "bytes":
             return "" if isinstance(value, bytes | bytearray) else f"must be bytes, not {type(value).__name__}"
         if self.shape is not None:
@@ -221,10 +222,10 @@ class RecordField:
 
 
 def fields_of(content: Any) -> tuple[RecordField, ...]:
-    """The fields of a schema `{name: {"type": type, "shape": shape}}`, in the order of their names.
+    """Return the fields of a schema `{name: {"type": type, "shape": shape}}`, in the order of their names.
 
     Raises:
-        ValueError: it is none; the text says why.
+        ValueError: it is no schema; the text gives the reason.
     """
     if not isinstance(content, Mapping) or not content:
         raise ValueError("a schema is a dict of fields, and has one at least")
@@ -256,18 +257,18 @@ def _field(name: Any, about: Any) -> RecordField:
 
 Scalar = int | float | str
 _WIDTHS = (1, 2, 4, 8)
-"""Bytes of an integer, by its code of two bits."""
+"""Bytes of an integer, by its two-bit code."""
 _FIXED = {
     0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q",
     0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q",
 }  # fmt: skip
-"""Numbers, by their first byte."""
+"""Formats of numbers, by their first byte."""
 _SIZED = {0xD9: ">B", 0xDA: ">H", 0xDB: ">I"}
-"""How long a string is, by its first byte."""
+"""Formats of string lengths, by the first byte."""
 
 
 def pack(values: Mapping[str, Scalar]) -> bytes:
-    """A map of at most 65535 values by their names, in the order of the names."""
+    """Encode at most 65535 values by name as a map, in the order of the names."""
     count = len(values)
     head = bytes([0x80 | count]) if count < 16 else struct.pack(">BH", 0xDE, count)
     return head + b"".join(_text(name) + _value(values[name]) for name in sorted(values))
@@ -297,7 +298,7 @@ def _text(text: str) -> bytes:
 
 
 def unpack(raw: bytes) -> dict[str, Scalar]:
-    """The values of a map by their names.
+    """Return the values of a map by name.
 
     Raises:
         ValueError: the bytes are no map of numbers and strings.
@@ -345,8 +346,8 @@ def _read(raw: bytes, at: int) -> tuple[Scalar, int]:
 
 
 def pack_integers(array: np.ndarray) -> bytes:
-    """An array of integers: how many (four bytes), a code of two bits for the width of each, then each of them, little
-    end first, in one, two, four or eight bytes."""
+    """Encode an array of integers: their number (four bytes), a two-bit code for the width of each, then each integer,
+    little-endian, in one, two, four or eight bytes."""
     flat = array.ravel().astype(np.int64)
     codes = sum(
         ((flat < -(1 << bits)) | (flat >= (1 << bits))).astype(np.uint8) for bits in (7, 15, 31)
@@ -360,10 +361,10 @@ def pack_integers(array: np.ndarray) -> bytes:
 
 
 def unpack_integers(raw: bytes, dtype: np.dtype) -> np.ndarray:
-    """The integers of `pack_integers`.
+    """Return the integers encoded by `pack_integers`.
 
     Raises:
-        ValueError: the bytes are not so many integers.
+        ValueError: the length of the bytes does not match the number and widths of the integers.
     """
     count = int.from_bytes(raw[:4], "big")
     begin = 4 + -(-count // 4)

@@ -1,4 +1,4 @@
-"""This module reads records one after another, as a script asks for them."""
+"""Sequential reading of record files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mspc.mindspore_api.mindrecord.file_format import LENGTH, Header, RecordFiel
 
 
 def record_files(function: str, what: str, files: Any) -> Path | list[Path]:
-    """The files that an argument names: one of a set, or a list of them. Raises TypeError for anything else."""
+    """Return the files that an argument names: one of a set, or a list of them. Raise TypeError for anything else."""
     if isinstance(files, list | tuple) and files and all(isinstance(file, str | os.PathLike) for file in files):
         return [Path(file) for file in files]
     if isinstance(files, str | os.PathLike) and str(files):
@@ -30,8 +30,8 @@ class FileReader:
     """Reads records in their order.
 
     Args:
-        file_name: one file of a set, all of which are read, or a list of files. num_consumer: how many threads may
-            read; it changes nothing in what is read. columns: names of fields, all of them without it.
+        file_name: one file of a set, to read the whole set, or a list of files. num_consumer: number of threads that
+            may read; the records do not depend on it. columns: names of fields, by default all.
 
     Raises:
         MspcError: a file is missing or damaged, or has no such field. TypeError, ValueError: an argument is of the
@@ -55,7 +55,7 @@ class FileReader:
         return self._records
 
     def get_next(self) -> Iterator[dict[str, Any]]:
-        """Every record as a dict: bytes, strings, numbers, and arrays if a field has a shape. Raises MspcError if
+        """Yield every record as a dict: bytes, strings, numbers, and arrays if a field has a shape. Raise MspcError if
         one is damaged."""
         records = self._open("get_next")
         for number in range(len(records)):
@@ -66,15 +66,15 @@ class FileReader:
             }
 
     def len(self) -> int:
-        """How many records there are."""
+        """Return the number of records."""
         return len(self._open("len"))
 
     def schema(self) -> dict[str, Any]:
-        """The fields: `{name: {"type": type, "shape": shape}}`."""
+        """Return the fields: `{name: {"type": type, "shape": shape}}`."""
         return {field.name: field.described for field in self._open("schema").fields}
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for shard in self._open("close").shards if self._records else ():
             shard.close()
         self._records = None
@@ -87,7 +87,7 @@ def _plain(kind: str, is_blob: bool, value: np.ndarray) -> Any:
 
 
 INDEX = ".db"
-"""What the name of an index ends with, behind that of its file."""
+"""Suffix of an index, appended to the name of its file."""
 _PLACES = (
     "PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, PAGE_ID_BLOB, PAGE_OFFSET_BLOB, PAGE_OFFSET_BLOB_END"
 )
@@ -113,14 +113,14 @@ class Shard:
         return len(self.places)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._closing()
 
     def __deepcopy__(self, _: Any) -> Shard:
-        return self  # nothing of it changes, and it holds an open file
+        return self  # immutable, and it has an open file
 
     def _read_index(self, function: str) -> np.ndarray:
-        """For every record, by its number: page, begin and end of its values, then of its bytes."""
+        """Return for every record, in order: page, begin and end of its values, then of its bytes."""
         path = Path(f"{self.path}{INDEX}")
         if not path.is_file():
             raise MspcError(f"{function}: there is no index {str(path)!r} beside the file of records")
@@ -129,7 +129,7 @@ class Shard:
                 rows = index.execute(f"SELECT ROW_ID, {_PLACES} FROM INDEXES ORDER BY ROW_ID").fetchall()
         except sqlite3.Error as error:
             raise MspcError(f"{str(path)!r} is no complete index of records: {error}") from None
-        except UnicodeDecodeError:  # of a message of SQLite's that shows what is in the file
+        except UnicodeDecodeError:  # from a message of SQLite with contents of the file
             raise MspcError(f"{str(path)!r} is no complete index of records: its tables have no names") from None
         try:
             found = np.array(rows, np.int64).reshape(-1, 7)
@@ -140,7 +140,7 @@ class Shard:
         return found[:, 1:]
 
     def _check_places(self) -> None:
-        """Raises MspcError if a record lies outside of the pages or of the file."""
+        """Raise MspcError if a record is outside of the pages or of the file."""
         size = os.fstat(self._descriptor).st_size
         lengths = np.array([page["page_size"] for page in self.header.pages], np.int64)
         for page, begin, end in (self.places[:, :3].T, self.places[:, 3:].T):
@@ -156,7 +156,7 @@ class Shard:
         return f"record {number} of {str(self.path)!r}"
 
     def values(self, number: int) -> dict[str, Scalar]:
-        """The fields of a record that are one value. Raises MspcError if it is damaged."""
+        """Return the single-value fields of a record. Raise MspcError if it is damaged."""
         page, begin, end = self.places[number, :3].tolist()
         try:
             return unpack(self._row(page, begin, end))
@@ -164,7 +164,7 @@ class Shard:
             raise damaged(self.path, f"record {number}: {error}") from None
 
     def bytes_of(self, number: int) -> dict[str, bytes]:
-        """The bytes of the other fields of a record. Raises MspcError if it is damaged."""
+        """Return the bytes of the blob fields of a record. Raise MspcError if it is damaged."""
         if not self.blobs:
             return {}
         page, begin, end = self.places[number, 3:].tolist()
@@ -188,7 +188,7 @@ class Shard:
         return raw[LENGTH.size :]
 
     def record(self, number: int, fields: Sequence[RecordField]) -> list[np.ndarray]:
-        """Some fields of a record. Raises MspcError if it is damaged."""
+        """Return some fields of a record. Raise MspcError if it is damaged."""
         blobs = self.bytes_of(number) if any(field.is_blob for field in fields) else {}
         values = self.values(number) if not all(field.is_blob for field in fields) else {}
         found: list[np.ndarray] = []
@@ -204,9 +204,9 @@ class Shard:
 
 
 class RecordSet:
-    """The records of several files, one file behind another.
+    """Records of several files in sequence.
 
-    Args: files: one of a set, whose others are beside it, or a list of those that are read.
+    Args: files: one of a set, with the others in the same folder, or a list of the files to read.
 
     Raises:
         MspcError: a file is missing or damaged, or has other fields than the first one.
@@ -225,12 +225,12 @@ class RecordSet:
         return int(self._ends[-1])
 
     def place(self, number: int) -> tuple[Shard, int]:
-        """(the file that has a record, the record's number there)"""
+        """Return (the file of a record, the record's number in that file)."""
         index = int(np.searchsorted(self._ends, number, side="right"))
         return self.shards[index], number - (int(self._ends[index - 1]) if index else 0)
 
     def chosen(self, function: str, names: Sequence[str] | None) -> list[RecordField]:
-        """The fields of these names, all of them without names. Raises MspcError for one that is not there."""
+        """Return the fields of these names, all fields for None. Raise MspcError for an unknown name."""
         known = {field.name: field for field in self.fields}
         for name in names or ():
             if name not in known:

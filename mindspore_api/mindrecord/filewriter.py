@@ -1,4 +1,4 @@
-"""Records are written into one file or a set of them, each complete when it is at its place."""
+"""Writing of records into one file or a set of files. A file is moved to its path only when it is complete."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 
 MOST_SHARDS = 1000
 _NO_BYTES = bytes(4)
-"""What stands for the bytes of a record without any."""
+"""Placeholder bytes of a record without blob fields."""
 _INDEX_TYPES = {"int32": "INTEGER", "int64": "INTEGER", "float32": "REAL", "float64": "REAL", "string": "TEXT"}
 
 
 class FileWriter:
-    """Writes records, which are at their place when they are committed.
+    """Writes records. The files are moved to their paths by `commit`.
 
     Args:
-        file_name: of the file; behind it stands the number of each if there are several. shard_num: how many files
-            share the records. overwrite: whether files that are there give way.
+        file_name: of the file; several files get their number as a suffix. shard_num: number of files that share the
+            records. overwrite: whether existing files are replaced.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong kind. RuntimeError: files are there, or a method is called at
-            the wrong time.
+        TypeError, ValueError: an argument is of the wrong kind. RuntimeError: files exist already, or a method is
+            called at the wrong time.
     """
 
     def __init__(self, file_name: str, shard_num: int = 1, overwrite: bool = False) -> None:
@@ -67,9 +67,9 @@ class FileWriter:
         self._is_committed = False
 
     def add_schema(self, content: Mapping[str, Any], desc: str | None = None) -> None:
-        """Say what the fields of a record are: `{"label": {"type": "int32"}, "box": {"type": "float32", "shape":
-        [-1, 4]}, "image": {"type": "bytes"}}`; desc: words about them. Raises ValueError for no such dict, RuntimeError
-        for a second one."""
+        """Define the fields of a record: `{"label": {"type": "int32"}, "box": {"type": "float32", "shape": [-1, 4]},
+        "image": {"type": "bytes"}}`; desc: their description. Raise ValueError for no such dict, RuntimeError for a
+        second schema."""
         self._check_open("add_schema", is_before_rows=True)
         if self._fields:
             raise ApiRuntimeError("FileWriter.add_schema: the records have a schema already")
@@ -80,8 +80,8 @@ class FileWriter:
         self._description = desc or ""
 
     def add_index(self, index_fields: Sequence[str]) -> None:
-        """Say which fields the index has; all that are one number or string without it. Raises ValueError for
-        others."""
+        """Choose the fields of the index; by default all that are one number or string. Raise ValueError for other
+        fields."""
         self._check_open("add_index", is_before_rows=True)
         if not isinstance(index_fields, list | tuple) or not index_fields:
             raise ApiTypeError(f"FileWriter.add_index: index_fields must be a list of names, not {index_fields!r}")
@@ -94,11 +94,12 @@ class FileWriter:
         self._indexed = tuple(dict.fromkeys(index_fields))
 
     def set_header_size(self, header_size: int) -> None:
-        """Bytes of the header, 16 KiB to 128 MiB. Raises ValueError for others."""
+        """Set the size of the header in bytes, 16 KiB to 128 MiB. Raise ValueError for other sizes."""
         self._set_size("header_size", header_size, HEADER_SIZES)
 
     def set_page_size(self, page_size: int) -> None:
-        """Bytes of a page, 32 KiB to 256 MiB; a record's bytes must fit into one. Raises ValueError for others."""
+        """Set the size of a page in bytes, 32 KiB to 256 MiB; the bytes of a record must fit into one page. Raise
+        ValueError for other sizes."""
         self._set_size("page_size", page_size, PAGE_SIZES)
 
     def _set_size(self, name: str, value: Any, limits: tuple[int, int]) -> None:
@@ -108,12 +109,11 @@ class FileWriter:
         self._sizes[name] = value
 
     def write_raw_data(self, raw_data: list[dict[str, Any]], parallel_writer: bool = False) -> None:
-        """Write records, dicts by the names of the fields; every file gets its part of them. parallel_writer changes
-        nothing.
+        """Write records, dicts by field name; each file gets its share of them. parallel_writer changes nothing.
 
         Raises:
-            TypeError, ValueError: a record lacks a field, or a value is not of it. RuntimeError: there is no schema, or
-                a record is larger than a page.
+            TypeError, ValueError: a record lacks a field, or a value does not fit its field. RuntimeError: there is no
+                schema, or a record is larger than a page.
         """
         self._check_open("write_raw_data")
         if not isinstance(raw_data, list) or not all(isinstance(row, dict) for row in raw_data):
@@ -130,7 +130,7 @@ class FileWriter:
                 shard.add(row)
 
     def commit(self) -> None:
-        """Put the files at their place, each with its index. Raises MspcError if they cannot be written."""
+        """Move the files to their paths, each with its index. Raise MspcError if they cannot be written."""
         self._check_open("commit")
         self._is_committed = True
         for shard in self._started():
@@ -168,7 +168,7 @@ class FileWriter:
 
 
 class _ShardWriter:
-    """One file while it grows, beside its place. A group of records has one page of bytes and one of values."""
+    """One file under a temporary name while it grows. A group of records has one page of bytes and one of values."""
 
     def __init__(
         self, path: Path, number: int, fields: tuple[RecordField, ...], indexed: tuple[str, ...], header_size: int,
@@ -191,7 +191,7 @@ class _ShardWriter:
             raise cannot_write(path, error) from None
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write a record. Raises RuntimeError if it is larger than a page, MspcError where the disk is full."""
+        """Write a record. Raise RuntimeError if it is larger than a page, MspcError if the disk is full."""
         values = pack(self._values(row))
         blob = self._bytes(row)
         for what, part in (("values", values), ("bytes", blob)):
@@ -231,7 +231,7 @@ class _ShardWriter:
         return bool(page) and page["page_size"] + LENGTH.size + len(part) <= self.page_size
 
     def _begin_group(self, values: int) -> None:
-        """A new page of bytes, and one of values where the last one is full."""
+        """Begin a new page of bytes, and a new page of values if the last one is full."""
         group, self._groups = self._groups, self._groups + 1
         self._blob = self._page(BLOB, group, [{"id": 0, "offset": 0}])
         if not self._raw or self._raw["page_size"] + LENGTH.size + values > self.page_size:
@@ -262,7 +262,7 @@ class _ShardWriter:
             raise cannot_write(self.path, error) from None
 
     def finish(self, description: str, shards: tuple[str, ...]) -> None:
-        """Write header and index, and put both at their place."""
+        """Write header and index, and move both files to their paths."""
         header = Header(self.header_size, self.page_size, tuple(self.pages), self.fields, description, self.indexed,
                         shards, self.number, self.saved)  # fmt: skip
         try:
@@ -288,7 +288,8 @@ def _plain(value: Any) -> Scalar:
 def _index(
     name: str, fields: tuple[RecordField, ...], indexed: tuple[str, ...], rows: list[tuple[Any, ...]]
 ) -> bytes:
-    """The index of a file: a table of its records' places, with the values of some fields, and a table of its name."""
+    """Return the index of a file: a table of its records' places with the values of some fields, and a table of its
+    name."""
     types = {field.name: _INDEX_TYPES[field.type] for field in fields if not field.is_blob}
     columns = ["ROW_ID", "PAGE_ID_RAW", "PAGE_OFFSET_RAW", "PAGE_OFFSET_RAW_END", "ROW_GROUP_ID", "PAGE_ID_BLOB",
                "PAGE_OFFSET_BLOB", "PAGE_OFFSET_BLOB_END"]  # fmt: skip
@@ -308,18 +309,18 @@ _NOTE = "write and read the records as they are, and encrypt the files with a pr
 
 
 def set_enc_key(enc_key: Any) -> None:
-    """None is the only key. Raises ValueError for any other."""
+    """Accept only None. Raise ValueError for any other key."""
     if enc_key is not None:
         raise ApiValueError("set_enc_key: records are not encrypted", [_NOTE])
 
 
 def set_enc_mode(enc_mode: Any = "AES-GCM") -> None:
-    """Raises ValueError but for the default."""
+    """Accept only the default. Raise ValueError for any other mode."""
     _check_mode("set_enc_mode", enc_mode)
 
 
 def set_dec_mode(dec_mode: Any = "AES-GCM") -> None:
-    """Raises ValueError but for the default, or None."""
+    """Accept only the default or None. Raise ValueError for any other mode."""
     if dec_mode is not None:
         _check_mode("set_dec_mode", dec_mode)
 

@@ -1,4 +1,4 @@
-"""`mindspore.mint.distributed` has collectives and groups with PyTorch's arguments."""
+"""`mindspore.mint.distributed`: collectives and groups with PyTorch's arguments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TAKEN = ("params", "lr", "weight_decay", "initial_lr")
 
 
 def grouped(name: str, params: Any, rate: Any, decay: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(groups as an optimizer takes them, each with a learning rate of its own; the other options of each)."""
+    """Return (groups for an optimizer, each with its own learning rate; the other options of each group)."""
     if isinstance(params, Parameter) or not isinstance(params, Iterable):
         raise ApiTypeError(f"{name}: params must be a list of Parameters, not {describe(params)}")
     found = list(params)
@@ -64,9 +64,9 @@ def grouped(name: str, params: Any, rate: Any, decay: Any) -> tuple[list[dict[st
 
 
 class Described:
-    """Says of an optimizer which groups it has: `param_groups`, a dict each with "params", "lr", the Parameter that
-    holds the learning rate, and the optimizer's own arguments; `group_start_id`, the place of each group's first
-    parameter among all; `options`, the arguments of every parameter's group."""
+    """Mixin that describes the groups of an optimizer: `param_groups`, a dict each with "params", "lr", the Parameter
+    of the learning rate, and the optimizer's own arguments; `group_start_id`, the index of each group's first parameter
+    among all; `options`, the arguments of every parameter's group."""
 
     learning_rate: Any
     parameters: Any
@@ -75,8 +75,8 @@ class Described:
         self, groups: list[dict[str, Any]], others: list[dict[str, Any]], own: dict[str, Any],
         checks: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:  # fmt: skip
-        """own: the arguments that hold if a group says nothing else. checks: what makes of (optimizer, argument, value)
-        the value that is used, for every argument that is looked at; None if scripts look at them."""
+        """Set the attributes. own: the arguments of groups without their own. checks: functions of (optimizer,
+        argument, value) that return the value to use, for every checked argument; None if scripts check them."""
         rates = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
         distinct = {id(group["lr"]): None for group in groups}
         rate_of = dict(zip(distinct, rates, strict=True))
@@ -105,14 +105,14 @@ class Described:
 
 
 def two_numbers(name: str, what: str, value: Any) -> tuple[float, float]:
-    """Two numbers from 0 on."""
+    """Return two numbers from 0 on."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ApiTypeError(f"{name}: {what} must be two numbers, not {value!r}")
     return number(name, f"{what}[0]", value[0]), number(name, f"{what}[1]", value[1])
 
 
 def betas(name: str, what: str, value: Any) -> tuple[float, float]:
-    """Two numbers in [0, 1)."""
+    """Return two numbers in [0, 1)."""
     first, second = two_numbers(name, what, value)
     if max(first, second) >= 1:
         raise ApiValueError(f"{name}: {what} {tuple(value)} must be in [0, 1)")
@@ -126,8 +126,8 @@ def init_process_group(
     backend: Any = "hccl", init_method: Any = None, timeout: Any = None, world_size: int = -1, rank: int = -1,
     store: Any = None, group_name: str = "", pg_options: Any = None, device_id: Any = None,
 ) -> None:  # fmt: skip
-    """Make ranks and groups known, as `communication.init`. The launcher says which rank this is, whatever is given.
-    Raises ValueError if the backend is unknown, or the job has another number of ranks."""
+    """Set up ranks and groups, as `communication.init`. The launcher determines this rank's number, whatever is given.
+    Raise ValueError if the backend is unknown, or the job has another number of ranks."""
     groups.init(None if backend == "hccl" else backend)
     if world_size not in (-1, groups.get_group_size()):
         size = groups.get_group_size()
@@ -135,7 +135,7 @@ def init_process_group(
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Forget a group; all, and `init_process_group` itself, if none is named."""
+    """Delete a group; without a name all groups, and undo `init_process_group`."""
     if group is None or group in WORLD_GROUPS:
         groups.release()
     else:
@@ -153,7 +153,7 @@ def is_initialized() -> bool:
 
 
 def get_rank(group: Any = None) -> int:
-    """This rank's number in the group, -1 if it is not in it."""
+    """Return this rank's number in the group, or -1 if it is not in it."""
     name = _group(group)
     ranks = groups.get_process_group_ranks(name)
     own = state.current().rank
@@ -161,7 +161,7 @@ def get_rank(group: Any = None) -> int:
 
 
 def get_world_size(group: Any = None) -> int:
-    """Number of ranks of the group, -1 if this rank is not in it."""
+    """Return the number of ranks of the group, or -1 if this rank is not in it."""
     name = _group(group)
     return groups.get_group_size(name) if get_rank(name) >= 0 else -1
 
@@ -170,7 +170,7 @@ def new_group(
     ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None,
     use_local_synchronization: bool = False, group_desc: Any = None,
 ) -> str:  # fmt: skip
-    """The name of a group of ranks, in ascending order; that of all ranks if none are given."""
+    """Return the name of a new group of ranks, in ascending order; that of all ranks if none are given."""
     if ranks is None:
         return GlobalComm.WORLD_COMM_GROUP
     if not isinstance(ranks, list):
@@ -185,24 +185,24 @@ def new_group(
 
 
 def get_backend(group: Any = None) -> str:
-    """ "hccl", "nccl" or "mccl": what the group's name begins with."""
+    """Return "hccl", "nccl" or "mccl", from the prefix of the group's name."""
     name = _group(group)
     groups.get_group_size(name)
     return next((backend for backend in ("hccl", "nccl", "mccl") if name.startswith(backend)), "hccl")
 
 
 def get_global_rank(group: Any, group_rank: int) -> int:
-    """The job's number of the rank with number `group_rank` in the group."""
+    """Return the rank in the job of the rank with number `group_rank` in the group."""
     return groups.get_world_rank_from_group_rank(_group(group), group_rank)
 
 
 def get_group_rank(group: Any, global_rank: int) -> int:
-    """The group's number of a rank."""
+    """Return the number in the group of a rank of the job."""
     return groups.get_group_rank_from_world_rank(global_rank, _group(group))
 
 
 def get_process_group_ranks(group: Any = None) -> list[int]:
-    """The ranks of the group, in its order."""
+    """Return the ranks of the group, in its order."""
     return groups.get_process_group_ranks(_group(group))
 
 
@@ -211,7 +211,7 @@ def get_process_group_ranks(group: Any = None) -> list[int]:
 
 @in_place("mint.distributed.all_reduce", "comm_func.all_reduce()")
 def all_reduce(tensor: TensorLike, op: str = ReduceOp.SUM, group: str | None = None, async_op: bool = False) -> Any:
-    """`tensor` becomes the group's tensors combined by `op`, "avg" among them."""
+    """Write the group's tensors combined by `op`, which may be "avg", to `tensor`."""
     put("all_reduce", "tensor", tensor, _combined(ops.AllReduce, tensor, op, _group(group)))
     return handle_of(async_op)
 
@@ -220,7 +220,7 @@ def all_reduce(tensor: TensorLike, op: str = ReduceOp.SUM, group: str | None = N
 def reduce(
     tensor: TensorLike, dst: int, op: str = ReduceOp.SUM, group: str | None = None, async_op: bool = False
 ) -> Any:
-    """`tensor` of rank `dst` becomes the group's tensors combined; those of the others stay."""
+    """Write the group's tensors combined to `tensor` on rank `dst`; other ranks' tensors are unchanged."""
     name = _group(group)
     place = number_in_group("reduce", "dst", dst, name)
     found = _combined(lambda op, group: ops.Reduce(place, op, group), tensor, op, name)
@@ -231,14 +231,14 @@ def reduce(
 
 @in_place("mint.distributed.broadcast", "comm_func.broadcast()")
 def broadcast(tensor: TensorLike, src: int, group: str | None = None, async_op: bool = False) -> Any:
-    """`tensor` becomes that of rank `src`."""
+    """Write the tensor of rank `src` to `tensor`."""
     put("broadcast", "tensor", tensor, comm_func.broadcast(tensor, src, _group(group)).asnumpy())
     return handle_of(async_op)
 
 
 @in_place("mint.distributed.all_gather", "comm_func.all_gather_into_tensor()")
 def all_gather(tensor_list: Sequence[Any], tensor: TensorLike, group: str | None = None, async_op: bool = False) -> Any:
-    """Tensor i of the list becomes the tensor of rank i of the group."""
+    """Write the tensor of rank i of the group to tensor i of the list."""
     name = _group(group)
     targets = tensors_for_all("all_gather", "tensor_list", tensor_list, name)
     found = ops.AllGather(name)(_row(tensor)).asnumpy()
@@ -250,7 +250,7 @@ def all_gather(tensor_list: Sequence[Any], tensor: TensorLike, group: str | None
 def all_gather_into_tensor(
     output_tensor: TensorLike, input_tensor: TensorLike, group: str | None = None, async_op: bool = False
 ) -> Any:
-    """`output_tensor` becomes the group's tensors along dimension 0."""
+    """Write the group's tensors, concatenated along dimension 0, to `output_tensor`."""
     found = ops.AllGather(_group(group))(input_tensor)
     put("all_gather_into_tensor", "output_tensor", output_tensor, found.asnumpy())
     return handle_of(async_op)
@@ -261,7 +261,8 @@ def all_gather_into_tensor_uneven(
     output: TensorLike, input: TensorLike, output_split_sizes: Any = None, group: str | None = None,
     async_op: bool = False,
 ) -> Any:  # fmt: skip
-    """`output` becomes the group's tensors along dimension 0, of as many rows as are listed for each rank."""
+    """Write the group's tensors, concatenated along dimension 0 with the listed number of rows of each rank, to
+    `output`."""
     name, rows = _group(group), input.shape[0]
     count = groups.get_group_size(name)
     come = split_sizes(
@@ -278,7 +279,7 @@ def reduce_scatter(
     output: TensorLike, input_list: Sequence[Any], op: str = ReduceOp.SUM, group: str | None = None,
     async_op: bool = False,
 ) -> Any:  # fmt: skip
-    """`output` becomes tensor i of all ranks' lists combined, if this is rank i of the group."""
+    """Write tensor i of all ranks' lists combined to `output` on rank i of the group."""
     name = _group(group)
     stacked = Tensor(
         np.stack([each.asnumpy() for each in tensors_for_all("reduce_scatter", "input_list", input_list, name)])
@@ -291,7 +292,7 @@ def reduce_scatter(
 def reduce_scatter_tensor(
     output: TensorLike, input: TensorLike, op: str = ReduceOp.SUM, group: str | None = None, async_op: bool = False
 ) -> Any:
-    """`output` becomes this rank's part along dimension 0 of the group's tensors combined."""
+    """Write this rank's part along dimension 0 of the group's tensors combined to `output`."""
     found = _combined(ops.ReduceScatter, input, op, _group(group))
     put("reduce_scatter_tensor", "output", output, found)
     return handle_of(async_op)
@@ -302,7 +303,7 @@ def reduce_scatter_tensor_uneven(
     output: TensorLike, input: TensorLike, input_split_sizes: Any = None, op: str = ReduceOp.SUM,
     group: str | None = None, async_op: bool = False,
 ) -> Any:  # fmt: skip
-    """`output` becomes this rank's rows, as many as are listed for it, of the group's tensors combined."""
+    """Write this rank's rows, their number as listed, of the group's tensors combined to `output`."""
     name = _group(group)
     count = groups.get_group_size(name)
     sizes = split_sizes("reduce_scatter_tensor_uneven", "input_split_sizes", input_split_sizes, input.shape[0], count)
@@ -317,7 +318,8 @@ def all_to_all(
     output_tensor_list: Sequence[Any], input_tensor_list: Sequence[Any], group: str | None = None,
     async_op: bool = False,
 ) -> Any:  # fmt: skip
-    """Tensor i of the one list goes to rank i of the group; tensor i of the other becomes the tensor of that rank."""
+    """Send tensor i of the input list to rank i of the group, and write the tensor from that rank to output tensor
+    i."""
     found, _ = comm_func.all_to_all_with_output_shape(output_tensor_list, input_tensor_list, _group(group))
     put_all("all_to_all", "output_tensor_list", output_tensor_list, [each.asnumpy() for each in found])
     return handle_of(async_op)
@@ -328,8 +330,8 @@ def all_to_all_single(
     output: TensorLike, input: TensorLike, output_split_sizes: Any = None, input_split_sizes: Any = None,
     group: str | None = None, async_op: bool = False,
 ) -> Any:  # fmt: skip
-    """Rows of `input` go to the ranks in order, as many as listed, or equal parts; `output` becomes the received
-    elements."""
+    """Send rows of `input` to the ranks in order, in parts of the listed sizes or in equal parts, and write the
+    received elements to `output`."""
     found, _ = comm_func.all_to_all_single_with_output_shape(
         output, input, output_split_sizes, input_split_sizes, _group(group)
     )
@@ -339,7 +341,7 @@ def all_to_all_single(
 
 @in_place("mint.distributed.gather", "comm_func.gather_into_tensor()")
 def gather(tensor: TensorLike, gather_list: Any, dst: int = 0, group: str | None = None, async_op: bool = False) -> Any:
-    """On rank `dst` tensor i of the list becomes the tensor of rank i of the group."""
+    """On rank `dst`, write the tensor of rank i of the group to tensor i of the list."""
     name, own = _group(group), groups.get_rank()
     member("gather", "dst", dst, name)
     targets = tensors_for_all("gather", "gather_list", gather_list, name) if own == dst else []
@@ -353,7 +355,7 @@ def gather(tensor: TensorLike, gather_list: Any, dst: int = 0, group: str | None
 def scatter(
     tensor: TensorLike, scatter_list: Any, src: int = 0, group: str | None = None, async_op: bool = False
 ) -> Any:
-    """`tensor` becomes tensor i of the list of rank `src`, if this is rank i of the group."""
+    """Write tensor i of the list of rank `src` to `tensor` on rank i of the group."""
     name = _group(group)
     member("scatter", "src", src, name)
     if groups.get_rank() == src:
@@ -368,34 +370,34 @@ def scatter(
 
 
 def send(tensor: TensorLike, dst: int = 0, group: str | None = None, tag: int = 0) -> None:
-    """Send the tensor to rank `dst`. Raises ValueError if that is this rank."""
+    """Send the tensor to rank `dst`. Raise ValueError if that is this rank."""
     _other("send", "destination", dst)
     comm_func.send(tensor, dst, _group(group), tag)
 
 
 def isend(tensor: TensorLike, dst: int = 0, group: str | None = None, tag: int = 0) -> Any:
-    """As `send`; the handle of it."""
+    """Call `send`, and return its handle."""
     send(tensor, dst, group, tag)
     return handle_of(True)
 
 
 @in_place("mint.distributed.recv", "comm_func.recv()")
 def recv(tensor: TensorLike, src: int = 0, group: str | None = None, tag: int = 0) -> int:
-    """`tensor` becomes the tensor that rank `src` sends; 0."""
+    """Write the tensor that rank `src` sends to `tensor`, and return 0."""
     put("recv", "tensor", tensor, comm_func.recv(tensor, src, _group(group), tag).asnumpy())
     return 0
 
 
 @in_place("mint.distributed.irecv", "comm_func.irecv()")
 def irecv(tensor: TensorLike, src: int = 0, group: str | None = None, tag: int = 0) -> Any:
-    """As `recv`; the handle of it."""
+    """Call `recv`, and return its handle."""
     put("irecv", "tensor", tensor, comm_func.recv(tensor, src, _group(group), tag).asnumpy())
     return handle_of(True)
 
 
 @in_place("mint.distributed.batch_isend_irecv", "comm_func.batch_isend_irecv()")
 def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> list[Any]:
-    """All messages at once; the tensors that receive become the received elements. One handle."""
+    """Exchange all messages at once, and write the received elements to the tensors that receive. Return one handle."""
     found = comm_func.batch_isend_irecv(p2p_op_list)
     for each, arrived in zip(p2p_op_list, found, strict=True):
         if not each.sends:
@@ -404,7 +406,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> list[Any]:
 
 
 def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
-    """Every rank of the group waits here for all others."""
+    """Wait for all ranks of the group."""
     comm_func.barrier(_group(group))
     return handle_of(async_op)
 
@@ -416,7 +418,7 @@ def _group(group: Any) -> str:
 
 
 def _row(tensor: Any) -> Tensor:
-    """The tensor with a first dimension of one."""
+    """Return the tensor with a first dimension of size one."""
     return Tensor(tensor.asnumpy()[None])
 
 

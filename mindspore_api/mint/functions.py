@@ -1,4 +1,4 @@
-"""Functions of `mint` that are more than one expression."""
+"""Functions of `mint` with more than one expression."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
 
 
 def t(input: Any) -> Any:
-    """A matrix transposed; a vector as it is."""
+    """Return a matrix transposed, or a vector unchanged."""
     if len(input.shape) < 2:
         return input
     return ops.Transpose()(input, (1, 0))
@@ -53,35 +53,35 @@ def t(input: Any) -> Any:
 
 
 def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The maximum, or (maxima, their places) along `dim`."""
+    """Return the maximum, or (maxima, their indices) along `dim`."""
     if dim is None:
         return ops.Max()(input)
     return ops.MaxDim()(input, dim, keepdim)
 
 
 def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The minimum, or (minima, their places) along `dim`."""
+    """Return the minimum, or (minima, their indices) along `dim`."""
     if dim is None:
         return ops.Min()(input)
     return ops.MinDim()(input, dim, keepdim)
 
 
 def var(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> Any:
-    """Variance along `dim`, None for all: squared distances from the mean, summed and divided by their number less
-    `correction`."""
+    """Return the variance along `dim`, None for all: squared distances from the mean, summed and divided by their
+    number less `correction`."""
     require_float("var", input.dtype)
     return ops.var(input, dim, correction, keepdim)
 
 
 def std(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> Any:
-    """Standard deviation along `dim`, None for all; see `var`."""
+    """Return the standard deviation along `dim`, None for all; see `var`."""
     require_float("std", input.dtype)
     return ops.std(input, dim, correction, keepdim)
 
 
 def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The norm along `dim`, None for all, of the elements as `dtype`: Euclid's for "fro" or 2, else the p-th root of
-    the sum of p-th powers, or that of singular values for "nuc"."""
+    """Return the norm along `dim`, None for all, of the elements as `dtype`: the Euclidean norm for "fro" or 2, else
+    the p-th root of the sum of p-th powers, or the sum of singular values for "nuc"."""
     x = as_dtype(input, dtype)
     if p == "fro":
         return ops.vector_norm(x, 2, dim, keepdim)
@@ -91,7 +91,7 @@ def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, 
 
 
 def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
-    """The places that the elements come from when they are in order along `dim`, Int64."""
+    """Return the indices, Int64, that sort the elements along `dim`."""
     _, places = ops.SortExt()(input, dim, descending, stable)
     return places
 
@@ -101,7 +101,7 @@ def as_dtype(input: Any, dtype: Any) -> Any:
 
 
 def on_device(name: str, device: Any) -> None:
-    """Says once that no device is chosen by an argument."""
+    """Warn once that the argument `device` changes nothing."""
     if device is not None:
         say_once(
             f"mint {name} device",
@@ -111,15 +111,16 @@ def on_device(name: str, device: Any) -> None:
 
 
 def limits(name: str, given: Sequence[Any]) -> tuple[int, int, Any]:
-    """(low, high, size) of a call (high, size) or (low, high, size). Raises TypeError for another call."""
+    """Return (low, high, size) from arguments (high, size) or (low, high, size). Raise TypeError for other
+    arguments."""
     if len(given) not in (2, 3) or any(isinstance(n, bool) or not isinstance(n, int) for n in given[:-1]):
         raise ApiTypeError(f"{name}(): it takes (high, size) or (low, high, size), not {describe(tuple(given))}")
     return (0, *given) if len(given) == 2 else tuple(given)  # type: ignore[return-value]  # three
 
 
 def sample_shape(name: str, mean: Any, std: Any, size: Any) -> Shape:
-    """The shape of the samples: `size`, or that of mean and deviation together. Raises ValueError if all are numbers
-    and no size is given."""
+    """Return the shape of the samples: `size`, or the broadcast shape of mean and deviation. Raise ValueError if both
+    are numbers and no size is given."""
     if size is not None:
         return shape_of_sizes(name, ints(name, "size", size))
     shapes = [x.shape for x in (mean, std) if hasattr(x, "shape")]
@@ -129,7 +130,7 @@ def sample_shape(name: str, mean: Any, std: Any, size: Any) -> Shape:
 
 
 def not_in_place(name: str, inplace: Any) -> None:
-    """Says once that a function leaves its input as it is."""
+    """Warn once that a function does not change its input."""
     if inplace:
         say_once(
             f"mint {name} inplace",
@@ -138,46 +139,47 @@ def not_in_place(name: str, inplace: Any) -> None:
 
 
 def implicit_dim(rank: int) -> int:
-    """The dimension of a softmax that is given none: 0 of 0, 1 or 3 dimensions, else 1, as PyTorch has it."""
+    """Return the default dimension of a softmax: 0 for 0, 1 or 3 dimensions, else 1, as in PyTorch."""
     return 0 if rank in (0, 1, 3) else 1
 
 
 def rand(*size: Any, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Numbers sampled uniformly from [0, 1), Float32 unless `dtype` is given."""
+    """Return numbers sampled uniformly from [0, 1), Float32 unless `dtype` is given."""
     on_device("rand", device)
     return ops.rand(*size, dtype=dtype, seed=generator)
 
 
 def randn(*size: Any, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Numbers of the normal distribution with mean 0 and deviation 1, Float32 unless `dtype` is given."""
+    """Return numbers of the normal distribution with mean 0 and deviation 1, Float32 unless `dtype` is given."""
     on_device("randn", device)
     return ops.randn(*size, dtype=dtype, seed=generator)
 
 
 def randint(*limits_and_size: Any, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Integers sampled uniformly: `randint(high, size)` from 0, `randint(low, high, size)` from low to high, without
-    high; Int64 unless `dtype` is given."""
+    """Return integers sampled uniformly: `randint(high, size)` from 0, `randint(low, high, size)` from low to high,
+    excluding high; Int64 unless `dtype` is given."""
     on_device("randint", device)
     low, high, size = limits("randint", limits_and_size)
     return ops.randint(low, high, size, generator, dtype=dtype)
 
 
 def rand_like(input: TensorLike, *, dtype: Any = None, device: Any = None) -> Any:
-    """Numbers sampled uniformly from [0, 1), of the shape of the input, and of its type unless `dtype` is given."""
+    """Return numbers sampled uniformly from [0, 1), of the shape of the input, and of its type unless `dtype` is
+    given."""
     on_device("rand_like", device)
     return ops.rand_like(input, dtype=dtype)
 
 
 def randn_like(input: TensorLike, *, dtype: Any = None, device: Any = None) -> Any:
-    """Numbers of the normal distribution with mean 0 and deviation 1, of the shape of the input, and of its type unless
-    `dtype` is given."""
+    """Return numbers of the normal distribution with mean 0 and deviation 1, of the shape of the input, and of its type
+    unless `dtype` is given."""
     on_device("randn_like", device)
     return ops.randn_like(input, dtype=dtype)
 
 
 def randint_like(input: TensorLike, *between: int, dtype: Any = None, device: Any = None) -> Any:
-    """Integers sampled uniformly below `high`, or from low to high, without high, of the shape of the input, and of its
-    type unless `dtype` is given."""
+    """Return integers sampled uniformly below `high`, or from low to high, excluding high, of the shape of the input,
+    and of its type unless `dtype` is given."""
     on_device("randint_like", device)
     low, high, size = limits("randint_like", (*between, input.shape))
     return ops.randint(low, high, size, dtype=input.dtype if dtype is None else dtype)
@@ -187,28 +189,27 @@ def normal(
     mean: float | TensorLike = 0.0, std: float | TensorLike = 1.0, size: Any = None,
     generator: Any = None,
 ) -> Any:  # fmt: skip
-    """Numbers of the normal distribution with this mean and deviation, numbers or tensors; of the shape `size`, of the
-    tensors' unless given."""
+    """Return numbers of the normal distribution with this mean and deviation, numbers or tensors; of the shape `size`,
+    or of the tensors' shape by default."""
     shape = sample_shape("normal", mean, std, size)
     return ops.normal(shape, mean, std, generator)
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, pin_memory: bool = False) -> Any:
-    """Zeros, Float32 unless `dtype` is given, to be filled later. pin_memory: the memory is that of every tensor."""
+    """Return zeros to be filled later, Float32 unless `dtype` is given. pin_memory changes nothing."""
     on_device("empty", device)
     return ops.zeros(sample_shape("empty", 0.0, 0.0, size), FLOAT32 if dtype is None else element_type(dtype))
 
 
 def empty_like(input: TensorLike, *, dtype: Any = None, device: Any = None, pin_memory: bool = False) -> Any:
-    """Zeros of the shape of the input, and of its type unless `dtype` is given. pin_memory: the memory is that of every
-    tensor."""
+    """Return zeros of the shape of the input, and of its type unless `dtype` is given. pin_memory changes nothing."""
     on_device("empty_like", device)
     return ops.zeros(input.shape, input.dtype if dtype is None else element_type(dtype))
 
 
 def narrow(input: Any, dim: int, start: int, length: int) -> Any:
-    """`length` elements from `start` along `dim`, counted from the end if it is negative. Raises ValueError if there is
-    no such dimension, or there are not so many elements."""
+    """Return `length` elements from `start` along `dim`, counted from the end if it is negative. Raise ValueError if
+    there is no such dimension, or it has too few elements."""
     rank = len(input.shape)
     dim = axis_of("narrow", dim, rank)
     start = start + input.shape[dim] if start < 0 else start
@@ -222,7 +223,7 @@ def narrow(input: Any, dim: int, start: int, length: int) -> Any:
 
 
 def median(input: TensorLike, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The median of all elements, or (medians, their places) along `dim`; of two in the middle the smaller."""
+    """Return the median of all elements, or (medians, their indices) along `dim`; the smaller of two in the middle."""
     if dim is None:
         values, _ = ops.median(ops.Reshape()(input, (-1,)), 0)
         return values
@@ -230,7 +231,7 @@ def median(input: TensorLike, dim: int | None = None, keepdim: bool = False) -> 
 
 
 def kthvalue(input: TensorLike, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    """(the k-th smallest elements along `dim`, from 1, their places)."""
+    """Return (the k-th smallest elements along `dim`, counted from 1, their indices)."""
     least("kthvalue", "k", k, 1)
     values, places = ops.SortExt()(input, dim, False, True)
     found = narrow(values, dim, k - 1, 1), narrow(places, dim, k - 1, 1)
@@ -238,7 +239,7 @@ def kthvalue(input: TensorLike, k: int, dim: int = -1, keepdim: bool = False) ->
 
 
 def bincount(input: TensorLike, weights: Any = None, minlength: int = 0) -> Any:
-    """How often each number from 0 to the greatest stands in a vector of integers that is known, Int64, or the sums of
-    the weights at its places."""
+    """Return the number of occurrences of each integer from 0 to the largest in a vector with known values, Int64, or
+    the sums of the weights at its positions."""
     found = ops.bincount(input, weights, minlength)
     return ops.cast(found, INT64) if weights is None else found

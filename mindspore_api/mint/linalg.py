@@ -1,4 +1,4 @@
-"""`mindspore.mint.linalg` has functions of matrices with the arguments of PyTorch."""
+"""`mindspore.mint.linalg`: functions of matrices with PyTorch's arguments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`mindspore.mint.optim` has optimizers whose arguments and formulas are PyTorch's; weight decay spares no parameter.
+"""`mindspore.mint.optim`: optimizers with PyTorch's arguments and formulas. Weight decay applies to all parameters.
 
-Groups may have every argument for themselves, and `mindspore.experimental.optim.lr_scheduler` changes their rates.
+Every argument may be set per group, and `mindspore.experimental.optim.lr_scheduler` changes the groups' rates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["SGD", "Adam", "AdamW"]
 
 
 class _Optimizer(Described, Optimizer):
-    """maximize: parameters go up their gradients."""
+    """Base of these optimizers. maximize: parameters move up their gradients."""
 
     centralizes = False
     checks: ClassVar[Mapping[str, Callable[..., Any]]] = {}
@@ -34,12 +34,12 @@ class _Optimizer(Described, Optimizer):
         self.assign = ops.Assign()
 
     def signed(self, gradients: Any) -> Any:
-        """The gradients as they are gone down."""
+        """Return the gradients, negated for parameters with `maximize`."""
         return [ops.neg(gradient) if own["maximize"] else gradient
                 for gradient, own in zip(gradients, self.options, strict=True)]  # fmt: skip
 
     def scalars(self, values: list[Any], name: str) -> ParameterTuple:
-        """A scalar for every group, called by its number if there are several."""
+        """Return a scalar for every group, with the group's number in its name if there are several."""
         if len(values) == 1:
             return ParameterTuple([scalar(values[0], name)])
         return ParameterTuple([scalar(value, f"{name}_group_{i}") for i, value in enumerate(values)])
@@ -71,7 +71,7 @@ class Adam(_Optimizer):
         self.exp_avg, self.exp_avg_sq = self.states("exp_avg"), self.states("exp_avg_sq")
         asked = any(own["amsgrad"] for own in self.options)
         self.max_exp_avg_sq = self.states("max_exp_avg_sq") if asked else self.exp_avg_sq
-        # Of every group: the place of one of its parameters, its eps, and what its decay is in the operator.
+        # For every group: the index of one of its parameters, its eps, and its decay in the operator.
         self.members = tuple([self.group_of.index(number) for number in range(len(self.param_groups))])
         self.margins = tuple([group["eps"] for group in self.param_groups])
         self.pulled = tuple([self.weight_decays[at] if self.decouples else 0.0 for at in self.members])
@@ -105,7 +105,7 @@ class Adam(_Optimizer):
         ])  # fmt: skip
 
     def corrections(self) -> Any:
-        """(1 - beta1^step, the root of 1 - beta2^step) of every group after this step."""
+        """Return (1 - beta1^step, the root of 1 - beta2^step) of every group after this step."""
         first, second = [], []
         for (beta1, beta2), power1, power2 in zip(self.betas, self.beta1_power, self.beta2_power, strict=True):
             first.append(1.0 - self.assign(power1, power1 * beta1))
@@ -116,10 +116,10 @@ class Adam(_Optimizer):
         self, parameter: Any, m: Any, v: Any, most: Any, first: Any, second: Any, rate: Any, decay: Any, own: Any,
         gradient: Any,
     ) -> Any:  # fmt: skip
-        """The step with the largest v so far.
+        """Update a parameter with the largest v so far.
 
-        Without that it is the operator AdamWeightDecay, one for a parameter, with both corrections in its rate, one of
-        them taken out of eps, and both out of the decay.
+        Without amsgrad, the operator AdamWeightDecay updates it: both corrections are in its rate, one is taken out of
+        eps, and both out of the decay.
         """
         beta1, beta2 = own["betas"]
         mean = self.assign(m, m * beta1 + gradient * (1 - beta1))
@@ -129,13 +129,13 @@ class Adam(_Optimizer):
         if self.decouples and decay != 0.0:
             step = step + parameter * (rate * decay)
         moved = parameter - step
-        if moved.dtype != parameter.dtype:  # of half-precision weights it is Float32, as the rate is
+        if moved.dtype != parameter.dtype:  # Float32 for half-precision weights, because the rate is Float32
             moved = ops.cast(moved, parameter.dtype)
         return self.assign(parameter, moved)
 
 
 class AdamW(Adam):
-    """Loshchilov and Hutter 2019: Adam whose weight decay pulls on the parameter: parameter -= lr * weight_decay *
+    """Loshchilov and Hutter 2019: Adam with weight decay of the parameter itself: parameter -= lr * weight_decay *
     parameter, and then Adam's step."""
 
     decouples = True

@@ -1,4 +1,4 @@
-"""`mindspore.mint.special` has functions as in PyTorch's module of that name."""
+"""`mindspore.mint.special`: functions as in PyTorch's module of that name."""
 
 from __future__ import annotations
 

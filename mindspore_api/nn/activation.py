@@ -1,4 +1,4 @@
-"""This module has activations as cells."""
+"""Activations as cells."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class LeakyReLU(Cell):
 
 
 class RReLU(Cell):
-    """x if it is not negative, elsewhere x times a slope sampled uniformly from [lower, upper), in every step anew."""
+    """x if it is not negative, elsewhere x times a slope sampled uniformly from [lower, upper), anew in every step."""
 
     def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class Hardtanh(Cell):
 
 
 class HShrink(Cell):
-    """x where its absolute value is above lambd, else 0."""
+    """x if its absolute value is above lambd, else 0."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
@@ -341,7 +341,7 @@ _BY_NAME = {
 
 
 def get_activation(name: str | None) -> Cell | None:
-    """The cell of an activation's name, None without one. Raises ValueError for an unknown name."""
+    """Return the cell of an activation's name, or None without a name. Raise ValueError for an unknown name."""
     if not name:
         return None
     if name not in _BY_NAME:

@@ -106,7 +106,7 @@ class Embedding(Cell):
         if padding_idx is not None:
             if not 0 <= padding_idx < vocab_size:
                 raise ApiValueError(f"Embedding: padding_idx {padding_idx} is not below vocab_size {vocab_size}")
-            # The same values as without padding, so that the random numbers of what follows stay the same too.
+            # The same values as without padding, so that later random numbers stay the same too.
             unpadded = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table")
             table = _without_row(unpadded, padding_idx)
         self.embedding_table = parameter(table, (vocab_size, embedding_size), dtype, "embedding_table")
@@ -162,7 +162,7 @@ class _ChannelDropout(Cell):
     """In training, whole channels set to 0 with probability p, the others divided by 1 - p; else the input.
 
     Class attributes:
-        dims: dimensions behind the channels.
+        dims: number of dimensions after the channels.
     """
 
     dims: int = 2
@@ -209,7 +209,7 @@ class LayerNorm(Cell):
 
     Args:
         normalized_shape: shape of the normalised dimensions.
-        begin_norm_axis, begin_params_axis: where they begin.
+        begin_norm_axis, begin_params_axis: their first dimension.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class RMSNorm(Cell):
 
 
 def _without_row(table: Tensor, row: int) -> Tensor:
-    """The table with zeros in one row; one that is not sampled yet is not sampled for that."""
+    """Return the table with zeros in one row, without sampling a table that is not sampled yet."""
     if table.initial is not None:
         return Tensor(table.initial.without_row(row))
     rows = table.asnumpy()
@@ -259,8 +259,8 @@ def _without_row(table: Tensor, row: int) -> Tensor:
 
 
 class ClipByNorm(Cell):
-    """x made shorter to clip_norm if it is longer, along `axis`, None for all dimensions. clip_norm is a tensor of one
-    value, or of a shape that x broadcasts to."""
+    """x scaled to the norm clip_norm if its norm is greater, along `axis`, None for all dimensions. clip_norm is a
+    tensor of one value, or of a shape that x broadcasts to."""
 
     def __init__(self, axis: Any = None) -> None:
         super().__init__()
@@ -269,7 +269,7 @@ class ClipByNorm(Cell):
     def construct(self, x: Any, clip_norm: Any) -> Any:
         wide = ops.cast(x, FLOAT32)
         squares = ops.reduce_sum(wide * wide, () if self.axis is None else self.axis, True)
-        # Where x is 0 throughout, the gradient of the root is not requested.
+        # If x is 0 throughout, the gradient of the root is not requested.
         norm = ops.sqrt(ops.select(squares > 0.0, squares, ops.ones_like(squares)))
         longest = ops.cast(clip_norm, FLOAT32)
         return ops.cast(wide * longest / ops.maximum(norm, longest), x.dtype)
@@ -320,7 +320,7 @@ class Triu(Cell):
 
 
 class Range(Cell):
-    """Numbers from start, or from 0 to it if it is given alone, below limit, by delta."""
+    """Numbers from start, or from 0 to start if it is the only argument, below limit, by delta."""
 
     def __init__(self, start: Any, limit: Any = None, delta: Any = 1) -> None:
         super().__init__()
@@ -331,7 +331,7 @@ class Range(Cell):
 
 
 class Roll(Cell):
-    """x moved round by `shift` along `axis`; of tuples, by each shift along its axis."""
+    """x rolled by `shift` along `axis`; for tuples, by each shift along its axis."""
 
     def __init__(self, shift: Any, axis: Any) -> None:
         super().__init__()
@@ -370,8 +370,8 @@ class ReduceLogSumExp(Cell):
 
 
 class MatMul(Cell):
-    """The matrix product, each operand with its last two dimensions exchanged where its flag says so; leading
-    dimensions are batches and broadcast, and a vector is a row on the left and a column on the right."""
+    """The matrix product; the last two dimensions of an operand are exchanged if its flag is set. Leading dimensions
+    are batches and broadcast; a vector is a row on the left and a column on the right."""
 
     def __init__(self, transpose_x1: bool = False, transpose_x2: bool = False) -> None:
         super().__init__()
@@ -387,7 +387,7 @@ class MatMul(Cell):
 
 
 class _Combined(Cell):
-    """What the two have in common: an optional `batchnorm` and an optional `activation`."""
+    """Base of the two combined layers, with an optional `batchnorm` and an optional `activation`."""
 
     def _behind(self, has_bn: bool, norm: type[Cell], features: int, momentum: float, eps: float) -> None:
         self.has_bn = flag(type(self).__name__, "has_bn", has_bn)
@@ -469,7 +469,7 @@ class SparseToDense(Cell):
 
 
 class SparseTensorDenseMatmul(Cell):
-    """The product of a sparse matrix, given by its places, values and shape, with a dense one.
+    """The product of a sparse matrix, given by indices, values and shape, with a dense one.
 
     Args: adjoint_st, adjoint_dt: whether the sparse and the dense one are transposed.
 
@@ -498,11 +498,11 @@ class EmbeddingLookup(Cell):
 
     Args:
         slice_mode: in semi-automatic and automatic parallel mode, the tensor sharded over all ranks: "batch_slice" the
-        batch, "table_row_slice" and "table_column_slice" the table, "field_slice" the fields and the table's
-            rows.
+            batch, "table_row_slice" and "table_column_slice" the table, "field_slice" the fields and the table's rows.
         manual_shapes: for "field_slice" the number of rows that belong to each rank's fields.
-        target: "CPU" or "DEVICE": where MindSpore looks up; here it is the rank's device, as a warning says where that
-            is another. sparse, vocab_cache_size: accepted; they say how the table is stored there.
+        target: "CPU" or "DEVICE": the device of the lookup in MindSpore; here it is always the rank's device, as a
+            warning says if they differ. sparse, vocab_cache_size: accepted; they control the storage of the table in
+            MindSpore.
     """
 
     BATCH_SLICE = "batch_slice"

@@ -1,5 +1,4 @@
-"""A `Cell` is the building block of networks. Its attributes are collected here; its `construct` is parsed, never
-run."""
+"""`Cell`: the building block of networks. It collects its attributes; its `construct` is parsed, never run."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
     class RecomputeOptions(TypedDict, total=False):
-        """Keywords of `Cell.recompute`, which `settings.RECOMPUTE` describes."""
+        """Keywords of `Cell.recompute`, described in `settings.RECOMPUTE`."""
 
         mp_comm_recompute: bool
         parallel_optimizer_comm_recompute: bool
@@ -47,21 +46,20 @@ if TYPE_CHECKING:
 
 
 class Cell(CellState):
-    """A part of a network: parameters, operators and further cells as attributes, and `construct`, its computation.
+    """Part of a network: parameters, operators and further cells as attributes, and `construct`, its computation.
 
-    Calling a cell in a script compiles and runs it; inside another cell's `construct` it becomes part
-    of that graph.
+    Calling a cell in a script compiles and runs it; inside another cell's `construct` it becomes part of that graph.
 
     Args:
-        auto_prefix: parameters of cells below are called by the attributes that lead there, not as they were given.
+        auto_prefix: rename parameters of cells below to their attribute paths.
     """
 
     takes_data: ClassVar[bool] = True
-    """Whether the tensors that a script hands in are data, of which every rank may have its own rows. An optimizer's
-    are gradients, which are replicated. Given with the class: `class Optimizer(Cell, takes_data=False)`."""
+    """Whether the tensor arguments of a script are data, with different rows on each rank. Those of an optimizer are
+    gradients, which are replicated. Set with the class: `class Optimizer(Cell, takes_data=False)`."""
 
     parameter_layout_dict: Mapping[str, Any] = MappingProxyType({})
-    """How the parameters lie on the ranks since the last compile by `_cell_graph_executor`; nothing before."""
+    """Layouts of the parameters from the last compile by `_cell_graph_executor`; empty before."""
 
     def __init_subclass__(cls, takes_data: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -88,7 +86,7 @@ class Cell(CellState):
         put(self, "_declared_inputs", dict[str, Any]())
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
-        """The computation of the cell; written by subclasses in the part of Python that mspc compiles."""
+        """Compute the result of the cell; subclasses define it in the part of Python that mspc compiles."""
         raise ApiRuntimeError(f"{type(self).__name__} defines no construct()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -117,10 +115,11 @@ class Cell(CellState):
         object.__delattr__(self, name)
 
     def _assigned(self, name: str, value: Any) -> bool:
-        """Give the parameter called `name` the values of a tensor; return whether there is one and `value` is a tensor.
-        As in MindSpore, it stays the same Parameter: trained, saved, and shared with others that hold it.
+        """Assign the values of a tensor to the parameter called `name`; return whether there is one and `value` is a
+        tensor. As in MindSpore, it stays the same Parameter: trained, saved, and shared with its other owners.
 
-        Raises TypeError for other values. None, a cell, an operator or a sequence takes the place of the parameter."""
+        Raises TypeError for other values, except None, a cell, an operator or a sequence, which replace the parameter.
+        """
         parameter = self._params.get(name)
         if parameter is None or value is None or isinstance(value, (Parameter, Cell, Primitive, list, tuple)):
             return False
@@ -139,7 +138,7 @@ class Cell(CellState):
             raise ApiRuntimeError(f"{type(self).__name__}: call super().__init__() before setting attribute {name!r}")
         stays = (name in self._params and isinstance(value, Parameter)) or (
             name in self._cells and isinstance(value, Cell))  # fmt: skip
-        if name in self._members and not stays:  # what takes the place of its kind keeps the place
+        if name in self._members and not stays:  # a replacement of the same kind keeps the position
             self._forget(name)
         if isinstance(value, Parameter):
             self._insert(name, value)
@@ -181,8 +180,8 @@ class Cell(CellState):
                 self._owned.discard(key)
 
     def insert_param_to_cell(self, param_name: str, param: Parameter, check_name_contain_dot: bool = True) -> None:
-        """Add a parameter under an attribute name. Raises TypeError if `param` is no Parameter; ValueError if the name
-        is empty or contains a dot."""
+        """Add a parameter as an attribute. Raise TypeError if `param` is no Parameter; ValueError if the name is empty
+        or contains a dot."""
         if not isinstance(param, Parameter):
             raise ApiTypeError(f"insert_param_to_cell takes a Parameter, not {type(param).__name__}")
         if not param_name or (check_name_contain_dot and "." in param_name):
@@ -191,8 +190,8 @@ class Cell(CellState):
         object.__setattr__(self, param_name, param)
 
     def insert_child_to_cell(self, child_name: str, child_cell: Cell) -> None:
-        """Add a cell under an attribute name. Raises TypeError if `child_cell` is no Cell; ValueError if the name is
-        taken or contains a dot."""
+        """Add a cell as an attribute. Raise TypeError if `child_cell` is no Cell; ValueError if the name is taken,
+        empty or contains a dot."""
         if not isinstance(child_cell, Cell):
             raise ApiTypeError(f"insert_child_to_cell takes a Cell, not {type(child_cell).__name__}")
         if not child_name or "." in child_name or child_name in self._cells:
@@ -210,9 +209,9 @@ class Cell(CellState):
             cell.update_parameters_name(f"{name}.")
 
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
-        """Call the parameters that the cells here own by the attributes that lead to them, with `prefix` in front; a
-        parameter in a tuple, without an attribute, keeps the name that it was given behind the path. A cell that a
-        second cell holds takes the second one's path."""
+        """Rename the parameters that the cells here own to their attribute paths, with `prefix` before them. A
+        parameter in a tuple, without an attribute, keeps its given name after the path. A cell with two owners takes
+        the path of the second one."""
         cells = self._paths() if recurse else [("", self)]
         named: set[int] = set()
         for path, cell in cells:
@@ -231,15 +230,15 @@ class Cell(CellState):
     # Looking around -------------------------------------------------------------------------------
 
     def name_cells(self) -> OrderedDict[str, Cell]:
-        """The cells directly below, by attribute."""
+        """Return the cells directly below, by attribute."""
         return OrderedDict(self._cells)
 
     def cells(self) -> Any:
-        """The cells directly below."""
+        """Return the cells directly below."""
         return self._cells.values()
 
     def cells_and_names(self, cells: Any = None, name_prefix: str = "") -> Iterator[tuple[str, Cell]]:
-        """(attribute path, cell) for this cell and all below, each cell once."""
+        """Yield (attribute path, cell) for this cell and all below, each cell once."""
         seen = cells if cells is not None else set()
         left = [(name_prefix, self)]
         while left:
@@ -251,7 +250,7 @@ class Cell(CellState):
             left += [(f"{path}.{name}" if path else name, below) for name, below in reversed(cell._cells.items())]
 
     def parameters_and_names(self, name_prefix: str = "", expand: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """(attribute path, parameter) of this cell and, with `expand`, all below; each parameter once."""
+        """Yield (attribute path, parameter) of this cell and, with `expand`, all below; each parameter once."""
         seen: set[int] = set()
         cells = self.cells_and_names(name_prefix=name_prefix) if expand else [(name_prefix, self)]
         for path, cell in cells:
@@ -265,20 +264,20 @@ class Cell(CellState):
         return self.parameters_and_names(type(self).__name__, expand)
 
     def get_parameters(self, expand: bool = True) -> Iterator[Parameter]:
-        """All parameters, each once."""
+        """Yield all parameters, each once."""
         for _, parameter in self.parameters_and_names(expand=expand):
             yield parameter
 
     def trainable_params(self, recurse: bool = True) -> list[Parameter]:
-        """The parameters that training changes."""
+        """Return the parameters that training changes."""
         return [p for p in self.get_parameters(recurse) if p.requires_grad]
 
     def untrainable_params(self, recurse: bool = True) -> list[Parameter]:
-        """The parameters that training leaves alone."""
+        """Return the parameters that training does not change."""
         return [p for p in self.get_parameters(recurse) if not p.requires_grad]
 
     def parameters_dict(self, recurse: bool = True) -> OrderedDict[str, Parameter]:
-        """Parameters by full name; of several with one name the last one, with a warning."""
+        """Return parameters by full name; of several with one name the last one, with a warning."""
         repeated = repeated_name(self.parameters_and_places(recurse))
         if repeated:
             text = f"{place_of_caller()}parameters_dict() lacks a parameter: {repeated}"
@@ -306,7 +305,8 @@ class Cell(CellState):
 
     @pipeline_stage.setter
     def pipeline_stage(self, stage: int) -> None:
-        """A launch of one stage warns that it changes nothing. Raises TypeError for no integer, ValueError below 0."""
+        """Set the stage; a launch of one stage warns that it changes nothing. Raise TypeError for no integer,
+        ValueError below 0."""
         found = checked("Cell.pipeline_stage", STAGE, {"pipeline_stage": stage})
         note_asked(state.current().asked, "", STAGE, found, f"Cell.pipeline_stage = {stage}")
         object.__setattr__(self, "_stage", stage)
@@ -314,7 +314,7 @@ class Cell(CellState):
 
     @property
     def pipeline_stage_place(self) -> Location | None:
-        """The line that has given the cell its stage."""
+        """The line that set the stage of the cell."""
         return self.__dict__.get("_stage_place")
 
     @property
@@ -328,7 +328,7 @@ class Cell(CellState):
     # Settings -------------------------------------------------------------------------------------
 
     def set_train(self, mode: bool = True) -> Cell:
-        """Training or evaluation, for this cell and all below: it switches Dropout."""
+        """Set training or evaluation mode, for this cell and all below: it switches Dropout."""
         if not isinstance(mode, bool):
             raise ApiTypeError(f"set_train takes True or False, not {mode!r}")
         changes.count += 1
@@ -337,7 +337,7 @@ class Cell(CellState):
         return self
 
     def set_grad(self, requires_grad: bool = True) -> Cell:
-        """Says that it changes nothing: the cell that trains decides which parameters are differentiated.
+        """Warn that it changes nothing: the cell that trains decides which parameters are differentiated.
 
         Raises TypeError if `requires_grad` is no bool.
         """
@@ -348,8 +348,8 @@ class Cell(CellState):
     def shard(
         self, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None, device: str = "", level: int = 0
     ) -> Cell:
-        """Say how the inputs of this cell are sharded and return the cell; `parameter_plan` maps names of
-        parameters (or paths to them, as "self.dense.weight") to strategies.
+        """Set the sharding of the inputs of this cell and return the cell; `parameter_plan` maps names of parameters
+        (or paths to them, as "self.dense.weight") to strategies.
 
         Raises TypeError or ValueError if it is no strategy of this cell's tensors.
         """
@@ -370,8 +370,8 @@ class Cell(CellState):
         self.add_flags_recursive(strategy_gen_mode="data_parallel")
 
     def recompute(self, **options: Unpack[RecomputeOptions]) -> Cell:
-        """Compute the cells inside again in the backward part instead of saving it. mp_comm_recompute=False saves the
-        results of communication there; with parallel_optimizer_comm_recompute=True parameters whose updates are shared
+        """Recompute the cells inside in the backward part instead of saving their results. mp_comm_recompute=False
+        saves the results of communication; with parallel_optimizer_comm_recompute=True parameters with shared updates
         are gathered again. Other options change nothing, as a warning says.
 
         Raises ValueError or TypeError if there is no such option or value.
@@ -381,8 +381,8 @@ class Cell(CellState):
 
     def to_float(self, dst_type: DType) -> Cell:
         """Compute in another element type: floating-point inputs of this cell and of all below, their parameters and
-        their constant tensors are cast to it where operators read them. Parameters keep their own type. Raises
-        ValueError if it is none of float16, bfloat16, float32."""
+        their constant tensors are cast to it for operators. Parameters keep their own type. Raise ValueError if it is
+        none of float16, bfloat16, float32."""
         try:
             dtype = dtype_of(dst_type)
         except (MspcError, TypeError):
@@ -404,43 +404,41 @@ class Cell(CellState):
         return self._flags
 
     def set_comm_fusion(self, fusion_type: int, recurse: bool = True) -> Cell:
-        """Let gradients of the cells inside travel with those of the same number, each alone with 0. Raises TypeError
-        or ValueError if `fusion_type` is no integer from 0."""
+        """Reduce gradients of the cells inside together with those of the same number; with 0, each separately. Raise
+        TypeError or ValueError if `fusion_type` is no integer from 0."""
         integer(0)("Cell.set_comm_fusion: fusion_type", fusion_type)
         for parameter in self.trainable_params(recurse):
             parameter.comm_fusion = fusion_type
         return self
 
     def set_jit_config(self, jit_config: JitConfig) -> None:
-        """Checked; a network is one compiled graph in any case. Raises TypeError if it is no JitConfig."""
+        """Check the options; a network is one compiled graph in any case. Raise TypeError if it is no JitConfig."""
         if not isinstance(jit_config, JitConfig):
             raise ApiTypeError(f"set_jit_config takes a JitConfig, not {type(jit_config).__name__}")
 
     def _get_attr_from_cell(self, network: Any) -> None:
-        """Accepted, for cells that scripts wrap around others: what MindSpore hands on there changes nothing here."""
+        """Do nothing: accepted for cells of scripts that wrap others and copy MindSpore's attributes."""
 
     def set_inputs(self, *inputs: Any, **kwargs: Any) -> None:
-        """Declares inputs by place or name: calls whose tensors have another element type or shape are refused.
+        """Declare inputs by position or name: calls with tensors of another element type or shape are refused.
 
-        A tensor of unknown sizes, `Tensor(shape=[None, 16], dtype=...)`, declares those that are known. Every shape met
-        is compiled for itself; numbers and None declare nothing.
+        A tensor of unknown sizes, `Tensor(shape=[None, 16], dtype=...)`, declares only the known ones. Every shape is
+        compiled separately; numbers and None declare nothing.
 
         Raises TypeError if `construct` has no such input.
         """
         object.__setattr__(self, "_declared_inputs", declared(self.construct, inputs, kwargs))
 
     def get_inputs(self) -> tuple[Any, ...]:
-        """The inputs declared by `set_inputs`, in the order of `construct`."""
+        """Return the inputs declared by `set_inputs`, in the order of `construct`."""
         return tuple(self._declared_inputs.values())
 
     def init_parameters_data(self, auto_parallel_mode: bool = False) -> dict[Parameter, Parameter]:
-        """Accepted; initial values are sampled when they are needed. Returns every parameter mapped
-        to itself.
-        """
+        """Return every parameter mapped to itself: initial values are sampled when they are needed."""
         return {parameter: parameter for parameter in self.get_parameters()}
 
     def extend_repr(self) -> str:
-        """The text of `repr` besides the cells below."""
+        """Return the text of `repr` in addition to the cells below."""
         return ""
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Arguments of cells are checked here, and made into parameters."""
+"""Checks of cells' arguments, and parameters made from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__: tuple[str, ...] = ()
 
 
 def positive(name: str, what: str, value: Any) -> int:
-    """`value` as a size. Raises TypeError for no integer, ValueError below 1."""
+    """Return `value` as a size. Raise TypeError for no integer, ValueError below 1."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ApiTypeError(f"{name}: {what} must be an integer, not {value!r}")
     if value < 1:
@@ -25,9 +25,9 @@ def positive(name: str, what: str, value: Any) -> int:
 
 
 def channel_groups(name: str, in_channels: Any, out_channels: Any, what: str, groups: Any) -> tuple[int, int, int]:
-    """(in_channels, out_channels, groups), checked; `what` is the name of the groups.
+    """Return (in_channels, out_channels, groups), checked; `what` is the name of the groups.
 
-    Raises TypeError for no integers, ValueError below 1, or if channels cannot be shared out to the groups.
+    Raises TypeError for no integers, ValueError below 1, or if groups do not divide the channels.
     """
     ins, outs = positive(name, "in_channels", in_channels), positive(name, "out_channels", out_channels)
     if ins % positive(name, what, groups) or outs % groups:
@@ -36,9 +36,8 @@ def channel_groups(name: str, in_channels: Any, out_channels: Any, what: str, gr
 
 
 def number(name: str, what: str, value: Any, least: float = 0.0, above: float | None = None) -> float:
-    """`value` as a float. Raises TypeError for no number, ValueError for one below `least` or not
-    above `above`.
-    """
+    """Return `value` as a float. Raise TypeError for no number, ValueError if it is below `least`, or not above
+    `above`."""
     if isinstance(value, Tensor) and value.size == 1:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
@@ -51,14 +50,14 @@ def number(name: str, what: str, value: Any, least: float = 0.0, above: float | 
 
 
 def flag(name: str, what: str, value: Any) -> bool:
-    """`value`, True or False. Raises TypeError for anything else."""
+    """Return `value`, True or False. Raise TypeError for anything else."""
     if not isinstance(value, bool):
         raise ApiTypeError(f"{name}: {what} must be True or False, not {value!r}")
     return value
 
 
 def check_beta(name: str, what: str, value: Any) -> float:
-    """`value` as the decay of a moment. Raises TypeError for no number, ValueError for one that is not in (0, 1)."""
+    """Return `value` as the decay of a moment. Raise TypeError for no number, ValueError if it is not in (0, 1)."""
     value = number(name, what, value)
     if not 0.0 < value < 1.0:
         raise ApiValueError(f"{name}: {what} {value} must be between 0 and 1")
@@ -66,14 +65,14 @@ def check_beta(name: str, what: str, value: Any) -> float:
 
 
 def tensor_or_none(name: str, what: str, value: Any) -> Tensor | None:
-    """`value`, a Tensor or None. Raises TypeError for anything else."""
+    """Return `value`, a Tensor or None. Raise TypeError for anything else."""
     if value is not None and not isinstance(value, Tensor):
         raise ApiTypeError(f"{name}: {what} must be a Tensor or None, not {value!r}")
     return value
 
 
 def class_weight(name: str, weight: Any) -> Tensor | None:
-    """Weights of classes, a vector, or None. Raises TypeError for no Tensor, ValueError for another rank."""
+    """Return weights of classes, a vector, or None. Raise TypeError for no Tensor, ValueError for another rank."""
     weight = tensor_or_none(name, "weight", weight)
     if weight is not None and weight.ndim != 1:
         raise ApiValueError(f"{name}: weight has shape {weight.shape}, not one dimension, that of the classes")
@@ -81,14 +80,14 @@ def class_weight(name: str, weight: Any) -> Tensor | None:
 
 
 def class_number(name: str, index: Any) -> int:
-    """The class that is to be ignored. Raises TypeError for no integer."""
+    """Return the class to ignore. Raise TypeError for no integer."""
     if isinstance(index, bool) or not isinstance(index, int):
         raise ApiTypeError(f"{name}: ignore_index must be an integer, not {index!r}")
     return index
 
 
 def parameter(init: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Parameter:
-    """A parameter from an initializer or from a Tensor of that shape. Raises ValueError for another shape."""
+    """Return a parameter from an initializer or from a Tensor of that shape. Raise ValueError for another shape."""
     if not isinstance(init, Tensor):
         return Parameter(initial_value(init, shape, dtype), name)
     if init.shape != shape:
@@ -97,5 +96,5 @@ def parameter(init: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Param
 
 
 def scalar(value: float, name: str) -> Parameter:
-    """A Float32 scalar that the graph reads and nobody trains."""
+    """Return a Float32 scalar that the graph reads and that is not trained."""
     return Parameter(Tensor(value, FLOAT32), name, requires_grad=False)

@@ -1,4 +1,4 @@
-"""The state of a cell: its attributes, flags, declared inputs and the precision it computes in."""
+"""State of a cell: attributes, flags, declared inputs and precision."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
 
 
 class IncompatibleKeys(NamedTuple):
-    """Names that `load_state_dict` did not find, and those that the cell does not have."""
+    """Names that `load_state_dict` did not find, and names that the cell does not have."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
 
 
 def checked_flags(flags: Any) -> dict[str, Any]:
-    """The flags that a cell is made with. Raises TypeError."""
+    """Return the flags given to a cell's constructor. Raise TypeError if they are no dict."""
     if flags is not None and not isinstance(flags, dict):
         raise ApiTypeError(f"Cell: flags must be a dict, not {describe(flags)}")
     return dict(flags or {})
 
 
 class HookHandle:
-    """A hook of a cell, which `remove` takes away."""
+    """Handle of a cell's hook; `remove` removes the hook."""
 
     def __init__(self, cell: CellState, kind: str, hook: Any, prepend: bool = False) -> None:
         function = hook[0] if isinstance(hook, tuple) else hook
@@ -60,7 +60,7 @@ class HookHandle:
         cell.revision += 1
 
     def remove(self) -> None:
-        """Take the hook away. Calling it again changes nothing."""
+        """Remove the hook. Another call changes nothing."""
         self._hooks.pop(self, None)
         self._cell.revision += 1
 
@@ -69,20 +69,20 @@ class CellState:
     """Buffers, states and hooks of a cell."""
 
     revision = 0
-    """How often buffers and hooks were changed: graphs that were read before hold no longer."""
+    """Number of changes of buffers and hooks; a change invalidates graphs that were read before."""
 
     @cached_property
     def cast(self) -> Primitive:
-        """The operator of this name, which cells of older MindSpore have without being told."""
+        """The operator Cast, which cells of older MindSpore have as an attribute."""
         return Primitive.of(Cast())
 
     def offload(self, backward_prefetch: Any = "Auto") -> None:
-        """Keep results of this cell and of those inside that gradients read in the host's memory until then. A cell's
-        own setting holds.
+        """Store results of this cell and of the cells inside it in host memory until gradients read them. A cell's own
+        setting wins.
 
         Args:
-            backward_prefetch: how many operators ahead of its first reader a value is fetched, and how many behind the
-                one that makes it the device's memory is free again at the earliest; "Auto": so many that by the rates
+            backward_prefetch: number of operators before its first reader at which a value is fetched, and minimum
+                number of operators after its producer at which device memory is freed; "Auto": enough that by the rates
                 of an H200 no operator waits for a copy.
 
         Raises ValueError or TypeError if it is neither "Auto" nor an integer from 1 on.
@@ -92,14 +92,14 @@ class CellState:
             inside.put_flags({OFFLOAD if inside is self else OFFLOAD_INSIDE: found["backward_prefetch"]})
 
     def place(self, role: str, rank_id: int) -> None:
-        """Check a process for all its operators; a warning says that it changes nothing. Raises TypeError,
-        ValueError."""
+        """Check a process for all operators of the cell; a warning says that it changes nothing. Raise TypeError or
+        ValueError for invalid arguments."""
         note_place("Cell.place", role, rank_id)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile the cell for these arguments, as a call with them would, and run nothing: it is accepted or refused.
-        `mspc compile` shows it as it shows the first call of a script. Raises TypeError if the arguments are not those
-        of `construct`; MspcError if the network is refused."""
+        """Compile the cell for these arguments, as a call with them would, without running it: the network is accepted
+        or refused. `mspc compile` shows it like the first call of a script. Raise TypeError if the arguments are not
+        those of `construct`; MspcError if the network is refused."""
         given = positional(cast(Any, self).construct, args, kwargs)
         if call_handler.shows_types_only():
             call_handler.current().call(self, given)
@@ -117,7 +117,7 @@ class CellState:
         object.__setattr__(self, name, value)
 
     def put_flags(self, flags: Mapping[str, Any]) -> None:
-        """Store flags, which are attributes too if there is none of that name; `fp16`, `bf16` and `fp32` are
+        """Store flags. A flag is also an attribute if there is none of that name; `fp16`, `bf16` and `fp32` are
         `to_float`."""
         changes.count += 1
         own = cast(Any, self).get_flags()
@@ -136,10 +136,11 @@ class CellState:
             self.revision += 1
 
     def distinguish_parameters(self) -> None:
-        """If two parameters have one name, call all of them by the attributes that lead to them, as MindSpore does at
-        the first call. An element of a tuple that another cell owns keeps its name behind the path of the tuple.
+        """If two parameters have one name, rename all parameters to their attribute paths, as MindSpore does at the
+        first call. An element of a tuple that another cell owns keeps its name, with the path of the tuple as prefix.
 
-        Raises ValueError if two parameters have one name even so."""
+        Raise ValueError if two parameters still have one name.
+        """
         cell = cast(Any, self)
         names = [parameter.name for parameter in cell.get_parameters()]
         if len(set(names)) == len(names):
@@ -157,9 +158,9 @@ class CellState:
     # Buffers --------------------------------------------------------------------------------------
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Give the cell a tensor that is no parameter: the attribute `name`. A `persistent` one is in `state_dict`.
-        Raises TypeError if the name is no string, the tensor no Tensor; KeyError if the name is empty, has a dot, or is
-        that of another attribute."""
+        """Add a tensor that is no parameter as the attribute `name`. A `persistent` one is in `state_dict`. Raise
+        TypeError if the name is no string or the tensor no Tensor; KeyError if the name is empty, has a dot, or is that
+        of another attribute."""
         label = f"{type(self).__name__}.register_buffer()"
         if not isinstance(name, str):
             raise ApiTypeError(f"{label}: name must be a string, not {describe(name)}")
@@ -176,7 +177,7 @@ class CellState:
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """(attribute path, buffer) of this cell and, with `recurse`, all below; each buffer once unless
+        """Yield (attribute path, buffer) of this cell and, with `recurse`, of all below; each buffer once unless
         remove_duplicate is False."""
         seen: set[int] = set()
         cell = cast(Any, self)
@@ -188,11 +189,11 @@ class CellState:
                     yield f"{path}.{name}" if path else name, buffer
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """The buffers of this cell and, with `recurse`, of all below."""
+        """Yield the buffers of this cell and, with `recurse`, of all below."""
         return (buffer for _, buffer in self.named_buffers(recurse=recurse))
 
     def get_sub_cell(self, target: str) -> Any:
-        """The cell at an attribute path; this one for "". Raises AttributeError if there is none."""
+        """Return the cell at an attribute path; this one for "". Raise AttributeError if there is none."""
         cell: Any = self
         for name in target.split(".") if target else ():
             below = cell.name_cells().get(name)
@@ -202,7 +203,7 @@ class CellState:
         return cell
 
     def get_buffer(self, target: str) -> Tensor:
-        """The buffer at an attribute path. Raises AttributeError if there is none."""
+        """Return the buffer at an attribute path. Raise AttributeError if there is none."""
         path, _, name = target.rpartition(".")
         cell = self.get_sub_cell(path)
         if name not in cell._held("_buffers"):
@@ -214,9 +215,9 @@ class CellState:
     def state_dict(
         self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False
     ) -> OrderedDict[str, Any]:
-        """Parameters and persistent buffers of this cell and all below, by attribute path behind `prefix`: the tensors
-        themselves, whatever keep_vars is. destination: a dict that they are put into. Raises TypeError if arguments by
-        position, which MindSpore has no longer."""
+        """Return parameters and persistent buffers of this cell and all below, by attribute path after `prefix`: the
+        tensors themselves, whatever keep_vars is. destination: a dict to add them to. Raise TypeError for positional
+        arguments, which MindSpore no longer has."""
         if args:
             raise ApiTypeError("state_dict() takes destination, prefix and keep_vars by name")
         found = OrderedDict[str, Any]() if destination is None else destination
@@ -234,14 +235,14 @@ class CellState:
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
-        """Take over parameters and buffers by name.
+        """Load parameters and buffers by name.
 
         Returns:
-            the names that were missing, and those that there are not here.
+            the missing names, and the names that the cell does not have.
 
         Raises:
-            TypeError: it is no mapping. RuntimeError: shapes differ; with `strict` also for names that are missing or
-            unknown. All are named, and nothing is taken over.
+            TypeError: it is no mapping. RuntimeError: shapes differ; with `strict` also for missing or unknown names.
+                The message lists all of them, and nothing is loaded.
         """
         if not isinstance(state_dict, Mapping):
             raise ApiTypeError(f"load_state_dict(): state_dict must be a dict, not {describe(state_dict)}")
@@ -274,7 +275,7 @@ class CellState:
     # Hooks ----------------------------------------------------------------------------------------
 
     def hooks(self, place: str) -> list[tuple[Hook, bool]]:
-        """(hook, whether it takes named arguments) of those "before" or "behind" `construct`."""
+        """Return (hook, whether it takes named arguments) for the hooks at `place`, before or after `construct`."""
         return list(self.__dict__.get(f"_{place}_construct", {}).values())
 
     def backward_hooks(self) -> tuple[list[Hook], list[Hook]]:
@@ -284,36 +285,35 @@ class CellState:
         return before, behind
 
     def register_state_dict_pre_hook(self, hook: Hook) -> HookHandle:
-        """`hook(cell, prefix, keep_vars)` is called ahead of `state_dict`."""
+        """Call `hook(cell, prefix, keep_vars)` before `state_dict`."""
         return HookHandle(self, "_before_state", hook)
 
     def register_state_dict_post_hook(self, hook: Hook) -> HookHandle:
-        """`hook(cell, state_dict, prefix, {})` is called behind `state_dict`."""
+        """Call `hook(cell, state_dict, prefix, {})` after `state_dict`."""
         return HookHandle(self, "_behind_state", hook)
 
     def register_load_state_dict_pre_hook(self, hook: Hook) -> HookHandle:
-        """`hook(cell, state_dict, "", {}, strict, [], [], [])` is called ahead of `load_state_dict`."""
+        """Call `hook(cell, state_dict, "", {}, strict, [], [], [])` before `load_state_dict`."""
         return HookHandle(self, "_before_load", hook)
 
     def register_load_state_dict_post_hook(self, hook: Hook) -> HookHandle:
-        """`hook(cell, names that do not fit)` is called behind `load_state_dict`."""
+        """Call `hook(cell, incompatible names)` after `load_state_dict`."""
         return HookHandle(self, "_behind_load", hook)
 
     def register_forward_pre_hook(
         self, hook_fn: Hook, *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
-        """`hook_fn(cell, inputs)` becomes part of networks in front of `construct`; its result, if anything, takes the
-        place of the inputs, which are a tuple. With with_kwargs it is `hook_fn(cell, inputs, named)`, and returns both.
-        prepend: ahead of the hooks that are there. It is compiled as `construct` is."""
+        """Run `hook_fn(cell, inputs)` in networks before `construct`; its result, unless None, replaces the inputs,
+        which are a tuple. With with_kwargs it is `hook_fn(cell, inputs, named)`, and returns both. prepend: run it
+        before the existing hooks. It is compiled as `construct` is."""
         return HookHandle(self, "_before_construct", (hook_fn, with_kwargs), prepend)
 
     def register_forward_hook(
         self, hook_fn: Hook, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> HookHandle:
-        """`hook_fn(cell, inputs, output)` becomes part of networks behind `construct`; its result, if anything, takes
-        the place of the output. With with_kwargs it is `hook_fn(cell, inputs, named, output)`. always_call changes
-        nothing: a graph has no errors to call it after. prepend: ahead of the hooks that are there. It is compiled as
-        `construct` is."""
+        """Run `hook_fn(cell, inputs, output)` in networks after `construct`; its result, unless None, replaces the
+        output. With with_kwargs it is `hook_fn(cell, inputs, named, output)`. always_call changes nothing: a graph
+        raises no errors. prepend: run it before the existing hooks. It is compiled as `construct` is."""
         return HookHandle(self, "_behind_construct", (hook_fn, with_kwargs), prepend)
 
     def register_backward_pre_hook(self, hook_fn: Hook) -> HookHandle:
@@ -333,7 +333,7 @@ class CellState:
 
 
 def declared(construct: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs by the names that `construct` has for them. Raises TypeError if it has none."""
+    """Return the inputs by parameter name of `construct`. Raise TypeError if they do not match its parameters."""
     try:
         return dict(inspect.signature(construct).bind_partial(*inputs, **named).arguments)
     except TypeError as error:
@@ -342,10 +342,10 @@ def declared(construct: Callable[..., Any], inputs: Sequence[Any], named: Mappin
 
 @dataclass(frozen=True)
 class Dimension:
-    """A dimension of which a call may have any size that `rule`, a Symbol or None, allows.
+    """Dimension that may have any size that `rule`, a Symbol or None, allows.
 
-    place: where the tensor stands among the arguments of the call, an index for every tuple around it. name: of the
-    input. index: of the dimension. size: that of the call at hand.
+    place: position of the tensor among the arguments of the call, with one index per enclosing tuple. name: of the
+    input. index: of the dimension. size: in the current call.
     """
 
     place: tuple[int, ...]
@@ -360,7 +360,7 @@ class Dimension:
 
     @property
     def said(self) -> str:
-        """The sizes that it may have, in words."""
+        """The allowed sizes in words."""
         rule = self.rule
         if rule is None:
             return "any size"
@@ -369,20 +369,20 @@ class Dimension:
         return ", ".join(words) if words != ["at least 1"] else "any size"
 
     def allows(self, size: int) -> bool:
-        """Return whether the dimension may have a size, whatever others have."""
+        """Return whether the dimension may have a size, regardless of other dimensions."""
         return not _reason(self.rule, size, {})
 
 
 def check(name: str, construct: Callable[..., Any], said: Mapping[str, Any], args: Sequence[Any]) -> None:
-    """Nothing if the tensors of a call to the cell `name` are as declared. Raises TypeError for an element type,
-    ValueError for a shape that is not."""
+    """Check that the tensors of a call to the cell `name` are as declared. Raise TypeError for a wrong element type,
+    ValueError for a wrong shape."""
     sizes: dict[int, int] = {}
     for label, _, wanted, found in _pairs(construct, said, args):
         _check_one(f"{name}: input {label!r}", wanted, found, sizes)
 
 
 def open_dimensions(cell: Any, args: Sequence[Any]) -> list[Dimension]:
-    """The dimensions of a call's tensors that were declared to a cell without a size; none of what is no cell."""
+    """Return the dimensions of a call's tensors that were declared without a size; none if `cell` is no cell."""
     said = getattr(cell, "_declared_inputs", {})
     return [
         Dimension(place, label, index, rule if isinstance(rule, Symbol) else None, found.shape[index])
@@ -402,7 +402,8 @@ def is_open(arg: Any) -> bool:
 def _pairs(
     construct: Callable[..., Any], said: Mapping[str, Any], args: Sequence[Any]
 ) -> Iterator[tuple[str, tuple[int, ...], Tensor, Any]]:
-    """(name, place among the arguments, the tensor that declares it, the tensor) of those that are both."""
+    """Yield (name, position among the arguments, declaring tensor, actual tensor) of the arguments that are tensors in
+    both."""
     signature = inspect.signature(construct)
     given = signature.bind_partial(*args).arguments
     for index, (input_name, parameter) in enumerate(signature.parameters.items()):
@@ -460,7 +461,7 @@ def _shown(allowed: Sequence[Any]) -> str:
 
 @dataclass(frozen=True)
 class Precision:
-    """Element types of operators by their names.
+    """Element types of operators by operator name.
 
     dtype: the type to which floating-point operands of the operators `narrow` are cast. wide: operators that compute in
     Float32. widens: results of `narrow` are cast back to Float32 at once.

@@ -1,4 +1,4 @@
-"""These cells hold other cells in order."""
+"""Cells that contain other cells in order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class _Ordered(Cell):
             self._add(cell)
 
     def append(self, cell: Any) -> Any:
-        """Add a cell at the end. Raises TypeError for anything else."""
+        """Add a cell at the end. Raise TypeError for anything else."""
         return self._add(cell, self._front())
 
     def _front(self) -> str:
-        """What is in front of the number in the names of the first cell's parameters: MindSpore 2.10 takes it over
-        for a cell that is added later, and finds it in the last place where the name has the cell's number, unless the
-        next cell's has its own there. So cells of numbered cells get names such as `0.1.0.weight`, which stand in
-        checkpoints."""
+        """Return the text before the number in the names of the first cell's parameters, for a cell that is added
+        later. MindSpore 2.10 looks for the last position at which the name has the cell's number, unless the next
+        cell's name has its own number at that position. Cells of numbered cells thus get names such as `0.1.0.weight`,
+        which checkpoints contain."""
         first = [(key, name.split(".")) for key, name in self._first_names()][:2]
         front: list[str] = []
         for i, part in enumerate(first[0][1] if first else []):
@@ -53,8 +53,8 @@ class _Ordered(Cell):
         return self
 
     def _replace(self, cells: list[tuple[str, Cell]]) -> None:
-        """Hold these cells instead; those without a name of the script's get the number of their place, which is in the
-        names of their parameters too."""
+        """Replace all cells. Cells without a name from the script get their index as name, also in the names of their
+        parameters."""
         front = self._front()
         changes.count += 1
         self._cells.clear()
@@ -65,7 +65,7 @@ class _Ordered(Cell):
                 cell.update_parameters_name(f"{front}{label}.")
 
     def insert(self, index: int, cell: Cell) -> None:
-        """Add a cell before position `index`. Raises TypeError for anything else."""
+        """Add a cell before position `index`. Raise TypeError for anything else."""
         if not isinstance(cell, Cell):
             raise ApiTypeError(f"{type(self).__name__} holds Cells, not {type(cell).__name__}")
         cells = list(self._cells.items())
@@ -88,7 +88,7 @@ class _Ordered(Cell):
 
     def _part(self, index: slice) -> Any:
         """Return a container of these cells, without the attributes that a script's subclass adds. A list numbers them
-        from 0, a sequence keeps its names for them. Names of parameters change when an attribute holds the part."""
+        from 0, a sequence keeps their names. Assigning the part to an attribute changes names of parameters."""
         kind = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
         part: Any = object.__new__(kind)
         Cell.__init__(part, self._auto_prefix)
@@ -131,8 +131,8 @@ class CellList(_Ordered):
         self._fill(args[0] if len(args) == 1 and isinstance(args[0], (list, tuple, CellList)) else args)
 
     def offload(self, backward_prefetch: Any = "Auto", layers: Iterable[int] | None = None) -> None:
-        """As `Cell.offload`, for every cell of the list, or those of these numbers. Raises ValueError or TypeError if
-        as there, or there is no cell of a number."""
+        """Call `Cell.offload` for every cell of the list, or those with these numbers. Raise ValueError or TypeError as
+        that does, or if a number has no cell."""
         cells = list(self)
         for number in range(len(cells)) if layers is None else layers:
             if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(cells):
@@ -143,7 +143,7 @@ class CellList(_Ordered):
 
 
 class SequentialCell(_Ordered):
-    """Cells applied one after another.
+    """Cells applied in sequence.
 
     Args: cells, one list of them, or one dict of names and cells.
     """

@@ -1,4 +1,4 @@
-"""This module has convolutions as layers."""
+"""Convolution layers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mspc.mindspore_api.nn.cell_arguments import channel_groups, flag, parameter
 
 
 class _Convolution(Cell):
-    """Weights [out, in / group, *kernel_size], or [in, out / group, *kernel_size] where transposed, and a bias.
+    """Weights [out, in / group, *kernel_size], or [in, out / group, *kernel_size] if transposed, and a bias.
 
     Class attributes:
-        dims: dimensions of the image. A line is the one row of an image.
+        dims: dimensions of the image. A line is treated as an image of one row.
         transposed: the layer is the gradient of a convolution.
     """
 
@@ -62,7 +62,7 @@ class _Convolution(Cell):
             self.bias_add = ops.BiasAdd()
 
     def _sizes(self, what: str, value: Any) -> tuple[int, ...]:
-        """One integer of at least 1 per dimension. Raises TypeError or ValueError for anything else."""
+        """Return one integer of at least 1 per dimension. Raise TypeError or ValueError for anything else."""
         name = type(self).__name__
         if self.dims == 1:
             return 1, positive(name, what, value)
@@ -73,7 +73,7 @@ class _Convolution(Cell):
         return tuple(positive(name, what, n) for n in found)
 
     def attributes(self) -> dict[str, Any]:
-        """Attributes of the operator."""
+        """Return the attributes of the operator."""
         return {
             "out_channel": self.in_channels if self.transposed else self.out_channels,
             "kernel_size": self.kernel_size, "pad_mode": self.pad_mode, "pad": self.padding,
@@ -81,13 +81,13 @@ class _Convolution(Cell):
         }  # fmt: skip
 
     def with_bias(self, out: Any) -> Any:
-        """The result plus the bias, if there is one."""
+        """Return the result plus the bias, if there is one."""
         if self.has_bias:
             out = self.bias_add(out, self.bias)
         return out
 
     def grown(self, lengths: Any) -> Any:
-        """Sizes of a transposed convolution's result."""
+        """Return the sizes of a transposed convolution's result."""
         return tuple([_grown(n, d, self) for d, n in enumerate(lengths)])
 
     def extend_repr(self) -> str:
@@ -104,7 +104,7 @@ class Conv2d(_Convolution):
         kernel_size, stride, dilation: one integer, or one for height and one for width.
         pad_mode: "same" (zeros around, so that the result has the size of the image over the stride), "valid" (none),
             or "pad" (`padding`: one integer, or four for top, bottom, left and right).
-        group: groups of channels that are convolved each by itself.
+        group: number of groups of channels with separate convolutions.
         weight_init, bias_init: an initializer, its name, a number or a Tensor; None draws both uniformly as in He et
             al. 2015 with slope sqrt(5).
     """
@@ -226,7 +226,7 @@ class Conv3dTranspose(_Convolution):
 
 
 def _grown(length: Any, dimension: Any, cell: Any) -> Any:
-    """The length of a transposed convolution's result along a dimension."""
+    """Return the length of a transposed convolution's result along a dimension."""
     stride, kernel = cell.stride[dimension], cell.dilation[dimension] * (cell.kernel_size[dimension] - 1) + 1
     if cell.pad_mode == "same":
         return length * stride
@@ -237,7 +237,7 @@ def _grown(length: Any, dimension: Any, cell: Any) -> Any:
 
 
 def _padding(name: str, value: Any, dims: int, pad_mode: str) -> tuple[int, ...]:
-    """Two integers of at least 0 per dimension, 0 unless pad_mode is "pad"."""
+    """Return two integers of at least 0 per dimension, 0 unless pad_mode is "pad"."""
     given: Any = tuple(value) if isinstance(value, list) else value
     found = given if isinstance(given, tuple) else (given,) * (2 * dims)
     if not all(isinstance(n, int) and not isinstance(n, bool) for n in found):
@@ -250,19 +250,19 @@ def _padding(name: str, value: Any, dims: int, pad_mode: str) -> tuple[int, ...]
 
 
 def _one_sided(name: str, padding: Any) -> tuple[int, ...]:
-    """The padding of a line that stands as the one row of an image."""
+    """Return the padding of a line as an image of one row."""
     if isinstance(padding, bool) or not isinstance(padding, int):
         raise ApiTypeError(f"{name}: padding must be an integer, not {padding!r}")
     return (0, 0, padding, padding)
 
 
 def _flat(weight_init: Any) -> Any:
-    """Initial weights [out, in, kernel] as those of images with one row."""
+    """Return initial weights [out, in, kernel] as those of images with one row."""
     return weight_init.expand_dims(2) if getattr(weight_init, "ndim", 0) == 3 else weight_init
 
 
 def _more(name: str, value: Any, stride: tuple[int, ...], dilation: tuple[int, ...], pad_mode: str) -> tuple[int, ...]:
-    """output_padding per dimension, smaller than stride or dilation. Raises ValueError for anything else."""
+    """Return output_padding per dimension, smaller than stride or dilation. Raise ValueError for anything else."""
     found = value if isinstance(value, tuple) else (value,) * len(stride)
     fits = len(found) == len(stride) and all(isinstance(n, int) and n >= 0 for n in found)
     if not fits or any(n and n >= max(s, d) for n, s, d in zip(found, stride, dilation, strict=True)):

@@ -17,17 +17,17 @@ from mspc.mindspore_api.nn.cell import Cell
 class DistributedGradReducer(Cell):
     """A tuple of gradients, each the sum over the ranks of a group, computed in Float32.
 
-    Gradients of parameters with `layerwise_parallel=True` stay each rank's own. In data parallel mode the compiler adds
-    up no gradient that goes through here; in semi-automatic and automatic mode gradients are those of all ranks
-    already, and as in MindSpore none may be added up here.
+    Gradients of parameters with `layerwise_parallel=True` stay local to each rank. In data parallel mode the compiler
+    does not reduce gradients that pass through here. In semi-automatic and automatic mode gradients are global already,
+    and as in MindSpore this cell must not be called.
 
     Args:
         parameters: those of the gradients, in their order. mean: whether sums are divided by `degree`; by default the
-        value of `gradients_mean`. degree: by default the size of the group. fusion_type: changes nothing; mspc
-            decides which gradients travel together. group: by default all ranks.
+            value of `gradients_mean`. degree: by default the size of the group. fusion_type: changes nothing; mspc
+            decides which gradients are reduced together. group: by default all ranks.
 
-    Raises RuntimeError for before `init()`, or called in semi-automatic or automatic mode; TypeError or ValueError if
-    an argument is something else.
+    Raises RuntimeError before `init()`, or if called in semi-automatic or automatic mode; TypeError or ValueError if an
+    argument is something else.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class DistributedGradReducer(Cell):
         self.are_global = mode in ("semi_auto_parallel", "auto_parallel")
 
     def construct(self, grads: Any) -> Any:
-        """The gradients, added up; one gradient alone as well."""
+        """Return the gradients, reduced; also accepts a single gradient."""
         if self.are_global:
             raise RuntimeError("DistributedGradReducer: gradients are those of all ranks already in this parallel mode")
         if not isinstance(grads, (tuple, list)):
@@ -58,7 +58,7 @@ class DistributedGradReducer(Cell):
         return tuple([self.reduced(grad) if summed else grad for grad, summed in zip(grads, self.summed, strict=True)])
 
     def reduced(self, grad: Any) -> Any:
-        """One gradient, added up."""
+        """Return one gradient, reduced."""
         total = self.all_reduce(ops.cast(grad, "float32"))
         if self.mean:
             total = total * (1.0 / self.degree)
@@ -66,17 +66,17 @@ class DistributedGradReducer(Cell):
 
 
 class PipelineGradReducer(Cell):
-    """The gradients that it is given, divided by `scale_sense`.
+    """The given gradients, divided by `scale_sense`.
 
-    MindSpore adds up gradients of micro-batches here, and those of ranks, once behind the last micro-batch. Here the
-    gradients of a `PipelineCell` are sums over its micro-batches and all ranks already, reduced once.
+    MindSpore accumulates gradients of micro-batches here, and reduces them over the ranks after the last micro-batch.
+    Here the gradients of a `PipelineCell` are sums over its micro-batches and all ranks already, reduced once.
 
     Args:
         parameters: those of the gradients, in their order. scale_sense: a number by which losses were multiplied.
             opt_shard: changes nothing; optimizer parallel shards gradients as its setting says.
 
-    Raises TypeError or ValueError if an argument is something else, scale_sense is 0, or gradients are more or fewer
-    than parameters.
+    Raises TypeError or ValueError if an argument is something else, scale_sense is 0, or the number of gradients is not
+    that of the parameters.
     """
 
     def __init__(self, parameters: Sequence[Any], scale_sense: float = 1.0, opt_shard: bool | None = None) -> None:
@@ -90,7 +90,7 @@ class PipelineGradReducer(Cell):
         self.scales = scale_sense != 1
 
     def construct(self, grads: Any) -> Any:
-        """The gradients, divided."""
+        """Return the gradients, divided."""
         if len(grads) != self.count:
             raise ValueError("PipelineGradReducer: there must be one gradient for each parameter")
         if not self.scales:

@@ -1,4 +1,4 @@
-"""This cell computes a graph from a file."""
+"""Cell that computes a graph from a file."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ __all__ = ["GraphCell"]
 
 CALL, TUPLE, ITEM = "call", "tuple", "item"
 _Step = tuple[str, Any, tuple[Any, ...]]
-"""What kind of step it is, what computes it (blocks of a choice or a loop), the places of its operands."""
+"""Kind of step, the object that computes it (blocks of a choice or a loop), indices of its operands."""
 _Steps = tuple[tuple[_Step, ...], tuple[int, ...]]
 """Steps one after the other, and the places of their results."""
 _TYPE = " type"
-"""What the name of a cast's element type ends with."""
+"""Suffix of the name of a cast's element type."""
 
 
 class GraphCell(Cell):
-    """A cell that computes a graph that `load` has read. Its parameters are those of the file, under their names.
+    """Cell that computes a graph read by `load`. Its parameters are those of the file, with the same names.
 
-    Args: graph: the result of `load`. params_init: other first values of parameters, tensors by name.
+    Args: graph: the result of `load`. params_init: other initial values of parameters, tensors by name.
 
     Raises TypeError or ValueError if an argument is of the wrong kind; RuntimeError if the graph has operators that
-    mspc lacks, all of which are named.
+    mspc lacks; the message lists all of them.
     """
 
     def __init__(self, graph: Any, params_init: dict[str, Any] | None = None, obf_random_seed: Any = None) -> None:
@@ -113,8 +113,7 @@ def _looped(blocks: Any, carried: tuple[Any, ...], known: tuple[Any, ...]) -> tu
 
 
 class _StepList:
-    """The nodes of a graph as steps over one list of values: inputs, parameters, constants, then a value for each
-    step."""
+    """Nodes of a graph as steps over one list of values: inputs, parameters, constants, then a value for each step."""
 
     def __init__(self, loaded: LoadedGraph) -> None:
         graph = loaded.graph
@@ -167,7 +166,7 @@ class _StepList:
             raise ApiRuntimeError(f"GraphCell: {loaded.file!r} has {len(loaded.graph.outputs)} outputs, not 1")
 
     def _element_types(self, loaded: LoadedGraph) -> dict[str, Any]:
-        """The element types that casts take, by the names under which they are constants."""
+        """Return the element types of casts, by the names of their constants."""
         found: dict[str, Any] = {}
         for node in all_nodes(loaded.graph.nodes):
             if node.operator == "Cast":

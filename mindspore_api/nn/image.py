@@ -27,7 +27,7 @@ class PixelShuffle(Cell):
 
 
 class PixelUnshuffle(Cell):
-    """The reverse of PixelShuffle: blocks of places become channels."""
+    """The reverse of PixelShuffle: blocks of pixels become channels."""
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class PixelUnshuffle(Cell):
 
 
 class ChannelShuffle(Cell):
-    """Channels in the order in which one of each group stands beside one of the next."""
+    """Channels interleaved: one of each group in turn."""
 
     def __init__(self, groups: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class ChannelShuffle(Cell):
 
 
 class Unfold(Cell):
-    """The elements in every window of images [n, c, h, w] as channels: [n, places of the window times c, h', w'].
+    """The elements in every window of images [n, c, h, w] as channels: [n, elements of the window times c, h', w'].
 
     Args:
         ksizes, strides, rates: [1, height, width, 1] each: sizes, strides and dilations.
@@ -78,7 +78,7 @@ class Unfold(Cell):
         return (length + margins[0] + margins[1] - extent) // self.strides[d] + 1
 
     def _margins(self, length: int, d: int) -> tuple[int, int]:
-        """(before, after) of height or width."""
+        """Return (before, after) of height or width."""
         if self.padding == "valid":
             return 0, 0
         extent = (self.sizes[d] - 1) * self.rates[d] + 1
@@ -90,7 +90,7 @@ class Upsample(Cell):
     """Images of another size; arguments as those of `ops.interpolate`.
 
     Args:
-        size, scale_factor: the size of the result, or that over the image's; one of both.
+        size, scale_factor: the size of the result, or its ratio to the image's; exactly one of them.
         mode: "nearest", "linear", "bilinear", "trilinear", "bicubic", "area" or "nearest-exact".
     """
 
@@ -109,10 +109,10 @@ class Upsample(Cell):
 
 
 class ResizeBilinear(Cell):
-    """Images [n, c, h, w] of another size by linear interpolation, as MindSpore 1 has it.
+    """Images [n, c, h, w] of another size by linear interpolation, as in MindSpore 1.
 
     Args:
-        half_pixel_centers: places are the centres of pixels.
+        half_pixel_centers: positions are the centres of pixels.
     """
 
     def __init__(self, half_pixel_centers: bool = False) -> None:
@@ -142,7 +142,7 @@ class LRN(Cell):
 
 
 class Unflatten(Cell):
-    """Dimension `axis` as several, of the sizes `unflattened_size`."""
+    """Dimension `axis` split into several, of the sizes `unflattened_size`."""
 
     def __init__(self, axis: int, unflattened_size: Any) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class CentralCrop(Cell):
     """The middle of images [c, h, w] or [n, c, h, w].
 
     Args:
-        central_fraction: the share of height and width that is kept, above 0, at most 1.
+        central_fraction: the share of height and width of the result, above 0, at most 1.
     """
 
     def __init__(self, central_fraction: float) -> None:
@@ -204,12 +204,12 @@ class PSNR(Cell):
 
 
 class SSIM(Cell):
-    """Structural similarity of every pair of images, [n]: luminance times contrast and structure, in windows that are
-    weighted by a Gaussian. Wang et al. 2004.
+    """Structural similarity of every pair of images, [n]: luminance times contrast and structure, in windows with
+    Gaussian weights. Wang et al. 2004.
 
     Args:
         max_val: the greatest value of a pixel. filter_size: of the windows; no larger than the images. filter_sigma:
-            the Gaussian's deviation. k1, k2: constants beside the means and beside the variances.
+            the Gaussian's deviation. k1, k2: constants added to the means and to the variances.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class SSIM(Cell):
         return ops.mean(luminance * (covariance + self.c2) / (variance + self.c2), (-3, -2, -1))
 
     def _smooth(self, images: Any) -> Any:
-        """The weighted mean of every window of every channel."""
+        """Return the weighted mean of every window of every channel."""
         n, channels, height, width = images.shape
         planes = ops.reshape(images, (n * channels, 1, height, width))
         means = ops.conv2d(planes, self.window)

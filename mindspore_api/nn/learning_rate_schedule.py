@@ -1,4 +1,4 @@
-"""Learning rates that change: cells that compute them by the step, and lists of them."""
+"""Changing learning rates: cells that compute them from the step, and lists of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LearningRateSchedule(Cell):
 
 
 class _Decay(LearningRateSchedule):
-    """A rate that falls by `decay_rate` over `decay_steps` steps, in stairs of as many when `is_stair`."""
+    """A rate that falls by `decay_rate` over `decay_steps` steps, stepwise with `is_stair`."""
 
     def __init__(self, learning_rate: float, decay_rate: float, decay_steps: int, is_stair: bool = False) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class _Decay(LearningRateSchedule):
         self.is_stair = flag(name, "is_stair", is_stair)
 
     def share(self, global_step: Any) -> Any:
-        """How often `decay_steps` steps are done, whole in stairs."""
+        """Return the number of times that `decay_steps` steps are done, an integer with `is_stair`."""
         done = ops.cast(global_step, FLOAT32) / self.decay_steps
         return ops.floor(done) if self.is_stair else done
 
@@ -85,8 +85,8 @@ class WarmUpLR(LearningRateSchedule):
 
 
 class PolynomialDecayLR(LearningRateSchedule):
-    """(learning_rate - end) * (1 - step / decay_steps)^power + end; with update_decay_steps decay_steps grows to its
-    next multiple as soon as the step has passed it."""
+    """(learning_rate - end) * (1 - step / decay_steps)^power + end. With update_decay_steps, decay_steps grows to its
+    next multiple once the step has passed it."""
 
     def __init__(
         self, learning_rate: float, end_learning_rate: float, decay_steps: int, power: float,
@@ -114,7 +114,8 @@ _MOST = 2**31 - 1
 
 
 def piecewise_constant_lr(milestone: Sequence[int], learning_rates: Sequence[float]) -> list[float]:
-    """learning_rates[i] until step milestone[i]. Raises ValueError if the lists do not fit or milestones fall."""
+    """Return learning_rates[i] until step milestone[i]. Raise ValueError if the lists do not fit or milestones
+    decrease."""
     name = "piecewise_constant_lr"
     if not isinstance(milestone, (list, tuple)) or not isinstance(learning_rates, (list, tuple)):
         raise ApiTypeError(f"{name}: milestone and learning_rates must be lists")
@@ -163,7 +164,7 @@ def inverse_decay_lr(
 def cosine_decay_lr(
     min_lr: float, max_lr: float, total_step: int, step_per_epoch: int, decay_epoch: int
 ) -> list[float]:
-    """From max_lr to min_lr along half a cosine over decay_epoch epochs."""
+    """Return rates from max_lr to min_lr along half a cosine over decay_epoch epochs."""
     name = "cosine_decay_lr"
     number(name, "max_lr", max_lr, above=number(name, "min_lr", min_lr))
     shares = _shares(name, total_step, step_per_epoch, decay_epoch)
@@ -174,8 +175,8 @@ def polynomial_decay_lr(
     learning_rate: float, end_learning_rate: float, total_step: int, step_per_epoch: int, decay_epoch: int,
     power: float, update_decay_epoch: bool = False,
 ) -> list[float]:  # fmt: skip
-    """(learning_rate - end) * (1 - epoch / decay_epoch)^power + end; with update_decay_epoch decay_epoch grows to its
-    next multiple as soon as the epoch has passed it."""
+    """Return (learning_rate - end) * (1 - epoch / decay_epoch)^power + end. With update_decay_epoch, decay_epoch grows
+    to its next multiple once the epoch has passed it."""
     name = "polynomial_decay_lr"
     number(name, "learning_rate", learning_rate, above=0.0)
     number(name, "end_learning_rate", end_learning_rate)
@@ -189,7 +190,7 @@ def polynomial_decay_lr(
 
 
 def warmup_lr(learning_rate: float, total_step: int, step_per_epoch: int, warmup_epoch: int) -> list[float]:
-    """Grows evenly to learning_rate over warmup_epoch epochs."""
+    """Return rates that grow linearly to learning_rate over warmup_epoch epochs."""
     name = "warmup_lr"
     number(name, "learning_rate", learning_rate)
     if warmup_epoch == 0:
@@ -205,14 +206,14 @@ def _check_rates(name: str, learning_rate: float, decay_rate: float) -> None:
 
 
 def _count(name: str, total_step: int) -> int:
-    """How many rates the list has."""
+    """Return the number of rates in the list."""
     if positive(name, "total_step", total_step) > _MOST:
         raise ApiValueError(f"{name}: total_step {total_step} must be at most {_MOST}, as the list has so many numbers")
     return total_step
 
 
 def _shares(name: str, total_step: int, step_per_epoch: int, epochs: int, is_stair: bool = False) -> list[float]:
-    """How often `epochs` epochs are done before every step, whole when `is_stair`."""
+    """Return for every step the number of times that `epochs` epochs are done before it, an integer with `is_stair`."""
     steps = range(_count(name, total_step))
     positive(name, "step_per_epoch", step_per_epoch)
     positive(name, "decay_epoch", epochs)

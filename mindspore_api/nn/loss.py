@@ -25,11 +25,11 @@ class LossBase(Cell):
         self.cast = ops.Cast()
 
     def get_axis(self, x: Any) -> Any:
-        """All axes of x."""
+        """Return all axes of x."""
         return tuple(range(x.ndim))
 
     def get_loss(self, x: Any, weights: float = 1.0) -> Any:
-        """The loss of every element, weighted and reduced."""
+        """Return the loss of the elements, weighted and reduced."""
         if weights != 1.0:
             x = self.mul(x, weights)
         if self.reduction == "mean":
@@ -43,7 +43,7 @@ class LossBase(Cell):
 
 
 _Loss = LossBase
-"""An older name of it, which public code imports."""
+"""Older name of LossBase, which public code imports."""
 
 
 class MSELoss(LossBase):
@@ -124,8 +124,8 @@ class CrossEntropyLoss(LossBase):
 
     Args:
         weight: one for every class; the mean is that over the weights.
-        ignore_index: labels with this class number count nowhere.
-        label_smoothing: share of every label spread evenly over all classes.
+        ignore_index: labels with this class number are ignored.
+        label_smoothing: share of every label distributed evenly over all classes.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class NLLLoss(LossBase):
 
     Args:
         weight: one for every class; the mean is that over the weights.
-        ignore_index: labels with this class number count nowhere.
+        ignore_index: labels with this class number are ignored.
     """
 
     def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> None:
@@ -175,7 +175,8 @@ class BCELoss(LossBase):
 
 
 class BCEWithLogitsLoss(LossBase):
-    """Binary cross entropy of sigmoid(logits) and labels, times weight; labels of 1 count pos_weight times."""
+    """Binary cross entropy of sigmoid(logits) and labels, times weight; labels of 1 have the additional weight
+    pos_weight."""
 
     def __init__(self, reduction: str = "mean", weight: Any = None, pos_weight: Any = None) -> None:
         super().__init__(reduction)
@@ -243,8 +244,8 @@ class CosineEmbeddingLoss(LossBase):
 
 
 class TripletMarginLoss(LossBase):
-    """max(0, |x - positive| - |x - negative| + margin), lengths of rows in the p-norm. A call may give
-    the margin, too."""
+    """max(0, |x - positive| - |x - negative| + margin), lengths of rows in the p-norm. A call may override the
+    margin."""
 
     def __init__(
         self, p: float = 2, swap: bool = False, eps: float = 1e-6, reduction: str = "mean", margin: float = 1.0
@@ -253,7 +254,7 @@ class TripletMarginLoss(LossBase):
         self.p, self.swap, self.eps, self.margin = p, swap, eps, margin
 
     def construct(self, x: Any, positive: Any, negative: Any, margin: Any = 1.0) -> Any:
-        chosen = margin if self.margin == 1.0 else self.margin  # as MindSpore: what the cell was made with goes first
+        chosen = margin if self.margin == 1.0 else self.margin  # as in MindSpore: the cell's own argument wins
         return ops.triplet_margin_loss(x, positive, negative, chosen, self.p, self.eps, self.swap, self.reduction)
 
 
@@ -269,8 +270,8 @@ class GaussianNLLLoss(LossBase):
 
 
 class TripletMarginWithDistanceLoss(LossBase):
-    """max(0, d(x, positive) - d(x, negative) + margin) with a distance d of one's own, by default the length of the
-    difference of rows; `swap` takes the smaller of d(x, negative) and d(positive, negative)."""
+    """max(0, d(x, positive) - d(x, negative) + margin) with a distance function d, by default the length of the
+    difference of rows; `swap` uses the smaller of d(x, negative) and d(positive, negative)."""
 
     def __init__(
         self, distance_function: Any = None, swap: bool = False, reduction: str = "mean", margin: float = 1.0
@@ -293,8 +294,8 @@ class TripletMarginWithDistanceLoss(LossBase):
 
 
 class MultiMarginLoss(LossBase):
-    """max(0, margin - own + other)^p over the other classes, see `ops.multi_margin_loss`; the weight of a call comes
-    before that of the cell."""
+    """max(0, margin - own + other)^p over the other classes, see `ops.multi_margin_loss`; a weight given in a call wins
+    over that of the cell."""
 
     def __init__(self, p: int = 1, margin: float = 1.0, reduction: str = "mean", weight: Any = None) -> None:
         super().__init__(reduction)
@@ -338,10 +339,10 @@ class DiceLoss(LossBase):
 
 
 class MultiClassDiceLoss(LossBase):
-    """The mean over classes of DiceLoss of the logits [n, classes, ...] behind `activation`.
+    """The mean over classes of DiceLoss of the logits [n, classes, ...] after `activation`.
 
     Args:
-        weights: of every class, [classes, 1], or None. ignore_indiex: a class that does not count.
+        weights: of every class, [classes, 1], or None. ignore_indiex: a class that is ignored.
         activation: a name, a Cell, or None.
     """
 
@@ -371,7 +372,7 @@ class MultiClassDiceLoss(LossBase):
 
 
 class FocalLoss(LossBase):
-    """Cross entropy in which well classified elements count little: times (1 - probability)**gamma. Lin et al. 2017.
+    """Cross entropy with a small weight for well classified elements: times (1 - probability)**gamma. Lin et al. 2017.
 
     Logits are [n, classes, ...]; targets class numbers [n, 1, ...] or probabilities of the logits' shape.
 
@@ -424,7 +425,7 @@ class PoissonNLLLoss(LossBase):
     """exp(input) - target * input, or with log_input=False input - target * log(input + eps).
 
     Args:
-        full: Stirling's formula for the logarithm of target's factorial is added where target is above 1.
+        full: add Stirling's formula for the logarithm of target's factorial if target is above 1.
     """
 
     def __init__(self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean") -> None:

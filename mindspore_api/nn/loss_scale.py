@@ -20,7 +20,7 @@ __all__ = ["DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell", "TrainOneSt
 _grad_scale = grad_scale = ops.MultitypeFuncGraph("grad_scale")
 """Scripts map it over gradients: gradients divided by a scale."""
 _grad_overflow = grad_overflow = ops.MultitypeFuncGraph("grad_overflow")
-"""Scripts map it over gradients: 1 for a gradient that holds an infinity or a NaN, else 0."""
+"""Scripts map it over gradients: 1 for a gradient with an infinity or a NaN, else 0."""
 
 
 @grad_scale.register("Tensor", "Tensor")
@@ -34,19 +34,19 @@ def _overflown(grad: Any) -> Any:
 
 
 def as_dtype(value: Any, dtype: Any) -> Any:
-    """`value` in an element type; itself if it has it."""
+    """Return `value` in an element type; unchanged if it has it."""
     return value if value.dtype == dtype else ops.cast(value, dtype)
 
 
 class FixedLossScaleUpdateCell(Cell):
-    """Leaves the loss scale as it is; a step with overflow is left out all the same."""
+    """Does not change the loss scale; a step with overflow is still skipped."""
 
     def __init__(self, loss_scale_value: float) -> None:
         super().__init__()
         self.loss_scale_value = number("FixedLossScaleUpdateCell", "loss_scale_value", loss_scale_value, above=0.0)
 
     def get_loss_scale(self) -> float:
-        """The scale of the first step."""
+        """Return the scale of the first step."""
         return self.loss_scale_value
 
     def construct(self, loss_scale: Any, overflow: Any) -> Any:
@@ -74,7 +74,7 @@ class DynamicLossScaleUpdateCell(Cell):
         self.add_flags(updates=True)
 
     def get_loss_scale(self) -> float:
-        """The scale of the first step."""
+        """Return the scale of the first step."""
         return self.loss_scale_value
 
     def construct(self, loss_scale: Any, overflow: Any) -> Any:
@@ -91,17 +91,17 @@ class DynamicLossScaleUpdateCell(Cell):
 
 
 class TrainOneStepWithLossScaleCell(TrainOneStepCell):
-    """One training step on loss * scale, with the gradients divided by the scale before the optimizer sees them.
+    """One training step on loss * scale, with the gradients divided by the scale before the optimizer uses them.
 
-    When a gradient holds an infinity or a NaN anywhere, on any rank, neither weights nor states of the optimizer
-    change. The loss that comes out is not scaled.
+    If a gradient has an infinity or a NaN anywhere, on any rank, neither weights nor states of the optimizer change.
+    The returned loss is not scaled.
 
     Args:
         network: returns the loss. optimizer: its parameters are the weights that are trained.
         scale_sense: a Tensor with the scale, or a cell that is called as `cell(scale, overflow)` with the parameter
-            `scale_sense` and updates it; `get_loss_scale()` gives the first scale.
+            `scale_sense` and updates it; `get_loss_scale()` returns the first scale.
 
-    Returns (loss, whether gradients have overflowed, loss scale as the next step will use it).
+    Returns (loss, whether gradients have overflowed, loss scale of the next step).
     """
 
     def __init__(self, network: Cell, optimizer: Any, scale_sense: Any) -> None:
@@ -121,12 +121,12 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
         self.hyper_map = ops.HyperMap()
         self.all_finite = ops.AllFinite()
         own = self.parallel_mode == "hybrid_parallel" or any(each.layerwise_parallel for each in self.weights)
-        self.agrees = self.reducer_flag and own  # gradients that are a rank's own may overflow there alone
+        self.agrees = self.reducer_flag and own  # gradients of one rank may overflow on that rank only
         if self.agrees:
             self.all_reduce = ops.AllReduce()
 
     def set_sense_scale(self, sens: Any) -> None:
-        """Replace the loss scale. Raises TypeError for no Tensor, ValueError for another shape."""
+        """Replace the loss scale. Raise TypeError for no Tensor, ValueError for another shape."""
         if not isinstance(sens, Tensor):
             raise ApiTypeError(f"set_sense_scale takes a Tensor, not {type(sens).__name__}")
         if sens.shape not in ((), (1,)):
@@ -148,18 +148,18 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
         return loss, overflow, self.scale_sense
 
     def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> Any:
-        """(nothing, compute_input): overflow is found in the gradients, not watched for from here on."""
+        """Return (False, compute_input): overflow is detected in the gradients, not from this point on."""
         return False, compute_input
 
     def get_overflow_status(self, status: Any, compute_output: Any) -> Any:
-        """Return whether any of the gradients holds an infinity or a NaN, on any rank, a Bool scalar."""
+        """Return whether any of the gradients has an infinity or a NaN, on any rank, as a Bool scalar."""
         overflow = ops.logical_not(self.all_finite(compute_output))
         if self.agrees:
             return self.all_reduce(ops.cast(overflow, FLOAT32)) > 0
         return overflow
 
     def process_loss_scale(self, overflow: Any) -> Any:
-        """Update the loss scale; the same truth comes back."""
+        """Update the loss scale, and return the overflow flag."""
         if self.loss_scaling_manager is not None:
             return self.loss_scaling_manager(self.scale_sense, overflow)
         return overflow
@@ -169,7 +169,7 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
 
 
 def init_status() -> Tensor:
-    """A status word for `all_finite`; only Ascend devices need one, here it is zeros."""
+    """Return a status word for `all_finite`; only Ascend devices need one, here it is zeros."""
     return Tensor(np.zeros(8, np.float32))
 
 
@@ -183,11 +183,11 @@ class LossScaler:
     """Scales losses and unscales gradients in a script's own training function."""
 
     def scale(self, inputs: Any) -> Any:
-        """Tensors, or a tuple of them, times the scale."""
+        """Return tensors, or a tuple of them, times the scale."""
         raise NotImplementedError
 
     def unscale(self, inputs: Any) -> Any:
-        """Tensors, or a tuple of them, divided by the scale."""
+        """Return tensors, or a tuple of them, divided by the scale."""
         raise NotImplementedError
 
     def adjust(self, grads_finite: Any) -> Any:

@@ -1,4 +1,4 @@
-"""These layers normalise channels: by the batch, by groups of channels, by each image."""
+"""Layers that normalise channels: by the batch, by groups of channels, by each image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _BatchNorm(Cell):
 
     ranks: tuple[int, ...] = ()
     called = ""
-    """The public cell's name in messages, where it is another."""
+    """The public cell's name in messages, if it differs."""
 
     def __init__(
         self, num_features: Any, eps: Any, momentum: Any, affine: Any, gamma_init: Any, beta_init: Any,
@@ -85,13 +85,13 @@ class BatchNorm2d(_BatchNorm):
     """Batch normalisation of images [n, num_features, h, w].
 
     In training every channel is normalised by the mean and variance of the global batch, over all ranks that share it,
-    and the moving statistics follow; else by the moving statistics.
+    and the moving statistics are updated; else by the moving statistics.
 
     Args:
         eps: added to the variance.
-        momentum: the share of the moving statistics that stays.
+        momentum: the share of the old moving statistics in the new ones.
         affine: gamma and beta are trained.
-        use_batch_statistics: True or False if it should not depend on training.
+        use_batch_statistics: True or False to make it independent of training.
     """
 
     ranks = (4,)
@@ -109,7 +109,7 @@ class BatchNorm2d(_BatchNorm):
 
 
 class _VolumeNorm(_BatchNorm):
-    """What a BatchNorm3d holds."""
+    """Inner layer of a BatchNorm3d."""
 
     ranks = (5,)
     called = "BatchNorm3d"
@@ -118,7 +118,7 @@ class _VolumeNorm(_BatchNorm):
 class BatchNorm3d(Cell):
     """Batch normalisation of [n, num_features, d, h, w]; arguments as BatchNorm2d's.
 
-    The parameters are those of the cell `bn2d`, as MindSpore's checkpoints have them.
+    The parameters are those of the cell `bn2d`, as in MindSpore's checkpoints.
     """
 
     def __init__(
@@ -137,10 +137,10 @@ class BatchNorm3d(Cell):
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation whose statistics are those of groups of ranks, where every rank's graph is its own.
+    """Batch normalisation with the statistics of groups of ranks, for graphs that each rank runs on its own.
 
-    In data parallel mode those of all ranks are taken anyway, unless `process_groups` says otherwise; if the compiler
-    shards the batch they are always those of the global batch.
+    In data parallel mode the statistics are those of all ranks anyway, unless `process_groups` says otherwise; if the
+    compiler shards the batch they are always those of the global batch.
 
     Args:
         process_groups: lists of ranks that share their statistics; None: all ranks.
@@ -167,10 +167,10 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class GlobalBatchNorm(SyncBatchNorm):
-    """`SyncBatchNorm` under the name and with the arguments that it had in MindSpore 1.
+    """`SyncBatchNorm` with the name and the arguments of MindSpore 1.
 
     Args:
-        device_num_each_group: so many neighbouring ranks share their statistics.
+        device_num_each_group: number of neighbouring ranks that share their statistics.
     """
 
     def __init__(
@@ -191,13 +191,13 @@ class GlobalBatchNorm(SyncBatchNorm):
 
 
 def _ranks() -> int:
-    """How many ranks the script runs on, as far as it has told: by `init` or by `device_num`."""
+    """Return the number of ranks of the script, as far as known: from `init` or `device_num`."""
     session = state.current()
     return get_auto_parallel_context("device_num") if session.initialized else session.parallel.get("device_num", 1)
 
 
 def _groups(given: Any) -> Groups:
-    """Groups of ranks, checked: every rank once."""
+    """Return groups of ranks after a check that each rank occurs once."""
     size = _ranks()
     if given is None:
         return (tuple(range(size)),) if size > 1 else ()

@@ -1,4 +1,4 @@
-"""These layers put margins around tensors."""
+"""Layers that add margins to tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Pad(Cell):
 
     Args:
         paddings: (before, after) of every dimension.
-        mode: "CONSTANT" for zeros, "REFLECT" for a mirror about the last elements, "SYMMETRIC" for one behind them.
+        mode: "CONSTANT" for zeros, "REFLECT" to mirror at the last elements, "SYMMETRIC" to mirror at the edge after
+            them.
     """
 
     def __init__(self, paddings: Any, mode: str = "CONSTANT") -> None:
@@ -54,7 +55,8 @@ class _PadNd(Cell):
 
 
 def _margins(name: str, padding: Any, dims: int) -> tuple[int, ...]:
-    """(before, after) of the last dimension, of the one in front of it, and so on. Raises TypeError or ValueError."""
+    """Return (before, after) of the last dimension, then of the dimension before it, and so on. Raise TypeError or
+    ValueError for another padding."""
     given = (padding,) * (2 * dims) if isinstance(padding, int) else padding
     if not isinstance(given, tuple) or not all(isinstance(n, int) and not isinstance(n, bool) for n in given):
         raise ApiTypeError(f"{name}: padding must be an integer or a tuple of {2 * dims}, not {padding!r}")
@@ -70,7 +72,7 @@ class _ConstantPad(_PadNd):
 
 
 class ConstantPad1d(_ConstantPad):
-    """Margins of `value` on the last dimension: `padding` is one integer, or that before and that behind."""
+    """Margins of `value` on the last dimension: `padding` is one integer, or (before, after)."""
 
     dims = 1
 
@@ -80,7 +82,7 @@ class ConstantPad2d(_ConstantPad):
 
 
 class ConstantPad3d(_ConstantPad):
-    """ConstantPad2d with front and back behind."""
+    """ConstantPad2d, followed by front and back."""
 
     dims = 3
 
@@ -102,7 +104,7 @@ class ReflectionPad2d(_PadNd):
 
 
 class ReflectionPad3d(_PadNd):
-    """ReflectionPad2d with front and back behind."""
+    """ReflectionPad2d, followed by front and back."""
 
     dims, mode = 3, "reflect"
 
@@ -120,6 +122,6 @@ class ReplicationPad2d(_PadNd):
 
 
 class ReplicationPad3d(_PadNd):
-    """ReplicationPad2d with front and back behind."""
+    """ReplicationPad2d, followed by front and back."""
 
     dims, mode = 3, "replicate"

@@ -13,7 +13,7 @@ class _Pooling(Cell):
     """Pools [n, c, ...], or [c, ...] without a batch.
 
     Class attributes:
-        dims: dimensions of the image. A line is pooled as the one row of an image.
+        dims: dimensions of the image. A line is pooled as an image of one row.
     """
 
     dims: int = 2
@@ -36,17 +36,17 @@ class _Pooling(Cell):
         return {1: "NCL", 2: "NCHW", 3: "NCDHW"}[self.dims]
 
     def _flat(self, value: Any) -> Any:
-        """A size along a line as that of an image with one row."""
+        """Return a size along a line as that of an image with one row."""
         return (1, value) if self.dims == 1 else value
 
     def _window(self) -> tuple[Any, Any, str, str, Any]:
-        """kernel_size, strides, pad_mode, data_format and pad of the operator."""
+        """Return kernel_size, strides, pad_mode, data_format and pad of the operator."""
         padding = (0, 0, self.padding, self.padding) if self.dims == 1 else self.padding
         form = "NCHW" if self.dims == 1 else self._form()
         return self._flat(self.kernel_size), self._flat(self.stride), self.pad_mode, form, padding
 
     def raised(self, x: Any) -> Any:
-        """x with a batch, and with a row if it is a line."""
+        """Return x with a batch dimension, and with a row dimension if it is a line."""
         if len(x.shape) == self.dims + 1:
             x = ops.expand_dims(x, 0)
         if self.dims == 1:
@@ -54,7 +54,7 @@ class _Pooling(Cell):
         return x
 
     def lowered(self, out: Any, rank: int) -> Any:
-        """The result of what `raised` made of a tensor of this rank."""
+        """Undo `raised` on a result for a tensor of this rank."""
         if self.dims == 1:
             out = ops.squeeze(out, 2)
         if rank == self.dims + 1:
@@ -113,8 +113,7 @@ class MaxPool2d(_MaxPool):
     Args:
         kernel_size, stride, dilation: one integer, or one for height and one for width.
         pad_mode: "valid", "same", or "pad" with `padding`.
-        return_indices: the result is a pair, with the places of the values in their image behind them, Int64; for
-            pad_mode "pad".
+        return_indices: the result is a pair of values and their indices in the image, Int64; for pad_mode "pad".
         ceil_mode: windows may end outside of the image.
     """
 
@@ -170,7 +169,8 @@ class AvgPool2d(_AvgPool):
     """The mean of every window of images [n, c, h, w] or [c, h, w]; arguments as MaxPool2d's.
 
     Args:
-        count_include_pad: zeros of `padding` count. divisor_override: the divisor of sums instead.
+        count_include_pad: include zeros of `padding` in the number of elements. divisor_override: the divisor of sums
+            instead of that number.
     """
 
     def __init__(
@@ -218,10 +218,10 @@ class LPPool2d(Cell):
 
 
 class _MaxUnpool(Cell):
-    """Zeros with the values of x at the places that a MaxPool with return_indices told.
+    """Zeros with the values of x at the indices that a MaxPool with return_indices returned.
 
     Args:
-        kernel_size, stride, padding: those of the pooling; stride is the kernel's size unless given.
+        kernel_size, stride, padding: those of the pooling; stride is by default the kernel's size.
     """
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
@@ -230,21 +230,21 @@ class _MaxUnpool(Cell):
 
 
 class MaxUnpool1d(_MaxUnpool):
-    """The reverse of MaxPool1d with return_indices: zeros, and the values at their places."""
+    """The reverse of MaxPool1d with return_indices: zeros, and the values at their indices."""
 
     def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
         return ops.max_unpool1d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
 class MaxUnpool2d(_MaxUnpool):
-    """The reverse of MaxPool2d with return_indices: zeros, and the values at their places."""
+    """The reverse of MaxPool2d with return_indices: zeros, and the values at their indices."""
 
     def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
         return ops.max_unpool2d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
 class MaxUnpool3d(_MaxUnpool):
-    """The reverse of MaxPool3d with return_indices: zeros, and the values at their places."""
+    """The reverse of MaxPool3d with return_indices: zeros, and the values at their indices."""
 
     def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
         return ops.max_unpool3d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
@@ -263,7 +263,7 @@ class AdaptiveAvgPool1d(Cell):
 
 
 class AdaptiveAvgPool2d(Cell):
-    """Means of as many windows as the result has places, which cover images [n, c, h, w].
+    """Means of windows that cover images [n, c, h, w], one for each element of the result.
 
     Args:
         output_size: one integer, or one for height and one for width; None keeps the size.
@@ -304,11 +304,11 @@ class AdaptiveMaxPool1d(Cell):
 
 
 class AdaptiveMaxPool2d(Cell):
-    """The greatest values of as many windows as the result has places, which cover images [n, c, h, w].
+    """Maxima of windows that cover images [n, c, h, w], one for each element of the result.
 
     Args:
         output_size: one integer, or one for height and one for width; None keeps the size.
-        return_indices: the result is a pair, with the places of the values in their image behind them.
+        return_indices: the result is a pair of values and their indices in the image.
     """
 
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:

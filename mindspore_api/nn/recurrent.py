@@ -1,4 +1,4 @@
-"""This module has recurrent layers and their cells."""
+"""Recurrent layers and their cells."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def project(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def simple_step(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
-    """The next state, a tuple of one."""
+    """Return the next state, a tuple of one."""
     total = given + project(state[0], weight, bias)
     return (ops.relu(total) if nonlinearity == "relu" else ops.tanh(total),)
 
 
 def lstm_step(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
-    """(output, memory) after one step; gates are in the order input, forget, memory, output. Not
-    read is nonlinearity, which other steps have."""
+    """Return (output, memory) after one step. Gates are in the order input, forget, memory, output. nonlinearity, used
+    by other steps, is ignored."""
     enter, forget, fresh, leave = ops.Split(1, 4)(given + project(state[0], weight, bias))
     memory = ops.sigmoid(forget) * state[1] + ops.sigmoid(enter) * ops.tanh(fresh)
     return ops.sigmoid(leave) * ops.tanh(memory), memory
 
 
 def gru_step(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
-    """The next state, a tuple of one; gates are in the order reset, update, new. Not read is nonlinearity, which
-    other steps have."""
+    """Return the next state, a tuple of one. Gates are in the order reset, update, new. nonlinearity, used by other
+    steps, is ignored."""
     reset, update, fresh = ops.Split(1, 3)(given)
     own_reset, own_update, own_fresh = ops.Split(1, 3)(project(state[0], weight, bias))
     fresh = ops.tanh(fresh + ops.sigmoid(reset + own_reset) * own_fresh)
@@ -64,12 +64,12 @@ class _OneStep(Cell):
         self.bias_hh = parameter(init, (rows,), dtype, "bias_hh") if has_bias else None
 
     def given(self, x: Any) -> Any:
-        """What the input says to all gates."""
+        """Return the projection of the input for all gates."""
         return project(x, self.weight_ih, self.bias_ih)
 
 
 class RNNCellBase(_OneStep):
-    """A base for cells of scripts: the parameters of num_chunks gates."""
+    """Base of cells in scripts: the parameters of num_chunks gates."""
 
     def __init__(
         self, input_size: int, hidden_size: int, has_bias: bool, num_chunks: int, dtype: Any = FLOAT32
@@ -92,7 +92,7 @@ class RNNCell(_OneStep):
 
 
 class LSTMCell(_OneStep):
-    """One step of `LSTM`: (h, c) of x and hx, which is (h, c) before."""
+    """One step of `LSTM`: the new (h, c) from x and hx, the previous (h, c)."""
 
     gates = 4
 
@@ -110,12 +110,12 @@ class GRUCell(_OneStep):
 
 
 class _Recurrent(Cell):
-    """Layers one on another, in one or in both directions.
+    """Stacked layers, in one or in both directions.
 
-    Called with x [length, batch, input] ([batch, length, input] with batch_first), the first states
-    [layers * directions, batch, hidden] (zeros without) and lengths of the rows [batch] or None; behind its length a
-    row's outputs are 0 and its state stays. Returns the outputs [length, batch, directions * hidden] and the last
-    states, of the element type of x. Parameters are called as in PyTorch, `weight_ih_l0`, `bias_hh_l1_reverse`.
+    Called with x [length, batch, input] ([batch, length, input] with batch_first), the first states [layers *
+    directions, batch, hidden] (by default zeros) and lengths of the rows [batch] or None. After the end of a row its
+    outputs are 0 and its state is constant. Returns the outputs [length, batch, directions * hidden] and the last
+    states, of the element type of x. Parameters have PyTorch's names, `weight_ih_l0`, `bias_hh_l1_reverse`.
     """
 
     gates: ClassVar[int] = 1
@@ -177,7 +177,7 @@ class _Recurrent(Cell):
         return ops.cast(x, dtype), (ends if self.states > 1 else ends[0])
 
     def along(self, x: Any, state: Any, place: int, is_reverse: bool, seq_length: Any) -> Any:
-        """(outputs of all steps, last state) of one layer in one direction."""
+        """Return (outputs of all steps, last state) of one layer in one direction."""
         length, batch, columns = x.shape
         bias_ih = self.b_ih_list[place] if self.has_bias else None
         bias_hh = self.b_hh_list[place] if self.has_bias else None
@@ -211,7 +211,7 @@ class RNN(_Recurrent):
 
 
 class LSTM(_Recurrent):
-    """Hochreiter and Schmidhuber 1997 with a gate to forget: the states are (h, c); see `_Recurrent`."""
+    """Hochreiter and Schmidhuber 1997 with a forget gate: the states are (h, c); see `_Recurrent`."""
 
     gates = 4
     states = 2
@@ -219,7 +219,7 @@ class LSTM(_Recurrent):
 
 
 class GRU(_Recurrent):
-    """Cho et al. 2014, the reset gate behind the product with the state; see `_Recurrent`."""
+    """Cho et al. 2014, with the reset gate applied after the matmul with the state; see `_Recurrent`."""
 
     gates = 3
     step = staticmethod(gru_step)

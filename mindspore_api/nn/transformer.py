@@ -23,11 +23,11 @@ class MultiheadAttention(Cell):
     Called with query [length, batch, embed_dim], key [source, batch, kdim] and value [source, batch, vdim], the batch
     first with batch_first; without a batch all of them, the masks and the results lack that dimension. Masks:
     key_padding_mask [batch, source] and attn_mask [length, source] or [batch * heads, length, source]; True forbids,
-    numbers are added. add_bias_kv: a key and a value that are learnt are behind the others, add_zero_attn: zeros do;
-    no mask is on them. Returns the output and the weights [batch, length, source] (of each head without
-    average_attn_weights, None without need_weights).
+    numbers are added. add_bias_kv appends a learnt key and value, add_zero_attn appends zeros; no mask applies to them.
+    Returns the output and the weights [batch, length, source] (of each head without average_attn_weights, None without
+    need_weights).
 
-    The parameters are called as in PyTorch.
+    The parameters have PyTorch's names.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class MultiheadAttention(Cell):
         return out, (shares if need_weights else None)
 
     def parts(self) -> Any:
-        """The weights of query, key and value."""
+        """Return the weights of query, key and value."""
         if self.is_same:
             return ops.Split(0, 3)(self.in_proj_weight)
         return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
 
     def heads(self, x: Any, weight: Any, bias: Any) -> Any:
-        """The projection of x [batch, length, size] as [batch, heads, length, head size]."""
+        """Return the projection of x [batch, length, size] as [batch, heads, length, head size]."""
         batch, length, size = x.shape
         out = ops.MatMul(transpose_b=True)(ops.reshape(x, (batch * length, size)), weight)
         if bias is not None:
@@ -116,7 +116,7 @@ class MultiheadAttention(Cell):
         return ops.reshape(out, (batch, length, self.num_heads, self.head_dim)).transpose(0, 2, 1, 3)
 
     def extended(self, x: Any, bias: Any) -> Any:
-        """Keys or values [batch, heads, source, head size] with those that the layer adds behind them."""
+        """Return keys or values [batch, heads, source, head size], followed by those that the layer adds."""
         batch = x.shape[0]
         if bias is not None:
             bias = ops.reshape(bias, (1, self.num_heads, 1, self.head_dim))
@@ -126,7 +126,7 @@ class MultiheadAttention(Cell):
         return x
 
     def masked(self, scores: Any, mask: Any, added: int) -> Any:
-        """The scores under a mask that knows nothing of the last `added` keys."""
+        """Return the scores with a mask that does not cover the last `added` keys."""
         if mask.dtype == UINT8:
             mask = ops.cast(mask, BOOL)
         if added:
@@ -138,8 +138,7 @@ class MultiheadAttention(Cell):
 
 
 class _Layer(Cell):
-    """The shared part of encoder and decoder layers: attention to oneself and two linear layers; parameters are in
-    MindSpore's order."""
+    """Base of encoder and decoder layers: self-attention and two linear layers; parameters are in MindSpore's order."""
 
     looks: ClassVar[bool] = False
     """Whether it attends to the encoder's output, too."""
@@ -172,8 +171,8 @@ class _Layer(Cell):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Attention of the source to itself and a feed-forward network, each added to its input and normalised behind it,
-    or before it with norm_first.
+    """Self-attention of the source and a feed-forward network, each added to its input and normalised after that, or
+    before with norm_first.
 
     activation: a name, a Cell or a function; "gelu" is exact, as `ops.gelu`. Without masks nothing is hidden; True
     hides.
@@ -219,7 +218,7 @@ class TransformerDecoderLayer(_Layer):
 
 
 class TransformerEncoder(Cell):
-    """`num_layers` copies of a layer, and a norm behind them if one is given."""
+    """`num_layers` copies of a layer, followed by a norm if one is given."""
 
     def __init__(self, encoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
         super().__init__()
@@ -233,7 +232,7 @@ class TransformerEncoder(Cell):
 
 
 class TransformerDecoder(Cell):
-    """`num_layers` copies of a layer, and a norm behind them if one is given."""
+    """`num_layers` copies of a layer, followed by a norm if one is given."""
 
     def __init__(self, decoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
         super().__init__()
@@ -252,7 +251,7 @@ class TransformerDecoder(Cell):
 class Transformer(Cell):
     """An encoder of the source and a decoder of the target, which attends to the encoder's output.
 
-    custom_encoder, custom_decoder: stand for those that are made of the other arguments.
+    custom_encoder, custom_decoder: replace those made from the other arguments.
     """
 
     def __init__(

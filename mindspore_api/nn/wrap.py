@@ -83,14 +83,13 @@ class TrainOneStepCell(Cell):
     Args:
         network: returns the loss. optimizer: its parameters are the weights that are trained.
         sens: the gradient of the loss, a number, or a Tensor of the shape of the loss; not 0.
-        return_grad: the step returns the gradients, too, a dict by the names of the parameters.
+        return_grad: the step also returns the gradients, a dict by parameter name.
 
-    Attributes for cells that are made of this one: `network`, `optimizer`, `weights`, `sens` (1.0 unless given),
-    `grad`, which takes the gradient of the loss behind the inputs, `grad_no_sens`, which does not, `parallel_mode`,
-    `mean`, `degree`, and `reducer_flag`: whether ranks add up gradients, which `grad_reducer` then does: in data
-    parallel and in hybrid mode, as in MindSpore; `use_graceful_exit`, which is False: a run that is interrupted ends,
-    and resumes from its last checkpoint. In data parallel mode the step leaves that to the compiler, unless
-    `grad_reducer` was replaced.
+    Attributes for subclasses: `network`, `optimizer`, `weights`, `sens` (by default 1.0), `grad`, which takes the
+    gradient of the loss after the inputs, `grad_no_sens`, which does not, `parallel_mode`, `mean`, `degree`, and
+    `reducer_flag`: whether ranks reduce gradients, which `grad_reducer` then does: in data parallel and in hybrid mode,
+    as in MindSpore; `use_graceful_exit`, which is False: an interrupted run ends, and resumes from its last checkpoint.
+    In data parallel mode the compiler reduces gradients, unless `grad_reducer` was replaced.
     """
 
     use_graceful_exit = False
@@ -133,17 +132,17 @@ class TrainOneStepCell(Cell):
         return loss
 
     def named(self, grads: Any) -> dict[str, Any]:
-        """The gradients by the names of their parameters."""
+        """Return the gradients by parameter name."""
         return {parameter.name: gradient for parameter, gradient in zip(self.weights, grads, strict=True)}
 
     def reduced(self, grads: Any) -> Any:
-        """The gradients, through `grad_reducer` unless the compiler or the optimizer does its work."""
+        """Return the gradients, passed through `grad_reducer` unless the compiler or the optimizer does its work."""
         elsewhere = self.parallel_mode != "hybrid_parallel" or self.by_optimizer
         return grads if elsewhere and self.grad_reducer is self.own_reducer else self.grad_reducer(grads)
 
 
 class _TrainGradAccuStepCell(TrainOneStepCell):
-    """The step of a network that adds up gradients itself, as GradAccumulationCell does."""
+    """Training step of a network that accumulates gradients itself, as GradAccumulationCell does."""
 
     def __init__(self, network: Cell, optimizer: Any, sens: Any = None) -> None:
         super().__init__(network, optimizer, sens)
@@ -177,7 +176,7 @@ class ForwardValueAndGrad(Cell):
 
 
 class ParameterUpdate(Cell):
-    """Gives a parameter a new value."""
+    """Assigns a new value to a parameter."""
 
     def __init__(self, param: Any) -> None:
         super().__init__(auto_prefix=False)
@@ -208,16 +207,17 @@ class _SumOfParts:
 
 
 def _added(total: Any, found: Any) -> Any:
-    """Two values added up, or the values of two tuples one by one."""
+    """Return the sum of two values, or the elementwise sums of two tuples."""
     if isinstance(total, (tuple, list)):
         return tuple([_added(mine, more) for mine, more in zip(total, found, strict=True)])
     return total + found
 
 
 class _MicroBatches(_SumOfParts):
-    """The same; if a network has several stages the compiler makes a loop of it, which the stages share.
+    """`_SumOfParts` for micro-batches: if a network has several stages, the compiler makes a loop of it, which the
+    stages share.
 
-    place: the line that has made the cell.
+    place: the line that created the cell.
     """
 
     cuts_batch = True
@@ -227,14 +227,14 @@ class _MicroBatches(_SumOfParts):
 
 
 class GradAccumulationCell(Cell):
-    """The sum of `network`'s losses over `micro_size` parts of the batch, one after the other.
+    """The sum of `network`'s losses over `micro_size` parts of the batch, computed in sequence.
 
-    Only one part is computed at a time (mark the network with `recompute()` where its activations must not wait for the
-    backward graph). The parts' gradients are added on each rank before they are reduced, so the ranks communicate
+    Only one part is computed at a time (mark the network with `recompute()` if its activations must not be saved for
+    the backward graph). The parts' gradients are added on each rank before they are reduced, so the ranks communicate
     gradients once for the global batch. In a network of several stages the parts are micro-batches, as those of a
     `PipelineCell`; parts of parts are micro-batches, too.
 
-    Attributes for scripts: `micro_inputs`, cells whose `strided_slice` cuts a part out, which are not called.
+    Attributes for scripts: `micro_inputs`, cells with a `strided_slice` that extracts a part; they are not called.
     """
 
     parts = "micro_size"
@@ -258,12 +258,12 @@ class GradAccumulationCell(Cell):
 
 
 class PipelineCell(GradAccumulationCell):
-    """The sum of `network`'s results over `micro_size` parts of the batch, which the stages of a pipeline hand on.
+    """The sum of `network`'s results over `micro_size` parts of the batch, which pass through the stages of a pipeline.
 
     Args:
-        micro_size: micro-batches, at least as many as there are stages, which a launch checks.
-        stage_config: stages by names of cells, as `cell.pipeline_stage` gives them to cells themselves; cells inside of
-            a `WithLossCell` are `_backbone.NAME`. segment_config: names are checked, and numbers change nothing.
+        micro_size: number of micro-batches, at least the number of stages, which a launch checks.
+        stage_config: stages by cell name, as `cell.pipeline_stage` sets them for single cells; cells inside of a
+            `WithLossCell` are `_backbone.NAME`. segment_config: names are checked, and numbers change nothing.
 
     Raises TypeError or ValueError if micro_size is no positive int, a stage no number from 0; KeyError if no cell has a
     name.
@@ -281,7 +281,8 @@ class PipelineCell(GradAccumulationCell):
             checked("PipelineCell", PIPELINE_CELL, {"segment_config": segment_config})
 
     def _named(self, argument: str, config: Any) -> list[tuple[Cell, int]]:
-        """The cells that a dict names, with their numbers. Raises TypeError, KeyError."""
+        """Return the cells named in a dict, with their numbers. Raise TypeError if it is no dict, KeyError for an
+        unknown cell."""
         name = type(self).__name__
         if config is not None and not isinstance(config, dict):
             raise ApiTypeError(f"{name}: {argument} must be a dict or None, not {type(config).__name__}")
@@ -346,7 +347,7 @@ __getattr__ = beside(__name__)
 
 
 class VirtualDataset(Cell):
-    """Hands tensors on as a tuple, every one sharded as `shard` says; without `shard` they come as they are."""
+    """Returns tensors as a tuple, each sharded as set by `shard`; unchanged without `shard`."""
 
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
@@ -358,7 +359,7 @@ class VirtualDataset(Cell):
         return self
 
     def add_prim_attr(self, name: str, value: Any) -> Any:
-        """Accepted: there is no operator that would show it."""
+        """Accept an attribute without effect: no operator would show it."""
         return self
 
     def construct(self, *tensors: Any) -> Any:
@@ -368,7 +369,7 @@ class VirtualDataset(Cell):
 
 
 class VirtualDatasetCell(Cell):
-    """A network behind a VirtualDataset."""
+    """A network with a VirtualDataset on its inputs."""
 
     def __init__(self, backbone: Any) -> None:
         super().__init__(auto_prefix=False)
@@ -380,7 +381,7 @@ class VirtualDatasetCell(Cell):
 
 
 class VirtualDatasetCellTriple(VirtualDatasetCell):
-    """A network of three inputs behind a VirtualDataset."""
+    """A network of three inputs with a VirtualDataset on them."""
 
     def construct(self, a: Any, b: Any, c: Any) -> Any:
         return self._backbone(*self._virtual_dataset(a, b, c))

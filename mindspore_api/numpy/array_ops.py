@@ -1,4 +1,4 @@
-"""Making, indexing, reordering and joining tensors in `mindspore.numpy`."""
+"""`mindspore.numpy`: making, indexing, reordering and joining tensors."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from mspc.mindspore_api.ops.numpy_arguments import (
 
 
 def operand(value: Any) -> Any:
-    """A number as a tensor of 32 bits; a tensor as it is."""
+    """Return a number as a tensor of 32 bits; a tensor unchanged."""
     if isinstance(value, (bool, int, float)):
         return ops.scalar_to_tensor(value, number_kind(value))
     return value
 
 
 def pair(x1: Any, x2: Any) -> Any:
-    """Two operands in the element type of a result of both."""
+    """Return two operands in the element type of their common result."""
     left, right = operand(x1), operand(x2)
     dtype = joint(left.dtype, right.dtype)
     return as_type(left, dtype), as_type(right, dtype)
 
 
 def as_type(x: Any, dtype: Any) -> Any:
-    """x in an element type; as it is if that is None or its own."""
+    """Return x in an element type; unchanged if that is None or its own."""
     return x if dtype is None or x.dtype == dtype else ops.cast(x, dtype)
 
 
 def as_float(x: Any) -> Any:
-    """x in the element type in which functions of real numbers compute."""
+    """Return x in the element type in which functions of real numbers compute."""
     return as_type(x, float_type(x.dtype))
 
 
@@ -60,7 +60,8 @@ newaxis = None
 
 
 def array(obj: Any, dtype: Any = None, copy: bool = True, ndmin: int = 0) -> Any:
-    """A tensor of numbers, of nested lists of them or of a tensor; numbers of Python are Int32, Float32 or Bool."""
+    """Return a tensor of numbers, of nested lists of numbers, or of a tensor; Python numbers become Int32, Float32 or
+    Bool."""
     found = as_type(obj, dtype) if hasattr(obj, "shape") and hasattr(obj, "dtype") and _is_of_graph(obj) else made_of(
         "array", obj, dtype
     )  # fmt: skip
@@ -74,20 +75,20 @@ def _is_of_graph(obj: Any) -> bool:
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
-    """One value; of a number in the element type that the number has in a tensor."""
+    """Return a tensor of one value; a number determines the element type."""
     if hasattr(fill_value, "shape"):
         return ops.broadcast_to(as_type(fill_value, dtype), sizes_of([shape]))
     return ops.full(sizes_of([shape]), fill_value, dtype=number_kind(fill_value) if dtype is None else dtype)
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
-    """One value, of the shape and element type of a."""
+    """Return a tensor of one value, of the shape and element type of a."""
     a = array(a)
     return full(a.shape if shape is None else shape, fill_value, a.dtype if dtype is None else dtype)
 
 
 def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> Any:
-    """Numbers from start, or from 0 to it if it is given alone, up to stop, without it, by step."""
+    """Return numbers from start, or from 0 to start if it is the only argument, up to but excluding stop, by step."""
     first, last, by = (0, start, 1) if stop is None else (start, stop, 1)
     by = by if step is None else step
     are_integers = isinstance(first, int) and isinstance(last, int) and isinstance(by, int)
@@ -97,8 +98,8 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
 def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0
 ) -> Any:
-    """`num` numbers from start to stop, Float32; and how far they are apart, with retstep. start and stop are numbers,
-    so that axis has no choice."""
+    """Return `num` numbers from start to stop, Float32; and the distance between them with retstep. start and stop are
+    numbers, so that axis has no effect."""
     count = spaced("linspace", (start, stop), num)
     found = made_line(line(start, stop, count, endpoint), dtype)
     if retstep:
@@ -107,21 +108,21 @@ def linspace(
 
 
 def indices(dimensions: Any, dtype: Any = INT32, sparse: bool = False) -> Any:
-    """For every dimension the place of each element along it, a tuple."""
+    """Return for every dimension the index of each element along it, a tuple."""
     if sparse:
         refuse("indices", "sparse=True")
     return tuple([as_type(part, element_type(dtype)) for part in grid(tuple(dimensions))])
 
 
 def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy") -> Any:
-    """Coordinates of a grid from those along every dimension, a tuple."""
+    """Return coordinates of a grid from those along every dimension, a tuple."""
     if sparse:
         refuse("meshgrid", "sparse=True")
     return ops.meshgrid(*xi, indexing=indexing)
 
 
 def diagflat(v: Any, k: int = 0) -> Any:
-    """A matrix with the elements of v on diagonal k."""
+    """Return a matrix with the elements of v on diagonal k."""
     flat = ops.reshape(array(v), (-1,))
     if k == 0:
         return ops.diag(flat)
@@ -129,17 +130,17 @@ def diagflat(v: Any, k: int = 0) -> Any:
 
 
 def ravel(x: Any) -> Any:
-    """All elements in one dimension."""
+    """Return all elements in one dimension."""
     return ops.reshape(x, (-1,))
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
-    """Some dimensions moved to other places."""
+    """Move some dimensions to other positions."""
     return ops.transpose(a, moved(len(a.shape), source, destination))
 
 
 def expand_dims(a: Any, axis: Any) -> Any:
-    """A new dimension of size 1 at `axis`, or several."""
+    """Insert a new dimension of size 1 at `axis`, or several."""
     if isinstance(axis, int):
         return ops.expand_dims(a, axis)
     rank = len(a.shape) + len(axis)
@@ -149,19 +150,19 @@ def expand_dims(a: Any, axis: Any) -> Any:
 
 
 def atleast_1d(*arys: Any) -> Any:
-    """Tensors with at least one dimension; one alone as it is, several as a list."""
+    """Return tensors with at least one dimension; one argument unchanged, several as a list."""
     found = [ops.reshape(x, (1,)) if len(x.shape) == 0 else x for x in map(array, arys)]
     return found[0] if len(found) == 1 else found
 
 
 def atleast_2d(*arys: Any) -> Any:
-    """Tensors with at least two dimensions, new ones ahead."""
+    """Return tensors with at least two dimensions; new ones come first."""
     found = [array(x, ndmin=2) for x in arys]
     return found[0] if len(found) == 1 else found
 
 
 def atleast_3d(*arys: Any) -> Any:
-    """Tensors with at least three dimensions: a vector in the middle one, a matrix in the first two."""
+    """Return tensors with at least three dimensions: a vector in the middle one, a matrix in the first two."""
     found = []
     for x in map(array, arys):
         if len(x.shape) < 2:
@@ -179,29 +180,29 @@ def of_one_type(arrays: Any) -> Any:
 
 
 def concatenate(arrays: Any, axis: Any = 0) -> Any:
-    """Tensors one after another along `axis`; None makes each one dimension first."""
+    """Concatenate tensors along `axis`; None flattens each first."""
     tensors = of_one_type(arrays)
     return ops.concat([ravel(x) for x in tensors], 0) if axis is None else ops.concat(tensors, axis)
 
 
 def hstack(tup: Any) -> Any:
-    """Tensors one after another along dimension 1, vectors along dimension 0."""
+    """Concatenate tensors along dimension 1, vectors along dimension 0."""
     tensors = [atleast_1d(x) for x in tup]
     return concatenate(tensors, 0 if len(tensors[0].shape) == 1 else 1)
 
 
 def vstack(tup: Any) -> Any:
-    """Tensors below each other; vectors are rows."""
+    """Concatenate tensors along dimension 0; vectors are rows."""
     return concatenate([atleast_2d(x) for x in tup], 0)
 
 
 def dstack(tup: Any) -> Any:
-    """Tensors one after another along dimension 2."""
+    """Concatenate tensors along dimension 2."""
     return concatenate([atleast_3d(x) for x in tup], 2)
 
 
 def column_stack(tup: Any) -> Any:
-    """Columns side by side; vectors are columns."""
+    """Concatenate columns; vectors are columns."""
     return concatenate([ops.expand_dims(x, 1) if len(x.shape) == 1 else x for x in map(array, tup)], 1)
 
 
@@ -217,7 +218,7 @@ def parts_of(name: str, x: Any, wanted: Any, axis: int, equal: bool) -> Any:
 
 
 def broadcast_arrays(*args: Any) -> Any:
-    """Tensors repeated to the shape of them all, a list."""
+    """Broadcast tensors to their common shape, a list."""
     rank = max([len(x.shape) for x in args])
     shapes = [(1,) * (rank - len(x.shape)) + x.shape for x in args]
     shape = tuple([max([sizes[d] for sizes in shapes]) for d in range(rank)])
@@ -225,28 +226,28 @@ def broadcast_arrays(*args: Any) -> Any:
 
 
 def tile(a: Any, reps: Any) -> Any:
-    """Repeated along every dimension; new ones come first."""
+    """Repeat the tensor along every dimension; new ones come first."""
     reps = (reps,) if isinstance(reps, int) else tuple(reps)
     missing = len(a.shape) - len(reps)
     return ops.tile(a, (1,) * missing + reps if missing > 0 else reps)
 
 
 def flip(m: Any, axis: Any = None) -> Any:
-    """In reverse order along `axis`, None for all."""
+    """Reverse the order along `axis`, None for all."""
     every = tuple(range(len(m.shape)))
     return ops.flip(m, every if axis is None else (axis,) if isinstance(axis, int) else tuple(axis))
 
 
 def diag(v: Any, k: int = 0) -> Any:
-    """A matrix with a vector on diagonal k, or diagonal k of a matrix."""
+    """Return a matrix with a vector on diagonal k, or diagonal k of a matrix."""
     if len(v.shape) == 1:
         return ops.diag(v) if k == 0 else ops.diag_embed(v, k)
     return copied_diagonal(v, k, 0, 1)
 
 
 def take(a: Any, indices: TensorLike | int | Sequence[Any], axis: Any = None, mode: str = "clip") -> Any:
-    """Slices along `axis` at indices, None: of all elements; those outside are moved to the nearest, or round for
-    mode "wrap"."""
+    """Return slices along `axis` at indices, None: elements of the flat tensor. Indices out of range are clipped, or
+    wrapped for mode "wrap"."""
     indices = array(indices)
     data, dim = (ravel(a), 0) if axis is None else (a, axis_of("take", axis, len(a.shape)))
     size = data.shape[dim]
@@ -260,7 +261,8 @@ def take(a: Any, indices: TensorLike | int | Sequence[Any], axis: Any = None, mo
 
 
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    """x if the condition holds, y elsewhere; without them the places where it holds."""
+    """Return x for true elements of the condition, else y. Without x and y the indices of true elements, which is
+    refused."""
     if x is None or y is None:
         return refuse("where", "a condition alone, whose result has no known shape,")
     left, right = pair(x, y)
@@ -268,7 +270,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 
 
 def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
-    """Of some tensors the element of the first whose condition holds, else `default`."""
+    """Return for each element that of the first choice with a true condition, else `default`."""
     choices = of_one_type([*choicelist, operand(default)])
     found = choices[-1]
     for i in range(len(condlist) - 1, -1, -1):
@@ -280,8 +282,8 @@ def pad(
     arr: Any, pad_width: Any, mode: str = "constant", stat_length: Any = None, constant_values: Any = 0,
     end_values: Any = 0, reflect_type: str = "even",
 ) -> Any:  # fmt: skip
-    """More elements around: a number, or for mode "edge", "reflect", "symmetric" and "wrap" those that are there. The
-    modes that stat_length, end_values and reflect_type belong to are refused."""
+    """Add elements around a tensor: a number, or for mode "edge", "reflect", "symmetric" and "wrap" copies of its own.
+    The modes that use stat_length, end_values and reflect_type are refused."""
     widths = padded_widths("pad", pad_width, len(arr.shape))
     if mode == "constant":
         flat = []
@@ -315,24 +317,24 @@ def _places(size: int, width: Any, mode: str) -> Any:
 
 
 def size(a: Any, axis: Any = None) -> Any:
-    """The number of elements, of all or along `axis`, an int."""
+    """Return the number of elements, of all or along `axis`, an int."""
     return a.size if axis is None else a.shape[axis]
 
 
 def shape(a: Any) -> Any:
-    """The shape, a tuple of ints."""
+    """Return the shape, a tuple of ints."""
     return a.shape
 
 
 def sort(a: Any, axis: Any = -1) -> Any:
-    """Elements in order along `axis`; None: all in one dimension."""
+    """Return elements sorted along `axis`; None: the flat tensor."""
     values, _ = ops.sort(ravel(a), 0) if axis is None else ops.sort(a, axis)
     return values
 
 
 def choose(a: Any, choices: Any, mode: str = "clip") -> Any:
-    """Of each place the element of the choice that `a` names there; numbers of no choice are clipped, or counted round
-    by mode "wrap"."""
+    """Return for each element that of the choice with the number in `a`; invalid numbers are clipped, or wrapped with
+    mode "wrap"."""
     places = as_type(array(a), INT32)
     rows = [array(choice) for choice in choices]
     places = _within("choose", places, len(rows), mode)
@@ -360,7 +362,7 @@ def _strides(shape: Any, order: str, name: str) -> Any:
 
 
 def unravel_index(indices: Any, shape: Any, order: str = "C") -> Any:
-    """Of places in a tensor of `shape`, read in a row, those along each dimension, clipped to it."""
+    """Convert flat indices into a tensor of `shape` to indices along each dimension, clipped to it."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     places = array(indices)
     places = ops.clip_by_value(places, -math.prod(shape), math.prod(shape) - 1)
@@ -370,8 +372,8 @@ def unravel_index(indices: Any, shape: Any, order: str = "C") -> Any:
 
 
 def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
-    """Of each place the result of the function, or the number, of the last condition that holds there; if none does
-    that of one function more, or 0."""
+    """Return for each element the result of the function, or the number, of the last true condition. If none is true,
+    that of one extra function, or 0."""
     x = array(x)
     given = condlist if isinstance(condlist, (tuple, list)) and not _is_truth(condlist[0]) else [condlist]
     conditions = [as_type(array(condition), BOOL) for condition in given]
@@ -398,8 +400,8 @@ TURN = math.tau
 
 
 def convolve(a: Any, v: Any, mode: str = "full") -> Any:
-    """Sums of products of two vectors, the shorter one turned round and moved along: "full" wherever they touch, "same"
-    as many as the longer has, "valid" if the shorter lies within."""
+    """Return sums of products of two vectors, with the shorter one reversed and shifted: "full" for all overlaps,
+    "same" as many as the longer has, "valid" only for complete overlaps."""
     a, v = _vectors("convolve", a, v)
     if a.shape[0] < v.shape[0]:
         a, v = v, a
@@ -414,7 +416,7 @@ def _vectors(name: str, a: Any, v: Any) -> Any:
 
 
 def _moved_along(name: str, a: Any, v: Any, mode: str) -> Any:
-    """Sums of products of v and every stretch of a, which is as long at least."""
+    """Return sums of products of v and every window of a, which is at least as long."""
     long, short = a.shape[0], v.shape[0]
     if mode == "full":
         ahead, behind = short - 1, short - 1
@@ -436,8 +438,8 @@ def _check_count(name: str, what: str, value: Any) -> None:
 
 
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
-    """Slopes of f along its dimensions, or those that `axis` names: half of the difference of both neighbours, at the
-    ends the difference to the one. varargs: the distance of neighbours, one number, or one for each dimension."""
+    """Return slopes of f along its dimensions, or those in `axis`: half of the difference of both neighbours, at the
+    ends the difference to the only one. varargs: the distance of neighbours, one number, or one for each dimension."""
     if edge_order != 1:
         raise ApiValueError(f"gradient(): edge_order {edge_order!r} is not supported, 1 is")
     f = as_float(array(f))
@@ -463,7 +465,7 @@ def _slope(f: Any, axis: int, step: Any) -> Any:
 
 
 def matrix_power(a: Any, n: int) -> Any:
-    """Square matrices multiplied n times by themselves; n from 0 on."""
+    """Return square matrices to the power n, from 0 on."""
     a = array(a)
     if len(a.shape) < 2 or a.shape[-1] != a.shape[-2]:
         raise ApiValueError(f"matrix_power(): a must hold square matrices, and its shape is {a.shape}")

@@ -1,4 +1,4 @@
-"""Arithmetic, products, reductions, comparisons and Fourier transforms of `mindspore.numpy`."""
+"""`mindspore.numpy`: arithmetic, matmuls, reductions, comparisons and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def divide(x1: Any, x2: Any, dtype: Any = None) -> Any:
 
 
 def _like_tensor(x1: Any, x2: Any) -> Any:
-    """A number in the element type of the tensor beside it."""
+    """Convert a number to the element type of the other operand."""
     if isinstance(x1, (bool, int, float)) and hasattr(x2, "shape"):
         return ops.scalar_to_tensor(x1, x2.dtype), x2
     if isinstance(x2, (bool, int, float)) and hasattr(x1, "shape"):
@@ -31,7 +31,7 @@ def _like_tensor(x1: Any, x2: Any) -> Any:
 
 
 def maximum(x1: Any, x2: Any, dtype: Any = None) -> Any:
-    """The greater one; a number has the element type of the tensor beside it."""
+    """Return the greater operand; a number gets the element type of the other operand."""
     left, right = _like_tensor(x1, x2)
     if left.dtype == BOOL:
         return as_type(ops.logical_or(left, right), dtype)
@@ -39,7 +39,7 @@ def maximum(x1: Any, x2: Any, dtype: Any = None) -> Any:
 
 
 def minimum(x1: Any, x2: Any, dtype: Any = None) -> Any:
-    """The smaller one; a number has the element type of the tensor beside it."""
+    """Return the smaller operand; a number gets the element type of the other operand."""
     left, right = _like_tensor(x1, x2)
     if left.dtype == BOOL:
         return as_type(ops.logical_and(left, right), dtype)
@@ -47,13 +47,13 @@ def minimum(x1: Any, x2: Any, dtype: Any = None) -> Any:
 
 
 def clip(x: Any, xmin: Any, xmax: Any, dtype: Any = None) -> Any:
-    """x, xmin if it is smaller, xmax if it is greater; None for no bound."""
+    """Return x, or xmin if it is smaller, xmax if it is greater; None for no bound."""
     found = x if xmin is None else maximum(x, xmin)
     return as_type(found if xmax is None else minimum(found, xmax), dtype)
 
 
 def arctan2(x1: Any, x2: Any, dtype: Any = None) -> Any:
-    """The angle of the point (x2, x1)."""
+    """Return the angle of the point (x2, x1)."""
     left, right = pair(x1, x2)
     return as_type(ops.Atan2()(as_float(left), as_float(right)), dtype)
 
@@ -94,13 +94,13 @@ def bits_of(operator: Any, x1: Any, x2: Any) -> Any:
 
 
 def reciprocal(x: Any, dtype: Any = None) -> Any:
-    """1 / x, of integers the whole part."""
+    """Return 1 / x, for integers the whole part."""
     found = ops.reciprocal(as_float(x))
     return as_type(found if x.dtype.is_float else ops.cast(ops.trunc(found), x.dtype), dtype)
 
 
 def dot(a: Any, b: Any) -> Any:
-    """Sums of products over the last dimension of a and the last but one of b, or its only one."""
+    """Return sums of products over the last dimension of a and the last but one of b, or its only one."""
     left, right = pair(a, b)
     if len(left.shape) == 0 or len(right.shape) == 0:
         return ops.mul(left, right)
@@ -108,7 +108,7 @@ def dot(a: Any, b: Any) -> Any:
 
 
 def inner(a: Any, b: Any) -> Any:
-    """Sums of products over the last dimensions."""
+    """Return sums of products over the last dimensions."""
     left, right = pair(a, b)
     if len(left.shape) == 0 or len(right.shape) == 0:
         return ops.mul(left, right)
@@ -116,19 +116,20 @@ def inner(a: Any, b: Any) -> Any:
 
 
 def outer(a: Any, b: Any) -> Any:
-    """Every element of a times every element of b."""
+    """Return every element of a times every element of b."""
     left, right = pair(a, b)
     return ops.mul(ops.reshape(left, (-1, 1)), ops.reshape(right, (1, -1)))
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    """Sums of products over the last `axes` dimensions of a and the first of b, or over those of a pair of lists."""
+    """Return sums of products over the last `axes` dimensions of a and the first of b, or over those of a pair of
+    lists."""
     left, right = pair(a, b)
     return ops.tensor_dot(left, right, axes)
 
 
 def kron(a: Any, b: Any) -> Any:
-    """Every element of a times all of b."""
+    """Return every element of a times all of b."""
     left, right = pair(a, b)
     rank = len(left.shape) if len(left.shape) > len(right.shape) else len(right.shape)
     mine = (1,) * (rank - len(left.shape)) + left.shape
@@ -140,8 +141,9 @@ def kron(a: Any, b: Any) -> Any:
 
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None) -> Any:
-    """The cross product of vectors of three elements, or of two, along axisa of a and axisb of b; the result's stand
-    along axisc. axis: in the place of all three. Of vectors of two elements each it is their third component alone."""
+    """Return the cross product of vectors of three elements, or of two, along axisa of a and axisb of b; the result's
+    vectors are along axisc. axis: replaces all three. For vectors of two elements each it is only their third
+    component."""
     if axis is not None:
         axisa = axisb = axisc = axis
     left, right = pair(a, b)
@@ -164,7 +166,7 @@ def _last(name: str, x: Any, axis: int) -> Any:
 
 
 def _three(x: Any) -> Any:
-    """Vectors of two elements with a third, which is 0."""
+    """Append a third element, 0, to vectors of two elements."""
     if x.shape[-1] == 3:
         return x
     return ops.concat((x, ops.zeros_like(x[..., :1])), -1)
@@ -185,27 +187,26 @@ def _count(x: Any, axes: Any) -> Any:
 
 
 def sum(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
-    """The sum along `axis`, None for all; integers and truths add up to Int64."""
+    """Return the sum along `axis`, None for all; integers and Bool add up to Int64."""
     x = as_type(a, dtype if dtype is not None else None if a.dtype.is_float else INT64)
     found = ops.reduce_sum(x, _axes("sum", x, axis), keepdims)
     return found if initial is None else found + initial
 
 
 def prod(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
-    """The product along `axis`, None for all."""
+    """Return the product along `axis`, None for all."""
     found = ops.reduce_prod(as_type(a, dtype), _axes("prod", a, axis), keepdims)
     return found if initial is None else found * initial
 
 
 def mean(a: Any, axis: Any = None, keepdims: bool = False, dtype: Any = None) -> Any:
-    """The mean along `axis`, None for all, in the element type of a unless `dtype` is given."""
+    """Return the mean along `axis`, None for all, in the element type of a unless `dtype` is given."""
     found = ops.reduce_mean(as_float(a), _axes("mean", a, axis), keepdims)
     return as_type(found, a.dtype if dtype is None else dtype)
 
 
 def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = False) -> Any:
-    """The mean along `axis`, None for all, of elements that count as often as weights say; and the sums of the
-    weights, with `returned`."""
+    """Return the weighted mean along `axis`, None for all; and the sums of the weights, with `returned`."""
     if weights is None:
         found = mean(x, axis)
         return (found, ops.full_like(found, _count(x, _axes("average", x, axis)))) if returned else found
@@ -221,7 +222,7 @@ def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
 
 
 def var(x: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
-    """The mean of squares of differences from the mean, over n - ddof."""
+    """Return the sum of squared differences from the mean, divided by n - ddof."""
     x = as_float(x)
     axes = _axes("var", x, axis)
     squares = ops.reduce_sum(ops.square(x - ops.reduce_mean(x, axes, True)), axes, keepdims)
@@ -237,17 +238,19 @@ def _extreme(name: str, operator: Any, combine: Any, a: Any, axis: Any, initial:
 
 
 def max(a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True) -> Any:
-    """The maximum along `axis`, None for all; not below `initial`, and only of elements where `where` holds."""
+    """Return the maximum along `axis`, None for all; at least `initial`, and only of elements for which `where` is
+    true."""
     return _extreme("max", ops.ReduceMax(keepdims), ops.maximum, a, axis, initial, where)
 
 
 def min(a: Any, axis: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True) -> Any:
-    """The minimum along `axis`, None for all; not above `initial`, and only of elements where `where` holds."""
+    """Return the minimum along `axis`, None for all; at most `initial`, and only of elements for which `where` is
+    true."""
     return _extreme("min", ops.ReduceMin(keepdims), ops.minimum, a, axis, initial, where)
 
 
 def count_nonzero(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """How many elements along `axis` are other than 0, Int32."""
+    """Return the number of nonzero elements along `axis`, Int32."""
     found = ops.cast(x if x.dtype == BOOL else ops.not_equal(x, 0), INT32)
     return ops.reduce_sum(found, _axes("count_nonzero", x, axis), keepdims)
 
@@ -258,7 +261,8 @@ def running_along(operator: Any, a: Any, axis: Any, dtype: Any, narrow: Any) -> 
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """Each element less the one ahead of it along `axis`, n times; prepend and append stand ahead and behind first."""
+    """Subtract from each element the previous one along `axis`, n times; prepend and append are first added at the
+    ends."""
     axis = axis_of("diff", axis, len(a.shape))
     if prepend is not None:
         a = ops.concat((_beside(a, prepend, axis), a), axis)
@@ -291,13 +295,13 @@ def without_nan(a: Any, value: float) -> Any:
 
 
 def nansum(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """The sum of the elements that are not NaN, in the element type of a; that of truths is Int32."""
+    """Return the sum of the elements that are not NaN, in the element type of a; for Bool it is Int32."""
     summed_type = INT32 if a.dtype == BOOL else a.dtype
     return sum(without_nan(a, 0.0), axis, summed_type if dtype is None else dtype, keepdims)
 
 
 def nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """The mean of the elements that are not NaN."""
+    """Return the mean of the elements that are not NaN."""
     x = as_float(a)
     shown = ops.cast(ops.logical_not(ops.isnan(x)), x.dtype)
     axes = _axes("nanmean", a, axis)
@@ -306,7 +310,7 @@ def nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False)
 
 
 def nanvar(a: Any, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
-    """The variance of the elements that are not NaN, over n - ddof."""
+    """Return the variance of the elements that are not NaN, divided by n - ddof."""
     x = as_float(a)
     shown = ops.cast(ops.logical_not(ops.isnan(x)), x.dtype)
     axes = _axes("nanvar", a, axis)
@@ -317,7 +321,8 @@ def nanvar(a: Any, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims:
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    """The norm of vectors along `axis`, None for all: of the power `ord`, 2 by default, infinity for the greatest."""
+    """Return the norm of vectors along `axis`, None for all: of order `ord`, 2 by default, infinity for the
+    greatest."""
     x = as_float(x)
     axes = _axes("norm", x, axis)
     if ord is None or ord == 2:
@@ -330,7 +335,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 
 
 def trapz(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
-    """The area below a line through points, by trapezoids."""
+    """Return the area below a line through points, by trapezoids."""
     y = as_float(y)
     axis = axis_of("trapz", axis, len(y.shape))
     later = ops.strided_slice(y, _at(y, axis, 1), y.shape, (1,) * len(y.shape))
@@ -347,8 +352,8 @@ def cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None, fweights: Any = None,
     aweights: Any = None, dtype: Any = None,
 ) -> Any:  # fmt: skip
-    """Covariances of the rows of a matrix, of its columns without rowvar, and of those of y. fweights: how often each
-    observation counts; aweights: how much."""
+    """Return the covariances of the rows of a matrix, of its columns without rowvar, and of those of y. fweights:
+    repetition count of each observation; aweights: its weight."""
     m = _variables(m, rowvar)
     if y is not None:
         m = ops.concat((m, _variables(y, rowvar)), 0)
@@ -366,7 +371,7 @@ def cov(
 
 
 def _variables(m: Any, rowvar: bool) -> Any:
-    """A matrix with a variable in each row; a vector is one."""
+    """Return a matrix with a variable in each row; a vector is one."""
     m = as_type(array(m), FLOAT32)
     if len(m.shape) < 2:
         return ops.reshape(m, (1, -1))
@@ -374,15 +379,15 @@ def _variables(m: Any, rowvar: bool) -> Any:
 
 
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
-    """Correlations of the rows of a matrix, of its columns without rowvar, and of those of y."""
+    """Return correlations of the rows of a matrix, of its columns without rowvar, and of those of y."""
     found = cov(x, y, rowvar)
     root = ops.sqrt(ops.diagonal(found))
     return as_type(found / ops.reshape(root, (-1, 1)) / ops.reshape(root, (1, -1)), dtype)
 
 
 def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
-    """Where v could stand in a vector in order, ahead of what equals it, or behind for side "right", Int32. sorter: the
-    places that bring the vector into order."""
+    """Return the index at which v is inserted in a sorted vector, before equal elements, or after them for side
+    "right", Int32. sorter: the indices that sort the vector."""
     a, v = pair(array(a), array(v))
     if sorter is not None:
         a = ops.gather(a, array(sorter), 0)
@@ -414,118 +419,121 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
 
 
 def isin(element: Any, test_elements: Any, invert: bool = False) -> Any:
-    """Return whether each element is among some others."""
+    """Return whether each element equals one of the test elements."""
     left, right = pair(array(element), array(test_elements))
     found = ops.reduce_any(ops.equal(ops.expand_dims(left, -1), ops.reshape(right, (-1,))), -1)
     return ops.logical_not(found) if invert else found
 
 
 def fft(a: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The transform, along an axis, of n elements."""
+    """Return the transform of n elements along an axis."""
     return ops.fft(a, n, axis, norm)
 
 
 def fft2(a: TensorLike, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
-    """The transform, along two axes, of s elements."""
+    """Return the transform of s elements along two axes."""
     return ops.fft2(a, s, axes, norm)
 
 
 def fftn(a: TensorLike, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
-    """The transform, along axes, all unless given, of s elements."""
+    """Return the transform of s elements along axes, by default all."""
     return ops.fftn(a, s, axes, norm)
 
 
 def ifft(a: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The inverse transform, along an axis, of n elements."""
+    """Return the inverse transform of n elements along an axis."""
     return ops.ifft(a, n, axis, norm)
 
 
 def ifft2(a: TensorLike, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
-    """The inverse transform, along two axes, of s elements."""
+    """Return the inverse transform of s elements along two axes."""
     return ops.ifft2(a, s, axes, norm)
 
 
 def ifftn(a: TensorLike, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
-    """The inverse transform, along axes, all unless given, of s elements."""
+    """Return the inverse transform of s elements along axes, by default all."""
     return ops.ifftn(a, s, axes, norm)
 
 
 def rfft(a: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """Half of the transform of a real tensor, whose other half is its mirror image, along an axis, of n elements."""
+    """Return half of the transform of a real tensor, of n elements along an axis; the other half is its mirror
+    image."""
     return ops.rfft(a, n, axis, norm)
 
 
 def rfft2(a: TensorLike, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
-    """Half of the transform of a real tensor, whose other half is its mirror image, along two axes, of s elements."""
+    """Return half of the transform of a real tensor, of s elements along two axes; the other half is its mirror
+    image."""
     return ops.rfft2(a, s, axes, norm)
 
 
 def rfftn(a: TensorLike, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
-    """Half of the transform of a real tensor, whose other half is its mirror image, along axes, all unless given, of
-    s elements."""
+    """Return half of the transform of a real tensor, of s elements along axes, by default all; the other half is its
+    mirror image."""
     return ops.rfftn(a, s, axes, norm)
 
 
 def irfft(a: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The real tensor of which this is half of the transform, along an axis, of n elements."""
+    """Return the real tensor with this half transform, of n elements along an axis."""
     return ops.irfft(a, n, axis, norm)
 
 
 def irfft2(a: TensorLike, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
-    """The real tensor of which this is half of the transform, along two axes, of s elements."""
+    """Return the real tensor with this half transform, of s elements along two axes."""
     return ops.irfft2(a, s, axes, norm)
 
 
 def irfftn(a: TensorLike, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
-    """The real tensor of which this is half of the transform, along axes, all unless given, of s elements."""
+    """Return the real tensor with this half transform, of s elements along axes, by default all."""
     return ops.irfftn(a, s, axes, norm)
 
 
 def hfft(a: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The real transform of a tensor that is half of a symmetric one, along an axis, of n elements."""
+    """Return the real transform of a tensor that is half of a symmetric one, of n elements along an axis."""
     return ops.hfft(a, n, axis, norm)
 
 
 def hfft2(a: TensorLike, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
-    """The real transform of a tensor that is half of a symmetric one, along two axes, of s elements."""
+    """Return the real transform of a tensor that is half of a symmetric one, of s elements along two axes."""
     return ops.hfft2(a, s, axes, norm)
 
 
 def hfftn(a: TensorLike, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
-    """The real transform of a tensor that is half of a symmetric one, along axes, all unless given, of s elements."""
+    """Return the real transform of a tensor that is half of a symmetric one, of s elements along axes, by default
+    all."""
     return ops.hfftn(a, s, axes, norm)
 
 
 def ihfft(a: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """Half of the inverse transform of a real tensor, along an axis, of n elements."""
+    """Return half of the inverse transform of a real tensor, of n elements along an axis."""
     return ops.ihfft(a, n, axis, norm)
 
 
 def ihfft2(a: TensorLike, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
-    """Half of the inverse transform of a real tensor, along two axes, of s elements."""
+    """Return half of the inverse transform of a real tensor, of s elements along two axes."""
     return ops.ihfft2(a, s, axes, norm)
 
 
 def ihfftn(a: TensorLike, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
-    """Half of the inverse transform of a real tensor, along axes, all unless given, of s elements."""
+    """Return half of the inverse transform of a real tensor, of s elements along axes, by default all."""
     return ops.ihfftn(a, s, axes, norm)
 
 
 def fftshift(x: TensorLike, axes: Any = None) -> Any:
-    """The elements with those of frequency 0 in the middle, along axes, all unless given."""
+    """Return the elements with those of frequency 0 in the middle, along axes, by default all."""
     return ops.fftshift(x, axes)
 
 
 def ifftshift(x: TensorLike, axes: Any = None) -> Any:
-    """The inverse of `fftshift`."""
+    """Return the inverse of `fftshift`."""
     return ops.ifftshift(x, axes)
 
 
 def fftfreq(n: int, d: float = 1.0, dtype: Any = None) -> Any:
-    """The frequencies of `fft` of n elements that are d apart."""
+    """Return the frequencies of `fft` of n elements at distance d."""
     return ops.fftfreq(n, d, dtype)
 
 
 def rfftfreq(n: int, d: float = 1.0, dtype: Any = None) -> Any:
-    """The frequencies of `rfft` of n elements that are d apart."""
+    """Return the frequencies of `rfft` of n elements at distance d."""
     return ops.rfftfreq(n, d, dtype)

@@ -14,7 +14,7 @@ from mspc.mindspore_api.index.module import answers
 
 
 def _otherwise(name: str) -> Any:
-    """An operator."""
+    """Return an operator."""
     is_operator = name[:1].isupper()
     found = _operator(name) if is_operator else None
     if found is None:

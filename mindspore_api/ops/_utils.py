@@ -1,4 +1,4 @@
-"""These functions give shapes of results, for operators that scripts write, as MindSpore's private `ops._utils`."""
+"""Shapes of results for operators that scripts write, as in MindSpore's private `ops._utils`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mspc.mindspore_api.errors import ApiValueError
 def get_broadcast_shape(
     x_shape: Sequence[int], y_shape: Sequence[int], prim_name: str, arg_name1: str = "x", arg_name2: str = "y"
 ) -> list[int]:
-    """The shape that two shapes broadcast to, a list. Raises ValueError if there is none."""
+    """Return the shape that two shapes broadcast to, a list. Raise ValueError if there is none."""
     found: list[int] = []
     for mine, theirs in zip_longest(reversed(x_shape), reversed(y_shape), fillvalue=1):
         if mine != theirs and 1 not in (mine, theirs):
@@ -27,8 +27,8 @@ def get_broadcast_shape(
 def get_concat_offset(
     x_shp: Sequence[Sequence[int]], x_type: Any, axis: int, prim_name: str
 ) -> tuple[list[int], int, int]:
-    """Where each of some tensors begins when they stand one after another along `axis`, how long that dimension is, and
-    its number, whatever x_type. Raises ValueError if their shapes differ elsewhere."""
+    """Return the offset of each tensor in their concatenation along `axis`, the length of that dimension, and its
+    index, whatever x_type. Raise ValueError if their shapes differ in other dimensions."""
     first = tuple(x_shp[0])
     place = axis % len(first)
     offsets: list[int] = []

@@ -1,5 +1,5 @@
-"""Arguments of public functions are checked before they run: number, names, and what annotations allow. A compiled
-function asks the same before it reads the function."""
+"""Checks of arguments of public functions before they run: number, names, and annotated types. A compiled function
+makes the same checks before it reads the function."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _TENSORS = frozenset(
     input_x inputs key label labels logits mask mat1 mat2 negative pos_weight positive query self target targets
     tensor theta var vec2 weight x""".split()
 )
-"""Parameters that are tensors, whatever else the function takes; where they are optional, or None."""
+"""Parameters that are always tensors, or None if they are optional."""
 _NUMBERS = frozenset("other value min max clip_value_min clip_value_max alpha beta fill_value".split())
 """Parameters that are numbers or tensors."""
 LEAKS = (AttributeError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError)
-"""What Python and NumPy raise inside of a function for arguments that do not fit."""
+"""Errors of Python and NumPy inside of a function for unsuitable arguments."""
 _OWN = (*(str(Path(PACKAGE) / room) for room in (*ROOMS, "ops", "ir", "sharding")), str(Path(np.__file__).parent),
         str(Path(functools.__file__).parent), "<")  # fmt: skip
-"""Where files begin that are no script's."""
+"""Prefixes of files that belong to no script."""
 _COMPUTING = tuple(f"mspc.mindspore_api.{room}." for room in ("communication", "mint", "nn", "numpy", "ops"))
-"""Where functions of tensors are."""
+"""Prefixes of modules with functions of tensors."""
 TensorLike = Any
 """An annotation: a tensor, whatever the parameter is called."""
 
 
 def check_arguments(label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises TypeError if a function, called `label` in messages (`ops.sum()`), cannot be called with these
+    """Raise TypeError if a function, called `label` in messages (`ops.sum()`), cannot be called with these
     arguments."""
     wrong = misfit_of(function, args, kwargs)
     if wrong:
@@ -55,7 +55,7 @@ def check_arguments(label: str, function: Function, args: Sequence[Any], kwargs:
 
 
 def misfit_of(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Why a function cannot be called with these arguments; "" if it can, as far as can be seen from outside."""
+    """Return why a function cannot be called with these arguments, or "" if the signature and annotations allow it."""
     try:
         bound = _signature(function).bind(*args, **kwargs)
     except TypeError as error:
@@ -88,13 +88,13 @@ def _wanted(function: Function, name: str, value: Any) -> str:
 
 
 def _makes(function: Function) -> bool:
-    """Return whether it computes nothing, so that its parameters are no tensors for their names: `bias` of a
-    constructor says if there is one."""
+    """Return whether the function computes nothing, so that parameter names do not imply tensors: `bias` of a
+    constructor is a flag."""
     return function.__name__ in ("__init__", "__new__") or not f"{function.__module__}.".startswith(_COMPUTING)
 
 
 def _is_tensor(value: Any) -> bool:
-    """A Tensor, a Parameter, an array, or a value of a graph."""
+    """Return whether it is a Tensor, a Parameter, an array, or a value of a graph."""
     return hasattr(value, "shape") and not isinstance(value, np.generic)
 
 
@@ -103,7 +103,7 @@ def _is_number(value: Any) -> bool:
 
 
 def check_names(label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises TypeError if there are too many arguments, too few, or some of other names."""
+    """Raise TypeError if there are too many arguments, too few, or some of other names."""
     try:
         _signature(function).bind(*args, **kwargs)
     except TypeError as wrong:
@@ -111,16 +111,16 @@ def check_names(label: str, function: Function, args: Sequence[Any], kwargs: Map
 
 
 def explain(label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> None:
-    """Raises the errors of `check_names` and `refuse`, for a call that was not looked at before; nothing if neither
-    finds a mistake."""
+    """Raise the errors of `check_names` and `refuse`, for a call that was not checked before; return if neither finds a
+    mistake."""
     if isinstance(error, TypeError):
         check_names(label, function, args, kwargs)
     refuse(label, function, args, kwargs, error)
 
 
 def refuse(label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> None:
-    """Raises TypeError or ValueError that names the arguments, for a mistake that came to light inside of a function;
-    nothing if it came to light in a function of the script."""
+    """Raise TypeError or ValueError that names the arguments, for an error inside of a function; return if it was
+    raised in a function of the script."""
     trace = error.__traceback__
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(_OWN):
@@ -134,7 +134,8 @@ def explained(
     label: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception,
     text: Callable[[Any], str] = describe,
 ) -> tuple[str, tuple[str, ...]]:  # fmt: skip
-    """(message, notes) that name the arguments, for an error of Python inside of a function. text: of one."""
+    """Return (message, notes) that name the arguments, for an error of Python inside of a function. text: formats one
+    argument."""
     given = _signature(function).bind(*args, **kwargs).arguments
     given = {name: value for name, value in given.items() if name not in ("self", "cls")}
     takes = (_taken(function),)
@@ -159,7 +160,8 @@ def _signature(function: Function) -> inspect.Signature:
 
 @functools.cache
 def checked(name: str, function: Function) -> Function:
-    """A Python function that checks its arguments before it runs; anything else as it is. name: as in `ops.sum`."""
+    """Return a Python function that checks its arguments before it runs; anything else unchanged. name: as in
+    `ops.sum`."""
     if not inspect.isfunction(function):
         return function
     label = f"{name}()"
@@ -183,7 +185,7 @@ def checked(name: str, function: Function) -> Function:
 
 
 def checked_constructor(name: str, function: Function) -> Function:
-    """An `__init__` that checks its arguments before it runs. name: the class's."""
+    """Return an `__init__` that checks its arguments before it runs. name: the class's."""
 
     @functools.wraps(function)
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -203,7 +205,7 @@ def checked_constructor(name: str, function: Function) -> Function:
 
 @functools.cache
 def checked_class(cls: type[Any]) -> type[Any]:
-    """A class whose objects are made with arguments that are checked before."""
+    """Return the class with a constructor that checks its arguments."""
     if cls.__init__ is object.__init__:
         cls.__init__ = checked_constructor(cls.__name__, _takes_nothing)
     elif not hasattr(cls.__init__, "__wrapped__"):
@@ -212,4 +214,4 @@ def checked_class(cls: type[Any]) -> type[Any]:
 
 
 def _takes_nothing(self: object) -> None:
-    """What a class without a constructor of its own is made with."""
+    """Constructor of a class without one of its own."""

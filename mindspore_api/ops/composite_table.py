@@ -1,5 +1,5 @@
-"""Operators that are a function of `ops` with arguments given before: `Cross(1)(x, y)` is `cross(x, y, dim=1)`. The
-index has a row for each. Marks of scripts on operators that are several operators here."""
+"""Operators that are a function of `ops` with some arguments given first: `Cross(1)(x, y)` is `cross(x, y, dim=1)`. The
+index has a row for each. Also marks of scripts on operators that are several operators here."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PARTS = "it is several operators here, each sharded as its operands are"
 
 
 class CompositeMarks:
-    """The base of classes that scripts make and call as an operator. Its marks are checked, and change nothing, as a
-    warning says of those that would."""
+    """Base of classes that scripts instantiate and call as an operator. Their marks are checked, and change nothing; a
+    warning says so if they would."""
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Self:
-        """Take a strategy; one that shards nothing is quiet. Raises TypeError or ValueError if it is none."""
+        """Check a strategy; warn if it shards anything. Raise TypeError or ValueError if it is none."""
         name = type(self).__name__
         given = [check_strategy(each, f"{name}.shard: {what}_strategy")
                  for what, each in (("in", in_strategy), ("out", out_strategy))]  # fmt: skip
@@ -32,8 +32,8 @@ class CompositeMarks:
         return self
 
     def add_prim_attr(self, name: str, value: Any) -> Self:
-        """Take a fact for dumps, which show the operators that it is made of, without its `value`. Raises TypeError if
-        the name is no string."""
+        """Accept a fact for dumps; a warning says that dumps show the operators that it is made of, without its
+        `value`. Raise TypeError if the name is no string."""
         own = type(self).__name__
         if not isinstance(name, str):
             raise ApiTypeError(f"{own}.add_prim_attr: the name must be a string, not {describe(name)}")
@@ -42,21 +42,22 @@ class CompositeMarks:
         return self
 
     def set_stage(self, stage: int) -> Self:
-        """As an attribute `stage`."""
+        """Call `add_prim_attr` with the attribute `stage`."""
         return self.add_prim_attr("stage", stage)
 
     add_pipeline_stage = set_stage
 
     def set_device(self, device_target: str) -> Self:
-        """As an attribute `primitive_target`."""
+        """Call `add_prim_attr` with the attribute `primitive_target`."""
         return self.add_prim_attr("primitive_target", device_target)
 
     def recompute(self, mode: bool = True) -> Self:
-        """As an attribute `recompute`."""
+        """Call `add_prim_attr` with the attribute `recompute`."""
         return self.add_prim_attr("recompute", mode)
 
     def place(self, role: str, rank_id: int) -> None:
-        """Check a process for the operator; a warning says that it changes nothing. Raises TypeError, ValueError."""
+        """Check a process for the operator; a warning says that it changes nothing. Raise TypeError or ValueError for
+        invalid arguments."""
         note_place(f"{type(self).__name__}.place", role, rank_id)
 
 
@@ -64,9 +65,9 @@ class FunctionAhead(CompositeMarks):
     """A function of `ops`, with the operator's arguments."""
 
     _function: Callable[[], Any]
-    """Gives the function."""
+    """Returns the function."""
     signature: inspect.Signature
-    """Of the constructor: what the operator is made with."""
+    """Signature of the constructor."""
     renamed: dict[str, str]
     """Arguments that the function calls otherwise, by the operator's names."""
 
@@ -90,7 +91,7 @@ class FunctionAhead(CompositeMarks):
 def class_of(
     name: str, called: str, function: Callable[[], Any], signature: inspect.Signature, renamed: dict[str, str]
 ) -> type[FunctionAhead]:
-    """The class of that name. called: the function's name. function: gives it, when an operator is made."""
+    """Return the class of that name. called: the function's name. function: returns it, when an operator is made."""
     described = f"`ops.{called}`, made with {', '.join(signature.parameters) or 'nothing'}; called with its tensors."
     body = {"_function": staticmethod(function), "signature": signature, "renamed": renamed, "__doc__": described}
     return type(name, (FunctionAhead,), {**body, "__module__": __name__})

@@ -1,4 +1,4 @@
-"""Classes of MindSpore's operators that are several operators or functions here."""
+"""Classes of MindSpore's operators that are several operators or functions in mspc."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from mspc.ops.operator_arguments import describe
 
 
 class Partial:
-    """A function with its first arguments given. Called as `Partial()(function, *arguments)`; tensors may be among
-    them."""
+    """A function with its first arguments given. Called as `Partial()(function, *arguments)`; the arguments may be
+    tensors."""
 
     def __call__(self, function: Any, *arguments: Any, **named: Any) -> Any:
         return functools.partial(function, *arguments, **named)
 
 
 class FloatStatus(CompositeMarks):
-    """1 if a tensor holds an infinity or a NaN, else 0; of shape (1,), Float32."""
+    """1 if a tensor has an infinity or a NaN, else 0; of shape (1,), Float32."""
 
     def __init__(self) -> None:
         self.all_finite = ops.AllFinite()
@@ -34,8 +34,8 @@ class FloatStatus(CompositeMarks):
 
 
 class _StatusWord(CompositeMarks):
-    """An operator on the eight numbers in which an Ascend device notes overflows. There are none here: the numbers stay
-    zeros, as a warning says."""
+    """An operator on the eight numbers in which an Ascend device records overflows. No device does so here: the numbers
+    stay zeros, as a warning says."""
 
     def __init__(self) -> None:
         name = type(self).__name__
@@ -73,9 +73,9 @@ class NPUClearFloatStatusV2(_StatusWord):
 
 
 class ControlDepend:
-    """MindSpore 1's order between two operators whose results are known by name; their order is that of the script
-    here, as a warning says. Called as `ControlDepend()(src, dst)`, src ahead of dst. Raises TypeError if depend_mode is
-    no integer."""
+    """MindSpore 1's order between two operators, given by their results; here their order is that of the script, as a
+    warning says. Called as `ControlDepend()(src, dst)`, src before dst. Raise TypeError if depend_mode is no
+    integer."""
 
     def __init__(self, depend_mode: int = 0) -> None:
         if isinstance(depend_mode, bool) or not isinstance(depend_mode, int):
@@ -94,15 +94,15 @@ class DropoutExt(CompositeMarks):
     """(input with elements set to 0 with probability p and the others divided by 1 - p, the mask). Called as
     `DropoutExt()(input, p, seed, offset)`.
 
-    seed and offset, numbers known when the network is compiled, choose the mask; None draws it of the script's seed,
-    and so do tensors, whose contents are not known then.
+    seed and offset, if known when the network is compiled, choose the mask. None draws it from the script's seed, and
+    so do tensors, because their contents are unknown then.
     """
 
     def __init__(self) -> None:
         self.in_strategy: Any = None
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> DropoutExt:
-        """Say how x is sharded, and return the operator; out_strategy follows from that. Entries behind that of x,
+        """Set the strategy of x, and return the operator; out_strategy follows from that. Entries after that of x,
         those of seed and offset, change nothing."""
         self.in_strategy = in_strategy if in_strategy is None else tuple(in_strategy)[:1]
         return self
@@ -115,7 +115,7 @@ class DropoutExt(CompositeMarks):
 
 
 class _DropoutExtEach(DropoutExt):
-    """Names that scripts import as one operator; every strategy makes another of it."""
+    """DropoutExt for names that scripts import as one shared operator; `shard` returns a new one."""
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> DropoutExt:
         return DropoutExt().shard(in_strategy, out_strategy)
@@ -125,7 +125,7 @@ dropout_ext_op = _DropoutExtEach()
 
 
 def make_range(start: int, limit: int | None = None, delta: int = 1) -> Any:
-    """Integers from start, or from 0 to it if it is given alone, below limit, a tuple."""
+    """Return integers from start, or from 0 to start if it is the only argument, below limit, as a tuple."""
     for name, value in (("start", start), ("limit", limit), ("delta", delta)):
         if isinstance(value, bool) or not (isinstance(value, int) or (value is None and name == "limit")):
             raise ApiTypeError(f"make_range: {name} must be an integer, not {describe(value)}")
@@ -135,13 +135,13 @@ def make_range(start: int, limit: int | None = None, delta: int = 1) -> Any:
 
 
 def identity(x: Any) -> Any:
-    """The argument."""
+    """Return the argument."""
     return x
 
 
 def add_flags(fn: Any = None, **flags: Any) -> Any:
-    """Give a cell flags, or a decorator that does so; of a function they change nothing. Raises TypeError if `fn` is
-    neither."""
+    """Add flags to a cell, or return a decorator that does so; on a function they change nothing. Raise TypeError if
+    `fn` is neither."""
     if fn is None:
         return functools.partial(add_flags, **flags)
     if hasattr(fn, "add_flags"):
@@ -153,7 +153,8 @@ def add_flags(fn: Any = None, **flags: Any) -> Any:
 
 
 class _Summary:
-    """Notes a value for a summary of the training. Nothing is written, as a warning says. Called as `(name, value)`."""
+    """Records a value for a summary of the training. Nothing is written, as a warning says. Called as `(name,
+    value)`."""
 
     def __init__(self) -> None:
         say_once(
@@ -183,8 +184,8 @@ class HistogramSummary(_Summary):
 
 
 class InvertPermutation(CompositeMarks):
-    """Where each number of a permutation stands in it, a tuple. Called with a tuple known when the network is compiled.
-    Raises ValueError if it is no permutation."""
+    """The index of each number in a permutation, a tuple. Called with a tuple known when the network is compiled. Raise
+    ValueError if it is no permutation."""
 
     def __call__(self, order: Any) -> tuple[int, ...]:
         if sorted(order) != list(range(len(order))):
@@ -267,7 +268,7 @@ class ScalarToArray(CompositeMarks):
 
 
 class ScalarCast(CompositeMarks):
-    """A Python number as another kind of number. Called as `ScalarCast()(number, dtype)`. Raises TypeError if it is no
+    """A Python number as another kind of number. Called as `ScalarCast()(number, dtype)`. Raise TypeError if it is no
     number known when the network is compiled."""
 
     def __call__(self, input_scalar: Any, dtype: Any) -> Any:
@@ -319,8 +320,8 @@ class DiagPart(CompositeMarks):
 
 
 class Scatter(CompositeMarks):
-    """Elements of src put, or added with reduce 1, at the places that index names along dim. Called as
-    `Scatter()(input, dim, index, src, reduce)`."""
+    """Elements of src written, or added with reduce 1, at their index along dim. Called as `Scatter()(input, dim,
+    index, src, reduce)`."""
 
     def __call__(self, input: Any, dim: int, index: Any, src: Any, reduce: int = 0) -> Any:
         if reduce not in (0, 1):
@@ -329,8 +330,8 @@ class Scatter(CompositeMarks):
 
 
 class Bernoulli:
-    """1 with probability p, else 0, for every element of x. Called as `Bernoulli(seed)(x, p)`; a negative seed draws
-    of the script's."""
+    """1 with probability p, else 0, for every element of x. Called as `Bernoulli(seed)(x, p)`; a negative seed uses the
+    script's seed."""
 
     def __init__(self, seed: int = -1, offset: int = 0) -> None:
         self.seed = None if seed < 0 else seed + offset
@@ -384,7 +385,7 @@ class ReduceStd:
 
 
 class ResizeNearestNeighborV2:
-    """`ops.ResizeNearestNeighbor` with the size given where it is called, as `(image, size)`. Raises ValueError if
+    """`ops.ResizeNearestNeighbor` with the size given in the call, as `(image, size)`. Raise ValueError if
     half_pixel_centers is True."""
 
     def __init__(self, align_corners: bool = False, half_pixel_centers: bool = False) -> None:
@@ -404,21 +405,21 @@ class TensorShape:
 
 
 class _Sharded:
-    """Holds a strategy until it is called."""
+    """Stores a strategy until it is called."""
 
     def __init__(self) -> None:
         self.in_strategy: Any = None
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Any:
-        """Say how the tensors are sharded, and return the operator; out_strategy follows from that."""
+        """Set the strategy of the tensors, and return the operator; out_strategy follows from that."""
         self.in_strategy = in_strategy
         return self
 
 
 class Index(_Sharded):
-    """The elements of x at places: `x[indices]` for a tuple of integer tensors, one for each of the first dimensions.
-    Called as `Index()(x, indices)`. A strategy has an entry for x, and a tuple of them for the indices. Raises
-    TypeError if indices are no tuple; ValueError if they are sharded, and have different shapes."""
+    """The elements `x[indices]` for a tuple of integer tensors, one for each of the first dimensions. Called as
+    `Index()(x, indices)`. A strategy has an entry for x, and a tuple of entries for the indices. Raise TypeError if
+    indices are no tuple; ValueError if they are sharded, and have different shapes."""
 
     def __call__(self, x: Any, indices: Any) -> Any:
         if not isinstance(indices, tuple | list):
@@ -437,7 +438,7 @@ class Index(_Sharded):
 class GroupNorm(_Sharded):
     """(every image's channels in groups, each normalised to mean 0 and variance 1, times weight, plus bias; the means
     and 1 / sqrt(variance + eps) of the groups [images, groups]). Called as `GroupNorm()(x, num_groups, weight, bias,
-    eps)`. The first entry of a strategy shards the images of x. Raises ValueError if the channels are no multiple of
+    eps)`. The first entry of a strategy shards the images of x. Raise ValueError if the channels are no multiple of
     num_groups."""
 
     def __call__(self, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:

@@ -1,4 +1,4 @@
-"""Operators run at once outside of networks, with NumPy, or on all ranks of a job if they are collectives."""
+"""Immediate execution of operators outside of networks: with NumPy, or on all ranks of a job for collectives."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ VIEWS = frozenset(
     "BroadcastTo Depend ExpandDims Reshape Slice SliceExt Split SplitTensor SplitV SplitWithSize Squeeze StopGradient "
     "StridedSlice Transpose Unstack".split()
 )
-"""Operators whose results are views of their first operand in MindSpore: writing to one writes to the other. Results of
-others may be in an operand's array too, as that of a rounding of integers; they are values of their own."""
+"""Operators with results that are views of their first operand in MindSpore: writing to one writes to the other.
+Results of other operators may share an operand's array too, such as a rounding of integers; they are independent
+values."""
 
 
 class PrimitiveValueError(MspcError, ValueError):
@@ -36,18 +37,18 @@ class PrimitiveTypeError(MspcError, TypeError):
 
 
 def caller() -> Location | None:
-    """Where the user's program stands, once the session is there to say it."""
+    """Return the current location in the user's program, or None before the session is registered."""
     return _session.caller() if _session.caller else None
 
 
 @dataclass
 class _Session:
-    """What the session tells this layer, which cannot import it.
+    """Functions of the session, which this layer cannot import.
 
-    tensor: the class of eager results; it has `from_array`, `filled`, `type` and `value`. caller: where the user's
-    program stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and of its operands. seeds:
-    those of a random operator that was given none. note_views: makes results views of the operands in whose arrays they
-    are.
+    tensor: the class of eager results; it has `from_array`, `filled`, `type` and `value`. caller: returns the current
+    location in the user's program. group_ranks: returns the ranks of a group. derived: makes a tensor of an array and
+    of its operands. seeds: returns seeds for a random operator without any. note_views: marks results as views of the
+    operands that own their arrays.
     """
 
     tensor: Any = None
@@ -66,13 +67,13 @@ def register_session(
     derived: Callable[[Any, Iterable[Any]], Any], seeds: Callable[[], tuple[int, int]],
     note_views: Callable[[Any, Sequence[Any], Sequence[Any]], None],
 ) -> None:  # fmt: skip
-    """Told once, when the session is imported."""
+    """Register the functions of the session; called once, when the session is imported."""
     _session.tensor, _session.caller, _session.group_ranks = tensor, caller, group_ranks
     _session.derived, _session.seeds, _session.note_views = derived, seeds, note_views
 
 
 def ranks_of_group(name: str) -> tuple[int, ...] | None:
-    """The ranks of a group, once the session is there to know them."""
+    """Return the ranks of a group, or None before the session is registered."""
     return _session.group_ranks(name) if _session.group_ranks is not None else None
 
 
@@ -85,7 +86,7 @@ class EagerBackend:
 
 
 class EagerOneRank:
-    """Collectives of a single rank: everything is there already."""
+    """Collectives of a single rank, which has all data already."""
 
     def all_reduce(self, array: Any, op: str, ranks: Any) -> Any:
         return array
@@ -116,7 +117,7 @@ class EagerOneRank:
 
 
 def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
-    """`op(*args)` on one rank with NumPy. Raises MspcError if the operands do not fit the operator."""
+    """Return `op(*args)` on one rank with NumPy. Raise MspcError if the operands do not fit the operator."""
     tensors = tuple(_tensor(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
     if op.seeds and not any(getattr(op, name) for name in op.seeds):
         assert _session.seeds is not None
@@ -145,11 +146,11 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         inferred = op.infer(*types)
         arrays = [np.array(a) if i in op.mutates else a for i, a in enumerate(arrays)]
         if meets_others(op):
-            result, args = run_on_ranks(op, types, arrays), ()  # what a rank gets of a global tensor is its own
+            result, args = run_on_ranks(op, types, arrays), ()  # a rank owns its part of a global tensor
         else:
             result = op.kernel(EagerBackend())(*arrays)  # type: ignore[arg-type]  # EagerBackend is an ArrayBackend
         _write_back(op, operands, arrays)
-    except ExecutionError:  # of the ranks together; it says where they are
+    except ExecutionError:  # an error of all ranks, which has their locations
         raise
     except MspcError as error:
         if error.location is None:
@@ -167,7 +168,7 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
 
 
 def _typed(result: Any, inferred: Type, sources: Sequence[Any]) -> Any:
-    """Tensors of a kernel's arrays, in the element types that the operator states, computed from `sources`."""
+    """Return tensors for a kernel's arrays, in the element types that the operator infers, computed from `sources`."""
     if isinstance(result, tuple):
         kinds = inferred.elements if isinstance(inferred, TupleType) else [inferred] * len(result)
         pairs = zip(cast("tuple[Any, ...]", result), kinds, strict=True)
@@ -179,7 +180,7 @@ def _typed(result: Any, inferred: Type, sources: Sequence[Any]) -> Any:
 
 
 def _write_back(op: Op, operands: Sequence[Any], arrays: Sequence[Any]) -> None:
-    """Give the tensors that the operator has overwritten their new values, wherever these live."""
+    """Assign the new values to the tensors that the operator has overwritten."""
     for index in op.mutates:
         tensor = operands[index]
         if isinstance(tensor, _session.tensor):
@@ -225,11 +226,11 @@ def _tensor(array: Any) -> Any:
 
 
 def called(op: Op) -> Op:
-    """The operator as this rank calls it: a collective knows then which rank that is.
+    """Return the operator for a call on this rank: a collective then knows its rank.
 
     Raises:
-        MspcError: RuntimeError where `init()` was not called. ValueError if this rank, or one that is named, is not
-        in the group.
+        MspcError: RuntimeError if `init()` was not called. ValueError if this rank, or a rank that is named, is not in
+            the group.
     """
     if not isinstance(op, Collective) or op.over_mesh:
         return op
@@ -240,7 +241,7 @@ def called(op: Op) -> Op:
             notes=["call mindspore.communication.init() first"],
             kind=RuntimeError,
         )
-    # Which rank this is is asked where it matters only: a script that asks is compiled for each rank.
+    # The rank is read only if it matters: a script that reads it is compiled for each rank.
     mistake = op.mistake_in_group()
     if not mistake and len(op.members) < session.size:
         mistake = op.mistake_on(session.rank)
@@ -256,8 +257,8 @@ def meets_others(op: Op) -> bool:
 
 
 def run_on_ranks(op: Op, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
-    """The result of a collective on this rank, with the other ranks, which call it too. Raises MspcError if they call
-    something else, or with other tensors."""
+    """Return the result of a collective on this rank, together with the other ranks that call it. Raise MspcError if
+    they call another operator, or with other tensors."""
     assert isinstance(op, Collective)
     return call_handler.current().collective(op, types, arrays)
 
@@ -271,12 +272,12 @@ _WITHOUT_GRADIENT = frozenset(
     Square SubExt Tan Tanh TensorScatterAdd TensorScatterSub TensorScatterUpdate TraceV2 Tril Triu UnsortedSegmentSum
     Assign AssignAdd AssignSub InplaceAdd InplaceSub InplaceUpdate InplaceCopy""".split()
 )
-"""Operators whose kernels compute with complex numbers though their gradients do not."""
+"""Operators with kernels for complex numbers, but gradients without."""
 
 
 def check_complex(op: Op, types: Sequence[Type]) -> None:
-    """Raises MspcError if an operator knows real numbers alone, and would drop the imaginary parts, or numbers alone
-    and is given Bool."""
+    """Raise MspcError if an operator supports only real numbers and would drop the imaginary parts, or only numbers and
+    gets Bool."""
     refuse_bool(op, types)
     if op.name not in _WITHOUT_GRADIENT:
         refuse_complex(op, types)

@@ -1,6 +1,6 @@
-"""A sum over products in Einstein's notation is carried out as diagonals, sums, transposes and matrix products.
+"""Plans of sums over products in Einstein notation, as diagonals, sums, transposes and matmuls.
 
-Called as it is when a network is compiled; `ops.einsum` carries the plan out.
+Plans are made when a network is compiled; `ops.einsum` executes them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Prepared:
-    """One operand on its own. diagonals: pairs of dimensions, one after the other, whose diagonal goes to the end.
-    dropped: dimensions of size 1 that go. summed: dimensions that no other operand and no result has."""
+    """Preparation of one operand. diagonals: pairs of dimensions, in sequence; each pair is replaced by its diagonal,
+    at the end. dropped: dimensions of size 1 to remove. summed: dimensions that no other operand and no result has."""
 
     diagonals: tuple[tuple[int, int], ...]
     dropped: Shape
@@ -30,9 +30,9 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Product:
-    """The product of the result so far and the next operand, each transposed and reshaped first.
+    """Product of the result so far and the next operand, each transposed and reshaped first.
 
-    is_matrix: a matrix product; else element by element.
+    is_matrix: a matmul; else elementwise.
     """
 
     left_order: Shape
@@ -45,8 +45,8 @@ class Product:
 
 @dataclass(frozen=True)
 class EinsumPlan:
-    """operands, products: in order, a product fewer. order: of the dimensions of the result, those of size 1 left out
-    before. shape: of the result."""
+    """operands, products: in order, one product less than operands. order: of the dimensions of the result, without
+    those of size 1. shape: of the result."""
 
     operands: tuple[Prepared, ...]
     products: tuple[Product, ...]
@@ -55,8 +55,8 @@ class EinsumPlan:
 
 
 def einsum_equation(terms: Sequence[Any], result: Sequence[Any]) -> str:
-    """The equation of a call whose labels are given as lists of numbers behind the tensors; `result` holds one, or
-    none. Raises ValueError if a number has no letter; TypeError if they are no lists of numbers."""
+    """Return the equation of a call with labels given as lists of numbers after each tensor; `result` has the labels of
+    the result, or is empty. Raise ValueError if a number has no letter; TypeError if they are no lists of numbers."""
     if not terms:
         raise ApiTypeError("einsum(): the first argument must be an equation, or a tensor with its labels behind it")
     return "->".join([",".join(map(_term, terms)), *map(_term, result)])
@@ -74,7 +74,7 @@ def _term(labels: Any) -> str:
 
 
 def einsum_plan(equation: str, shapes: Sequence[Shape]) -> EinsumPlan:
-    """How the sum is carried out. Raises ValueError if the equation is none, or does not fit the shapes."""
+    """Return the plan of the sum. Raise ValueError if the equation is invalid, or does not fit the shapes."""
     if not shapes:
         raise ApiTypeError("einsum(): there are no tensors behind the equation")
     terms, wanted = _labels(equation, shapes)
@@ -105,7 +105,7 @@ def einsum_plan(equation: str, shapes: Sequence[Shape]) -> EinsumPlan:
 
 
 def _labels(equation: str, shapes: Sequence[Shape]) -> tuple[list[Labels], Labels]:
-    """Labels of every operand and of the result; those of an ellipsis are numbers, counted from the end."""
+    """Return labels of every operand and of the result; those of an ellipsis are numbers, counted from the end."""
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
     parts = left.split(",")
@@ -171,7 +171,8 @@ def _prepared(labels: Labels, shape: Shape, others: set[str]) -> tuple[Prepared,
 
 
 def _product(left: Labels, right: Labels, later: set[str], sizes: dict[str, int]) -> tuple[Product, Labels]:
-    """The product of two operands, and its labels: shared ones that stay, those of the left one, of the right one."""
+    """Return the product of two operands, and its labels: shared ones that remain, those of the left one, of the right
+    one."""
     shared = tuple(label for label in left if label in right)
     batch = tuple(label for label in shared if label in later)
     summed = tuple(label for label in shared if label not in later)

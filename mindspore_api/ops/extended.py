@@ -1,6 +1,5 @@
 """Names that scripts import from the files of MindSpore's `ops.function` and `ops.auto_generate`: the names of `ops`,
-and those of `mint` under the names that its functions have there (`max_ext` is `mint.max`, `chunk_view` is
-`ops.chunk`)."""
+and the functions of `mint` with their names in those files (`max_ext` is `mint.max`, `chunk_view` is `ops.chunk`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of functions: axes, sizes, reductions and defaults as operators take them."""
+"""Arguments of functions, converted for operators: axes, sizes, reductions and defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 def _checked(check: Callable[..., Any], *arguments: Any) -> Any:
-    """`check(*arguments)`; a mistake is one of the user's line."""
+    """Return `check(*arguments)`; raise its error at the user's line."""
     try:
         return check(*arguments)
     except MspcError as error:
@@ -25,17 +25,17 @@ def _checked(check: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def ints(name: str, what: str, value: Any) -> Shape:
-    """`value` as a tuple of ints; a single int is a tuple of one. Raises ValueError for anything else."""
+    """Return `value` as a tuple of ints; a single int is a tuple of one. Raise ValueError for anything else."""
     return _checked(ints_of, name, what, value)
 
 
 def sizes_of(given: Sequence[Any]) -> tuple[Any, ...]:
-    """The sizes of a call `f(2, 3)` or `f((2, 3))`."""
+    """Return the sizes of a call `f(2, 3)` or `f((2, 3))`."""
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (list, tuple)) else tuple(given)
 
 
 def axis_of(name: str, axis: int, rank: int) -> int:
-    """`axis` counted from 0. Raises ValueError if a tensor of `rank` dimensions has no such axis."""
+    """Return `axis` counted from 0. Raise ValueError if a tensor of `rank` dimensions has no such axis."""
     given = ints(name, "axis", axis)
     if len(given) != 1:
         raise ApiValueError(f"{name}(): axis must be one integer, not {describe(axis)}")
@@ -43,12 +43,13 @@ def axis_of(name: str, axis: int, rank: int) -> int:
 
 
 def reduced_axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
-    """The axes of a reduction, ascending; None and () mean all. Raises ValueError for a wrong or repeated axis."""
+    """Return the axes of a reduction, ascending; None and () mean all. Raise ValueError for a wrong or repeated
+    axis."""
     return _checked(axes_in, name, () if axis is None else ints(name, "axis", axis), rank)
 
 
 def keeps(name: str, keep: Any, spelled: Mapping[str, Any]) -> bool:
-    """Return whether a reduction keeps its dimensions, however the argument is spelled. Raises TypeError for another
+    """Return whether a reduction keeps its dimensions, for any spelling of the argument. Raise TypeError for another
     name."""
     for key, value in spelled.items():
         if key not in ("keep_dims", "keepdims", "keepdim"):
@@ -58,52 +59,52 @@ def keeps(name: str, keep: Any, spelled: Mapping[str, Any]) -> bool:
 
 
 def no_tensor(name: str, operand: Any) -> NoReturn:
-    """Raises TypeError: an operand is no tensor."""
+    """Raise TypeError: an operand is no tensor."""
     raise ApiTypeError(f"{name}(): an operand must be a tensor, not {describe(operand)}")
 
 
 def no_such(name: str, what: str, value: Any, known: str) -> NoReturn:
-    """Raises ValueError: an argument is none of those known."""
+    """Raise ValueError: an argument is none of those known."""
     raise ApiValueError(f"{name}(): {what} is {describe(value)}, not {known}")
 
 
 def unbounded(name: str) -> NoReturn:
-    """Raises ValueError: there is neither a minimum nor a maximum."""
+    """Raise ValueError: there is neither a minimum nor a maximum."""
     raise ApiValueError(f"{name}() needs a minimum or a maximum")
 
 
 def share_of(shape: Shape, axes: Sequence[int], ddof: int) -> float:
-    """One over the number of elements that a reduction along `axes` combines into one, less `ddof`; infinite if nothing
-    is left."""
+    """Return one over the number of elements that a reduction along `axes` combines, less `ddof`; infinite if that is 0
+    or less."""
     left = math.prod(shape[axis] for axis in axes) - ddof
     return 1.0 / left if left > 0 else math.inf
 
 
 def summed_type(dtype: Any, wanted: Any) -> Any:
-    """The element type of a sum or a product of elements of `dtype`: the one that is wanted, else Int64 for integers
-    and Bool. Raises TypeError if the wanted type is no element type."""
+    """Return the element type of a sum or a product of elements of `dtype`: the requested one, else Int64 for integers
+    and Bool. Raise TypeError if the requested type is no element type."""
     if wanted is not None:
         return element_type(wanted)
     return dtype if dtype.is_float or dtype.is_complex else INT64
 
 
 def real_type(name: str, dtype: DType) -> DType:
-    """The floating-point type that elements are computed in: their own, Float32 for integers and Bool. Raises TypeError
-    for complex numbers."""
+    """Return the floating-point type for computing with elements: their own, Float32 for integers and Bool. Raise
+    TypeError for complex numbers."""
     if dtype.is_complex:
         raise ApiTypeError(f"{name}(): input is {dtype}, not real", ["take its parts with ops.real and ops.imag"])
     return dtype if dtype.is_float else FLOAT32
 
 
 def number_type(value: Any) -> DType:
-    """The element type that a tensor of this number has; a tensor's own."""
+    """Return the element type of a tensor made of this number; a tensor's own."""
     if isinstance(value, bool):
         return BOOL
     return getattr(value, "dtype", INT64 if isinstance(value, int) else FLOAT32)
 
 
 def shape_of_sizes(name: str, sizes: Sequence[Any]) -> Shape:
-    """A shape given as a tuple, or as its sizes one by one. Raises TypeError or ValueError if it is none."""
+    """Return a shape given as a tuple, or as separate sizes. Raise TypeError or ValueError if it is none."""
     given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else tuple(sizes)
     found = ints(name, "size", given)
     if any(n < 0 for n in found):
@@ -112,7 +113,8 @@ def shape_of_sizes(name: str, sizes: Sequence[Any]) -> Shape:
 
 
 def per_dimension(name: str, what: str, value: Any, dims: int) -> Shape:
-    """One integer for each dimension of an image, from one for all or one each. Raises TypeError or ValueError."""
+    """Return one integer for each dimension of an image, from one for all or one each. Raise TypeError or ValueError
+    for other values."""
     found = ints(name, what, value)
     if len(found) not in (1, dims):
         raise ApiValueError(f"{name}(): {what} must be one integer or {dims} of them, not {describe(value)}")
@@ -120,13 +122,13 @@ def per_dimension(name: str, what: str, value: Any, dims: int) -> Shape:
 
 
 def of_rank(name: str, what: str, shape: Shape, rank: int) -> None:
-    """Raises ValueError if a shape has another number of dimensions."""
+    """Raise ValueError if a shape has another number of dimensions."""
     if len(shape) != rank:
         raise ApiValueError(f"{name}(): the {what} must have {rank} dimensions, but its shape is {shape}")
 
 
 def positive(name: str, what: str, value: Any) -> None:
-    """Raises ValueError for a number that is not above 0, TypeError if it is none."""
+    """Raise ValueError for a number that is not above 0, TypeError if it is none."""
     if isinstance(value, str | bytes | list | tuple | dict) or value is None:
         raise ApiTypeError(f"{name}(): {what} must be a number above 0, not {describe(value)}")
     if isinstance(value, int | float) and not value > 0:
@@ -134,9 +136,9 @@ def positive(name: str, what: str, value: Any) -> None:
 
 
 def extremum(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, bool, bool]:
-    """(axis, whether dimensions are kept, whether places are wanted) of a call of `Tensor.max` or `Tensor.min`: along a
-    dimension places are wanted, unless the call has the names axis or keepdims. Raises TypeError if the call fits none
-    of the forms."""
+    """Return (axis, whether to keep dimensions, whether to return indices) for a call of `Tensor.max` or `Tensor.min`.
+    Along a dimension indices are returned, unless the call has the names axis or keepdims. Raise TypeError if the call
+    has none of the forms."""
     known = ("axis", "keepdims", "return_indices", "dim", "keepdim", "keep_dims")
     wrong = [key for key in named if key not in known]
     if wrong or len(given) > 2:
@@ -150,7 +152,7 @@ def extremum(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> tuple
 
 
 def summed_to(name: str, shape: Shape, wanted: Shape) -> Shape:
-    """The axes along which a tensor of the shape `wanted` would be repeated to `shape`. Raises ValueError if it cannot
+    """Return the axes along which a tensor of the shape `wanted` is broadcast to `shape`. Raise ValueError if it cannot
     be."""
     extra = len(shape) - len(wanted)
     if extra < 0 or any(n not in (1, m) for n, m in zip(wanted, shape[extra:], strict=True)):
@@ -159,14 +161,14 @@ def summed_to(name: str, shape: Shape, wanted: Shape) -> Shape:
 
 
 def least(name: str, what: str, value: Any, low: int) -> int:
-    """`value`, an integer of at least `low`. Raises ValueError for anything else."""
+    """Return `value`, an integer of at least `low`. Raise ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
         raise ApiValueError(f"{name}(): {what} must be an integer of at least {low}, not {describe(value)}")
     return int(value)
 
 
 def within(name: str, shape: Shape, begin: Any, size: Any) -> None:
-    """Raises ValueError if size[d] elements from begin[d] on are not all in the shape."""
+    """Raise ValueError if size[d] elements from begin[d] on are not all in the shape."""
     starts, sizes = ints(name, "begin", begin), ints(name, "size", size)
     if len(starts) != len(shape) or len(sizes) != len(shape):
         count = len(shape)
@@ -177,19 +179,19 @@ def within(name: str, shape: Shape, begin: Any, size: Any) -> None:
 
 
 def rounding(name: str, mode: Any) -> None:
-    """Raises ValueError if `mode` is no way to round a quotient."""
+    """Raise ValueError if `mode` is no rounding of a quotient."""
     if mode not in (None, "floor", "trunc"):
         raise ApiValueError(f"{name}(): rounding_mode is {describe(mode)}, not 'floor', 'trunc' or None")
 
 
 def permutation(axes: Sequence[Any], rank: int) -> tuple[int, ...]:
-    """The order of dimensions of a call `transpose(1, 0)` or `transpose((1, 0))`; reversed if none is given."""
+    """Return the order of dimensions of a call `transpose(1, 0)` or `transpose((1, 0))`; reversed if none is given."""
     found = sizes_of(axes)
     return ints("Transpose", "perm", found) if found and found != (None,) else tuple(reversed(range(rank)))
 
 
 def moved(name: str, rank: int, source: Any, destination: Any) -> Shape:
-    """The order of dimensions after those at the places `source` were moved to `destination`."""
+    """Return the order of dimensions after moving those at the positions `source` to `destination`."""
     sources, targets = ints(name, "source", source), ints(name, "destination", destination)
     sources, targets = (tuple(axis_of(name, place, rank) for place in places) for places in (sources, targets))
     if len(sources) != len(targets) or len({*sources}) < len(sources) or len({*targets}) < len(targets):
@@ -202,7 +204,7 @@ def moved(name: str, rank: int, source: Any, destination: Any) -> Shape:
 
 
 def times(name: str, n: Any, shape: Shape, axis: int) -> int:
-    """`n`, how often differences along an axis are taken. Raises ValueError if nothing would be left of it."""
+    """Return `n`, the number of differences to take along an axis. Raise ValueError if no element would be left."""
     size = shape[axis_of(name, axis, len(shape))]
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < max(1, size):
         raise ApiValueError(f"{name}: n must be an integer from 0 to {max(0, size - 1)}, not {n!r}")
@@ -210,7 +212,7 @@ def times(name: str, n: Any, shape: Shape, axis: int) -> int:
 
 
 def neighbours(shape: Shape, axis: int) -> tuple[Shape, Shape, Shape]:
-    """(begin of all but the last along an axis, begin of all but the first, their sizes)."""
+    """Return (begin of all but the last along an axis, begin of all but the first, their sizes)."""
     place = axis % len(shape)
     second, size = ([0] * len(shape), list(shape))
     second[place], size[place] = 1, shape[place] - 1
@@ -218,7 +220,7 @@ def neighbours(shape: Shape, axis: int) -> tuple[Shape, Shape, Shape]:
 
 
 def exchanged(name: str, rank: int, axis0: int, axis1: int) -> tuple[int, ...]:
-    """The order of dimensions with two of them exchanged. Raises ValueError for an axis outside."""
+    """Return the order of dimensions with two of them exchanged. Raise ValueError for an axis out of range."""
     first, second = axis_of(name, axis0, rank), axis_of(name, axis1, rank)
     order = list(range(rank))
     order[first], order[second] = second, first
@@ -226,7 +228,8 @@ def exchanged(name: str, rank: int, axis0: int, axis1: int) -> tuple[int, ...]:
 
 
 def flattened(name: str, shape: Shape, start_dim: int, end_dim: int, order: str) -> Shape:
-    """The shape with the dimensions start_dim to end_dim made one. Raises ValueError for an order but "C" and "F"."""
+    """Return the shape with the dimensions start_dim to end_dim merged. Raise ValueError for an order other than "C"
+    and "F"."""
     if order not in ("C", "F"):
         raise ApiValueError(f"{name}(): order {order!r} is neither 'C' nor 'F'")
     if not shape:
@@ -238,8 +241,8 @@ def flattened(name: str, shape: Shape, start_dim: int, end_dim: int, order: str)
 
 
 def part_sizes(name: str, wanted: Any, shape: Shape, axis: int) -> Shape:
-    """Sizes of the parts along `axis`, of one size each or as listed. Raises ValueError if a size below 1, or sizes
-    that do not add up to the dimension's."""
+    """Return the sizes of the parts along `axis`, of one size each or as listed. Raise ValueError for a size below 1,
+    or sizes that do not add up to the dimension's."""
     size = shape[axis]
     if not isinstance(wanted, (list, tuple)):
         (step,) = ints(name, "split_size_or_sections", wanted)
@@ -253,7 +256,7 @@ def part_sizes(name: str, wanted: Any, shape: Shape, axis: int) -> Shape:
 
 
 def chunk_size(name: str, chunks: Any, shape: Shape, axis: int) -> int:
-    """The size of each of `chunks` parts along `axis`, rounded up. Raises ValueError for less than one part."""
+    """Return the size of each of `chunks` parts along `axis`, rounded up. Raise ValueError for less than one part."""
     (count,) = ints(name, "chunks", chunks)
     if count < 1:
         raise ApiValueError(f"{name}(): the number of parts must be positive, not {count}")
@@ -261,7 +264,7 @@ def chunk_size(name: str, chunks: Any, shape: Shape, axis: int) -> int:
 
 
 def part_of(shape: Shape, sizes: Sequence[int], axis: int, index: int) -> tuple[Shape, Shape, Shape]:
-    """(begin, end, strides) of part number `index` of those of `sizes` along `axis`."""
+    """Return (begin, end, strides) of part number `index` of parts with `sizes` along `axis`."""
     begin, end = [0] * len(shape), list(shape)
     begin[axis] = sum(sizes[:index])
     end[axis] = begin[axis] + sizes[index]
@@ -269,8 +272,8 @@ def part_of(shape: Shape, sizes: Sequence[int], axis: int, index: int) -> tuple[
 
 
 def repeated_places(name: str, repeats: Any, shape: Shape, axis: int) -> np.ndarray:
-    """The index along `axis` of every slice of the result, each as often as `repeats` says of all or of each. Raises
-    ValueError if there are not as many numbers as slices, or one is negative."""
+    """Return the index along `axis` of every slice of the result; `repeats` is the count for all slices or for each.
+    Raise ValueError if the number of counts is not that of the slices, or one is negative."""
     counts, size = ints(name, "repeats", repeats), shape[axis_of(name, axis, len(shape))]
     if len(counts) not in (1, size) or min(counts) < 0:
         raise ApiValueError(f"{name}(): repeats {repeats!r} must be a count, or one for each of {size} slices")
@@ -278,7 +281,7 @@ def repeated_places(name: str, repeats: Any, shape: Shape, axis: int) -> np.ndar
 
 
 def element_type(dtype: Any) -> DType:
-    """An element type by its name or as Python or NumPy have it. Raises TypeError for anything else."""
+    """Return an element type, given by name or as a Python or NumPy type. Raise TypeError for anything else."""
     try:
         return dtype_of({float: FLOAT32, int: INT64, bool: BOOL}.get(dtype, dtype))
     except (MspcError, TypeError, ValueError):
@@ -287,25 +290,25 @@ def element_type(dtype: Any) -> DType:
 
 
 def power(name: str, ord: Any) -> None:
-    """Raises ValueError if a norm's order is no number."""
+    """Raise ValueError if a norm's order is no number."""
     if isinstance(ord, bool) or not isinstance(ord, int | float):
         raise ApiValueError(f"{name}(): vectors have no norm {describe(ord)}")
 
 
 def precision_of(dtype: DType) -> float:
-    """The distance from 1 to the next number of a floating-point type."""
+    """Return the distance from 1 to the next number of a floating-point type."""
     return 2.0**-7 if dtype == BFLOAT16 else float(np.finfo(dtype.numpy).eps)
 
 
 def require_float(name: str, dtype: DType) -> None:
-    """Raises TypeError for an element type that is not floating point."""
+    """Raise TypeError for an element type that is not floating point."""
     if not dtype.is_float:
         raise ApiTypeError(f"{name}(): input is {dtype}, not a floating-point tensor")
 
 
 def norm_of(name: str, ord: Any, dim: Any, rank: int) -> tuple[str, Shape]:
-    """(kind of the norm, its dimensions): "euclid" over all, "vector", and of matrices "lines" for the largest sum
-    along a line, "singular" for the norm of singular values. Raises ValueError if vectors or matrices have no such
+    """Return (kind of the norm, its dimensions): "euclid" over all, "vector", and for matrices "lines" for the largest
+    sum along a line, "singular" for the norm of singular values. Raise ValueError if vectors or matrices have no such
     norm, or the dimensions are neither one nor two."""
     axes = tuple(range(rank)) if dim is None else tuple(axis_of(name, d, rank) for d in ints(name, "dim", dim))
     if len(set(axes)) != len(axes):
@@ -329,14 +332,14 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 def check_reduction(name: str, reduction: Any, known: tuple[str, ...] = REDUCTIONS) -> None:
-    """Raises ValueError for a way to reduce that is not among those `known`."""
+    """Raise ValueError for a reduction that is not one of those `known`."""
     if reduction not in known:
         listed = ", ".join(map(repr, known[:-1]))
         raise ApiValueError(f"{name}(): reduction is {describe(reduction)}, not {listed} or {known[-1]!r}")
 
 
 def check_number(name: str, what: str, value: Any, least: float = -math.inf, below: float = math.inf) -> None:
-    """Raises TypeError for no number, ValueError for one that is not in [least, below)."""
+    """Raise TypeError for no number, ValueError for one that is not in [least, below)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ApiTypeError(f"{name}(): {what} must be a number, not {describe(value)}")
     if not least <= value < below:
@@ -345,13 +348,13 @@ def check_number(name: str, what: str, value: Any, least: float = -math.inf, bel
 
 
 def check_form(name: str, approximate: Any) -> None:
-    """Raises ValueError for a formula of GELU that there is not."""
+    """Raise ValueError for an unknown formula of GELU."""
     if approximate not in ("none", "tanh"):
         raise ApiValueError(f"{name}(): approximate is {describe(approximate)}, not 'none' or 'tanh'")
 
 
 def check_classes(name: str, dtype: DType, ignore_index: Any) -> None:
-    """Raises TypeError if classes are no integers."""
+    """Raise TypeError if classes are no integers."""
     if dtype.kind not in "iu":
         raise ApiTypeError(f"{name}(): the target is {dtype}, not integers that name classes")
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
@@ -359,28 +362,28 @@ def check_classes(name: str, dtype: DType, ignore_index: Any) -> None:
 
 
 def class_axis(name: str, shape: Shape) -> int:
-    """The dimension of the classes: 1, or 0 of a vector. Raises ValueError for a scalar."""
+    """Return the dimension of the classes: 1, or 0 for a vector. Raise ValueError for a scalar."""
     if not shape:
         raise ApiValueError(f"{name}(): the input is a scalar, it has no dimension of classes")
     return min(1, len(shape) - 1)
 
 
 def check_target(name: str, shape: Shape, target: Shape, axis: int) -> None:
-    """Raises ValueError if the target has not one class for each row of classes along `axis`."""
+    """Raise ValueError if the target has not one class for each row of classes along `axis`."""
     wanted = (*shape[:axis], *shape[axis + 1 :])
     if target != wanted:
         raise ApiValueError(f"{name}(): the target has shape {target}, not {wanted} for an input of shape {shape}")
 
 
 def class_shape(name: str, weight: Shape, shape: Shape, axis: int) -> Shape:
-    """The shape of one weight for each class along `axis`. Raises ValueError for another number of them."""
+    """Return the shape of one weight for each class along `axis`. Raise ValueError for another number of weights."""
     if weight != (shape[axis],):
         raise ApiValueError(f"{name}(): weight has shape {weight}, not {(shape[axis],)}, one for each class")
     return (shape[axis],) + (1,) * (len(shape) - axis - 1)
 
 
 def check_margins(shape: Shape, target: Shape, p: Any) -> None:
-    """Raises ApiValueError if `multi_margin_loss` takes no such shapes or power."""
+    """Raise ApiValueError for shapes or a power that `multi_margin_loss` does not accept."""
     if isinstance(p, bool) or p not in (1, 2):
         raise ApiValueError(f"multi_margin_loss(): p must be 1 or 2, not {describe(p)}")
     if len(shape) != 2 or target != shape[:1]:
@@ -390,7 +393,7 @@ def check_margins(shape: Shape, target: Shape, p: Any) -> None:
 
 
 def check_labels(shape: Shape, target: Shape) -> None:
-    """Raises ApiValueError if `multilabel_margin_loss` takes no such shapes."""
+    """Raise ApiValueError for shapes that `multilabel_margin_loss` does not accept."""
     if len(shape) not in (1, 2) or target != shape:
         raise ApiValueError(
             f"multilabel_margin_loss(): input must be [rows, classes] or [classes] and target of its shape, not of "
@@ -399,13 +402,13 @@ def check_labels(shape: Shape, target: Shape) -> None:
 
 
 def wide(dtype: DType) -> DType:
-    """The element type in which a long sum is taken: Float32 for narrower ones."""
+    """Return the element type for a long sum: Float32 for narrower ones."""
     return FLOAT32 if dtype.is_float and dtype.itemsize < 4 else dtype
 
 
 def contracted(name: str, axes: Any, left: Shape, right: Shape) -> tuple[Shape, Shape]:
-    """Dimensions of two tensors over which their products are added up: the last `axes` of the left one and the first
-    of the right one, or those that a pair of numbers or lists names. Raises ValueError if dimensions are missing, or
+    """Return the dimensions of two tensors over which to sum their products: the last `axes` of the left one and the
+    first of the right one, or those given by a pair of numbers or lists. Raise ValueError if dimensions are missing, or
     sizes differ."""
     if isinstance(axes, int):
         if not 0 <= axes <= min(len(left), len(right)):
@@ -426,19 +429,19 @@ def contracted(name: str, axes: Any, left: Shape, right: Shape) -> tuple[Shape, 
 
 
 def size_over(shape: Shape, dims: Sequence[int]) -> int:
-    """The number of elements over some dimensions."""
+    """Return the number of elements over some dimensions."""
     return math.prod(shape[d] for d in dims)
 
 
 def refuse_check(name: str, error_if_nonfinite: Any) -> None:
-    """Raises ValueError if a function is to look at the values of a tensor."""
+    """Raise ValueError if a function should check the values of a tensor."""
     if error_if_nonfinite:
         raise ApiValueError(f"{name}(): error_if_nonfinite=True: contents are not known when a network is compiled")
 
 
 def split_sizes(name: str, wanted: Any, size: int) -> tuple[Any, ...]:
-    """The sizes of so many parts, of which the first ones are longer by one; of places between them (place, size).
-    Raises ValueError if there are less than one part, or the listed sizes are no integers."""
+    """Return the sizes of `wanted` parts, with the first ones longer by one if needed; for split positions (begin,
+    size) of each part. Raise ValueError if there is less than one part, or the listed positions are no integers."""
     if isinstance(wanted, int):
         count = least(name, "indices_or_sections", wanted, 1)
         return tuple(size // count + (i < size % count) for i in range(count))

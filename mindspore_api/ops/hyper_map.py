@@ -1,4 +1,4 @@
-"""`HyperMap` and `Map` apply a function to the elements of tuples and lists, those inside others included."""
+"""`HyperMap` and `Map` apply a function to the elements of tuples and lists, including nested ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Places and numbers that functions make of arguments known at compile time: margins, diagonals, frames, grids, and of
-tensors whose values are known.
+"""Indices and numbers that functions compute from arguments known at compile time: margins, diagonals, frames, grids,
+and from tensors with known values.
 
-Unlike the functions, these are called as they are when a network is compiled."""
+Unlike the functions, these are called directly when a network is compiled.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ _MODES = ("constant", "reflect", "replicate", "circular")
 
 
 def margins(name: str, padding: Any, shape: Shape, mode: Any, value: Any) -> list[tuple[int, int]]:
-    """(before, after) of every dimension, from pairs of which the first is that of the last dimension. Raises
-    ValueError if an unknown mode, a value for a mode that takes none, no pairs, or more elements are taken off than
-    there are, or, in a mode that reads the elements themselves, more wanted than it can give."""
+    """Return (before, after) of every dimension, from pairs that begin with the last dimension. Raise ValueError for an
+    unknown mode, a value in a mode without one, no pairs, removal of more elements than exist, or, in a mode that
+    copies elements, margins larger than it supports."""
     if mode not in _MODES:
         raise ApiValueError(f"{name}(): mode is {describe(mode)}, not {', '.join(map(repr, _MODES))}")
     if mode != "constant" and value is not None:
@@ -43,24 +44,24 @@ def margins(name: str, padding: Any, shape: Shape, mode: Any, value: Any) -> lis
 
 
 def inside(shape: Shape, pairs: list[tuple[int, int]]) -> tuple[Shape, Shape, Shape]:
-    """(begin, end, strides) of the elements that negative margins leave."""
+    """Return (begin, end, strides) of the elements that negative margins leave."""
     begin = tuple(max(0, -before) for before, _ in pairs)
     end = tuple(n + min(0, after) for n, (_, after) in zip(shape, pairs, strict=True))
     return begin, end, (1,) * len(shape)
 
 
 def outside(pairs: list[tuple[int, int]]) -> tuple[int, ...]:
-    """Margins that are added, the pair of the last dimension first."""
+    """Return the margins to add, with the pair of the last dimension first."""
     return tuple(n for pair in reversed(outside_pairs(pairs)) for n in pair)
 
 
 def outside_pairs(pairs: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Margins that are added, as pairs."""
+    """Return the margins to add, as pairs."""
     return tuple((max(0, before), max(0, after)) for before, after in pairs)
 
 
 def turns(name: str, shifts: Any, dims: Any, shape: Shape) -> list[tuple[int, int]]:
-    """(dimension, places to move on by) of a rotation. Raises ValueError if not every dimension has its shift."""
+    """Return (dimension, shift) of a rotation. Raise ValueError if not every dimension has its shift."""
     steps, axes = ints(name, "shifts", shifts), ints(name, "dims", dims)
     if len(steps) != len(axes):
         raise ApiValueError(f"{name}(): shifts {steps} and dims {axes} must be as many")
@@ -69,7 +70,7 @@ def turns(name: str, shifts: Any, dims: Any, shape: Shape) -> list[tuple[int, in
 
 
 def turned_plane(name: str, dims: Any, rank: int) -> tuple[int, int]:
-    """Two dimensions counted from 0. Raises ValueError if they are not two."""
+    """Return two dimensions counted from 0. Raise ValueError if they are not two."""
     axes = [axis_of(name, axis, rank) for axis in ints(name, "dims", dims)]
     if len(axes) != 2 or axes[0] == axes[1]:
         raise ApiValueError(f"{name}(): dims must be two dimensions, not {describe(dims)}")
@@ -77,7 +78,7 @@ def turned_plane(name: str, dims: Any, rank: int) -> tuple[int, int]:
 
 
 def mesh_shapes(name: str, shapes: Sequence[Shape | None], indexing: Any) -> tuple[list[Shape], Shape]:
-    """(the shape of each vector within the grid, the grid's shape). Raises ValueError if they are no vectors."""
+    """Return (the shape of each vector within the grid, the grid's shape). Raise ValueError if they are no vectors."""
     if indexing not in ("xy", "ij"):
         raise ApiValueError(f"{name}(): indexing must be 'xy' or 'ij', not {describe(indexing)}")
     if not shapes or any(shape is None or len(shape) > 1 for shape in shapes):
@@ -90,7 +91,7 @@ def mesh_shapes(name: str, shapes: Sequence[Shape | None], indexing: Any) -> tup
 
 
 def diagonal_order(name: str, rank: int, dim1: Any, dim2: Any) -> tuple[int, ...]:
-    """The order of dimensions with two of them at the end. Raises ValueError if these are not two."""
+    """Return the order of dimensions with two of them at the end. Raise ValueError if these are not two."""
     first, second = axis_of(name, dim1, rank), axis_of(name, dim2, rank)
     if first == second:
         raise ApiValueError(f"{name}(): dimensions {dim1} and {dim2} are the same")
@@ -108,26 +109,26 @@ def diagonal_view(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> 
 
 
 def places_in(order: Shape) -> Shape:
-    """The order of dimensions that undoes this one."""
+    """Return the inverse of an order of dimensions."""
     return tuple(order.index(d) for d in range(len(order)))
 
 
 def diagonal_places(rows: int, columns: int, offset: int) -> Tensor:
-    """Where a diagonal of a matrix lies among its elements in their order."""
+    """Return the flat indices of a diagonal of a matrix."""
     first = np.arange(max(0, -offset), rows)
     first = first[first + offset < columns]
     return Tensor.from_array((first * columns + first + offset).astype(np.int64))
 
 
 def places_of(shape: Shape, axis: int) -> Tensor:
-    """The place along `axis` of every element of a tensor of this shape."""
+    """Return the index along `axis` of every element of a tensor of this shape."""
     line = np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
     return Tensor.from_array(np.ascontiguousarray(np.broadcast_to(line, shape)))
 
 
 def slice_places(name: str, size: int, given: Shape, axis: int, start: Any, end: Any, step: Any) -> Tensor:
-    """[n, 1]: the places start:end:step of a dimension. Raises ValueError if `given`, the shape of the new values, has
-    others."""
+    """Return [n, 1]: the indices start:end:step of a dimension. Raise ValueError if `given`, the shape of the new
+    values, has another number of them."""
     found = np.arange(size)[slice(start, end, least(name, "step", step, 1))]
     if len(given) <= axis or given[axis] != len(found):
         what = f"src has shape {given}, and {len(found)} places along dimension {axis} are to be filled"
@@ -136,7 +137,7 @@ def slice_places(name: str, size: int, given: Shape, axis: int, start: Any, end:
 
 
 def vector_of(name: str, what: str, values: Any) -> Tensor:
-    """Numbers known when a network is compiled as a vector. Raises TypeError if they are none."""
+    """Return numbers known when a network is compiled as a vector. Raise TypeError if they are none."""
     try:
         found = np.asarray(values.array if isinstance(values, Tensor) else values, np.float64)
     except (TypeError, ValueError):
@@ -147,7 +148,7 @@ def vector_of(name: str, what: str, values: Any) -> Tensor:
 
 
 def shares(name: str, q: Any) -> Tensor:
-    """Numbers from 0 to 1, a vector, or one. Raises ValueError for others."""
+    """Return numbers from 0 to 1, a vector, or one. Raise ValueError for other numbers."""
     found = vector_of(name, "q", [q] if isinstance(q, int | float) else q)
     if not ((found.array >= 0) & (found.array <= 1)).all():
         raise ApiValueError(f"{name}(): q must be numbers from 0 to 1, not {describe(q)}")
@@ -155,8 +156,8 @@ def shares(name: str, q: Any) -> Tensor:
 
 
 def crossed(name: str, dim: Any, shape: Shape) -> tuple[int, Tensor, Tensor]:
-    """(a dimension of three, the places of the factors of a cross product along it: those of the second and of the
-    third component for each). Raises ValueError if there is no such dimension."""
+    """Return (a dimension of size three, the indices of the factors of a cross product along it: those of the second
+    and of the third component for each). Raise ValueError if there is no such dimension."""
     axis = next((d for d, n in enumerate(shape) if n == 3), None) if dim is None else axis_of(name, dim, len(shape))
     if axis is None or shape[axis] != 3:
         raise ApiValueError(f"{name}(): shape {shape} has no dimension {'' if dim is None else f'{dim} '}of 3 elements")
@@ -164,7 +165,7 @@ def crossed(name: str, dim: Any, shape: Shape) -> tuple[int, Tensor, Tensor]:
 
 
 def triangle_places(name: str, rows: Any, columns: Any, offset: Any, lower: bool) -> Tensor:
-    """[2, n]: where a triangle of a matrix lies. Raises ValueError for sizes below 0."""
+    """Return [2, n]: the indices of a triangle of a matrix. Raise ValueError for sizes below 0."""
     shape = least(name, "row", rows, 0), least(name, "col", columns, 0)
     (shift,) = ints(name, "offset", offset)
     found = np.tril_indices(shape[0], shift, shape[1]) if lower else np.triu_indices(shape[0], shift, shape[1])
@@ -172,16 +173,16 @@ def triangle_places(name: str, rows: Any, columns: Any, offset: Any, lower: bool
 
 
 def chosen_places(name: str, size: int, count: Any, again: bool) -> Tensor:
-    """[n, count]: every choice of `count` of `size` places in their order, of one `again` if it may be. Raises
-    ValueError if `count` is below 0."""
+    """Return [n, count]: every choice of `count` of `size` indices in order; with `again` an index may be repeated.
+    Raise ValueError if `count` is below 0."""
     choose = itertools.combinations_with_replacement if again else itertools.combinations
     found = [*choose(range(size), least(name, "r", count, 0))]
     return Tensor.from_array(np.array(found, np.int64).reshape(-1, count))
 
 
 def nonzero(input: Any, as_tuple: Any) -> Any:
-    """Places of the elements other than 0, one row each, or one tensor a dimension. Raises TypeError if the input is no
-    tensor."""
+    """Return indices of the nonzero elements, one row each, or one tensor per dimension. Raise TypeError if the input
+    is no tensor."""
     if not isinstance(input, Tensor):
         raise ApiTypeError(f"nonzero(): input must be a tensor, not {describe(input)}")
     found = tuple(Tensor.from_array(place.astype(np.int64)) for place in np.nonzero(np.atleast_1d(input.array)))
@@ -191,8 +192,8 @@ def nonzero(input: Any, as_tuple: Any) -> Any:
 
 
 def base_grid(name: str, theta: Shape, size: Any, align_corners: bool) -> Tensor:
-    """Places of an image of the shape `size` from -1 to 1 and a 1 behind, [1, places, dimensions + 1], Float64. Raises
-    ValueError if matrices of the shape `theta` do not fit the size."""
+    """Return coordinates from -1 to 1 of an image of the shape `size`, followed by a 1, [1, points, dimensions + 1],
+    Float64. Raise ValueError if matrices of the shape `theta` do not fit the size."""
     shape = ints(name, "size", size)
     dims = len(shape) - 2
     if dims not in (2, 3) or min(shape) < 1:
@@ -207,7 +208,8 @@ def base_grid(name: str, theta: Shape, size: Any, align_corners: bool) -> Tensor
 
 
 def tensor_of_numbers(name: str, values: Sequence[Any]) -> Any:
-    """Numbers known at compile time as a constant tensor, of the kind of the first. Raises TypeError for others."""
+    """Return numbers known at compile time as a constant tensor, of the kind of the first. Raise TypeError for other
+    values."""
     given = tuple(values) if isinstance(values, tuple | list | range) else ()
     if not given or not all(isinstance(n, int | float) and not isinstance(n, bool) for n in given):
         raise ApiTypeError(f"{name}(): the input must be numbers known at compile time, not {describe(values)}")
@@ -215,7 +217,7 @@ def tensor_of_numbers(name: str, values: Sequence[Any]) -> Any:
 
 
 def _known(name: str, what: str, value: Any) -> np.ndarray:
-    """The values. Raises TypeError if they are computed by the network."""
+    """Return the values. Raise TypeError if they are computed by the network."""
     if isinstance(value, Tensor):
         return value.array
     if isinstance(value, np.ndarray):
@@ -225,8 +227,8 @@ def _known(name: str, what: str, value: Any) -> np.ndarray:
 
 
 def masked_select(mask: Any, shape: Shape, name: str = "masked_select") -> tuple[Shape, Tensor]:
-    """(the shape that a tensor and the mask have together, places of its elements in their order where that is true).
-    Raises TypeError if the mask is not Bool; ValueError if the shapes do not fit."""
+    """Return (the broadcast shape of a tensor and the mask, flat indices of true elements in order). Raise TypeError if
+    the mask is not Bool; ValueError if the shapes do not fit."""
     known = _known(name, "mask", mask)
     if known.dtype != bool:
         raise ApiTypeError(f"{name}(): mask must be Bool, not {mask.dtype}")
@@ -238,12 +240,12 @@ def masked_select(mask: Any, shape: Shape, name: str = "masked_select") -> tuple
 
 
 def masked_scatter(mask: Any, shape: Shape) -> Tensor:
-    """Places in their order where the mask is true."""
+    """Return the flat indices of true elements of the mask in order."""
     return masked_select(mask, shape, "masked_scatter")[1]
 
 
 def unique(x: Any) -> tuple[Tensor, Tensor]:
-    """(elements in the order in which they come first, the place of each among them)."""
+    """Return (the distinct elements in order of first occurrence, the index of each element among them)."""
     array = _known("unique", "input", x)
     values, first, inverse = np.unique(array.reshape(-1), return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -253,7 +255,8 @@ def unique(x: Any) -> tuple[Tensor, Tensor]:
 
 
 def unique_with_pad(x: Any, number: Any) -> tuple[Tensor, Tensor]:
-    """`unique`, its elements followed by a number up to the length of x; places are Int32 for Int32, else Int64."""
+    """Return `unique` with its elements padded by a number to the length of x; indices are Int32 for Int32, else
+    Int64."""
     values, places = unique(x)
     found = np.full(places.size, number, values.array.dtype)
     found[: values.size] = values.array
@@ -262,7 +265,8 @@ def unique_with_pad(x: Any, number: Any) -> tuple[Tensor, Tensor]:
 
 
 def unique_consecutive(x: Any, inverse: Any, counts: Any, dim: Any) -> Any:
-    """The first of every run of equal elements, or of slices along a dimension, and the requested facts of the runs."""
+    """Return the first of every run of equal elements, or of slices along a dimension, and the requested facts of the
+    runs."""
     array = _known("unique_consecutive", "input", x)
     rows = array.reshape(-1) if dim is None else np.moveaxis(array, axis_of("unique_consecutive", dim, array.ndim), 0)
     changes = rows[1:] != rows[:-1]
@@ -278,7 +282,7 @@ def unique_consecutive(x: Any, inverse: Any, counts: Any, dim: Any) -> Any:
 
 
 def unique_sorted(x: Any, inverse: Any, counts: Any, dim: Any) -> Any:
-    """Every element, or slice along a dimension, once and in order, and the requested facts of them."""
+    """Return every distinct element, or slice along a dimension, sorted, and the requested facts of them."""
     array = _known("unique", "input", x)
     axis = None if dim is None else axis_of("unique", dim, array.ndim)
     values, place, count = np.unique(array, return_inverse=True, return_counts=True, axis=axis)
@@ -291,8 +295,8 @@ def unique_sorted(x: Any, inverse: Any, counts: Any, dim: Any) -> Any:
 
 
 def bincount(x: Any, minlength: Any) -> tuple[Tensor, int]:
-    """(a vector of integers from 0 on, how many numbers are to be counted). Raises ValueError if it is no vector, or
-    holds other numbers."""
+    """Return (a vector of integers from 0 on, the number of bins). Raise ValueError if it is no vector, or has other
+    numbers."""
     array = _known("bincount", "input", x)
     if array.ndim != 1 or array.dtype.kind not in "iu" or (array < 0).any():
         raise ApiValueError(f"bincount(): input must be a vector of integers from 0 on, not {describe(x)}")
@@ -300,12 +304,13 @@ def bincount(x: Any, minlength: Any) -> tuple[Tensor, int]:
 
 
 def sequence_mask(lengths: Any) -> int:
-    """The greatest of integers."""
+    """Return the largest of the integers."""
     return int(_known("sequence_mask", "lengths", lengths).max(initial=0))
 
 
 def _cosines(places: np.ndarray, *numbers: float) -> np.ndarray:
-    """The first number less the second times the cosine, and so on with twice the angle and other signs."""
+    """Return the first number less the second times the cosine, and so on with twice the angle and alternating
+    signs."""
     return sum((-1) ** i * number * np.cos(2 * np.pi * i * places) for i, number in enumerate(numbers))  # type: ignore[return-value]  # never 0
 
 
@@ -320,7 +325,7 @@ _WINDOWS: dict[str, Callable[..., np.ndarray]] = {
 
 
 def window(kind: str, length: Any, periodic: Any, numbers: Sequence[float]) -> Tensor:
-    """A window of so many numbers, Float64. Raises ValueError if `length` is no integer from 0 on."""
+    """Return a window of `length` numbers, Float64. Raise ValueError if `length` is no integer from 0 on."""
     if isinstance(length, Tensor) and length.size == 1:
         length = length.item()
     count = least(f"{kind}_window", "window_length", length, 0)
@@ -331,13 +336,13 @@ def window(kind: str, length: Any, periodic: Any, numbers: Sequence[float]) -> T
 
 
 def frequencies(name: str, count: Any, apart: Any, halved: bool) -> Tensor:
-    """Of a transform of so many values, Float64. Raises ValueError if there are none."""
+    """Return the frequencies of a transform of `count` values, Float64. Raise ValueError if there are none."""
     size = least(name, "n", count, 1)
     return Tensor.from_array(np.fft.rfftfreq(size, apart) if halved else np.fft.fftfreq(size, apart))
 
 
 def frame_places(name: str, size: int, length: int, hop: int) -> Tensor:
-    """[parts, length]: where the parts of a signal lie. Raises ValueError if it is shorter than one."""
+    """Return [parts, length]: the indices of the parts of a signal. Raise ValueError if it is shorter than one part."""
     if size < length:
         raise ApiValueError(f"{name}(): the signal has {size} values, and a part needs n_fft = {length}")
     starts = np.arange(0, size - length + 1, hop)

@@ -12,7 +12,7 @@ from mspc.mindspore_api.ops.checked import misfit_of
 
 
 def find_method(name: str) -> Callable[..., Any] | None:
-    """The function behind `x.name(...)`, which takes `x` first; None if tensors have no such method."""
+    """Return the function of `x.name(...)`, which takes `x` first, or None if tensors have no such method."""
     return find("ops", f".{name}") if f".{name}" in rows_of("ops") else None
 
 
@@ -20,11 +20,11 @@ _SYNONYMS = (
     {"dim", "axis"}, {"keepdim", "keepdims", "keep_dims"}, {"correction", "ddof"}, {"other", "x2", "tensor2"},
     {"split_size", "split_size_or_sections"},
 )  # fmt: skip
-"""Names of the same argument in the forms of a method that MindSpore has by turns."""
+"""Groups of names that one argument has in different versions of a method of MindSpore."""
 
 
 def respelled(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a method under the names that its function has for them."""
+    """Return the arguments of a method with the parameter names of its function."""
     if not kwargs or not inspect.isfunction(function):
         return dict(kwargs)
     parameters = inspect.signature(function).parameters
@@ -32,7 +32,7 @@ def respelled(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[s
 
 
 def own_name(name: str, parameters: Iterable[str]) -> str:
-    """The name that a function with these parameters has for an argument."""
+    """Return the name that a function with these parameters has for an argument."""
     parameters = list(parameters)
     same = next((group for group in _SYNONYMS if name in group), None)
     own = None if same is None or name in parameters else next((key for key in parameters if key in same), None)
@@ -40,7 +40,7 @@ def own_name(name: str, parameters: Iterable[str]) -> str:
 
 
 def misfit(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Why `x.name(...)` cannot be called with these arguments, of which `x` is the first; "" if it can, or if an
+    """Return why `x.name(...)` cannot be called with these arguments, of which `x` is the first; "" if it can, or if an
     operator checks them itself."""
     if not inspect.isfunction(function):
         return ""
@@ -49,5 +49,5 @@ def misfit(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs:
 
 
 def method_names() -> list[str]:
-    """Names of all methods that are functions."""
+    """Return the names of all methods that are functions."""
     return sorted(name[1:] for name in rows_of("ops") if name.startswith("."))

@@ -1,4 +1,5 @@
-"""Functions that choose by the types of their arguments, are mapped over nested values, or are made of another one."""
+"""Functions that dispatch on the types of their arguments, are mapped over nested values, or are made from another
+function."""
 
 from __future__ import annotations
 
@@ -29,16 +30,16 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 
 
 class MultitypeFuncGraph:
-    """Chooses by the kinds of its arguments among the functions registered: "Tensor", "Number", "Int", "Float", "Bool",
-    "String", "Tuple", "List", "None", "Function" or "RowTensor" for each. Raises TypeError if a kind is none of these,
-    or no function takes the arguments of a call."""
+    """Chooses one of the registered functions by the kinds of its arguments: "Tensor", "Number", "Int", "Float",
+    "Bool", "String", "Tuple", "List", "None", "Function" or "RowTensor" for each. Raise TypeError if a kind is none of
+    these, or no function takes the arguments of a call."""
 
     def __init__(self, name: str, read_value: bool = False) -> None:
         self.name = name
         self._functions: list[tuple[tuple[str, ...], Callable[..., Any]]] = []
 
     def register(self, *kinds: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """A decorator: the function takes arguments of these kinds."""
+        """Return a decorator that registers a function for arguments of these kinds."""
         for kind in kinds:
             if kind != "Tensor" and kind not in _KINDS:
                 known = f"it takes {', '.join(['Tensor', *_KINDS])}"
@@ -51,7 +52,7 @@ class MultitypeFuncGraph:
         return keep
 
     def chosen(self, args: Sequence[Any], is_tensor: Callable[[Any], bool]) -> Callable[..., Any]:
-        """The function for these arguments, the one registered last if there are several."""
+        """Return the function for these arguments, the one registered last if there are several."""
         for kinds, function in reversed(self._functions):
             fits = zip(kinds, args, strict=False)
             if len(kinds) == len(args) and all(
@@ -69,9 +70,9 @@ class MultitypeFuncGraph:
 
 
 class Morph:
-    """Calls `fn`, whose operators become part of the graph and are differentiated there.
+    """Calls `fn`; its operators become part of the graph and are differentiated there.
 
-    infer_shape and infer_dtype are taken and not called: shapes and element types follow from the operators. Raises
+    infer_shape and infer_dtype are accepted and not called: shapes and element types follow from the operators. Raise
     TypeError if one of them is no function.
     """
 
@@ -86,7 +87,7 @@ class Morph:
         return self.fn(*inputs)
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Morph:
-        """Say how inputs and results are sharded, and return the operator; see `mindspore.shard`."""
+        """Set the strategies of inputs and results, and return the operator; see `mindspore.shard`."""
         self.fn = shard(self.fn, in_strategy, out_strategy)
         return self
 

@@ -1,4 +1,4 @@
-"""Arguments of functions of `mindspore.numpy` are checked and worked out when a network is compiled."""
+"""Checks and conversions of arguments of `mindspore.numpy`, made when a network is compiled."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NARROWED = {"int64": np.int32, "float64": np.float32}
 
 
 def number_kind(value: Any) -> DType:
-    """The element type that a number of Python gets."""
+    """Return the element type of a Python number."""
     return BOOL if isinstance(value, bool) else INT32 if isinstance(value, int) else FLOAT32
 
 
 def made_of(name: str, obj: Any, dtype: Any = None) -> Tensor:
-    """A tensor of numbers, of nested lists of them, or of tensors known when the network is compiled. Raises TypeError
-    if it is something else."""
+    """Return a tensor of numbers, of nested lists of numbers, or of tensors known when the network is compiled. Raise
+    TypeError if it is something else, ValueError for lists of different lengths."""
     if isinstance(obj, Tensor):
         return obj if dtype is None else obj.astype(dtype_of(dtype))
     try:
@@ -46,12 +46,12 @@ def _plain(obj: Any) -> Any:
 
 
 def float_type(dtype: DType) -> DType:
-    """The element type in which a function of real numbers computes."""
+    """Return the element type in which a function of real numbers computes."""
     return dtype if dtype.is_float or dtype.is_complex else FLOAT32
 
 
 def joint(first: DType, second: DType) -> DType:
-    """The element type of a result of two tensors: the wider one of the higher kind, integers below floats."""
+    """Return the element type of a result of two tensors: the wider one of the higher kind, integers below floats."""
     ranks = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
     if first == second or ranks[first.kind] != ranks[second.kind]:
         return first if ranks[first.kind] >= ranks[second.kind] else second
@@ -63,7 +63,7 @@ def joint(first: DType, second: DType) -> DType:
 
 
 def joint_of(dtypes: Sequence[DType]) -> DType:
-    """The element type of a result of some tensors."""
+    """Return the element type of a result of some tensors."""
     found = dtypes[0]
     for dtype in dtypes[1:]:
         found = joint(found, dtype)
@@ -71,7 +71,7 @@ def joint_of(dtypes: Sequence[DType]) -> DType:
 
 
 def promoted(*given: Any) -> DType:
-    """The element type of a result of tensors, element types and numbers."""
+    """Return the element type of a result of tensors, element types and numbers."""
     return joint_of([
         value.dtype if hasattr(value, "shape") else number_kind(value) if isinstance(value, (bool, int, float))
         else dtype_of(value) for value in given
@@ -79,7 +79,7 @@ def promoted(*given: Any) -> DType:
 
 
 def spaced(name: str, values: Any, num: Any) -> int:
-    """How many numbers. Raises TypeError, ValueError if it is none."""
+    """Return the number of elements. Raise TypeError or ValueError for an invalid number."""
     if isinstance(num, bool) or not isinstance(num, int):
         raise ApiTypeError(f"{name}(): num must be an int, not {describe(num)}")
     if num < 0:
@@ -91,18 +91,18 @@ def spaced(name: str, values: Any, num: Any) -> int:
 
 
 def line(start: float, stop: float, num: int, endpoint: bool) -> np.ndarray:
-    """`num` numbers from start to stop, Float64."""
+    """Return `num` numbers from start to stop, Float64."""
     return np.linspace(start, stop, num, endpoint=endpoint)
 
 
 def made_line(values: np.ndarray, dtype: Any) -> Tensor:
-    """They as a tensor, Float32 unless `dtype` is given."""
+    """Return the values as a tensor, Float32 unless `dtype` is given."""
     return Tensor(values.astype((FLOAT32 if dtype is None else dtype_of(dtype)).numpy))
 
 
 def pieces(name: str, size: int, wanted: Any, equal: bool) -> list[tuple[int, int]]:
-    """(first, behind the last) of every part of a dimension, of a number of parts or split at places. Raises ValueError
-    if `equal` parts are requested and there are none."""
+    """Return (begin, end) of every part of a dimension, for a number of parts or split positions. Raise ValueError if
+    `equal` parts are requested and impossible."""
     if isinstance(wanted, int):
         if wanted < 1 or (equal and size % wanted):
             raise ApiValueError(f"{name}(): {size} elements cannot be split into {wanted} equal parts")
@@ -113,7 +113,7 @@ def pieces(name: str, size: int, wanted: Any, equal: bool) -> list[tuple[int, in
 
 
 def moved(rank: int, source: Any, destination: Any) -> Shape:
-    """The order of dimensions with some of them moved to other places."""
+    """Return the order of dimensions with some of them moved to other positions."""
     given = [source] if isinstance(source, int) else list(source)
     wanted = [destination] if isinstance(destination, int) else list(destination)
     if len(given) != len(wanted):
@@ -124,30 +124,30 @@ def moved(rank: int, source: Any, destination: Any) -> Shape:
 
 
 def triangle(kind: str, n: int, k: int, m: Any) -> tuple[Tensor, Tensor]:
-    """Places of a triangle of an n x m matrix: two tensors, Int32."""
+    """Return the indices of a triangle of an n x m matrix: two tensors, Int32."""
     found = (np.tril_indices if kind == "tril" else np.triu_indices)(n, k, m)
     return Tensor(found[0].astype(np.int32)), Tensor(found[1].astype(np.int32))
 
 
 def window(kind: str, size: int) -> Tensor:
-    """The weights of a window, Float32. Raises ValueError for no size."""
+    """Return the weights of a window, Float32. Raise TypeError if the size is no int."""
     if isinstance(size, bool) or not isinstance(size, int):
         raise ApiTypeError(f"{kind}(): M must be an int, not {describe(size)}")
     return Tensor(getattr(np, kind)(size).astype(np.float32))
 
 
 def grid(shape: Shape) -> list[Tensor]:
-    """The places of every element along every dimension, Int32."""
+    """Return the indices of every element along every dimension, Int32."""
     return [Tensor(found) for found in np.indices(shape, np.int32)]
 
 
 def share(count: float) -> float:
-    """1 / count, infinity for 0."""
+    """Return 1 / count, infinity for 0."""
     return math.inf if count == 0 else 1.0 / count
 
 
 def padded_widths(name: str, width: Any, rank: int) -> tuple[tuple[int, int], ...]:
-    """(elements ahead, elements behind) of every dimension."""
+    """Return (elements before, elements after) of every dimension."""
     found = np.broadcast_to(np.asarray(width), (rank, 2))
     if found.dtype.kind != "i" or (found < 0).any():
         raise ApiValueError(f"{name}(): pad_width must be numbers from 0 on, not {describe(width)}")
@@ -155,5 +155,5 @@ def padded_widths(name: str, width: Any, rank: int) -> tuple[tuple[int, int], ..
 
 
 def refuse(name: str, what: str) -> None:
-    """Raises ValueError for a request that a function does not serve."""
+    """Raise ValueError for an unsupported request."""
     raise ApiValueError(f"numpy.{name}(): {what} is not supported")

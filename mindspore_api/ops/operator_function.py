@@ -1,4 +1,4 @@
-"""These functions are one operator: `ops.relu(x)`, of the operator's inputs and then its fields, in their order."""
+"""Functions that are one operator: `ops.relu(x)` takes the operator's inputs and then its fields, in their order."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ NEEDED = inspect.Parameter.empty
 
 
 class OperatorFunction(Primitive):
-    """An operator as a function: `leaky_relu(x, 0.1)` is `LeakyReLU(0.1)(x)`. Arguments may be named, as its rule names
-    the inputs. An operator with a `call` of its own takes its arguments.
+    """An operator as a function: `leaky_relu(x, 0.1)` is `LeakyReLU(0.1)(x)`. Arguments may be named like the
+    parameters of its rule. An operator with its own `call` takes that method's arguments.
 
-    takes: the arguments of such a `call`, under MindSpore's names.
+    takes: the arguments of such a `call`, with MindSpore's names.
     """
 
     takes: Sequence[Argument] = ()
@@ -53,7 +53,7 @@ class OperatorFunction(Primitive):
 
 @functools.cache
 def function_of(operator: type[Op], takes: tuple[Argument, ...] = ()) -> Primitive:
-    """The function that is this operator with its default attributes. takes: see `OperatorFunction`."""
+    """Return the function for this operator with its default attributes. takes: see `OperatorFunction`."""
     made = type(
         operator.__name__,
         (OperatorFunction, primitive_class(operator)),
@@ -64,8 +64,8 @@ def function_of(operator: type[Op], takes: tuple[Argument, ...] = ()) -> Primiti
 
 @functools.cache
 def parameters_of(operator: type[Op]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """(names of the inputs, names of the fields that may follow: not those for the compiler alone); (names, ()) or
-    (None, ()) for an own `call`."""
+    """Return (names of the inputs, names of the fields that may follow, excluding those for the compiler alone);
+    (names, ()) or (None, ()) for an own `call`."""
     own = operator.call is not Op.call
     parameters = list(inspect.signature(operator.call if own else operator.rule).parameters.values())[1:]
     if any(p.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD or p.default is not p.empty for p in parameters):
@@ -81,7 +81,7 @@ _SECOND = frozenset("angle img_metas mat2 other value vec2 y".split())
 
 
 def input_of(name: str, inputs: Sequence[str], attributes: Sequence[str]) -> str:
-    """The name that the operator has for an argument."""
+    """Return the operator's name for an argument."""
     if name not in (*inputs, *attributes):
         for place, names in enumerate((_FIRST, _SECOND)):
             if name in names and place < len(inputs):
@@ -92,7 +92,7 @@ def input_of(name: str, inputs: Sequence[str], attributes: Sequence[str]) -> str
 def by_position(
     takes: Sequence[Argument], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """A call with the arguments by position that were named, as far as their names are known."""
+    """Return a call with named arguments moved to their positions, as far as their names are known."""
     left, found = dict(kwargs), list(args)
     for names, default in takes[len(args) :]:
         name = next((name for name in names if name in left), None)

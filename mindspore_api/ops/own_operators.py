@@ -1,4 +1,4 @@
-"""A script defines operators as classes or functions of its own. To scripts this is `ops.primitive`."""
+"""Operators that a script defines as classes or functions. Scripts import this as `ops.primitive`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def constexpr(
 ) -> Any:
     """Mark a function to be called at compile time, as `@constexpr` or `@constexpr(...)`.
 
-    get_instance: False gives a maker of the function. name: its name in messages. reuse_result, check: change nothing:
-    the function is called each time, and tensors of a graph are refused always.
+    get_instance: False returns a maker of the function. name: its name in messages. reuse_result, check: change
+    nothing: the function is called each time, and tensors of a graph are always refused.
 
     Raises TypeError if `fn` is no function, or `name` no string.
     """
@@ -58,19 +58,20 @@ _KINDS = ("hybrid", "akg", "tbe", "aicpu", "aot", "pyfunc")
 
 
 class Custom(Primitive):
-    """Calls `func` with arrays of NumPy, at every step; it returns an array, or a tuple of them.
+    """Calls `func` with NumPy arrays, at every step; it returns an array, or a tuple of arrays.
 
-    func: takes the operator's arguments: an array for every tensor, tuples and numbers as they are.
-    out_shape, out_dtype: shapes and element types of its result, or functions that say them of the arguments'
-        shapes and element types.
+    func: takes the operator's arguments: an array for every tensor, tuples and numbers unchanged.
+    out_shape, out_dtype: shapes and element types of its result, or functions that compute them from the arguments'
+    shapes and element types.
     func_type: "pyfunc"; the others of MindSpore compile a kernel for one device, and are refused.
-    bprop: takes the arguments, the result and its gradient, and returns the arguments' gradients: read as a network is.
-    reg_info: taken, and not read: it describes kernels of other kinds.
+    bprop: takes the arguments, the result and its gradient, and returns the arguments' gradients; it is read like a
+    network.
+    reg_info: accepted and ignored: it describes kernels of other kinds.
 
-    With `shard` a strategy says along which dimensions `func` may be given slices: in_strategy those of the tensors,
-    out_strategy, of Layouts, those of the results, which are sharded as the first tensor of their shape without it. A
-    rank then calls `func` with its slices. Without a strategy every rank calls it with all. Raises TypeError if func or
-    bprop is no function; ValueError if there is no such func_type, or it is not "pyfunc".
+    With `shard` a strategy lists the dimensions along which `func` may be given slices: in_strategy those of the
+    tensors, out_strategy, of Layouts, those of the results; without it results are sharded like the first tensor of
+    their shape. Each rank then calls `func` with its slices. Without a strategy every rank calls it with whole tensors.
+    Raise TypeError if func or bprop is no function; ValueError if there is no such func_type, or it is not "pyfunc".
     """
 
     def __init__(
@@ -95,8 +96,8 @@ class Custom(Primitive):
             say_once("Custom reg_info", "Custom: reg_info changes nothing here: it describes kernels of other devices")
 
     def function_on(self, args: Any, type_of: Callable[[Any], TensorType | None]) -> tuple[CustomOp, list[Any]]:
-        """(the operator for these arguments, its operands); `type_of` gives the type of a tensor, None for others.
-        Raises TypeError if out_shape or out_dtype says nothing that a tensor has."""
+        """Return (the operator for these arguments, its operands); `type_of` returns the type of a tensor, None for
+        other values. Raise TypeError if out_shape or out_dtype is no valid shape or element type."""
         operands: list[Any] = []
 
         def placed(value: Any) -> Any:
@@ -148,8 +149,8 @@ class Custom(Primitive):
 
 
 class InsertGradientOf:
-    """x, whose gradient is the result of `f` of it. Called as `InsertGradientOf(f)(x)`; f is read as a network is.
-    Raises TypeError if f is no function."""
+    """x, with the result of `f` as the gradient of x: f takes the gradient. Called as `InsertGradientOf(f)(x)`; f is
+    read like a network. Raise TypeError if f is no function."""
 
     def __init__(self, f: Any) -> None:
         if not callable(f):
@@ -161,8 +162,8 @@ class InsertGradientOf:
 
 
 class HookBackward:
-    """The inputs, whose gradients `hook_fn(gradients)` may replace: it takes a tuple, and returns a tuple, a tensor, or
-    None to change nothing. Called as `HookBackward(hook_fn)(*inputs)`; hook_fn is read as a network is.
+    """The inputs, with gradients that `hook_fn(gradients)` may replace: it takes a tuple, and returns a tuple, a
+    tensor, or None to change nothing. Called as `HookBackward(hook_fn)(*inputs)`; hook_fn is read like a network.
 
     cell_id: accepted for MindSpore's scripts, changes nothing.
 
@@ -179,7 +180,7 @@ class HookBackward:
 
 
 class Attributed:
-    """Calls `fn`; in a network the operators that this makes carry `attrs`, as with `add_prim_attr`."""
+    """Calls `fn`; in a network its operators have the attributes `attrs`, as with `add_prim_attr`."""
 
     def __init__(self, fn: Callable[..., Any], attrs: dict[str, Any]) -> None:
         self.fn, self.attrs = fn, attrs
@@ -189,8 +190,8 @@ class Attributed:
 
 
 def add_attr(fn: Any, **attrs: Any) -> Attributed:
-    """`fn`, whose operators in a network carry the facts that are given by name; dumps show them. Raises TypeError if
-    fn cannot be called, or a fact is nothing that a dump can show."""
+    """Return `fn` with facts attached to its operators in a network, by name; dumps show them. Raise TypeError if fn
+    cannot be called, or dumps cannot show a fact."""
     if not callable(fn):
         raise ApiTypeError(f"_add_attr: fn must be a function, not {describe(fn)}")
     frozen_attrs = {name: frozen(value) for name, value in attrs.items()}
@@ -207,11 +208,11 @@ def _get_cache_prim(cls: type[Any]) -> type[Any]:
 
 
 class PrimitiveWithInfer(Custom):
-    """A script's own operator whose kernel is of another program: a class that infers the result with `infer_shape` and
-    `infer_dtype` from the arguments' shapes and element types. Networks with it compile, and it is sharded as `Custom`
-    is; a run ends with an error, as mspc has no kernel for it. `get_bprop`, if there is one, returns its gradient: a
-    function of the arguments, the result and its gradient, read as a network is. Raises TypeError if an object is made
-    of a class that lacks one of the two."""
+    """A script's own operator with a kernel of another program: a class that infers the result with `infer_shape` and
+    `infer_dtype` from the arguments' shapes and element types. Networks with it compile, and it is sharded like
+    `Custom`; a run ends with an error, because mspc has no kernel for it. `get_bprop`, if there is one, returns its
+    gradient: a function of the arguments, the result and its gradient, read like a network. Raise TypeError for an
+    object of a class that lacks one of the two."""
 
     def __new__(cls, *_: Any, **__: Any) -> PrimitiveWithInfer:
         if not (hasattr(cls, "infer_shape") and hasattr(cls, "infer_dtype")):
@@ -223,7 +224,7 @@ class PrimitiveWithInfer(Custom):
         return made
 
     def __init__(self, name: str = "") -> None:
-        """name: taken as in MindSpore; an operator is called as its class."""
+        """name: accepted as in MindSpore; the operator has the name of its class."""
 
     @property
     def out_shape(self) -> Any:
@@ -240,11 +241,11 @@ class PrimitiveWithInfer(Custom):
 
 
 class PrimitiveWithCheck(PrimitiveWithInfer):
-    """The same of operators whose arguments the script checks."""
+    """PrimitiveWithInfer for operators with arguments that the script checks."""
 
 
 class _OfAnotherProgram:
-    """Stands for the kernel of an operator that has none here."""
+    """Placeholder of the kernel of an operator that has none here."""
 
     def __init__(self, name: str) -> None:
         self.__qualname__ = name
@@ -265,8 +266,8 @@ def _refuse_own(cls: type[Primitive]) -> None:
 
 
 def prim_attr_register(fn: Any) -> Any:
-    """The decorator of an operator's `__init__`, whose arguments become attributes of the object. Raises TypeError if
-    an object is made of an operator of the script's own that does not infer its result."""
+    """Decorate an operator's `__init__`, so that its arguments become attributes of the object. Raise TypeError for an
+    object of a script's own operator that does not infer its result."""
     signature = inspect.signature(fn)
 
     @functools.wraps(fn)

@@ -1,7 +1,7 @@
-"""A `Primitive` is an operator as users hold it, with a strategy and an instance name around the frozen Op.
+"""`Primitive`: an operator for users, with a strategy and an instance name around the frozen Op.
 
-`ops.MatMul` is a subclass of Primitive made for the Op of that name. Inside `construct` the front end
-reads the primitive; called anywhere else it runs at once with NumPy.
+`ops.MatMul` is a subclass of Primitive made for the Op of that name. Inside `construct` the front end reads the
+primitive; called anywhere else it runs at once with NumPy.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _WITHOUT_EFFECT = {
 
 
 class Primitive:
-    """An operator of a network.
+    """Operator of a network.
 
     op: the operator with its attributes.
-    in_strategy, out_strategy: the strategies given to `shard()`: a tuple with one tuple of ints, or one
-        NamedLayout, per tensor.
-    instance_name: the attribute of the cell that holds it.
+    in_strategy, out_strategy: the strategies given to `shard()`: a tuple with one tuple of ints, or one NamedLayout,
+    per tensor.
+    instance_name: the attribute of the cell that contains it.
     attrs: facts set with `add_prim_attr`.
     """
 
     op_class: type[Op] | None = None
     is_shared = False
-    """Whether all cells of a process have one object, as of a function, which no attribute names."""
+    """Whether all cells of a process share one object, such as a function, which has no attribute name."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         cls = type(self).op_class
@@ -66,11 +66,11 @@ class Primitive:
         self.out_strategy: Strategies = None
         self.instance_name = ""
         self.attrs: dict[str, Any] = {}
-        self._mistake = ""  # of the constructor's, raised where the operator is called
+        self._mistake = ""  # an error of the constructor, raised when the operator is called
 
     @staticmethod
     def of(op: Op) -> Primitive:
-        """The primitive around an operator that exists already."""
+        """Return the primitive for an existing operator."""
         primitive = object.__new__(primitive_class(type(op)))
         primitive.op = op
         primitive._start()
@@ -81,11 +81,11 @@ class Primitive:
         return self.op.name
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
-        """Say how the inputs (and outputs) are sharded, and return the primitive.
+        """Set the strategies of the inputs (and outputs), and return the primitive.
 
         Args:
-            in_strategy: a tuple with one entry per tensor input: a tuple with the number of slices of
-                every dimension, or a Layout called with axis names. `((2, 4), (4, 1))`.
+            in_strategy: a tuple with one entry per tensor input: a tuple with the number of slices of every dimension,
+                or a Layout called with axis names. `((2, 4), (4, 1))`.
             out_strategy: the same for the outputs.
 
         Raises TypeError if an entry is neither; ValueError for a number of slices below 1, or tuples and layouts mixed.
@@ -98,8 +98,8 @@ class Primitive:
         return self
 
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
-        """Attach a fact that the dumps show, and return the primitive. Raises TypeError if the name is no string, or
-        the value nothing that a dump can show."""
+        """Attach a fact that the dumps show, and return the primitive. Raise TypeError if the name is no string, or
+        dumps cannot show the value."""
         if not isinstance(name, str):
             raise PrimitiveTypeError(f"{self.name}.add_prim_attr: the name must be a string, not {name!r}", caller())
         frozen_value = frozen(value)
@@ -109,7 +109,7 @@ class Primitive:
             message = f"{self.name}.add_prim_attr: {name} must be plain values, not {describe(value)}"
             raise PrimitiveTypeError(message, caller(), ["numbers, strings, and tuples and dicts of them"]) from None
         self.attrs[name] = frozen_value
-        if name == "stage":  # what Cell.pipeline_stage is for a cell
+        if name == "stage":  # as Cell.pipeline_stage for a cell
             found = checked(f"{self.name}.set_stage", STAGE, {"pipeline_stage": value})
             note_asked(state.current().asked, "", STAGE, found, f"{self.name}.set_stage({value})")
         if name == "primitive_target":
@@ -120,7 +120,7 @@ class Primitive:
         return self
 
     def add_pipeline_stage(self, stage: int) -> Primitive:
-        """As `set_stage`."""
+        """Call `set_stage`."""
         return self.set_stage(stage)
 
     def del_prim_attr(self, name: str) -> Primitive:
@@ -128,11 +128,11 @@ class Primitive:
         return self
 
     def recompute(self, mode: bool = True) -> Primitive:
-        """Ask for the result to be computed again in the backward part instead of being saved."""
+        """Request that the result is recomputed in the backward part instead of being saved."""
         return self.add_prim_attr("recompute", mode)
 
     def _offload(self, backward_prefetch: Any = "Auto") -> Primitive:
-        """As `Cell.offload`, of the operator's own result."""
+        """Offload the operator's result as `Cell.offload` does."""
         label = f"{self.name}._offload"
         found = checked(label, OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, f"{label}()")
         return self.add_prim_attr(OFFLOAD, found["backward_prefetch"])
@@ -145,11 +145,12 @@ class Primitive:
         return self.add_prim_attr("primitive_target", device_target)
 
     def place(self, role: str, rank_id: int) -> None:
-        """Check a process for the operator; a warning says that it changes nothing. Raises TypeError, ValueError."""
+        """Check a process for the operator; a warning says that it changes nothing. Raise TypeError or ValueError for
+        invalid arguments."""
         note_place(f"{self.name}.place", role, rank_id)
 
     def set_stage(self, stage: int) -> Primitive:
-        """The stage of a pipeline that the operator is of, whatever its cell's is."""
+        """Set the pipeline stage of the operator, independent of its cell's."""
         return self.add_prim_attr("stage", stage)
 
     def __getattr__(self, name: str) -> Any:
@@ -163,8 +164,8 @@ class Primitive:
             raise AttributeError(f"{self.op.name} has no attribute {name!r}") from None
 
     def applied(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Primitive, Sequence[Any]]:
-        """(the primitive to run, its operands) of a call. Raises TypeError if an operand is named, or an attribute was
-        a list if a tuple is taken, or the other way round."""
+        """Return (the primitive to run, its operands) of a call. Raise TypeError if an operand is named, or an
+        attribute was a list instead of a tuple, or the other way round."""
         if self._mistake:
             raise PrimitiveTypeError(self._mistake)
         if not kwargs:
@@ -193,7 +194,7 @@ class Primitive:
 
 @functools.cache
 def primitive_class(op_class: type[Op]) -> type[Primitive]:
-    """The class that users know by the operator's name."""
+    """Return the class that users know by the operator's name."""
     return type(
         op_class.__name__,
         (Primitive,),
@@ -223,7 +224,7 @@ def _make(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op:
 
 @functools.cache
 def _made_of_nothing(cls: type[Op]) -> Op:
-    """The operator that is made without arguments: one is enough, since none changes."""
+    """Return the operator made without arguments; it is shared, because operators are immutable."""
     return _make(cls, (), {})
 
 
@@ -235,7 +236,7 @@ def _ranks_of(name: str, group: str) -> tuple[int, ...] | None:
 
 
 def _by_field(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments under the names of the fields, for an operator that spells its constructor otherwise."""
+    """Return arguments by field name, for an operator with other names in its constructor."""
     if not cls.arguments:
         return args, kwargs
     pairs = [spelled.split("=") for spelled in cls.arguments]
@@ -262,7 +263,7 @@ def _sequence_mistake(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def check_types(op: Op, given: list[str]) -> None:
-    """Raises TypeError if an attribute that the user gave is not of its field's type."""
+    """Raise TypeError if an attribute that the user gave is not of its field's type."""
     known = fields_of(type(op))
     for name in given:
         value = getattr(op, name)
@@ -272,8 +273,8 @@ def check_types(op: Op, given: list[str]) -> None:
 
 
 def frozen(value: Any) -> Any:
-    """A value of an attribute in its stored form: lists become tuples, dicts tuples of pairs, numbers of NumPy plain
-    ones."""
+    """Return an attribute's value in its stored form: lists become tuples, dicts tuples of pairs, NumPy numbers Python
+    numbers."""
     if isinstance(value, dict):
         return tuple((frozen(key), frozen(item)) for key, item in cast("dict[Any, Any]", value).items())
     if type(value) in (list, tuple):
@@ -285,9 +286,9 @@ _EXAMPLE = "write one tuple per tensor, for example ((2, 4), (4, 1))"
 
 
 def check_strategy(strategy: Any, what: str) -> Strategies:
-    """A strategy in its stored form: entries are tuples of ints, tuples of these (for an input that is a tuple of
-    tensors), or NamedLayouts. Raises TypeError for no tuple of tuples (or layouts), lists as in MindSpore; ValueError
-    for numbers below 1, tuples and layouts mixed."""
+    """Return a strategy in its stored form: entries are tuples of ints, tuples of these (for an input that is a tuple
+    of tensors), or NamedLayouts. Raise TypeError unless it is a tuple of tuples (or layouts), or lists as in MindSpore;
+    ValueError for numbers below 1, or tuples and layouts mixed."""
     if strategy is None or _is_plain(strategy):
         return strategy
     if not isinstance(strategy, tuple):
@@ -321,7 +322,7 @@ def _is_plain(strategy: Any) -> bool:
 
 
 def _are_layouts(entries: Iterable[Any]) -> Iterator[bool]:
-    """For the entries of tensors, those inside of tuples too, whether each is a Layout."""
+    """Yield for the entries of tensors, including those inside of tuples, whether each is a Layout."""
     for entry in entries:
         if isinstance(entry, tuple | list) and any(isinstance(e, tuple | list | NamedLayout) for e in cast(Any, entry)):
             yield from _are_layouts(cast(Any, entry))

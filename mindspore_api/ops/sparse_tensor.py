@@ -1,5 +1,5 @@
-"""Sparse tensors are tuples of dense ones, which networks compute with. How many values they hold is known when they
-are made; `csr_relu`, `coo_relu` and the like apply to these."""
+"""Sparse tensors: tuples of dense ones, with which networks compute. Their number of values is fixed when they are
+made; `csr_relu`, `coo_relu` and the like apply to them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class _Sparse:
 
 
 class COOTensor(_Sparse, _Coordinates):
-    """A tensor of `shape` that has values[i] at indices[i], and zeros elsewhere; values of one place add up.
+    """A tensor of `shape` with values[i] at indices[i], and zeros elsewhere; values of one position add up.
 
     Args:
         indices: Int32 or Int64 (count, dimensions). values: (count,). coo_tensor: a COOTensor in place of all others.
@@ -97,11 +97,11 @@ class COOTensor(_Sparse, _Coordinates):
         return self.indices, self.values, self.shape
 
     def to_dense(self) -> Any:
-        """The dense tensor."""
+        """Return the dense tensor."""
         return ops.ScatterNd()(self.indices, self.values, self.shape)
 
     def to_csr(self) -> CSRTensor:
-        """The same by rows, of two dimensions: the values in the order of their rows and columns."""
+        """Return the matrix as a CSRTensor, with the values in the order of their rows and columns."""
         rows, columns = self.indices[:, 0], self.indices[:, 1]
         order = ops.Sort()(ops.cast(rows, INT64) * self.shape[1] + columns)[1]
         columns, values = ops.gather(columns, order, 0), ops.gather(self.values, order, 0)
@@ -115,7 +115,7 @@ class COOTensor(_Sparse, _Coordinates):
 
 
 class CSRTensor(_Sparse, _CompressedRows):
-    """A matrix of `shape` whose row i has values[indptr[i]:indptr[i + 1]] in the columns that `indices` has there.
+    """A matrix of `shape`: row i has values[indptr[i]:indptr[i + 1]] in the columns indices[indptr[i]:indptr[i + 1]].
 
     Args:
         indptr: Int32 or Int64 (rows + 1,). indices: of the same type, (count,). values: (count,).
@@ -150,15 +150,15 @@ class CSRTensor(_Sparse, _CompressedRows):
         return COOTensor(ops.stack((rows, self.indices), 1), self.values, self.shape)
 
     def to_dense(self) -> Any:
-        """The dense matrix."""
+        """Return the dense matrix."""
         return self.to_coo().to_dense()
 
     def mv(self, dense_vector: Any) -> Any:
-        """The product with a matrix of one column."""
+        """Return the product with a matrix of one column."""
         return self.mm(dense_vector)
 
     def mm(self, matrix: Any) -> Any:
-        """The product with a dense matrix."""
+        """Return the product with a dense matrix."""
         rows = ops.csr2coo(self.indptr, self.values.shape[0])
         taken = ops.gather(matrix, self.indices, 0) * ops.expand_dims(self.values, 1)
         return ops.UnsortedSegmentSum()(taken, rows, self.shape[0])
@@ -179,7 +179,7 @@ def _dense(tensor: _Sparse, operator: str) -> ApiTypeError:
 
 
 def _check(tensor: Any, *parts: tuple[str, int]) -> None:
-    """Raises TypeError, ValueError if a part is no tensor, has other dimensions, or the shape is none."""
+    """Raise TypeError or ValueError if a part is no tensor or has other dimensions, or the shape is invalid."""
     name, shape = type(tensor).__name__, tensor.shape
     if not isinstance(shape, tuple) or not all(getattr(n, "value", n) is not None for n in shape):
         raise ApiTypeError(f"{name}: shape must be a tuple of integers, not {shape!r}")
@@ -196,14 +196,14 @@ def _check(tensor: Any, *parts: tuple[str, int]) -> None:
 
 
 def of_coordinates(name: str, function: Any, x: Any) -> Any:
-    """A COOTensor with the function of the values of another."""
+    """Return a COOTensor with a function applied to the values of another."""
     if not isinstance(x, COOTensor):
         raise ApiTypeError(f"{name}(): x must be a COOTensor, not {describe(x)}")
     return COOTensor(x.indices, function(x.values), x.shape)
 
 
 def of_rows(name: str, function: Any, x: Any) -> Any:
-    """A CSRTensor with the function of the values of another."""
+    """Return a CSRTensor with a function applied to the values of another."""
     if not isinstance(x, CSRTensor):
         raise ApiTypeError(f"{name}(): x must be a CSRTensor, not {describe(x)}")
     return CSRTensor(x.indptr, x.indices, function(x.values), x.shape)

@@ -1,4 +1,4 @@
-"""Methods of tensors whose arguments differ from those of the function of that name, or that have no such function."""
+"""Methods of tensors with other arguments than the function of that name, or without such a function."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from mspc.mindspore_api.ops.function_arguments import (
 
 
 def flatten(self: Any, order: Any = "C", *dims: int, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """Dimensions start_dim to end_dim made one, the last index the fastest, or the first one for order "F". Integers in
-    place of the order are start_dim and end_dim. Raises ValueError for another order."""
+    """Merge dimensions start_dim to end_dim, with the last index the fastest, or the first one for order "F". Integers
+    in place of the order are start_dim and end_dim. Raise ValueError for another order."""
     if len(dims) > (1 if isinstance(order, int) else 0):
         takes = ["it takes order, or start_dim and end_dim"]
         raise ApiTypeError(f"Tensor.flatten(): {len(dims) + 1} arguments by position do not fit", takes)
@@ -49,8 +49,8 @@ def _in_shape(self: Any, shape: Any) -> Any:
 
 
 def transpose(self: Any, *axes: Any, dim0: Any = None, dim1: Any = None) -> Any:
-    """Two dimensions exchanged, where two integers are given or dim0 and dim1; else the dimensions in another order,
-    reversed if none is given."""
+    """Exchange two dimensions, if two integers are given or dim0 and dim1; else reorder the dimensions, reversed if
+    none is given."""
     if dim0 is not None:
         return ops.swapaxes(self, dim0, dim1)
     if len(axes) == 2:
@@ -59,8 +59,8 @@ def transpose(self: Any, *axes: Any, dim0: Any = None, dim1: Any = None) -> Any:
 
 
 def repeat(self: Any, *repeats: Any, axis: Any = None) -> Any:
-    """The tensor so many times along every dimension, of which there may be more in front. As MindSpore 2 before 2.10
-    had it every slice along `axis`, if that is given or follows a list: as often as the list says of each."""
+    """Tile the tensor along every dimension; there may be additional leading ones. As in MindSpore 2 before 2.10,
+    repeat each slice along `axis` if that is given or follows a list: the list has the count of each slice."""
     given = repeats[0]
     if axis is not None or (len(repeats) == 2 and not isinstance(given, int)):
         place = repeats[1] if axis is None else axis
@@ -78,7 +78,7 @@ def as_dtype(self: Any, dtype: Any) -> Any:
 
 
 def as_it_is(self: Any) -> Any:
-    """The values that there are now, also of a parameter that is overwritten later."""
+    """Return a copy of the current values, for a parameter that may be overwritten later."""
     return ops.deepcopy(self)
 
 
@@ -86,16 +86,16 @@ def as_it_is(self: Any) -> Any:
 
 
 def running_sum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
-    """Running sums along `axis` of the elements as `dtype`, of Bool and of integers of 8 and 16 bits as Int32 if it is
-    not given, but for UInt16; None: of all elements in their order."""
+    """Return running sums along `axis` of the elements as `dtype`; None: of all elements in their order. Without
+    `dtype`, Bool and integers of 8 and 16 bits become Int32, except UInt16."""
     if dtype is None and x.dtype in (BOOL, INT8, INT16, UINT8):
         dtype = INT32
     return ops.cumsum(x, axis, dtype)
 
 
 def total(self: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, **spelled: Any) -> Any:
-    """Sum along `axis`, None for all, of the elements as `dtype`; integers and Bool add up to Int64. True or False in
-    place of the type says whether the dimensions are kept."""
+    """Return the sum along `axis`, None for all, of the elements as `dtype`; integers and Bool add up to Int64. True or
+    False in place of the type is `keepdims`."""
     if isinstance(dtype, bool):
         return total(self, axis, None, dtype, **spelled)
     axes = reduced_axes("ReduceSum", axis, len(self.shape))
@@ -103,8 +103,8 @@ def total(self: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False
 
 
 def largest(self: Any, *given: Any, **named: Any) -> Any:
-    """The maximum; along a dimension (maxima, their places as Int64): `x.max(dim, keepdim)`. With the name axis, or
-    with keepdims, the values alone: `x.max(axis=1)`; with return_indices both."""
+    """Return the maximum; along a dimension (maxima, their indices as Int64): `x.max(dim, keepdim)`. With the name
+    axis, or with keepdims, only the values: `x.max(axis=1)`; with return_indices both."""
     axis, keep, both = extremum("max", given, named)
     if both:
         return ops.MaxDim()(self, axis, keep)
@@ -112,7 +112,7 @@ def largest(self: Any, *given: Any, **named: Any) -> Any:
 
 
 def smallest(self: Any, *given: Any, **named: Any) -> Any:
-    """The minimum; along a dimension (minima, their places as Int64): see `max`."""
+    """Return the minimum; along a dimension (minima, their indices as Int64): see `max`."""
     axis, keep, both = extremum("min", given, named)
     if both:
         return ops.MinDim()(self, axis, keep)
@@ -123,22 +123,22 @@ def smallest(self: Any, *given: Any, **named: Any) -> Any:
 
 
 def gather(self: Any, input_indices: TensorLike | int, axis: int | TensorLike, batch_dims: int = 0) -> Any:
-    """Slices along `axis` at `input_indices`; called as (dim, index) element by element the values at the index along
-    the dimension."""
+    """Return slices along `axis` at `input_indices`; called as (dim, index), for each element of the index the value at
+    it along the dimension."""
     if isinstance(input_indices, int):
         return ops.gather_elements(self, input_indices, axis)
     return ops.Gather(batch_dims)(self, input_indices, axis)
 
 
 def index_copy_(self: Any, dim: int, index: TensorLike, tensor: TensorLike) -> Any:
-    """The slices along `dim` that `index` names become those of another tensor."""
+    """Replace the slices along `dim` at `index` by those of another tensor."""
     turned, rows = ops.swapaxes(self, 0, dim), ops.swapaxes(ops.cast(tensor, self.dtype), 0, dim)
     found = ops.TensorScatterUpdate()(turned, ops.ExpandDims()(index, -1), rows)
     return ops.assign(self, ops.swapaxes(found, 0, dim))
 
 
 def put_(self: Any, index: TensorLike, source: TensorLike, accumulate: bool = False) -> Any:
-    """The elements at the places `index`, in their order, become those of the source, or these are added."""
+    """Replace the elements at the flat indices `index` by those of the source, or add these."""
     flat, places = ops.Reshape()(self, (-1,)), ops.Reshape()(index, (-1,))
     places = ops.Select()(ops.Less()(places, 0), places + self.size, places)
     values = ops.cast(ops.Reshape()(source, (-1,)), self.dtype)
@@ -147,7 +147,7 @@ def put_(self: Any, index: TensorLike, source: TensorLike, accumulate: bool = Fa
 
 
 def exponential_(self: Any, lambd: float = 1.0, *, generator: Any = None) -> Any:
-    """The tensor becomes numbers of the exponential distribution with this rate."""
+    """Fill the tensor with numbers of the exponential distribution with this rate."""
     samples = 1.0 - ops.rand(*self.shape, seed=generator)
     return ops.assign(self, ops.cast(-ops.Log()(samples) / lambd, self.dtype))
 
@@ -156,8 +156,8 @@ def exponential_(self: Any, lambd: float = 1.0, *, generator: Any = None) -> Any
 
 
 def scatter_add(self: Any, dim: Any, index: Any, src: Any = None) -> Any:
-    """The tensor with every element of `src` added at the place that `index` names along `dim`; called with two tensors
-    (indices, updates) with the updates added at indices[..., k]."""
+    """Return the tensor with every element of `src` added at its `index` along `dim`; called with two tensors (indices,
+    updates) with the updates added at indices[..., k]."""
     if src is None:
         return ops.TensorScatterAdd()(self, dim, index)
     return ops.tensor_scatter_elements(self, index, src, dim, "add")
@@ -167,17 +167,16 @@ def index_add(
     self: Any, indices: TensorLike | int, y: TensorLike, axis: int | TensorLike, use_lock: bool = True,
     check_index_bound: bool = True, *, alpha: Any = 1,
 ) -> Any:  # fmt: skip
-    """The tensor plus the slices of y at the places along `axis` that `indices` names; called as (dim, index, source)
-    plus `alpha` times the source. Additions happen one after another, and places are checked, whatever use_lock and
-    check_index_bound say."""
+    """Return the tensor plus the slices of y at `indices` along `axis`; called as (dim, index, source) plus `alpha`
+    times the source. Additions are sequential and indices are checked, whatever use_lock and check_index_bound say."""
     if isinstance(indices, int):
         return ops.index_add(self, y, axis * alpha, indices)
     return ops.index_add(self, indices, y, axis)
 
 
 def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
-    """The tensor with the values at the places that a tuple of tensors names, one for each of its first dimensions, or
-    added there where they `accumulate`."""
+    """Return the tensor with the values at the indices given by a tuple of tensors, one for each of its first
+    dimensions, replaced, or with `accumulate` added."""
     shape = (sum([ops.zeros(index.shape, INT64) for index in indices[1:]], ops.zeros(indices[0].shape, INT64))).shape
     sizes = self.shape
     places = [ops.cast(ops.broadcast_to(indices[d], shape), INT64) for d in range(len(indices))]
@@ -188,7 +187,8 @@ def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool =
 
 
 def masked_scatter(self: Any, mask: TensorLike, source: TensorLike) -> Any:
-    """The tensor with the elements of `source` in their order where the mask, which must be known, is true."""
+    """Return the tensor with the elements of `source` in order at the true elements of the mask, which must be
+    known."""
     places = index_arguments.masked_scatter(mask, self.shape)
     values = ops.Reshape()(source, (-1,))
     values = ops.cast(ops.StridedSlice()(values, (0,), places.shape, (1,)), self.dtype)
@@ -197,8 +197,8 @@ def masked_scatter(self: Any, mask: TensorLike, source: TensorLike) -> Any:
 
 
 def select(self: Any, axis: int | TensorLike, index: int | TensorLike) -> Any:
-    """The slice `index` along `axis`; called with two tensors (condition, y) the elements where the condition is true,
-    those of y elsewhere."""
+    """Return the slice `index` along `axis`; called with two tensors (condition, y) the elements with a true condition,
+    else those of y."""
     if not isinstance(axis, int):
         return ops.Select()(axis, self, index)
     axis = axis_of("select", axis, len(self.shape))
@@ -207,9 +207,9 @@ def select(self: Any, axis: int | TensorLike, index: int | TensorLike) -> Any:
 
 
 def take(self: Any, indices: TensorLike, axis: int | None = None, mode: str = "clip") -> Any:
-    """The slices along `axis`, or the elements in their order, at `indices`; those outside are those at the ends for
-    the mode "clip", and counted on from the other end for "wrap". Raises ValueError if another mode; "raise" is not
-    there, as places are not known when a network is compiled."""
+    """Return the slices along `axis`, or the elements of the flat tensor, at `indices`. Indices out of range are
+    clipped for the mode "clip", and wrapped for "wrap". Raise ValueError for another mode; "raise" is not supported,
+    because indices are unknown when a network is compiled."""
     x, place = (ops.Reshape()(self, (-1,)), 0) if axis is None else (self, axis_of("take", axis, len(self.shape)))
     size = x.shape[place]
     if mode == "wrap":
@@ -220,8 +220,8 @@ def take(self: Any, indices: TensorLike, axis: int | None = None, mode: str = "c
 
 
 def choose(self: Any, choices: Any, mode: str = "clip") -> Any:
-    """At every place the element of the choice, one of several tensors or the slices of one, that is there. Raises
-    ValueError for another mode than "clip" or "wrap"."""
+    """Return at every position the element of the choice, one of several tensors or the slices of one, with the number
+    given by this tensor. Raise ValueError for another mode than "clip" or "wrap"."""
     if mode not in ("clip", "wrap"):
         no_such("choose", "mode", mode, "'clip' or 'wrap'")
     parts = choices if isinstance(choices, tuple | list) else ops.unstack(choices)
@@ -234,8 +234,8 @@ def choose(self: Any, choices: Any, mode: str = "clip") -> Any:
 
 
 def fill_diagonal(self: Any, fill_value: Any, wrap: bool = False) -> Any:
-    """A matrix with one value on its diagonal, which in one of more rows than columns begins anew for wrap; or a tensor
-    of equal sizes."""
+    """Return a matrix with one value on its diagonal, which restarts with wrap if there are more rows than columns; or
+    a tensor of equal sizes."""
     shape = self.shape
     step = sum([math.prod(shape[d + 1 :]) for d in range(len(shape))])
     last = self.size if wrap or len(shape) > 2 else min(self.size, shape[1] * shape[1])
@@ -249,15 +249,15 @@ def fill_diagonal(self: Any, fill_value: Any, wrap: bool = False) -> Any:
 
 
 def sum_to_size(self: Any, *size: Any) -> Any:
-    """Summed over the dimensions along which a tensor of this size would be repeated to the shape of this one. Raises
-    ValueError if it cannot be."""
+    """Sum over the dimensions along which a tensor of this size is broadcast to the shape of this one. Raise ValueError
+    if it cannot be."""
     wanted = sizes_of(size)
     axes = summed_to("sum_to_size", self.shape, wanted)
     return ops.Reshape()(ops.ReduceSum(True)(self, axes), wanted) if axes else ops.Reshape()(self, wanted)
 
 
 def resize(self: Any, *new_shape: Any) -> Any:
-    """The elements in their order in another shape: some at the end are left out, or zeros follow."""
+    """Return the elements in their order in another shape: the end is cut off, or filled with zeros."""
     shape = ints("resize", "new_shape", sizes_of(new_shape))
     count, flat = math.prod(shape), ops.Reshape()(self, (-1,))
     if count <= self.size:

@@ -1,4 +1,5 @@
-"""MindSpore's private `parallel._auto_parallel_context` has the settings of `set_auto_parallel_context` one by one."""
+"""MindSpore's private `parallel._auto_parallel_context`: the settings of `set_auto_parallel_context` as single
+methods."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _OTHER_NAMES = {
     "pipeline_interleave": ("pipeline_config", "pipeline_interleave"),
     "pipeline_scheduler": ("pipeline_config", "pipeline_scheduler"),
 }
-"""Methods that are called otherwise than the setting, or whose value is an entry of it."""
+"""Methods with another name than the setting, or for an entry of it."""
 _ENTRIES = {"pipeline_interleave": False, "pipeline_scheduler": "1f1b"}
 
 
@@ -43,19 +44,19 @@ class AutoParallelContext:
         raise AttributeError(name)
 
     def allreduce_fusion_threshold_mb(self) -> int:
-        """MB of gradients that travel together in one AllReduce."""
+        """Return the MB of gradients that are reduced in one AllReduce."""
         return _threshold("allreduce")
 
     def allgather_fusion_threshold_mb(self) -> int:
-        """MB that `comm_fusion` asks to be gathered together, which here changes nothing."""
+        """Return the MB to gather together according to `comm_fusion`, which changes nothing here."""
         return _threshold("allgather")
 
     def reducescatter_fusion_threshold_mb(self) -> int:
-        """MB that `comm_fusion` asks to be scattered together, which here changes nothing."""
+        """Return the MB to reduce-scatter together according to `comm_fusion`, which changes nothing here."""
         return _threshold("reducescatter")
 
     def reset(self) -> None:
-        """Give every setting its default."""
+        """Reset every setting to its default."""
         reset_auto_parallel_context()
 
 
@@ -77,5 +78,5 @@ def _set(key: str, entry: str, value: Any) -> None:
 
 
 def auto_parallel_context() -> AutoParallelContext:
-    """The settings as methods."""
+    """Return the settings as methods."""
     return AutoParallelContext()

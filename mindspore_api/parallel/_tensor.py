@@ -1,7 +1,7 @@
-"""This module lists how a tensor goes from one layout to another, as MindSpore's `mindspore.parallel._tensor` does.
+"""Steps that convert a tensor from one layout to another, as in MindSpore's `mindspore.parallel._tensor`.
 
 A layout is (device matrix, tensor map, global shape); the map counts mesh axes from the last one, -1: not sharded.
-Checkpoints are redistributed by `mspc.checkpoint`, which reads the slices of a rank and no more.
+Checkpoints are redistributed by `mspc.checkpoint`, which reads only the slices of a rank.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Stack = list[tuple[int, int, Step]]
 def _transform_tensor_by_layout(
     from_layout: Numbers, to_layout: Numbers, device_list: Sequence[int], rank_id: int, enable_redist_opt: bool = False
 ) -> list[Step]:
-    """The steps that bring one rank's slice to the other layout: ("Reshape", shape), ("AllConcat", ranks and dimension)
-    and ("StridedSlice", begin, end and strides). enable_redist_opt is taken and changes nothing. Raises ValueError if
-    the layouts do not fit each other or the ranks."""
+    """Return the steps that convert one rank's slice to the other layout: ("Reshape", shape), ("AllConcat", ranks and
+    dimension) and ("StridedSlice", begin, end and strides). enable_redist_opt is accepted and changes nothing. Raise
+    ValueError if the layouts do not fit each other or the ranks."""
     try:
         source, target = (PlacedTensor.of(*layout[:3]) for layout in (from_layout, to_layout))
         return steps_between(source, target, list(device_list), rank_id)
@@ -41,7 +41,7 @@ def _get_needed_rank_transform_operator_map_by_layouts(
     from_tensor_layout: Numbers, to_tensor_layout: Numbers, device_list: Sequence[int], self_rank: int,
     enable_redist_opt: bool = False,
 ) -> dict[int, list[Step]]:  # fmt: skip
-    """The steps of `self_rank` and of all ranks from which it gathers, by rank."""
+    """Return the steps of `self_rank` and of all ranks from which it gathers, by rank."""
     found: dict[int, list[Step]] = {}
     waiting = [self_rank]
     while waiting:
@@ -61,7 +61,8 @@ def _get_needed_rank_list_by_layouts(
 
 
 def _generate_transform_operator_stack(transform_operators_map: Mapping[int, list[Step]], self_rank: int) -> Stack:
-    """(rank, place of the step, step), the last one to be taken first; a rank takes those that `self_rank` needs."""
+    """Return (rank, index of the step, step), in reverse order of execution; only steps that `self_rank` needs are
+    included."""
     stack: Stack = []
     ranks = [self_rank]
     for place in reversed(range(len(transform_operators_map[self_rank]))):
@@ -75,7 +76,7 @@ def _generate_transform_operator_stack(transform_operators_map: Mapping[int, lis
 def _apply_tensor_transform_operators(
     transform_operator_stack: Stack, tensor_dict: MutableMapping[int, Any], device_num: int
 ) -> None:
-    """Take the steps on arrays, by rank; `tensor_dict` then has the result of the rank that the stack was made for."""
+    """Apply the steps to arrays, by rank; `tensor_dict` then has the result of the rank of the stack."""
     now: dict[int, Any] = {}
     rank = -1
     while transform_operator_stack:
@@ -103,13 +104,13 @@ def _applied(name: str, numbers: list[int], arrays: list[Any]) -> Any:
 
 
 def _axes(tensor_map: Numbers) -> list[list[int]]:
-    """By dimension the mesh axes that shard it, counted from the last one, the first the most significant."""
+    """Return by dimension the mesh axes that shard it, counted from the last one, the most significant first."""
     entries = [list(entry) if isinstance(entry, list | tuple) else [entry] for entry in tensor_map]
     return [[axis for axis in entry if axis != -1] for entry in entries]
 
 
 def _get_tensor_strategy(dev_mat: Sequence[int], tensor_map: Numbers) -> list[int]:
-    """Into how many slices every dimension is sharded."""
+    """Return the number of slices of every dimension."""
     return [math.prod(dev_mat[-1 - axis] for axis in entry) for entry in _axes(tensor_map)]
 
 
@@ -117,9 +118,9 @@ def _construct_tensor_layout_for_opt_shard(
     dev_matrix: Sequence[int], tensor_map: Numbers, opt_shard_step: int, opt_shard_size: int,
     origin_full_tensor_shape: Sequence[int],
 ) -> tuple[Any, Any, list[int]]:  # fmt: skip
-    """The layout of a parameter that optimizer parallel shards further: its first dimension as several, the first
-    sharded as before, the others along axes that held replicas, of the last ones as many as `opt_shard_size` says, -1:
-    all. Raises ValueError if there are not so many replicas."""
+    """Return the layout of a parameter that optimizer parallel shards further. Its first dimension is split into
+    several: the first is sharded as before, the others along axes of replicas, the last ones first, up to
+    `opt_shard_size` shards, -1: all. Raise ValueError if there are too few replicas."""
     shape = list(origin_full_tensor_shape)
     if not opt_shard_size:
         return dev_matrix, tensor_map, shape
@@ -159,8 +160,8 @@ def _construct_from_to_tensor_layout(
     from_full_tensor_shape: Sequence[int], from_dev_matrix: Sequence[int], from_tensor_map: Numbers,
     to_full_tensor_shape: Sequence[int], to_dev_matrix: Sequence[int], to_tensor_map: Numbers, param_name: str = "",
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Both layouts on equally many ranks: those of the smaller mesh are repeated. Raises ValueError if one number of
-    ranks is no multiple of the other."""
+    """Return both layouts on the same number of ranks: those of the smaller mesh are repeated. Raise ValueError if
+    neither number of ranks is a multiple of the other."""
     meshes = [list(from_dev_matrix), list(to_dev_matrix)]
     sizes = [math.prod(mesh) for mesh in meshes]
     if max(sizes) % min(sizes):
@@ -178,7 +179,7 @@ def _construct_from_to_tensor_layout(
 def _load_tensor(
     tensor: Any, dev_mat: Sequence[int], tensor_map: Numbers, full_shape: Any = None, rank_id: int = -1
 ) -> Tensor:
-    """One rank's slice of a tensor, of this rank's for -1; full_shape is the tensor's own."""
+    """Return one rank's slice of a tensor, for -1 this rank's; full_shape is the tensor's own."""
     if not isinstance(tensor, Tensor):
         raise ApiTypeError(f"_load_tensor: tensor must be a Tensor, not {describe(tensor)}")
     rank = state.current().rank if rank_id == -1 else rank_id

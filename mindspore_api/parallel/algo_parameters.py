@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
     class AlgoParameters(TypedDict, total=False):
-        """Keywords of `set_algo_parameters`, which `settings.ALGORITHM` describes."""
+        """Keywords of `set_algo_parameters`, described in `settings.ALGORITHM`."""
 
         fully_use_devices: bool
         elementwise_op_strategy_follow: bool
@@ -31,23 +31,23 @@ _KEY = "algo_parameters"
 
 
 def set_algo_parameters(**values: Unpack[AlgoParameters]) -> None:
-    """Set options of the search for strategies. They are checked and stored; sharding propagation has no use for them,
-    as a warning says. Raises ValueError if an option is not known, or a number lies outside its range; TypeError for a
-    value of the wrong type."""
+    """Set options of the search for strategies. They are checked and stored; sharding propagation does not use them, as
+    a warning says. Raise ValueError for an unknown option, or a number out of range; TypeError for a value of the wrong
+    type."""
     for key, value in values.items():
         _check(key, value)
     _stored().update(checked("set_algo_parameters", ALGORITHM, values))
 
 
 def get_algo_parameters(attr_key: str) -> Any:
-    """The value of an option. Raises ValueError for an unknown one."""
+    """Return the value of an option. Raise ValueError for an unknown one."""
     if attr_key not in DEFAULTS:
         raise _unknown("get_algo_parameters", attr_key)
     return _stored().get(attr_key, DEFAULTS[attr_key])
 
 
 def reset_algo_parameters() -> None:
-    """Give every option its default."""
+    """Reset every option to its default."""
     _stored().clear()
 
 
@@ -84,7 +84,7 @@ _COST_KEY = "cost_model"
 
 
 def set_cost_model_context(**kwargs: Any) -> None:
-    """Store weights, and say that they change nothing. Raises ValueError if there is no such weight."""
+    """Store weights; a warning says that they change nothing. Raise ValueError for an unknown weight."""
     for name, value in kwargs.items():
         if name not in _DEFAULTS:
             raise ApiValueError(f"set_cost_model_context has no option {name!r}", [f"it takes {', '.join(_DEFAULTS)}"])
@@ -98,14 +98,14 @@ def set_cost_model_context(**kwargs: Any) -> None:
 
 
 def get_cost_model_context(attr_key: str) -> Any:
-    """The weight that was set, or its default. Raises ValueError for an unknown one."""
+    """Return the weight that was set, or its default. Raise ValueError for an unknown one."""
     if attr_key not in _DEFAULTS:
         raise ApiValueError(f"get_cost_model_context has no option {attr_key!r}")
     return _stored_costs().get(attr_key, _DEFAULTS[attr_key])
 
 
 def reset_cost_model_context() -> None:
-    """Give every weight its default."""
+    """Reset every weight to its default."""
     _stored_costs().clear()
 
 
@@ -125,12 +125,12 @@ class CostModelContext:
         return lambda value: set_cost_model_context(**{key: value})
 
     def reset_cost_model(self) -> None:
-        """Give every weight its default."""
+        """Reset every weight to its default."""
         reset_cost_model_context()
 
 
 def cost_model_context() -> CostModelContext:
-    """The weights as methods."""
+    """Return the weights as methods."""
     return CostModelContext()
 
 
@@ -159,14 +159,14 @@ def _get_rp_matmul_mem_coef() -> float:
 
 
 def set_op_strategy_config(mode: str = "SAVE", path: Any = "") -> None:
-    """Name the file in which a compile stores the strategies of operators, or from which it takes them, as the entries
-    operator_save_file and operator_load_file of `strategy_ckpt_config` do.
+    """Set the file to which a compile saves the strategies of operators, or from which it loads them, like the entries
+    operator_save_file and operator_load_file of `strategy_ckpt_config`.
 
     Args:
         mode: "SAVE" or "LOAD". path: an absolute path that ends in ".json".
 
-    Raises KeyError if another mode, or a path that is not absolute or ends otherwise; ValueError if there is no such
-    file to load.
+    Raises KeyError for another mode, or a path that is not absolute or has another suffix; ValueError if there is no
+    such file to load.
     """
     if not isinstance(path, str | os.PathLike) or not os.path.isabs(path):
         raise ApiKeyError(f"set_op_strategy_config: path {path!r} is not absolute")

@@ -1,4 +1,4 @@
-"""`AutoParallel` around a network says how it is sharded."""
+"""`AutoParallel`: a cell around a network that determines its sharding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULTS: dict[str, Any] = {
     "enable_parallel_optimizer": False,
     "comm_fusion": {},
 }
-"""What holds for the network whatever `set_auto_parallel_context` says."""
+"""Settings of the network that do not depend on `set_auto_parallel_context`."""
 _MODES = {
     "semi_auto": (ParallelMode.SEMI_AUTO_PARALLEL, ""),
     "sharding_propagation": (ParallelMode.AUTO_PARALLEL, "sharding_propagation"),
@@ -63,7 +63,7 @@ class AutoParallel(Cell):
         return self.network(*args)
 
     def wrapping(self, network: Any) -> AutoParallel:
-        """The same settings around another network."""
+        """Return an AutoParallel with the same settings around another network."""
         other = object.__new__(AutoParallel)
         Cell.__init__(other, auto_prefix=False)
         other.network = network
@@ -72,8 +72,8 @@ class AutoParallel(Cell):
         return other
 
     def _set(self, shown: str, **values: Any) -> None:
-        """Store settings of `set_auto_parallel_context`, given by a call of a method as in `shown`. Raises ValueError,
-        TypeError, KeyError if a value is wrong or not supported."""
+        """Store settings of `set_auto_parallel_context`, given by the method call `shown`. Raise ValueError, TypeError
+        or KeyError if a value is wrong or not supported."""
         found = checked(shown, PARALLEL, values, shown)
         note_asked(self.asked, shown, PARALLEL, found, shown)
         note_places(self.set_at, PARALLEL, found)
@@ -82,7 +82,7 @@ class AutoParallel(Cell):
         self.parallel_settings |= found
 
     def dataset_strategy(self, config: Any) -> None:
-        """How data arrive: "data_parallel", "full_batch", or one tuple or Layout per input."""
+        """Set the layout of input data: "data_parallel", "full_batch", or one tuple or Layout per input."""
         self._set(f"AutoParallel.dataset_strategy({config!r})", dataset_strategy=config)
 
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
@@ -90,8 +90,9 @@ class AutoParallel(Cell):
 
         Args:
             shard_size: number of ranks that share, -1 for all. threshold: smallest parameter in KiB.
-            optimizer_level: what of it, beside optimizer states: "level2" gradients, as "level1" does here; "level3"
-                weights, too, which are gathered for the forward operators and once more for gradients.
+            optimizer_level: tensors sharded in addition to optimizer states: "level2" gradients, which "level1"
+                includes here; "level3" also weights, which are gathered for the forward operators and again for
+                gradients.
         """
         if isinstance(shard_size, bool) or not isinstance(shard_size, int) or (shard_size < 1 and shard_size != -1):
             raise ApiValueError(f"hsdp: shard_size {shard_size!r} must be -1 or a positive integer")
@@ -109,7 +110,7 @@ class AutoParallel(Cell):
         self.parallel_settings |= found
 
     def comm_fusion(self, config: dict[str, Any]) -> None:
-        """How collectives are merged, for example {"allreduce": {"mode": "size", "config": 64}}."""
+        """Set the fusion of collectives, for example {"allreduce": {"mode": "size", "config": 64}}."""
         self._set(f"AutoParallel.comm_fusion({config!r})", comm_fusion=config)
 
     def enable_gradients_mean(self) -> None:
@@ -158,11 +159,11 @@ class AutoParallel(Cell):
         self._set("AutoParallel.enable_device_local_norm()", dump_device_local_norm=True)
 
     def transformer_opt(self, file_path: str | None) -> None:
-        """Take options for large networks from a file of JSON; "" and None name none.
+        """Read options for large networks from a JSON file; "" and None mean no file.
 
-        `computation_communication_fusion_level` says where collectives may go in pieces beside products: 0 nowhere, 1
-        forward, 2 backward, 3 both, as without it. Others change nothing, as warnings say. Raises ValueError or
-        TypeError if the file cannot be read, or its contents are wrong.
+        `computation_communication_fusion_level` chooses the parts in which collectives may be split and overlapped with
+        matmuls: 0 none, 1 forward, 2 backward, 3 both, the default. Other options change nothing, as warnings say.
+        Raise ValueError or TypeError if the file cannot be read, or its contents are wrong.
         """
         if not file_path:
             return
@@ -175,11 +176,11 @@ class AutoParallel(Cell):
     def pipeline(
         self, stages: int = 1, output_broadcast: bool = False, interleave: bool = False, scheduler: str = "1f1b"
     ) -> None:
-        """Split the network into stages, each on ranks of its own.
+        """Split the network into stages, each on separate ranks.
 
         Args:
-            stages: how many. output_broadcast: changes nothing, all stages have the results. interleave: ranks have
-                several parts of the network. scheduler: the order of their work, as `pipeline_scheduler`.
+            stages: number of stages. output_broadcast: changes nothing, all stages have the results. interleave: ranks
+                have several parts of the network. scheduler: the schedule, as `pipeline_scheduler`.
         """
         order = {"pipeline_interleave": interleave, "pipeline_scheduler": scheduler}
         shown = f"AutoParallel.pipeline(stages={stages!r}, interleave={interleave!r}, scheduler={scheduler!r})"
@@ -188,8 +189,8 @@ class AutoParallel(Cell):
 
 
 def options_of_file(shown: str, path: str) -> dict[str, Any]:
-    """The options in a file, by name. shown: the call that names it. Raises ValueError if there is no such file, or it
-    is no JSON; TypeError if there is something else in it."""
+    """Return the options in a file, by name. shown: the call with the file, for messages. Raise ValueError if there is
+    no such file, or it is no JSON; TypeError if it contains something else."""
     refused = missing_file(path)
     if refused:
         raise ApiValueError(f"{shown}: {refused}")

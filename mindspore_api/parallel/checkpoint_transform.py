@@ -1,4 +1,4 @@
-"""Checkpoints for other strategies: which ranks' files are read, merged and rewritten."""
+"""Checkpoints for other strategies: the ranks' files to read, merge and rewrite."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ __all__ = [
 
 
 class Row:
-    """A row of integers, as MindSpore's strategies have them: `dim`."""
+    """Row of integers, in the form of MindSpore's strategies: `dim`."""
 
     def __init__(self, numbers: Any) -> None:
         self.dim = list(numbers)
 
 
 class ParallelLayouts:
-    """How a parameter was sharded, under the names of MindSpore's strategy files."""
+    """Sharding of a parameter, with the names of MindSpore's strategy files."""
 
     def __init__(self, sharding: ParameterCut) -> None:
         self.sharding = sharding
@@ -77,23 +77,23 @@ class ParallelLayouts:
 
 
 def build_searched_strategy(strategy_filename: str) -> dict[str, ParallelLayouts]:
-    """How every parameter was sharded, from a strategy file. Raises TypeError, or ValueError for no strategy file."""
+    """Return the sharding of every parameter from a strategy file. Raise TypeError if the name is no string, ValueError
+    for no strategy file."""
     path = strategy_path("build_searched_strategy", "strategy_filename", strategy_filename)
     return {name: ParallelLayouts(sharding) for name, sharding in read_strategies(path).parameters.items()}
 
 
 def restore_group_info_list(group_info_file_name: str) -> list[int]:
-    """The ranks that hold the same as the one that wrote a file of groups. Raises TypeError, or ValueError for no such
-    file."""
+    """Return the ranks with the same slices as the one that wrote a file of groups. Raise TypeError if the name is no
+    string, ValueError for no such file."""
     return read_restore_ranks(strategy_path("restore_group_info_list", "group_info_file_name", group_info_file_name))
 
 
 def merge_sliced_parameter(sliced_parameters: Any, strategy: Mapping[str, Any] | None = None) -> Parameter:
-    """The global parameter, of the slices of all ranks in their order.
+    """Return the global parameter from the slices of all ranks in their order.
 
     Args:
-        strategy: the result of `build_searched_strategy`; without it the slices stand one behind another in dimension
-        0.
+        strategy: the result of `build_searched_strategy`; without it the slices are concatenated along dimension 0.
 
     Raises TypeError or ValueError if the slices do not fit each other or the strategy; KeyError if the strategy lacks
     the parameter.
@@ -152,12 +152,12 @@ def _sharding(name: str, given: Any) -> ParameterCut:
 
 
 def rank_list_for_convert(rank_id: int, src_strategy_file: Any = None, dst_strategy_file: Any = None) -> list[int]:
-    """As `rank_list_for_transform`, under the name of newer scripts."""
+    """Call `rank_list_for_transform`, with the name of newer scripts."""
     return rank_list_for_transform(rank_id, src_strategy_file, dst_strategy_file)
 
 
 def rank_list_for_transform(rank_id: int, src_strategy_file: Any = None, dst_strategy_file: Any = None) -> list[int]:
-    """The ranks, descending, whose checkpoints hold the slices of `rank_id` under another strategy.
+    """Return the ranks, descending, with checkpoints that contain the slices of `rank_id` under another strategy.
 
     Args:
         src_strategy_file, dst_strategy_file: None for a network that is not sharded.
@@ -211,13 +211,13 @@ def transform_checkpoints(
     dst_strategy_file: Any = None, process_num: int = 1, output_format: str = "ckpt",
     on_rank: Callable[[int, int], object] = lambda done, ranks: None,
 ) -> None:  # fmt: skip
-    """Write a checkpoint again as another strategy shards it: `DST/rank_R/PREFIX R.FORMAT`, for one rank without a
-    strategy file. The files of all ranks get their names together, once all are written.
+    """Rewrite a checkpoint for another strategy: `DST/rank_R/PREFIX R.FORMAT`, for one rank without a strategy file.
+    The files of all ranks get their names together, once all are written.
 
     Args:
-        src_checkpoints_dir: a folder with `rank_0`, `rank_1`, ..., of each of which the last file counts; or the
-            folder of a set. process_num: ranks that are written at a time, by threads. on_rank: told of (ranks that
-            are written, ranks).
+        src_checkpoints_dir: a folder with `rank_0`, `rank_1`, ..., of which the last file of each is used; or the
+            folder of a set. process_num: number of ranks written at a time, by threads. on_rank: called with (number of
+            ranks written, number of ranks).
 
     Raises TypeError or ValueError if an argument is of the wrong kind, or a strategy file does not fit; MspcError if a
     file is missing or damaged, or cannot be written.
@@ -246,8 +246,8 @@ def transform_checkpoints(
 
 
 def open_folder(folder: Path, layouts: Mapping[str, Any], may_be_slices: bool = False) -> Checkpoint:
-    """The checkpoint of a folder: a set, or files of all ranks in folders of their own. may_be_slices: files of which
-    no layouts are known are taken though their values differ. Raises MspcError."""
+    """Return the checkpoint of a folder: a set, or files of all ranks in a folder each. may_be_slices: accept files
+    without known layouts even if their values differ. Raise MspcError if the folder has no complete checkpoint."""
     if not os.path.isdir(folder):
         raise MspcError(f"there is no folder {str(folder)!r}")
     if any(p.is_dir() and re.fullmatch(r"rank_\d+", p.name) for p in folder.iterdir()):
@@ -280,12 +280,12 @@ def load_distributed_checkpoint(
     Args:
         network: a Cell; None writes files for `predict_strategy` instead. checkpoint_filenames: one for every rank, in
             order. predict_strategy: a strategy file, needed without a network; else layouts are those of the network.
-        train_strategy_filename: how the files are sharded; if it is not given `strategy_ckpt_load_file` of the
-            context, or the file of an AutoParallel network. Safetensors of mspc need none.
-        format: "ckpt" takes `checkpoint_filenames`, "safetensors" `unified_safetensors_dir`: a set, or sharded
+        train_strategy_filename: the sharding of the files; by default `strategy_ckpt_load_file` of the context, or the
+            file of an AutoParallel network. Safetensors of mspc need none.
+        format: "ckpt" uses `checkpoint_filenames`, "safetensors" `unified_safetensors_dir`: a set, or sharded
             safetensors. name_map: names by names of the checkpoint.
-        dst_safetensors_dir, rank_id, output_format, max_process_num: where, for which rank, in which format, and for
-            how many ranks at a time files are written.
+        dst_safetensors_dir, rank_id, output_format, max_process_num: folder, rank, format, and number of ranks at a
+            time of written files.
 
     Returns:
         True; with `return_param_dict` the parameters by name.
@@ -319,7 +319,7 @@ def load_distributed_checkpoint(
 
 
 def _strategy_of(network: Any) -> str | None:
-    """The strategy file that the context, or an AutoParallel network, names."""
+    """Return the strategy file set in the context, or in an AutoParallel network, or None."""
     found = freeze(network)
     written = found.strategy_save_file or found.strategy_ckpt_save_file if isinstance(network, AutoParallel) else ""
     return found.strategy_load_file or found.strategy_ckpt_load_file or (os.path.isfile(written) and written) or None
@@ -377,7 +377,7 @@ def _rank(name: str, rank: Any) -> int:
 
 
 def strategy_path(name: str, what: str, given: Any) -> Path:
-    """A path that a script hands to the function `name` as `what`. Raises TypeError."""
+    """Return a path that a script passes to the function `name` as `what`. Raise TypeError if it is no path."""
     if not isinstance(given, (str, os.PathLike)):
         raise ApiTypeError(f"{name}: {what} must be a string, not {type(given).__name__}")
     return Path(given)
@@ -391,15 +391,15 @@ _OF_A_RANK = re.compile(r"rank_\d+")
 
 
 def get_ckpt_path_with_strategy(cur_ckpt_path: str, cur_strategy_path: str) -> str | None:
-    """The file of this rank, or of another one that holds the same slices of all parameters.
+    """Return the file of this rank, or of another one with the same slices of all parameters.
 
     Args:
-        cur_ckpt_path: the file that the rank needs, with `rank_R` in its name or in that of a folder. Without it, it is
-            the file itself.
-        cur_strategy_path: a strategy file, which says how parameters were sharded.
+        cur_ckpt_path: the file that the rank needs, with `rank_R` in its name or in that of a folder. Without `rank_R`,
+            it is the file itself.
+        cur_strategy_path: a strategy file with the sharding of parameters.
 
     Returns:
-        The first of these files that is there, ranks in their order; None if there is none.
+        The first of these files that exists, ranks in their order; None if there is none.
 
     Raises TypeError if a path is no string; ValueError if there is no such strategy file, or it is none.
     """
@@ -418,16 +418,16 @@ def get_ckpt_path_with_strategy(cur_ckpt_path: str, cur_strategy_path: str) -> s
 
 
 def merge_pipeline_strategys(src_strategy_dirs: str, dst_strategy_file: str) -> None:
-    """Write one strategy file of those of all stages, from which a checkpoint of them is transformed.
+    """Merge the strategy files of all stages into one, for the transformation of their checkpoint.
 
-    MindSpore's ranks write that of their stage; mspc writes one of all stages, which may be merged all the same.
+    MindSpore's ranks write the file of their stage; mspc writes one for all stages, which may be merged, too.
 
     Args:
-        src_strategy_dirs: a folder with strategy files, all `.ckpt` or all `.json`; of several of one stage, which are
-            alike, one counts. dst_strategy_file: the file to write: JSON where its name ends in `.json`.
+        src_strategy_dirs: a folder with strategy files, all `.ckpt` or all `.json`; of several equal files of one
+            stage, one is used. dst_strategy_file: the file to write: JSON if its name ends in `.json`.
 
-    Raises NotADirectoryError if there is no such folder; ValueError if it has files of both formats or none, a file
-    that says nothing, or two of one stage that differ; TypeError if an argument is no path.
+    Raises NotADirectoryError if there is no such folder; ValueError if it has files of both formats or none, an empty
+    file, or two of one stage that differ; TypeError if an argument is no path.
     """
     name = "merge_pipeline_strategys"
     folder = strategy_path(name, "src_strategy_dirs", src_strategy_dirs)
@@ -450,8 +450,8 @@ def _refused(message: str) -> MspcError:
 
 
 def sync_pipeline_shared_parameters(net: Any) -> None:
-    """Accepted: there is nothing to send. All stages that read a parameter begin with the same value of it, and every
-    update adds up the gradients of all of them.
+    """Do nothing: all stages that read a parameter begin with the same value, and every update adds up the gradients of
+    all of them.
 
     Raises TypeError if `net` is no Cell.
     """

@@ -1,4 +1,4 @@
-"""Layouts with names of axes, and `shard` and `reshard`, which take them."""
+"""Layouts with names of axes, and `shard` and `reshard`, which accept them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ NOT_SHARDED = "None"
 
 
 class Layout:
-    """A mesh of ranks, row-major, every axis with a name.
+    """A mesh of ranks, row-major, with named axes.
 
-        `layout("dp", ("sp", "mp"), "None")` is the layout of a tensor of three dimensions: the first is sharded
-        by axis "dp", the second by "sp" (into the larger slices) and "mp", the third is replicated. An axis
-        "interleaved_parallel" is
-        none of ranks: it says that every rank may take its slice in parts, and changes no slice.
+    `layout("dp", ("sp", "mp"), "None")` is the layout of a tensor of three dimensions: the first is sharded by axis
+    "dp", the second by "sp" (into the larger slices) and "mp", the third is replicated. An axis "interleaved_parallel"
+    has no ranks: every rank may process its slice in parts, and slices do not change.
 
-        Args:
-            device_matrix: sizes of the axes. alias_name: their names, all different.
-            rank_list: only the ranks 0 to their number less one are supported.
+    Args:
+        device_matrix: sizes of the axes. alias_name: their names, all different.
+        rank_list: only the ranks from 0 to their number less one are supported.
 
-        Raises:
-            TypeError: an argument is no tuple, a size no integer, a name no string. ValueError: sizes and
-    names do not fit, a name is empty, "None" or given twice.
+    Raises:
+        TypeError: an argument is no tuple, a size no integer, a name no string. ValueError: sizes and names do not fit,
+            a name is empty, "None" or given twice.
     """
 
     def __init__(self, device_matrix: Any, alias_name: Any, rank_list: Any = None) -> None:
@@ -86,8 +85,8 @@ class Layout:
             raise ApiValueError("Layout: rank_list other than 0, 1, 2, ... is not supported")
 
     def __call__(self, *tensor_map: Any) -> NamedLayout:
-        """The placement of a tensor: per dimension the name of an axis, a tuple of names, or "None". Raises TypeError
-        if an entry is neither; ValueError if an unknown name, or an axis used twice."""
+        """Return the layout of a tensor: per dimension the name of an axis, a tuple of names, or "None". Raise
+        TypeError if an entry is neither; ValueError for an unknown name, or an axis used twice."""
         used: list[str] = []
         entries: list[int | tuple[int, ...]] = []
         for dimension, entry in enumerate(tensor_map):
@@ -121,7 +120,7 @@ class Layout:
         return -1 if alias == INTERLEAVED else self._axes - 1 - self.alias_name.index(alias)
 
     def to_dict(self) -> dict[str, Any]:
-        """The mesh as plain data."""
+        """Return the mesh as plain data."""
         return {
             "device_matrix": self.device_matrix,
             "alias_name": self.alias_name,
@@ -142,14 +141,14 @@ class Layout:
 def shard(
     fn: Any, in_strategy: Any, out_strategy: Any = None, parameter_plan: Any = None, device: str = "", level: int = 0
 ) -> ShardedFunction:
-    """`fn`, its inputs sharded by `in_strategy`, one tuple or Layout per tensor.
+    """Return `fn` with its inputs sharded by `in_strategy`, one tuple or Layout per tensor.
 
     Args:
-        parameter_plan: how parameters of the Cell (or of that whose method `fn` is) are sharded, by name or path as
-            "self.dense.weight". device, level: say that they change nothing.
+        parameter_plan: sharding of parameters of the Cell (or of the Cell with the method `fn`), by name or path as
+            "self.dense.weight". device, level: change nothing, as a warning says.
 
-    Called by itself it takes global tensors and gives global ones, as on one device, unless the script has set
-    `dataset_strategy` or `full_batch`. In PyNative mode such a function calls no other one, as in MindSpore.
+    Called by itself it takes and returns global tensors, as on one device, unless the script has set `dataset_strategy`
+    or `full_batch`. In PyNative mode such a function calls no other one, as in MindSpore.
 
     Raises TypeError if `fn` is not callable, or a strategy is none; ValueError if a strategy is impossible, or a
     parameter is none of the Cell's.
@@ -171,11 +170,11 @@ def shard(
 
 @dataclass(frozen=True)
 class ShardedFunction:
-    """`fn` with strategies: in_strategy per input, out_strategy per output, parameter_plan as
-    (Parameter, strategy). in_pynative: it was made in PyNative mode.
+    """`fn` with strategies: in_strategy per input, out_strategy per output, parameter_plan as (Parameter, strategy).
+    in_pynative: it was made in PyNative mode.
 
-    Called by itself it takes global tensors, the same on every rank, and gives global ones, as on one device, unless
-    the script has set `dataset_strategy` or `full_batch`.
+    Called by itself it takes and returns global tensors, the same on every rank, as on one device, unless the script
+    has set `dataset_strategy` or `full_batch`.
     """
 
     takes_global_inputs: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""`mindspore.parallel.nn` has micro-batches one after another, and Transformers, which MindSpore 1 had here."""
+"""`mindspore.parallel.nn`: sequential micro-batches, and the Transformers of MindSpore 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training steps ask MindSpore's private `parallel._utils` how a script runs in parallel; this module answers."""
+"""MindSpore's private `parallel._utils`: queries of training steps about the parallel settings of a script."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _SHARDED = ("semi_auto_parallel", "auto_parallel")
 
 
 def _get_parallel_mode() -> str:
-    """One of `ParallelMode`."""
+    """Return one of `ParallelMode`."""
     return context.get_auto_parallel_context("parallel_mode")
 
 
 def _get_device_num() -> int:
-    """How many ranks there are."""
+    """Return the number of ranks."""
     return context.get_auto_parallel_context("device_num") or state.current().size
 
 
 def _get_stage_device_num() -> int:
-    """How many ranks a stage of a pipeline has; there is one stage."""
+    """Return the number of ranks of a pipeline stage; there is one stage."""
     return _get_device_num()
 
 
@@ -33,7 +33,7 @@ def _get_pipeline_stages() -> int:
 
 
 def _get_global_rank() -> int:
-    """This rank's number."""
+    """Return this rank's number."""
     return context.get_auto_parallel_context("global_rank")
 
 
@@ -54,7 +54,8 @@ def _get_enable_parallel_optimizer() -> bool:
 
 
 def _get_grad_accumulation_shard() -> bool:
-    """Return whether accumulated gradients are sharded; they are sharded as their parameters, which no setting says."""
+    """Return whether accumulated gradients are sharded by a setting: always False, because they are sharded like their
+    parameters."""
     return False
 
 
@@ -94,35 +95,35 @@ def _to_full_shapes(shapes: Any, device_num: int) -> list[tuple[int, ...]]:
 
 
 def _grads_divided_by_device_num_if_recomputation(grads: Any) -> Any:
-    """The gradients as they are: those of a graph count the global batch once."""
+    """Return the gradients unchanged: those of a graph count the global batch once."""
     return grads
 
 
 def _check_full_batch() -> None:
-    """Raises RuntimeError if the global batch is requested in a mode that knows none."""
+    """Raise RuntimeError if the global batch is requested in a mode without one."""
     if _get_full_batch() and not _is_in_auto_parallel_mode():
         raise ApiRuntimeError(f"full_batch counts in {' and '.join(_SHARDED)} mode, not in {_get_parallel_mode()} mode")
 
 
 def _device_number_check(parallel_mode: str, device_number: int) -> None:
-    """Raises ValueError if one rank alone is to run in parallel as `parallel_mode` says, or several are not."""
+    """Raise ValueError if `parallel_mode` is "stand_alone" and there are several ranks."""
     if parallel_mode == "stand_alone" and device_number != 1:
         raise ApiValueError(f"stand_alone mode runs on one rank, not on {device_number}")
 
 
 def _parameter_broadcast_check(parallel_mode: str, parameter_broadcast: Any) -> None:
-    """Raises ValueError if parameters are to be broadcast and `parallel_mode` knows no ranks."""
+    """Raise ValueError if parameters should be broadcast in stand_alone mode."""
     if parameter_broadcast and parallel_mode == "stand_alone":
         raise ApiValueError("parameter_broadcast counts in parallel modes, not in stand_alone mode")
 
 
 def _parallel_predict_check() -> None:
-    """Every mode predicts."""
+    """Do nothing: every mode supports prediction."""
 
 
 def _infer_rank_list(train_map: Any, predict_map: Any = None) -> dict[str, tuple[list[int], bool]]:
-    """From which ranks' files a parameter of a network that predicts comes: by name (ranks, whether the slice of the
-    only one is this rank's own). A map has the device matrix and the tensor map of every parameter."""
+    """Return the ranks with the files of each parameter of a network for prediction: by name (ranks, whether the slice
+    of the only one is this rank's own). A map has the device matrix and the tensor map of every parameter."""
     found: dict[str, tuple[list[int], bool]] = {}
     rank = state.current().rank
     for name, (mesh, tensor_map, *_) in train_map.items():
@@ -143,7 +144,7 @@ def _layout_of(mesh: Any, tensor_map: Any) -> Layout:
 
 
 def _reset_op_id() -> None:
-    """Number operators from 0: every compile does."""
+    """Do nothing: every compile numbers operators from 0."""
 
 
 def _is_initialized() -> bool:

@@ -1,4 +1,4 @@
-"""`reshard` gives the same tensor in another layout."""
+"""`reshard`: the same tensor in another layout."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from mspc.mindspore_api.common.parameter import checked_layout
 
 
 def reshard(tensor: Any, layout: Any) -> Any:
-    """`tensor`, sharded as `layout` (a Layout called with axis names) says from here on. Raises TypeError if it is no
+    """Return `tensor`, sharded by `layout` (a Layout called with axis names) from here on. Raise TypeError if it is no
     layout of a tensor."""
     return ops.ShardingConstraint().shard((checked_layout(layout),))(tensor)

@@ -1,4 +1,4 @@
-"""`mindspore.parallel._transformer` has transformers that are sharded over rows of the batch and over heads."""
+"""`mindspore.parallel._transformer`: transformers sharded over rows of the batch and over heads."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from mspc.ops.operator_arguments import describe
 
 
 class OpParallelConfig:
-    """data_parallel: into how many slices rows are sharded. model_parallel: the same of heads and of the hidden values
-    of a feed-forward network."""
+    """data_parallel: number of slices of the rows. model_parallel: number of slices of the heads and of the hidden
+    values of a feed-forward network."""
 
     def __init__(self, data_parallel: int = 1, model_parallel: int = 1) -> None:
         self.data_parallel = positive("OpParallelConfig", "data_parallel", data_parallel)
@@ -52,7 +52,7 @@ class EmbeddingOpParallelConfig(OpParallelConfig):
 
 
 class TransformerRecomputeConfig:
-    """recompute: layers are computed again for their gradients. The other options are those of `Cell.recompute`."""
+    """recompute: layers are recomputed for their gradients. The other options are those of `Cell.recompute`."""
 
     def __init__(
         self, recompute: bool = False, parallel_optimizer_comm_recompute: bool = False, mp_comm_recompute: bool = True,
@@ -73,12 +73,12 @@ class TransformerRecomputeConfig:
 
 
 class TransformerOpParallelConfig:
-    """How a Transformer is sharded, encoder and decoder alike.
+    """Sharding of a Transformer, for encoder and decoder alike.
 
     data_parallel, model_parallel, vocab_emb_dp: as in `EmbeddingOpParallelConfig`. recompute: whether layers are
-    computed again for their gradients, or a `TransformerRecomputeConfig`. The other arguments must stay at their
-    defaults, or change nothing in the cells here, as a warning says; a script's own cells may read `use_seq_parallel`.
-    Raises TypeError or ValueError if an argument is something else, or asks for several experts.
+    recomputed for their gradients, or a `TransformerRecomputeConfig`. The other arguments must have their defaults, or
+    change nothing in the cells here, as a warning says; a script's own cells may read `use_seq_parallel`. Raise
+    TypeError or ValueError if an argument is something else, or requests several experts.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class TransformerOpParallelConfig:
 
 
 class MoEConfig:
-    """A mixture of experts; only its default, one expert, is built. Raises ValueError if expert_num is greater."""
+    """Mixture of experts; only its default, one expert, is supported. Raise ValueError if expert_num is greater."""
 
     def __init__(
         self, expert_num: int = 1, capacity_factor: float = 1.1, aux_loss_factor: float = 0.05,
@@ -140,7 +140,7 @@ class MoEConfig:
 
 
 def unused(name: str, given: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Report the arguments of `given` that change nothing. Raises TypeError if there is no such argument."""
+    """Warn about the arguments of `given` that change nothing. Raise TypeError if there is no such argument."""
     for key, value in given.items():
         if key not in defaults:
             raise ApiTypeError(f"{name} has no argument {key!r}")
@@ -149,7 +149,7 @@ def unused(name: str, given: dict[str, Any], defaults: dict[str, Any]) -> None:
 
 
 def checked_config(name: str, config: Any, kind: type) -> Any:
-    """`config`, which must be of a kind, or arguments from which one is made. Raises TypeError if it is neither."""
+    """Return `config`, or the part of a TransformerOpParallelConfig of a kind. Raise TypeError if it is neither."""
     if isinstance(config, TransformerOpParallelConfig) and kind is not TransformerOpParallelConfig:
         config = config.embedding_dp_mp_config if kind is EmbeddingOpParallelConfig else config.dp_mp_config
     if not isinstance(config, kind):
@@ -158,7 +158,7 @@ def checked_config(name: str, config: Any, kind: type) -> Any:
 
 
 def divides(name: str, what: str, number: int, parts: int) -> None:
-    """Raises ValueError if a number of things cannot be shared out."""
+    """Raise ValueError if `number` is not divisible by `parts`."""
     if number % parts:
         raise ApiValueError(f"{name}: {what} {number} must be a multiple of model_parallel {parts}")
 
@@ -186,7 +186,7 @@ class _LayerNorm(Cell):
         return out
 
     def shard(self, strategy: Any, *_: Any, **__: Any) -> Any:
-        """Say how x is sharded, as `((2, 1, 1),)`, and return the cell."""
+        """Set the strategy of x, as `((2, 1, 1),)`, and return the cell."""
         self.layer_norm.shard((*strategy, (1,), (1,)))
         return self
 
@@ -229,7 +229,7 @@ class _Linear(Cell):
     def shard(
         self, strategy_matmul: Any, strategy_bias: Any = None, strategy_activation: Any = None, *_: Any, **__: Any
     ) -> Any:
-        """Say how the operands of the product, of the bias and of the activation are sharded, and return the cell."""
+        """Set the strategies of the operands of the matmul, of the bias and of the activation, and return the cell."""
         self.matmul.shard(strategy_matmul)
         if self.bias is not None:
             self.bias_add.shard(strategy_bias)
@@ -260,8 +260,8 @@ class VocabEmbedding(Cell):
 
 
 class FeedForward(Cell):
-    """Two linear layers with an activation between them, and dropout behind; only one expert, so that
-    expert_group_size is not read."""
+    """Two linear layers with an activation between them, and dropout after them; only one expert, so that
+    expert_group_size is ignored."""
 
     def __init__(
         self, hidden_size: int, ffn_hidden_size: int, dropout_rate: float, hidden_act: Any = "gelu",
@@ -289,7 +289,7 @@ class FeedForward(Cell):
 
 
 class CrossEntropyLoss(Cell):
-    """The mean of -log softmax(logits)[label] over the places where input_mask is 1.
+    """The mean of -log softmax(logits)[label] over the positions with input_mask 1.
 
     Called with logits [n, classes], which may be sharded along both, label [n] and input_mask [n].
     """
@@ -317,12 +317,12 @@ class CrossEntropyLoss(Cell):
 
 
 _HIDDEN = -10000.0
-"""What is added to scores that nobody may look at."""
+"""Number added to the scores of masked pairs."""
 
 
 class AttentionMask(Cell):
-    """Who may look at whom, [batch, seq_length, seq_length]: 1 if both places are words, as input_mask [batch,
-    seq_length] says, and the second stands not behind the first; 0 elsewhere."""
+    """Causal attention mask, [batch, seq_length, seq_length]: 1 if input_mask [batch, seq_length] is 1 at both
+    positions, and the second position is not after the first; 0 elsewhere."""
 
     def __init__(self, seq_length: int, parallel_config: Any = default_dpmp_config) -> None:
         super().__init__()
@@ -340,12 +340,12 @@ class AttentionMask(Cell):
 
 
 class MultiHeadAttention(Cell):
-    """Attention of query_tensor [batch, tgt_seq_length, hidden_size] to key_tensor and value_tensor
-    [batch, src_seq_length, hidden_size], by several heads, and a linear layer behind it.
+    """Attention of query_tensor [batch, tgt_seq_length, hidden_size] to key_tensor and value_tensor [batch,
+    src_seq_length, hidden_size], by several heads, followed by a linear layer.
 
-    Called with attention_mask [batch, tgt_seq_length, src_seq_length], 1 if one may look, or None. Returns the output
-    and the (key, value) of every head. batch_size is taken and not needed. use_past: only False, so that key_past,
-    value_past and batch_valid_length are not read.
+    Called with attention_mask [batch, tgt_seq_length, src_seq_length], 1 for allowed pairs, or None. Returns the output
+    and the (key, value) of every head. batch_size is accepted and not needed. use_past: only False, so that key_past,
+    value_past and batch_valid_length are ignored.
     """
 
     def __init__(
@@ -401,20 +401,20 @@ class MultiHeadAttention(Cell):
         return self.dropout(out), (key, value)
 
     def heads(self, x: Any) -> Any:
-        """x [batch, length, hidden size] as [batch, heads, length, head size]."""
+        """Return x [batch, length, hidden size] as [batch, heads, length, head size]."""
         batch, length, _ = x.shape
         return self.transpose(ops.reshape(x, (batch, length, self.num_heads, self.size_per_head)), (0, 2, 1, 3))
 
 
 def refuse_past(name: str, use_past: Any) -> None:
-    """Raises ValueError if a cell is to continue from earlier calls."""
+    """Raise ValueError if a cell should continue from earlier calls."""
     if use_past:
         raise ApiValueError(f"{name}: use_past must be False: inference word by word is not built")
 
 
 def _get_lambda_func(total_layer: int | None = None) -> Any:
-    """The default of a stack for every layer: it is computed again for its gradients if `parallel_config` says so.
-    total_layer, by which MindSpore shares layers out to stages, is not read."""
+    """Return the default function of a stack for every layer: the layer is recomputed for its gradients if
+    `parallel_config` says so. total_layer, by which MindSpore distributes layers over stages, is ignored."""
 
     def place(layer: Any, layer_id: int, layers: int, offset: int, parallel_config: Any) -> None:
         if parallel_config.recompute.recompute:
@@ -424,10 +424,10 @@ def _get_lambda_func(total_layer: int | None = None) -> Any:
 
 
 class _Layer(Cell):
-    """The shared part of encoder and decoder layers: attention to oneself, a feed-forward network, and their norms.
+    """Base of encoder and decoder layers: self-attention, a feed-forward network, and their norms.
 
-    Attributes for cells that are made of these, as in MindSpore: the sizes under their names, `dtype` of products, and
-    `key_past` and `value_past`, which are None.
+    Attributes for subclasses, as in MindSpore: the sizes under their names, `dtype` of matmuls, and `key_past` and
+    `value_past`, which are None.
     """
 
     def __init__(
@@ -463,7 +463,7 @@ class _Layer(Cell):
         return ops.cast(norm(ops.cast(x, self.norm_dtype)), x.dtype)
 
     def attend(self, x: Any, mask: Any) -> Any:
-        """(x with what it sees of itself, what the next norm reads, the keys and values)."""
+        """Return (x plus its self-attention, the keys and values)."""
         read = self.normal(self.layernorm1, x)
         seen, present = self.attention(read, read, read, mask)
         return self.add(read if self.post_layernorm_residual else x, seen), present
@@ -474,11 +474,11 @@ class _Layer(Cell):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Attention of x [batch, seq_length, hidden_size] to itself and a feed-forward network, each behind a norm and
-    added to what the norm read, or with post_layernorm_residual to what it gave.
+    """Self-attention of x [batch, seq_length, hidden_size] and a feed-forward network. A norm precedes each; the result
+    is added to the input of the norm, or with post_layernorm_residual to its output.
 
-    Called with input_mask [batch, seq_length, seq_length], 1 if one may look. Returns the output and the keys and
-    values. compute_dtype, which MindSpore fixes at Float16, is the element type of products. init_reset and
+    Called with input_mask [batch, seq_length, seq_length], 1 for allowed pairs. Returns the output and the keys and
+    values. compute_dtype, which MindSpore fixes at Float16, is the element type of matmuls. init_reset and
     batch_valid_length belong to use_past, which is refused.
     """
 
@@ -501,7 +501,7 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """A layer that also attends to an encoder's output; see `TransformerEncoderLayer`, also of init_reset and
+    """Layer that also attends to an encoder's output; see `TransformerEncoderLayer`, also for init_reset and
     batch_valid_length."""
 
     def __init__(
@@ -537,7 +537,7 @@ class TransformerDecoderLayer(_Layer):
 
 
 class _Stack(Cell):
-    """Layers one behind another."""
+    """Layers in sequence."""
 
     def stack(self, layers: list[Cell], lambda_func: Any, offset: int, config: Any) -> None:
         place = _get_lambda_func() if lambda_func is None else lambda_func
@@ -550,7 +550,7 @@ class TransformerEncoder(_Stack):
     """`num_layers` layers; see `TransformerEncoderLayer`.
 
     lambda_func: called for every layer as `lambda_func(layer, layer_id=, layers=, offset=, parallel_config=)`, in place
-    of the recomputation of `parallel_config`. init_reset and batch_valid_length are not read. Returns the output and a
+    of the recomputation of `parallel_config`. init_reset and batch_valid_length are ignored. Returns the output and a
     tuple with each layer's keys and values.
     """
 
@@ -585,7 +585,7 @@ class TransformerEncoder(_Stack):
 
 
 class TransformerDecoder(_Stack):
-    """`num_layers` layers; see `TransformerDecoderLayer` and `TransformerEncoder`, also of init_reset and
+    """`num_layers` layers; see `TransformerDecoderLayer` and `TransformerEncoder`, also for init_reset and
     batch_valid_length."""
 
     def __init__(
@@ -623,7 +623,7 @@ class Transformer(Cell):
     """An encoder of `encoder_layers` layers and a decoder of `decoder_layers`; either may have none.
 
     Returns (output, the encoder's keys and values, the decoder's), None in place of missing ones. init_reset and
-    batch_valid_length are not read.
+    batch_valid_length are ignored.
     """
 
     def __init__(

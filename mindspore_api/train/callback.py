@@ -1,4 +1,4 @@
-"""Callbacks of a training run: called at its begin, at every step and epoch, and at its end."""
+"""Callbacks of a training run: called at its beginning, at every step and epoch, and at its end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ += names_of("train.callback")
 
 
 class CallbackParam(dict[str, Any]):
-    """Facts about the run, as attributes: cur_epoch_num, cur_step_num, batch_num, net_outputs, ..."""
+    """Facts of the run, as attributes: cur_epoch_num, cur_step_num, batch_num, net_outputs, ..."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
@@ -43,7 +43,7 @@ class CallbackParam(dict[str, Any]):
 
 
 class RunContext:
-    """A run as callbacks see it. Raises TypeError if `original_args` is no dict."""
+    """Facts of a run for callbacks. Raise TypeError if `original_args` is no dict."""
 
     def __init__(self, original_args: Any) -> None:
         if not isinstance(original_args, dict):
@@ -52,7 +52,7 @@ class RunContext:
         self._stop = False
 
     def original_args(self) -> Any:
-        """Facts about the run."""
+        """Return the facts of the run."""
         return self._args
 
     def request_stop(self) -> None:
@@ -64,7 +64,7 @@ class RunContext:
 
 
 class Callback:
-    """Methods that Model calls; subclasses override the methods they need.
+    """Base of callbacks with the methods that Model calls; subclasses override the methods they need.
 
     The names without `on_train_` or `on_eval_` are MindSpore's older ones and are called by the newer ones. As a
     context, a callback is entered before the run and left after it, however it ends.
@@ -124,7 +124,7 @@ OLDER = ("begin", "end", "epoch_begin", "epoch_end", "step_begin", "step_end")
 
 
 def callbacks_of(callbacks: Any) -> list[Callback]:
-    """The callbacks of a run, given as None, one, or several. Raises TypeError for anything else."""
+    """Return the callbacks of a run, given as None, one, or several. Raise TypeError for anything else."""
     found = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
     for entry in found:
         if not isinstance(entry, Callback):
@@ -133,7 +133,7 @@ def callbacks_of(callbacks: Any) -> list[Callback]:
 
 
 class CallbackManager:
-    """The callbacks of a run while it lasts; `bar` is out of the way whenever they write."""
+    """Callbacks of a run while it lasts; `bar` is hidden whenever they write."""
 
     def __init__(self, callbacks: Iterable[Callback], run: RunContext, bar: Any) -> None:
         self._callbacks = list(callbacks)
@@ -145,7 +145,7 @@ class CallbackManager:
         self._stack.__enter__()
         entered = [(self._stack.enter_context(callback), callback) for callback in self._callbacks]
         self._callbacks = [inner if isinstance(inner, Callback) else given for inner, given in entered]
-        self._stack.callback(self._bar.end)  # the first to go: callbacks may write when they are left
+        self._stack.callback(self._bar.end)  # ended first: callbacks may write when they are left
         return self
 
     def __exit__(self, *error: Any) -> Any:
@@ -161,9 +161,7 @@ class CallbackManager:
 
 
 def loss_of(outputs: Any) -> Any:
-    """The loss among the outputs of a step, a NumPy number whose str is its shortest text; None
-    without one.
-    """
+    """Return the loss among the outputs of a step, a NumPy number with a shortest-text str, or None without a loss."""
     if isinstance(outputs, (tuple, list)):
         outputs = outputs[0] if outputs else None
     if isinstance(outputs, Tensor):
@@ -186,14 +184,15 @@ __getattr__ = beside(__name__)
 
 
 def set_cur_net(net: Any) -> None:
-    """Nothing has to be stored: what saves a network here is handed it."""
+    """Do nothing: code that saves a network gets it as an argument here."""
 
 
 class LossMonitor(Callback):
-    """Prints `epoch: 1 step: 1, loss is 0.25` at every `per_print_times`-th step, the shortest text of
-    the number; where `Model.fit` has evaluated, `Eval result: epoch 1, metrics: {...}` at the end of the epoch.
+    """Prints `epoch: 1 step: 1, loss is 0.25` at every `per_print_times`-th step, with the shortest text of the number;
+    if `Model.fit` has evaluated, `Eval result: epoch 1, metrics: {...}` at the end of the epoch.
 
-    A loss that is NaN or infinite ends training with an ExecutionError, unless the step was left out for an overflow.
+    A loss that is NaN or infinite ends training with an ExecutionError, unless the step was skipped because of an
+    overflow.
     """
 
     def __init__(self, per_print_times: int = 1) -> None:
@@ -223,7 +222,7 @@ class LossMonitor(Callback):
 
 
 def _left_out(outputs: Any) -> bool:
-    """Return whether these are the results of a step with a loss scale, which has found an overflow: (loss, True,
+    """Return whether these are the results of a step with a loss scale that has found an overflow: (loss, True,
     scale)."""
     if not isinstance(outputs, (tuple, list)) or len(outputs) < 3 or not isinstance(outputs[1], Tensor):
         return False
@@ -231,11 +230,12 @@ def _left_out(outputs: Any) -> bool:
 
 
 class TimeMonitor(Callback):
-    """Prints how long every epoch and its steps took, in milliseconds.
+    """Prints the duration of every epoch and of its steps, in milliseconds.
 
     Args:
         data_size: steps of an epoch, if the run does not know them.
-        data_time: say how long a step waited for its data, too; not in sink mode, where nobody asks between steps.
+        data_time: also print the time that a step waited for its data; not in sink mode, which has no callback between
+            steps.
 
     Raises TypeError or ValueError if an argument is of the wrong kind.
     """
@@ -278,7 +278,7 @@ class TimeMonitor(Callback):
 
 
 class _Clock:
-    """Since when an epoch runs, since when it waits for data, and how long it has waited for them, in seconds."""
+    """Start of the epoch, start of waiting for data, and total time of waiting for data, in seconds."""
 
     def __init__(self) -> None:
         self.start = self.asked = time.perf_counter()
@@ -289,8 +289,8 @@ SMALLER_IS_BETTER = ("loss", "eval_loss", "mae", "mse", "perplexity")
 
 
 class _Monitored(Callback):
-    """Looks at a number at the end of every epoch: "loss", the last step's, or "eval_loss" and the metrics of
-    `Model.fit`. Ranks that each have a loss of their own look at their mean, so that all act alike."""
+    """Monitors a number at the end of every epoch: "loss", the last step's, or "eval_loss" and the metrics of
+    `Model.fit`. Ranks with different losses use their mean, so that all act alike."""
 
     def __init__(self, monitor: Any, mode: Any, min_delta: Any, patience: Any, verbose: Any) -> None:
         name = type(self).__name__
@@ -325,7 +325,7 @@ class _Monitored(Callback):
         self.best = self._worst
 
     def _value(self, run_context: RunContext) -> float | None:
-        """The number as it is now; None, with one warning, if there is none."""
+        """Return the current number; None, with one warning, if there is none."""
         param = run_context.original_args()
         results = param.get("eval_results") or {}
         value = loss_of(param.net_outputs) if self.monitor == "loss" else results.get(self.monitor)
@@ -349,9 +349,9 @@ class EarlyStopping(_Monitored):
 
     Args:
         monitor: "loss", or with `Model.fit` "eval_loss" or the name of a metric. min_delta: a smaller change is no
-        improvement.
+            improvement.
         verbose: print when it happens. mode: "min" or "max" is better; "auto" knows losses and errors.
-        baseline: an improvement only counts beyond it. restore_best_weights: go back to those of the best epoch.
+        baseline: an improvement must exceed it. restore_best_weights: restore those of the best epoch.
 
     Raises TypeError or ValueError if an argument is of the wrong kind.
     """
@@ -408,8 +408,8 @@ class ReduceLROnPlateau(_Monitored):
     """Multiplies the learning rate by `factor` after `patience` epochs without an improvement.
 
     Args:
-        monitor, mode, verbose, min_delta: as for EarlyStopping. cooldown: so many epochs after that are not counted.
-        min_lr: the rate becomes no smaller.
+        monitor, mode, verbose, min_delta: as for EarlyStopping. cooldown: number of epochs to ignore after a reduction.
+            min_lr: lower bound of the rate.
 
     Raises TypeError or ValueError if an argument is of the wrong kind, or, when an epoch ends, the learning rate is no
     single number.
@@ -474,14 +474,14 @@ def _count(name: str, what: str, value: Any) -> int:
 INTERVAL = 0.1
 """Seconds between two pictures, so that short steps do not wait for the terminal."""
 WIDTH = 30
-"""Characters of the bar itself, where the terminal is wide enough."""
+"""Characters of the bar itself, if the terminal is wide enough."""
 
 
 class ProgressBar:
     """The last line of a terminal while a run continues: `epoch 2/10 [=====>    ] 45/156  12.3 steps/s, 9 s left`.
 
-    Nothing is written if stderr is no terminal and no notebook shows it, or if several ranks write. It is gone before a
-    callback writes.
+    Nothing is written if stderr is no terminal and no notebook shows it, or if several ranks write. It is removed
+    before a callback writes.
     """
 
     def __init__(self) -> None:
@@ -495,11 +495,11 @@ class ProgressBar:
         self._steps = 0
 
     def begin(self, label: str, steps: int) -> None:
-        """A pass of so many steps begins."""
+        """Begin a pass of `steps` steps."""
         self._label, self._steps, self._start = label, steps, time.monotonic()
 
     def show(self, step: int) -> None:
-        """So many steps are done."""
+        """Show that `step` steps are done."""
         now = time.monotonic()
         if not self._shown or now - self._last < INTERVAL:
             return
@@ -509,7 +509,7 @@ class ProgressBar:
 
     @contextlib.contextmanager
     def away(self) -> Generator[None]:
-        """A context in which others may write."""
+        """Hide the bar inside the context, so that other code may write."""
         if not self._picture:
             yield
             return
@@ -518,7 +518,7 @@ class ProgressBar:
         self._draw(self._picture)
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._picture:
             self._draw("")
             self._picture, self._last = "", 0.0
@@ -540,12 +540,13 @@ class ProgressBar:
 
 
 def _room() -> int:
-    """Characters that a line of the terminal holds."""
+    """Return the number of characters per line of the terminal, less one."""
     return shutil.get_terminal_size().columns - 1
 
 
 def rate_of(name: str, optimizer: Any) -> Parameter:
-    """The learning rate of an optimizer that has one number for all steps and parameters. Raises ValueError."""
+    """Return the learning rate of an optimizer that has one number for all steps and parameters. Raise ValueError if it
+    has none."""
     rate = getattr(optimizer, "learning_rate", None)
     if not isinstance(rate, Parameter) or rate.size != 1:
         what = "there is no optimizer" if optimizer is None else f"the learning rate of {type(optimizer).__name__}"
@@ -555,12 +556,12 @@ def rate_of(name: str, optimizer: Any) -> Parameter:
 
 
 def set_rate(rate: Parameter, value: Any) -> None:
-    """Give the learning rate a new value, from the next step on."""
+    """Set the learning rate from the next step on."""
     rate.set_data(Tensor(float(value), rate.dtype))
 
 
 class LearningRateScheduler(Callback):
-    """Sets the learning rate after every step: `learning_rate_function(learning_rate, cur_step_num)`. Raises TypeError
+    """Sets the learning rate after every step: `learning_rate_function(learning_rate, cur_step_num)`. Raise TypeError
     if it is no function."""
 
     def __init__(self, learning_rate_function: Callable[[float, int], float]) -> None:

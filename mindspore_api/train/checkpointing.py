@@ -1,4 +1,4 @@
-"""Callbacks that write numbered checkpoints, the folders of these, and training that resumes from one."""
+"""Callbacks that write numbered checkpoints, the folders of checkpoints, and resumption of training from one."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ __all__ = ["CheckpointConfig", "ModelCheckpoint", "Resumed", "resume_training"]
 
 
 class ModelCheckpoint(Callback):
-    """Saves parameters, and how far the run is, to `<directory>/<prefix>-<epoch>_<step>.safetensors`.
+    """Saves parameters and the progress of the run to `<directory>/<prefix>-<epoch>_<step>.safetensors`.
 
     A sharded parameter is gathered first, so every rank writes full parameters. With `integrated_save=False` every rank
-    writes its slices: in one directory for all ranks to one set, the folder `<prefix>-<epoch>_<step>`, which is there
-    once all have written; in a directory for each rank to a file there. Either way all ranks must use this callback.
+    writes its slices: with one directory for all ranks to one set, the folder `<prefix>-<epoch>_<step>`, which exists
+    once all have written; with one directory per rank to a file in it. In both cases all ranks must use this callback.
 
     Args:
-        prefix: of names, or a function of the run's facts that gives one. directory: where to write, or such
-            a function.
+        prefix: of names, or a function that returns it from the run's facts. directory: the output folder, or such a
+            function.
     """
 
     def __init__(self, prefix: str | Callable[..., str] = "CKP", directory: Any = None, config: Any = None) -> None:
@@ -93,7 +93,7 @@ class ModelCheckpoint(Callback):
         return latest(self._saved)
 
     def begin(self, run_context: RunContext) -> None:
-        """Find out before the first step whether files can be written. Raises MspcError if they cannot."""
+        """Check before the first step that files can be written. Raise MspcError if they cannot."""
         param = run_context.original_args()
         self._last_step = max(self._last_step, param.get("cur_step_num", 0))
         if callable(self._directory):
@@ -123,7 +123,7 @@ class ModelCheckpoint(Callback):
         self._go_on(wait=True)
 
     def on_eval_begin(self, run_context: RunContext) -> None:
-        """An evaluation changes no parameter, so nothing is saved."""
+        """Save nothing, because an evaluation changes no parameter."""
 
     on_eval_step_end = on_eval_end = on_eval_begin
 
@@ -177,7 +177,7 @@ class ModelCheckpoint(Callback):
             if self._config.on_failure == "stop":
                 raise
 
-            if isinstance(error, FailedElsewhere):  # that rank says why
+            if isinstance(error, FailedElsewhere):  # that rank reports the reason
                 return
             print(f"warning: {error.message}; training continues", file=sys.stderr, flush=True)
             return
@@ -206,27 +206,27 @@ _KNOWN = ("epoch_num", "step_num")
 
 
 class CheckpointConfig:
-    """When and how ModelCheckpoint saves.
+    """Time and form of the checkpoints of ModelCheckpoint.
 
     Args:
-        save_checkpoint_steps: every so many steps. save_checkpoint_seconds: or so many seconds, when
-            steps is 0.
-        keep_checkpoint_max: older checkpoints are removed beyond that number, 0 keeps all. The newest one that is
-            complete always stays. keep_checkpoint_per_n_minutes: where keep_checkpoint_max is 0, one is kept of every
-            so many minutes, and the newest.
+        save_checkpoint_steps: number of steps between checkpoints. save_checkpoint_seconds: number of seconds between
+            them, if steps is 0.
+        keep_checkpoint_max: older checkpoints are removed beyond that number, 0 keeps all. The newest complete one
+            always stays. keep_checkpoint_per_n_minutes: if keep_checkpoint_max is 0, keep one checkpoint for every
+            period of that many minutes, and the newest.
         integrated_save: global parameters. False: every rank writes its slices, and all of them together are one set,
             which any number of ranks can read.
         async_save: write while training continues; True, "thread" and "process" are a thread.
         saved_network: its parameters are saved instead of the training network's.
         append_info: further entries, "epoch_num", "step_num" or {name: number}.
-        exception_save: changes nothing: the last complete checkpoint is there whatever happens.
-        crc_check: a checksum at the end of a file of MindSpore's format; safetensors have one for every tensor always.
-        remove_redundancy: slices, as without integrated_save, and of those that several ranks hold one is written.
-        format: "safetensors", also if it is not given, or "ckpt", MindSpore's.
+        exception_save: changes nothing: the last complete checkpoint exists in any case.
+        crc_check: a checksum at the end of a file of MindSpore's format; safetensors always have one for every tensor.
+        remove_redundancy: slices, as without integrated_save; a slice of several ranks is written once.
+        format: "safetensors", the default, or "ckpt", MindSpore's.
         on_failure: the effect of a checkpoint that cannot be written: "stop" ends training with the error, "continue"
-            warns and trains on; either way older checkpoints stay.
+            warns and trains on; in both cases older checkpoints stay.
 
-    Raises ValueError or TypeError if an argument is of the wrong kind, or of no use here.
+    Raises ValueError or TypeError if an argument is of the wrong kind, or has no use here.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class CheckpointConfig:
         return self.remove_redundancy or not self.integrated_save
 
     def _say_what_counts_not(self, exception_save: bool) -> None:
-        """Say once which arguments change nothing."""
+        """Warn once which arguments change nothing."""
         said: dict[str, str] = {}
         if self.keep_checkpoint_per_n_minutes and self.keep_checkpoint_max:
             said[f"keep_checkpoint_per_n_minutes={self.keep_checkpoint_per_n_minutes}"] = (
@@ -316,8 +316,8 @@ UNDER_WAY, DONE, FAILED = 0.0, 1.0, 2.0
 
 @dataclass(frozen=True)
 class SavedStep:
-    """The values saved at the end of a step. entries: tensors by name. append: numbers and texts beside them. common,
-    own: the state of the run, and what of it is this rank's."""
+    """Values saved at the end of a step. entries: tensors by name. append: additional numbers and texts. common, own:
+    the state of the run, and this rank's part of it."""
 
     entries: Mapping[str, Any]
     append: Mapping[str, Any]
@@ -335,11 +335,11 @@ class Ranks:
     size: int
 
     def all(self, number: float) -> list[float]:
-        """The numbers of all ranks."""
+        """Return the numbers of all ranks."""
         return [number] if self.size == 1 else call_handler.current().of_all_ranks(number, SAVES, TOGETHER)
 
     def share(self, folder: Path) -> list[int]:
-        """The ranks that write to the same folder as this one."""
+        """Return the ranks that write to the same folder as this one."""
         digest = hashlib.sha256(os.fsencode(os.path.realpath(folder))).digest()
         mine = float(int.from_bytes(digest[:6], "big"))
         return [rank for rank, other in enumerate(self.all(mine)) if other == mine]
@@ -347,7 +347,7 @@ class Ranks:
 
 @dataclass
 class CheckpointFolder:
-    """A folder with the checkpoints of one prefix, and those that this run may remove.
+    """Folder with the checkpoints of one prefix, and those that this run may remove.
 
     saved: the published ones, the oldest first.
     """
@@ -358,14 +358,14 @@ class CheckpointFolder:
     times: dict[Path, float] = field(default_factory=dict)
 
     def note(self, path: Path) -> None:
-        """A checkpoint has been published."""
+        """Record a published checkpoint."""
         if path in self.saved:
             self.saved.remove(path)
         self.saved.append(path)
         self.times[path] = time.monotonic()
 
     def superfluous(self, config: CheckpointConfig) -> list[Path]:
-        """The checkpoints to remove; the newest never is."""
+        """Return the checkpoints to remove, never the newest."""
         found: list[Path] = []
         if config.keep_checkpoint_max:
             found = self.saved[: -config.keep_checkpoint_max]
@@ -387,7 +387,7 @@ class CheckpointFolder:
 
 
 class Saver:
-    """Writes the checkpoints of a run. One saver of every rank that shares the run works with those of the others."""
+    """Writes the checkpoints of a run. Each rank that shares the run has one saver; they work together."""
 
     def __init__(self, config: CheckpointConfig, folder: Path, prefix: str, ranks: Ranks) -> None:
         self.config = config
@@ -429,10 +429,10 @@ class Saver:
         return self.place.folder / (name if self.is_set else f"{name}{self._suffix}")
 
     def save(self, moment: SavedStep, background: Any) -> Path | None:
-        """Write a checkpoint; with async_save it is under way then, and `go_on` publishes it.
+        """Write a checkpoint. With async_save it is only started, and `go_on` publishes it.
 
         Returns:
-            The newest checkpoint that is published; None if there is none yet, or this one has failed.
+            The newest published checkpoint; None if there is none yet, or this one has failed.
         """
         path = self.path_of(moment)
         number = int(self.ranks.all(float(self._sequence))[0]) if self.is_set else self._sequence
@@ -474,7 +474,7 @@ class Saver:
         return in_set
 
     def _publish(self, path: Path, number: int, common: dict[str, Any], error: MspcError | None) -> Path | None:
-        """Make the checkpoint known once all ranks have written. Raises MspcError on all ranks if one has failed."""
+        """Publish the checkpoint once all ranks have written. Raise MspcError on all ranks if one has failed."""
         failed = self._failed(error)
         if failed is None and self.is_set and self.ranks.rank == 0:
             try:
@@ -493,7 +493,7 @@ class Saver:
         return path
 
     def _failed(self, error: MspcError | None) -> MspcError | None:
-        """The error of this rank, or one that says which other has failed."""
+        """Return the error of this rank, or one that names another failed rank, or None."""
         together = self.ranks.size > 1
         states = self.ranks.all(DONE if error is None else FAILED + _number_of(error)) if together else []
         others = [rank for rank, found in enumerate(states) if found >= FAILED]
@@ -504,10 +504,10 @@ class Saver:
         return error
 
     def go_on(self, wait: bool) -> Path | None:
-        """Look after a checkpoint that is under way, at the end of a step: all ranks do that together.
+        """Handle a checkpoint in progress at the end of a step; all ranks do that together.
 
         Returns:
-            The checkpoint if it has been published now. Raises MspcError if it has failed.
+            The checkpoint if it has just been published, else None. Raises MspcError if it has failed.
         """
         pending = self.pending
         if pending is None:
@@ -558,10 +558,10 @@ RESUMED_TOGETHER = "all ranks resume from one checkpoint: call resume_training o
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a run resumes.
+    """Position at which a run resumes.
 
-    epoch, step: the last step that was saved; 0 for a run that begins. initial_epoch: for Model.train: epochs that are
-    done. total_step: steps in all. file: the checkpoint, "" if there was none.
+    epoch, step: the last saved step; 0 for a new run. initial_epoch: number of finished epochs, for Model.train.
+    total_step: steps in all. file: the checkpoint, "" if there was none.
     """
 
     epoch: int = 0
@@ -576,22 +576,22 @@ def resume_training(
 ) -> Resumed:
     """Load the newest complete checkpoint that `ModelCheckpoint(prefix, directory)` has written, if there is one.
 
-    Without `prefix` it is that of the folder's checkpoints.
+    Without `prefix` the folder's checkpoints must have one prefix, which is used.
 
     Parameters, states of the optimizer, counters and the loss scale, random numbers and the data set's position are
-    those of the moment at which it was saved. Every rank reads its slices, whatever ranks and strategies wrote them.
-    The run resumes with `model.train(epochs, data, ..., initial_epoch=resumed.initial_epoch)`.
+    restored to the time of the checkpoint. Every rank reads its slices, whatever ranks and strategies wrote them. The
+    run resumes with `model.train(epochs, data, ..., initial_epoch=resumed.initial_epoch)`.
 
     Args:
-        network: the Model, or the training network. directory, prefix: where the checkpoints are.
-        train_dataset: is read on from where it was. checkpoint: this one, not the newest.
+        network: the Model, or the training network. directory, prefix: place of the checkpoints.
+        train_dataset: continues at its position. checkpoint: the one to load instead of the newest.
 
     Returns:
-        how far the run is.
+        the progress of the run.
 
     Raises:
         ValueError: the checkpoint is of another network; all names and shapes that differ are listed. Or the folder has
-        checkpoints, but none of `prefix`, or, without one, of several.
+            checkpoints, but none of `prefix`, or, without one, of several prefixes.
         MspcError: the checkpoint is damaged. TypeError: an argument is of the wrong kind.
     """
     target = network.train_network if isinstance(network, Model) else network
@@ -620,8 +620,8 @@ def resume_training(
 
 
 def _prefix_of(folder: Path, given: str | None) -> str:
-    """The prefix of the checkpoints to resume from. Raises ValueError if others are in the folder, or several do: a run
-    that begins there would end by writing over what somebody meant to resume from."""
+    """Return the prefix of the checkpoints to resume from. Raise ValueError if the folder has only checkpoints of other
+    prefixes, or of several without a given one: a new run could overwrite a checkpoint that was meant to be resumed."""
     there = prefixes_in(folder)
     if given in there or not there:
         prefix = DEFAULT_PREFIX if given is None else given
@@ -648,7 +648,7 @@ def _prefix_of(folder: Path, given: str | None) -> str:
 
 
 def _newest(folder: Path, prefix: str, together: bool) -> Path | None:
-    """The newest checkpoint that all ranks see."""
+    """Return the newest checkpoint that all ranks see, or None."""
     found: list[FoundCheckpoint] = find_sets(folder, prefix)
     for other in unreadable(folder, prefix, found):
         why = "it is damaged, cannot be read, or does not say where its run stood"
@@ -674,7 +674,7 @@ def _newest(folder: Path, prefix: str, together: bool) -> Path | None:
 
 
 def _load(network: Cell, source: Checkpoint) -> None:
-    """Raises ValueError if the checkpoint is of another network."""
+    """Load the parameters. Raise ValueError if the checkpoint is of another network."""
     values = {name: Parameter(Tensor(StoredValue(source, name)), name) for name in source.tensors}
     wanted = {parameter.name: parameter for parameter in network.get_parameters()}
     wrong = [f"it has no parameter '{name}'" for name in wanted if name not in values]
@@ -716,8 +716,8 @@ def _restored(source: Checkpoint, dataset: Any, file: str) -> Resumed:
 
 
 def _make_directory(path: str, arg_name: str = "path", is_directory: bool = True) -> str:
-    """The real path of a folder, which is made if it is not there; that of a file with is_directory False. Raises
-    TypeError if it is no string, or an empty one; messages call it arg_name."""
+    """Return the real path of a folder, which is created if missing; that of a file with is_directory False. Raise
+    TypeError if it is no string, or empty; messages call it arg_name."""
     check_value_type(arg_name, path, (str,))
     if not path:
         raise TypeError(f"{arg_name} must not be empty")

@@ -1,4 +1,4 @@
-"""DatasetHelper and data_sink give steps over a data set to training loops that scripts write themselves."""
+"""DatasetHelper and data_sink: steps over a data set for training loops in scripts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ __all__ = ["DatasetHelper", "connect_network_with_dataset", "data_sink"]
 
 
 class DatasetHelper:
-    """Goes over a data set, a tuple of Tensors a step. `for inputs in helper: network(*inputs)` takes the same steps
-    with sinking, where MindSpore's network gets its data by itself, as without.
+    """Iterates over a data set, a tuple of Tensors per step. `for inputs in helper: network(*inputs)` takes the same
+    steps with sinking, for which MindSpore's network fetches its own data, as without.
 
     Args:
-        dataset: of mindspore.dataset. dataset_sink_mode, epoch_num: change nothing, as every step is handed its data.
-        sink_size: steps that a pass takes; -1 for all.
+        dataset: of mindspore.dataset. dataset_sink_mode, epoch_num: change nothing, because every step gets its data as
+            arguments.
+        sink_size: number of steps of a pass; -1 for all.
     """
 
     def __init__(self, dataset: Any, dataset_sink_mode: bool = True, sink_size: int = -1, epoch_num: int = 1) -> None:
@@ -48,26 +49,27 @@ class DatasetHelper:
         raise ApiValueError("DatasetHelper: the data set has no rows")
 
     def sink_size(self) -> int:
-        """Steps of one pass."""
+        """Return the number of steps of one pass."""
         return self.dataset.get_dataset_size() if self._sink_size == -1 else self._sink_size
 
     def types_shapes(self) -> tuple[list[Any], list[Any]]:
-        """(element types, shapes) of a step's tensors."""
+        """Return (element types, shapes) of a step's tensors."""
         return self.dataset.output_types(), self.dataset.output_shapes()
 
     def stop_send(self) -> None:
-        """Nothing is sent ahead."""
+        """Do nothing: no data are sent in advance."""
 
     def continue_send(self) -> None:
-        """Nothing is sent ahead."""
+        """Do nothing: no data are sent in advance."""
 
     def release(self) -> None:
-        """Leave the data set; a further pass begins anew."""
+        """Stop reading the data set; another pass begins anew."""
         self._rows = None
 
 
 def connect_network_with_dataset(network: Cell, dataset_helper: DatasetHelper) -> Cell:
-    """The network, which is called with the helper's rows; says so. Raises TypeError if `dataset_helper` is none."""
+    """Return the network, which is called with the helper's rows, and warn that nothing changes. Raise TypeError if
+    `dataset_helper` is none."""
     if not isinstance(dataset_helper, DatasetHelper):
         raise ApiTypeError(f"connect_network_with_dataset: takes a DatasetHelper, not {type(dataset_helper).__name__}")
     say_once(
@@ -81,9 +83,9 @@ def connect_network_with_dataset(network: Cell, dataset_helper: DatasetHelper) -
 def data_sink(
     fn: Callable[..., Any], dataset: Any, sink_size: int = 1, jit_config: Any = None, input_signature: Any = None
 ) -> Callable[[], Any]:
-    """A function of no arguments that calls `fn` with the next `sink_size` rows of the data set, again from the first
-    behind the last, and returns its last result. jit_config and input_signature are those of `jit`, which `fn` may
-    bear. Raises TypeError if dataset is no data set; ValueError if sink_size is not above 0."""
+    """Return a function without arguments that calls `fn` with the next `sink_size` rows of the data set, from the
+    first again after the last, and returns its last result. jit_config and input_signature are those of `jit`, which
+    may decorate `fn`. Raise TypeError if dataset is no data set; ValueError if sink_size is not above 0."""
     helper = DatasetHelper(dataset, True, sink_size)
     if sink_size < 1:
         raise ApiValueError(f"data_sink: sink_size must be above 0, not {sink_size!r}")

@@ -50,10 +50,10 @@ _EVENTS = tuple(
 class LambdaCallback(Callback):
     """Calls functions of one argument, the run's context: `LambdaCallback(on_train_epoch_end=function, ...)`.
 
-    Args: a function or None for each of on_train_ and on_eval_ epoch_begin, epoch_end, step_begin, step_end, begin
-        and end, in this order.
+    Args: a function or None for each of on_train_ and on_eval_ epoch_begin, epoch_end, step_begin, step_end, begin and
+    end, in this order.
 
-    Raises TypeError if an argument is no function, or none of these.
+    Raises TypeError if an argument is neither a function nor None, or has another name.
     """
 
     def __init__(self, *functions: Any, **named: Any) -> None:
@@ -77,7 +77,7 @@ def _nothing(run_context: RunContext) -> None: ...
 
 
 class SummaryCollector(Callback):
-    """MindSpore's records for its viewer; says that it writes none."""
+    """MindSpore's records for its viewer; none are written, as a warning says."""
 
     def __init__(self, summary_dir: str = "", *_: Any, **__: Any) -> None:
         say_once(
@@ -88,7 +88,7 @@ class SummaryCollector(Callback):
 
 
 class SummaryRecord:
-    """MindSpore's writer of values for its viewer; takes them and says that it writes none."""
+    """MindSpore's writer of values for its viewer; accepts values and writes none, as a warning says."""
 
     def __init__(self, log_dir: str, *_: Any, **__: Any) -> None:
         say_once(
@@ -105,7 +105,7 @@ class SummaryRecord:
         self.close()
 
     def add_value(self, *_: Any, **__: Any) -> None:
-        """A value of the next record."""
+        """Accept a value of the next record."""
 
     def set_mode(self, *_: Any, **__: Any) -> None:
         """Return whether values are of training or of an evaluation."""
@@ -115,7 +115,7 @@ class SummaryRecord:
         return False
 
     def flush(self) -> None:
-        """There is nothing to write."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """There is nothing to write."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Scripts give `Model` loss scales by these managers: fixed ones, or ones that are found while training."""
+"""Managers of loss scales for `Model`: fixed scales, or scales adapted during training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LossScaleManager:
     """The interface of loss scales."""
 
     def get_loss_scale(self) -> float:
-        """The scale now."""
+        """Return the current scale."""
         raise NotImplementedError
 
     def update_loss_scale(self, overflow: bool) -> None:
@@ -24,13 +24,13 @@ class LossScaleManager:
         raise NotImplementedError
 
     def get_update_cell(self) -> Cell | None:
-        """The cell that updates the scale in the graph; None: gradients are not looked at."""
+        """Return the cell that updates the scale in the graph; None if gradients are not checked."""
         raise NotImplementedError
 
 
 class FixedLossScaleManager(LossScaleManager):
-    """One scale for all steps; steps with overflow are left out if `drop_overflow_update` says so. Without it the
-    optimizer must be given the same `loss_scale`, since nobody else divides the gradients, as in MindSpore."""
+    """One scale for all steps; steps with overflow are skipped with `drop_overflow_update`. Without it the optimizer
+    must get the same `loss_scale`, because only it then divides the gradients, as in MindSpore."""
 
     def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
         self._loss_scale = number("FixedLossScaleManager", "loss_scale", loss_scale, least=1.0)
@@ -69,7 +69,7 @@ class DynamicLossScaleManager(LossScaleManager):
         return self.loss_scale
 
     def get_drop_overflow_update(self) -> bool:
-        """True: steps with overflow are left out."""
+        """Return True: steps with overflow are skipped."""
         return True
 
     def update_loss_scale(self, overflow: bool) -> None:
@@ -85,7 +85,7 @@ class DynamicLossScaleManager(LossScaleManager):
 
 
 def check_manager(name: str, manager: Any) -> LossScaleManager | None:
-    """`manager`, which must be a LossScaleManager or None. Raises TypeError."""
+    """Return `manager`. Raise TypeError if it is neither a LossScaleManager nor None."""
     if manager is not None and not isinstance(manager, LossScaleManager):
         raise ApiTypeError(f"{name}: loss_scale_manager must be a LossScaleManager, not {type(manager).__name__}")
     return manager

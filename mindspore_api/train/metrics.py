@@ -1,4 +1,4 @@
-"""Metrics of an evaluation, which are fed one batch after the other."""
+"""Metrics of an evaluation, updated batch by batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EVAL_TYPES = ("classification", "multilabel")
 
 
 def rearrange_inputs(func: Callable[..., Any]) -> Callable[..., Any]:
-    """A method `update(self, *inputs)` that gets only the inputs chosen by `set_indexes`, in that order."""
+    """Wrap a method `update(self, *inputs)` so that it gets only the inputs chosen by `set_indexes`, in that order."""
 
     @functools.wraps(func)
     def update(self: Any, *inputs: Any) -> Any:
@@ -60,18 +60,18 @@ class Metric(ABC):
 
     @property
     def indexes(self) -> list[int] | None:
-        """Which inputs `update` takes, if it stands under `rearrange_inputs`; None for all."""
+        """Inputs that `update` takes, if it is decorated with `rearrange_inputs`; None for all."""
         return getattr(self, "_indexes", None)
 
     def set_indexes(self, indexes: list[int]) -> Metric:
-        """Choose the inputs that go to `update`, and return the metric. Raises ValueError for no list of integers."""
+        """Choose the inputs of `update`, and return the metric. Raise ValueError for no list of integers."""
         if not isinstance(indexes, list) or any(isinstance(i, bool) or not isinstance(i, int) for i in indexes):
             raise ApiValueError(f"{type(self).__name__}.set_indexes takes a list of integers, not {indexes!r}")
         self._indexes = indexes
         return self
 
     def __call__(self, *inputs: Any) -> Any:
-        """The metric of one batch alone."""
+        """Return the metric of one batch."""
         self.clear()
         self.update(*inputs)
         return self.eval()
@@ -82,14 +82,14 @@ class Metric(ABC):
 
     @abstractmethod
     def update(self, *inputs: Any) -> None:
-        """Take in a batch."""
+        """Add a batch."""
 
     @abstractmethod
     def eval(self) -> Any:
-        """The metric over the batches since `clear`."""
+        """Return the metric over the batches since `clear`."""
 
     def _convert_data(self, data: Any) -> np.ndarray:
-        """An input as an array; metrics of scripts call this too. Raises TypeError if it is none."""
+        """Return an input as an array; metrics of scripts call this too. Raise TypeError if it is none."""
         if isinstance(data, Tensor):
             return data.asnumpy()
         if isinstance(data, list | tuple | np.ndarray | np.generic):
@@ -97,7 +97,7 @@ class Metric(ABC):
         raise ApiTypeError(f"{type(self).__name__}.update takes Tensors, lists and arrays, not {type(data).__name__}")
 
     def _no_sample(self) -> ApiRuntimeError:
-        """The error of `eval` before any sample."""
+        """Return the error of `eval` before any sample."""
         return ApiRuntimeError(f"{type(self).__name__}: there was no sample", ["call update() before eval()"])
 
 
@@ -105,7 +105,7 @@ class OfPairs(Metric):
     """A metric of predictions and labels."""
 
     def _two(self, inputs: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Predictions and labels. Raises ValueError if there are not two inputs."""
+        """Return predictions and labels. Raise ValueError if there are not two inputs."""
         if len(inputs) != 2:
             raise ApiValueError(
                 f"{type(self).__name__}.update takes 2 inputs, predictions and labels, not {len(inputs)}",
@@ -118,9 +118,8 @@ class OfPairs(Metric):
 
 
 class EvaluationBase(OfPairs):
-    """A metric of classes: predictions [n, classes, ...] beside the number of a class for each [n, ...] or one-hot
-    labels; with eval_type "multilabel" zeros and ones [n, classes, ...] on both sides. Raises TypeError if eval_type is
-    none of these."""
+    """Metric of classes: predictions [n, classes, ...] and class numbers [n, ...] or one-hot labels; with eval_type
+    "multilabel" zeros and ones [n, classes, ...] for both. Raise TypeError if eval_type is none of these."""
 
     def __init__(self, eval_type: str) -> None:
         super().__init__()
@@ -131,7 +130,7 @@ class EvaluationBase(OfPairs):
         self._class_num = 0
 
     def _batch(self, inputs: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Predictions and labels that fit each other and the batches before. Raises ValueError."""
+        """Return predictions and labels that fit each other and the batches before. Raise ValueError if they do not."""
         predicted, labels = self._two(inputs)
         if self._type == "classification" and predicted.ndim == labels.ndim and is_one_hot(labels):
             labels = labels.argmax(axis=1)
@@ -146,7 +145,7 @@ class EvaluationBase(OfPairs):
         return predicted, labels
 
     def _check_shape(self, predicted: np.ndarray, labels: np.ndarray) -> None:
-        """Raises ValueError if labels do not fit predictions."""
+        """Raise ValueError if labels do not fit predictions."""
         shapes = f"predictions have shape {predicted.shape}, labels {labels.shape}"
         name = type(self).__name__
         if self._type == "multilabel":
@@ -156,7 +155,7 @@ class EvaluationBase(OfPairs):
             raise ApiValueError(f"{name}.update: {shapes}; for predictions [n, classes, ...] labels are [n, ...]")
 
     def _check_value(self, predicted: np.ndarray, labels: np.ndarray) -> None:
-        """Raises ValueError for anything but zeros and ones in multilabel data."""
+        """Raise ValueError for anything but zeros and ones in multilabel data."""
         if self._type == "multilabel" and not (is_binary(predicted) and is_binary(labels)):
             raise ApiValueError(
                 f"{type(self).__name__}.update: with 'multilabel' all predictions and labels are 0 or 1"
@@ -169,12 +168,12 @@ def is_binary(data: np.ndarray) -> bool:
 
 
 def is_one_hot(data: np.ndarray) -> bool:
-    """Return whether the data are [n, classes, ...] with one 1 among the classes and zeros beside it."""
+    """Return whether the data are [n, classes, ...] with a single 1 among the classes and zeros elsewhere."""
     return data.ndim > 1 and is_binary(data) and bool((data.sum(axis=1) == 1).all())
 
 
 def check_classes(metric: Metric, labels: np.ndarray, classes: int) -> np.ndarray:
-    """Labels as integers. Raises ValueError for one that is no class."""
+    """Return labels as integers. Raise ValueError for a label that is no class."""
     integers = labels.astype(np.int64)
     outside = (integers != labels) | (integers < 0) | (integers >= classes)
     if outside.any():
@@ -184,12 +183,12 @@ def check_classes(metric: Metric, labels: np.ndarray, classes: int) -> np.ndarra
 
 
 def plain(value: Any) -> Any:
-    """A single number as Python has it; an array as it is."""
+    """Return a single number as a Python number; an array unchanged."""
     return value.item() if isinstance(value, np.ndarray | np.generic) and not value.shape else value
 
 
 class Accuracy(EvaluationBase):
-    """Share of samples whose likeliest class is the label's; with "multilabel", of those with every class right."""
+    """Share of samples with the label as their likeliest class; with "multilabel", of those with every class right."""
 
     def __init__(self, eval_type: str = "classification") -> None:
         super().__init__(eval_type)
@@ -217,10 +216,10 @@ class Accuracy(EvaluationBase):
 
 
 class TopKCategoricalAccuracy(OfPairs):
-    """Share of samples whose class is among the `k` likeliest.
+    """Share of samples with their class among the `k` likeliest.
 
-    Predictions are [n, classes, ...], labels [n, ...] or one-hot. Of classes that are equally likely the first count.
-    Raises TypeError or ValueError if k is no positive integer.
+    Predictions are [n, classes, ...], labels [n, ...] or one-hot. Among equally likely classes the first win. Raise
+    TypeError or ValueError if k is no positive integer.
     """
 
     def __init__(self, k: int) -> None:
@@ -261,21 +260,21 @@ class TopKCategoricalAccuracy(OfPairs):
 
 
 class Top1CategoricalAccuracy(TopKCategoricalAccuracy):
-    """Share of samples whose likeliest class is the label's."""
+    """Share of samples with the label as their likeliest class."""
 
     def __init__(self) -> None:
         super().__init__(1)
 
 
 class Top5CategoricalAccuracy(TopKCategoricalAccuracy):
-    """Share of samples whose class is among the five likeliest."""
+    """Share of samples with their class among the five likeliest."""
 
     def __init__(self) -> None:
         super().__init__(5)
 
 
 class _ClassCounts(EvaluationBase):
-    """Counts, per class, what was predicted, the values there, and what is both; with "multilabel" per sample."""
+    """Counts of predictions, labels, and correct predictions per class; with "multilabel" per sample."""
 
     def __init__(self, eval_type: str) -> None:
         super().__init__(eval_type)
@@ -305,8 +304,8 @@ class _ClassCounts(EvaluationBase):
         self._there = before[2] + np.bincount(numbers, minlength=classes)
 
     def eval(self, average: bool = False) -> Any:
-        """One number per class (with "multilabel" per sample), 0 if nothing was counted; with `average` their mean.
-        Raises RuntimeError if there was no sample; TypeError if average is neither True nor False."""
+        """Return one number per class (with "multilabel" per sample), 0 if its count is 0; with `average` their mean.
+        Raise RuntimeError if there was no sample; TypeError if average is neither True nor False."""
         if not isinstance(average, bool):
             raise ApiTypeError(f"{type(self).__name__}.eval: average must be True or False, not {average!r}")
         if not self._both.size:
@@ -319,7 +318,7 @@ class _ClassCounts(EvaluationBase):
 
 
 class Precision(_ClassCounts):
-    """Per class, the share of samples that are of it among those predicted to be."""
+    """Per class, the share of correct ones among the samples predicted to be of it."""
 
     def __init__(self, eval_type: str = "classification") -> None:
         super().__init__(eval_type)
@@ -329,7 +328,7 @@ class Precision(_ClassCounts):
 
 
 class Recall(_ClassCounts):
-    """Per class, the share of samples predicted to be of it among those that are."""
+    """Per class, the share of its samples that are predicted to be of it."""
 
     def __init__(self, eval_type: str = "classification") -> None:
         super().__init__(eval_type)
@@ -339,8 +338,8 @@ class Recall(_ClassCounts):
 
 
 class Fbeta(_ClassCounts):
-    """Per class, the weighted harmonic mean of precision and recall; recall counts `beta` times as much. Raises
-    ValueError if beta is not above 0."""
+    """Weighted harmonic mean of precision and recall per class; recall has `beta` times the weight. Raise ValueError if
+    beta is not above 0."""
 
     def __init__(self, beta: float) -> None:
         if isinstance(beta, bool) or not isinstance(beta, int | float) or not beta > 0:
@@ -366,7 +365,7 @@ def _per_sample(predicted: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, 
 
 
 def divided(part: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """part / whole, 0 if the whole is 0."""
+    """Return part / whole, 0 if the whole is 0."""
     return np.divide(part, total, out=np.zeros(np.shape(part)), where=total != 0)
 
 
@@ -399,10 +398,10 @@ class Loss(_Mean):
 
 
 class _Errors(_Mean, OfPairs):
-    """Of predictions and labels of one size."""
+    """Base of metrics of predictions and labels of one size."""
 
     def _differences(self, inputs: tuple[Any, ...]) -> np.ndarray:
-        """labels - predictions, and one sample more for every row. Raises ValueError if they are not as many."""
+        """Return labels - predictions, and count a sample for every row. Raise ValueError if their sizes differ."""
         predicted, labels = self._two(inputs)
         if predicted.size != labels.size:
             raise ApiValueError(
@@ -429,10 +428,10 @@ class MAE(_Errors):
 
 
 class Perplexity(_Mean, OfPairs):
-    """exp of the mean of -log of the probabilities that were given to the labels.
+    """exp of the mean of -log of the probabilities of the labels.
 
-    Probabilities are [..., classes], labels [...]; those of `ignore_label` do not count. Probabilities below 1e-10
-    count as that.
+    Probabilities are [..., classes], labels [...]; those of `ignore_label` are ignored. Probabilities below 1e-10 are
+    raised to it.
     """
 
     def __init__(self, ignore_label: int | None = None) -> None:
@@ -469,20 +468,20 @@ _BY_NAME: dict[str, Callable[..., Metric]] = {
 
 
 def names() -> list[str]:
-    """The names that `get_metric_fn` knows."""
+    """Return the names that `get_metric_fn` accepts."""
     return sorted(_BY_NAME)
 
 
 def get_metric_fn(name: str, *args: Any, **kwargs: Any) -> Any:
-    """The metric of a name, made with these arguments. Raises KeyError for an unknown name."""
+    """Return the metric of a name, made with these arguments. Raise KeyError for an unknown name."""
     if name not in _BY_NAME:
         raise ApiKeyError(_unknown(name), did_you_mean(str(name), _BY_NAME))
     return _BY_NAME[name](*args, **kwargs)
 
 
 def get_metrics(metrics: Any) -> dict[str, Metric]:
-    """Metrics by name, in a fixed order: those of a dict, or made for a set or list of names. Raises TypeError if
-    `metrics` is of the wrong kind; ValueError if an unknown name, or one that needs arguments."""
+    """Return metrics by name, in a fixed order: those of a dict, or made for a set or list of names. Raise TypeError if
+    `metrics` is of the wrong kind; ValueError for an unknown name, or one that needs arguments."""
     if metrics is None:
         return {}
     if isinstance(metrics, dict):

@@ -1,4 +1,4 @@
-"""Graphs are written to MindSpore's `.mindir` files and read from them."""
+"""Writing and reading of graphs in MindSpore's `.mindir` files."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _FORMATS = "MindSpore's own export writes AIR and ONNX: export here as MINDIR, a
 
 @dataclass(frozen=True)
 class LoadedGraph:
-    """The result of `load`: a graph for `nn.GraphCell`. file: where it comes from."""
+    """Result of `load`: a graph for `nn.GraphCell`. file: its source."""
 
     graph: MindirGraph
     file: str
 
 
 def load(file_name: str, **kwargs: Any) -> LoadedGraph:
-    """Read a graph that MindSpore has exported (`export(..., file_format="MINDIR")`), for `nn.GraphCell`. Raises
-    MspcError if the file is missing or damaged, or holds unknown parts; TypeError or ValueError if an argument is of
-    the wrong kind."""
+    """Read a graph that MindSpore has exported (`export(..., file_format="MINDIR")`), for `nn.GraphCell`. Raise
+    MspcError if the file is missing or damaged, or has unknown parts; TypeError or ValueError if an argument is of the
+    wrong kind."""
     if not isinstance(file_name, str):
         raise ApiTypeError(f"load: file_name must be the name of a file, not {file_name!r}")
     for name in kwargs:
@@ -39,9 +39,9 @@ def load(file_name: str, **kwargs: Any) -> LoadedGraph:
 
 def export(net: Any, *inputs: Any, file_name: str, file_format: str, **kwargs: Any) -> None:
     """Write the computation `net(*inputs)`, on one device, to `file_name` with the suffix .mindir, for `load` here and
-    in MindSpore. Shapes are those of the inputs, and parameters have their values of now. Raises TypeError or
+    in MindSpore. Shapes are those of the inputs, and parameters have their current values. Raise TypeError or
     ValueError if an argument is of the wrong kind or not supported; RuntimeError if the network changes parameters, or
-    has operators that such a file cannot say; MspcError if the file cannot be written."""
+    has operators that such a file cannot represent; MspcError if the file cannot be written."""
     if not callable(net):
         raise ApiTypeError(f"export: net must be a Cell or a function, not {type(net).__name__}")
     if not isinstance(file_name, str) or not file_name:

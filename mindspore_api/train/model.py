@@ -1,4 +1,4 @@
-"""`Model` trains and evaluates a network on data sets."""
+"""`Model`: training and evaluation of a network on data sets."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 __all__ = ["Model"]
 
 COUNTERS = ("initializers", "shuffles", "dropouts", "draws")
-"""Counters of a session from which seeds are made."""
+"""Counters of a session that determine seeds."""
 SEEDS = ("seed", "dataset_seed")
 _WORDS = 624
 """Words of the state of a Mersenne twister."""
 
 
 def state_of(param: Any) -> dict[str, Any]:
-    """The state of a run, equal on all ranks, with the facts for callbacks at the end of a step."""
+    """Return the state of a run, equal on all ranks, from the facts for callbacks at the end of a step."""
     session, found = state.current(), call_handler.installed()
     batches = int(param.batch_num)
     counted = getattr(found, "steps", dict)()
@@ -72,7 +72,7 @@ def state_of(param: Any) -> dict[str, Any]:
 
 
 def state_of_rank() -> dict[str, Any]:
-    """The state of this rank alone: NumPy's and Python's generators."""
+    """Return the state of this rank alone: NumPy's and Python's generators."""
     name, keys, place, has_gauss, gauss = cast(tuple[Any, ...], np.random.get_state(legacy=True))
     version, numbers, next_gauss = random.getstate()
     found: dict[str, Any] = {"python": [version, np.array(numbers, ">u4").tobytes().hex(), next_gauss]}
@@ -82,7 +82,7 @@ def state_of_rank() -> dict[str, Any]:
 
 
 def restore(saved: dict[str, Any], of_rank: dict[str, Any]) -> None:
-    """Put back seeds, counters and generators. Raises ValueError, TypeError or KeyError if it is no such state."""
+    """Restore seeds, counters and generators. Raise ValueError, TypeError or KeyError if it is no such state."""
     session = state.current()
     for name in COUNTERS:
         setattr(session, name, _integer(saved["counters"][name]))
@@ -114,7 +114,7 @@ def _integer(value: Any) -> int:
 
 
 def as_row(given: Any) -> Sequence[Any]:
-    """The columns of a step; a data set of one column may hand out its tensor alone, as in MindSpore."""
+    """Return the columns of a step; a data set of one column may yield its tensor alone, as in MindSpore."""
     return (given,) if isinstance(given, Tensor) else given
 
 
@@ -122,8 +122,7 @@ def as_row(given: Any) -> Sequence[Any]:
 class CountedRows(Protocol):
     """Rows of a data set that count themselves, as mspc's own do.
 
-    epoch, row: how many passes were made, and how many rows of the present one were read. glance: one row is looked at,
-    since only its types are wanted.
+    epoch, row: number of passes made, and number of rows read in the current one. glance: request only types of rows.
     """
 
     epoch: int
@@ -133,13 +132,13 @@ class CountedRows(Protocol):
 
 
 class Training:
-    """The epochs of one run.
+    """Epochs of one run.
 
     Args:
-        length: steps of an epoch. goes_on: an epoch begins where the last one has ended in the data set, which is
-            read over and over, and does not end with it.
-        together: callbacks are told of so many steps at once, as of one.
-        columns: how many columns the rows must have, 0 for any number.
+        length: steps of an epoch. goes_on: an epoch continues at the position in the data set at which the last one
+            ended; the data set is read repeatedly, independent of epochs.
+        together: number of steps reported to callbacks at once, as one step.
+        columns: required number of columns of the rows, 0 for any number.
     """
 
     def __init__(
@@ -156,18 +155,18 @@ class Training:
         self._endless = chain.from_iterable(self._pass() for _ in count()) if goes_on else None
 
     def begun(self, done: int) -> None:
-        """The next epoch has `done` steps behind it: an earlier run has made them."""
+        """Begin the next epoch after `done` steps of it, made by an earlier run."""
         self._done = done
 
     @property
     def position(self) -> int | None:
-        """How many rows of the data set were read since its beginning; None if nobody counts."""
+        """Number of rows of the data set read since its beginning, or None if the rows are not counted."""
         if not isinstance(self._reading, CountedRows):
             return None
         return self._reading.epoch * self._dataset.get_dataset_size() + self._reading.row
 
     def _pass(self) -> Iterator[Any]:
-        """The rows of one pass over the data set. Raises ValueError for one that does not fit the network."""
+        """Yield the rows of one pass over the data set. Raise ValueError for one that does not fit the network."""
         rows = self._dataset.create_tuple_iterator(num_epochs=1)
         if call_handler.shows_types_only() and isinstance(rows, CountedRows):
             rows.glance()
@@ -207,7 +206,8 @@ class Training:
 
 
 def first_row(dataset: Any, columns: int) -> Sequence[Any]:
-    """The first row, which must have so many columns, 0 for any number. Raises ValueError for no row."""
+    """Return the first row, which must have `columns` columns, 0 for any number. Raise ValueError for an empty data
+    set, or another number of columns."""
     shown = getattr(dataset, "peek", None)
     given = next(iter(dataset.create_tuple_iterator()), None) if shown is None else shown()
     if given is None:
@@ -218,7 +218,7 @@ def first_row(dataset: Any, columns: int) -> Sequence[Any]:
 
 
 def _checked_row(given: Any, columns: int) -> Sequence[Any]:
-    """A row as the network is called with it. Raises ValueError for another number of columns."""
+    """Return a row as arguments of the network. Raise ValueError for another number of columns."""
     row = as_row(given)
     if columns and len(row) != columns:
         raise ApiValueError(
@@ -233,8 +233,8 @@ class Evaluation:
 
     Args:
         network: called with the rows of a data set. metrics: by name.
-        indexes: where the loss, the output and the label are among its outputs; None if it says nothing of that:
-            then metrics take the values of `inputs_of`.
+        indexes: positions of the loss, the output and the label among its outputs; None if unknown: then metrics take
+            the values of `inputs_of`.
     """
 
     def __init__(self, network: Cell, metrics: Mapping[str, Metric], indexes: Sequence[int] | None) -> None:
@@ -244,10 +244,9 @@ class Evaluation:
         self._loss = Loss()
 
     def run(self, dataset: Any, run: RunContext, listeners: CallbackManager, bar: ProgressBar) -> None:
-        """Evaluate; afterwards the run knows `metrics`, and `eval_results`, which hold the mean loss as "eval_loss"
-        beside them.
+        """Evaluate, and set `metrics` of the run, and `eval_results`, which also has the mean loss as "eval_loss".
 
-        Where several ranks share the run, metrics see the results of all of them, so they are equal on all.
+        If several ranks share the run, metrics get the results of all of them, so they are equal on all ranks.
         """
         param = run.original_args()
         self.network.set_train(False)
@@ -287,7 +286,7 @@ class Evaluation:
         listeners.tell("on_eval_end")
 
     def _feed(self, outputs: Any) -> bool:
-        """Hand the outputs of a batch to the metrics; returns whether a loss is among them."""
+        """Update the metrics with the outputs of a batch; return whether a loss is among the outputs."""
         values = outputs if isinstance(outputs, tuple | list) else (outputs,)
         for metric in self._metrics.values():
             metric.update(*inputs_of(metric, values, self._indexes))
@@ -298,11 +297,11 @@ class Evaluation:
 
 
 def inputs_of(metric: Metric, values: Sequence[Any], indexes: Sequence[int] | None) -> Sequence[Any]:
-    """The outputs of an evaluation network that go to a metric: of (loss, output, label), which `indexes` finds among
-    them, Loss gets the first and others the rest.
+    """Return the outputs of an evaluation network for a metric: of (loss, output, label), at the positions `indexes`,
+    Loss gets the first and other metrics the rest.
 
-    Without indexes a metric gets all and may choose by `set_indexes`; if it does not, and there are three, mspc's own
-    take them for (loss, output, label).
+    Without indexes a metric gets all outputs and may choose by `set_indexes`; if it does not, and there are three,
+    mspc's own metrics treat them as (loss, output, label).
     """
     if indexes is None and (metric.indexes or len(values) != 3 or not isinstance(metric, Loss | OfPairs)):
         return values
@@ -319,14 +318,13 @@ class Model:
 
     Args:
         network: a Cell, or an AutoParallel around one. Without loss_fn it returns the loss itself.
-        loss_fn: a Cell or function of (output, label). optimizer: an Optimizer; without it `network`
-            trains itself.
-        metrics: names or Metrics for `eval`. eval_network: used by `eval` instead of network and loss_fn.
-            eval_indexes: where loss, output and label are among its outputs; without them it returns (loss, output,
-            label), or the inputs of the metrics.
-        amp_level: how much of the training step computes in half precision: "O0" to "O3" or "auto", see
-            `amp.build_train_network`. Evaluation then runs the same network in half precision.
-        boost_level: says that it changes nothing.
+        loss_fn: a Cell or function of (output, label). optimizer: an Optimizer; without it `network` trains itself.
+        metrics: names or Metrics for `eval`. eval_network: used by `eval` instead of network and loss_fn. eval_indexes:
+            positions of loss, output and label among its outputs; without them it returns (loss, output, label), or the
+            inputs of the metrics.
+        amp_level: extent of half precision in the training step: "O0" to "O3" or "auto", see `amp.build_train_network`.
+            Evaluation then runs the same network in half precision.
+        boost_level: changes nothing, as a warning says.
         kwargs: loss_scale_manager and keep_batchnorm_fp32 replace those of the level.
 
     Raises TypeError or ValueError if an argument is of the wrong kind.
@@ -393,7 +391,7 @@ class Model:
         say_once(f"{name} {why}", f"{place_of_caller()}{name} changes no parameter: {why}")
 
     def _parallelized(self, network: Cell) -> Cell:
-        """A network as the AutoParallel around the model's own splits it."""
+        """Return a network with the AutoParallel settings of the model's own network."""
         if self._parallel is None or isinstance(network, AutoParallel):
             return network
         return self._parallel.wrapping(network)
@@ -418,10 +416,10 @@ class Model:
         """Train for `epoch` passes over the data.
 
         Args:
-            dataset_sink_mode: callbacks are told of an epoch at its end, as of one step with the epoch's last
-                number. On device_target "CPU" (and in PYNATIVE_MODE) they are told of every step all the same.
-            sink_size: with dataset_sink_mode, so many steps are an epoch; the next one continues in the data set.
-            initial_epoch: epochs that are done already; `epoch` counts them.
+            dataset_sink_mode: callbacks are called for an epoch at its end, as for one step with the epoch's last
+                number. On device_target "CPU" (and in PYNATIVE_MODE) they are still called for every step.
+            sink_size: with dataset_sink_mode, number of steps of an epoch; the next one continues in the data set.
+            initial_epoch: number of finished epochs, included in `epoch`.
 
         Raises TypeError or ValueError if an argument is of the wrong kind; ExecutionError if a loss is NaN or infinite.
         """
@@ -436,9 +434,9 @@ class Model:
         """Train as `train` does, and evaluate over `valid_dataset` at the end of epochs.
 
         Args:
-            valid_frequency: evaluate after every so many epochs, or after those of a list.
-            callbacks: at the end of an evaluated epoch the metrics are `eval_results` there, with the mean loss as
-                "eval_loss". Those of scripts are told of evaluations too, so they must not override methods that
+            valid_frequency: number of epochs between evaluations, or a list of epochs after which to evaluate.
+            callbacks: at the end of an evaluated epoch they find the metrics in `eval_results`, with the mean loss as
+                "eval_loss". Those of scripts are called for evaluations too, so they must not override methods that
                 both call.
 
         Raises TypeError or ValueError if an argument is of the wrong kind, or the model has no metrics to evaluate.
@@ -471,7 +469,7 @@ class Model:
         together, columns = length if param.dataset_sink_mode else 1, 2 if self._loss_fn is not None else 0
         training = Training(self._train_network, dataset, run, length, limited, together, columns)
         done = getattr(dataset, "asked_step", 0) % (length if limited else size)
-        if done:  # the data set was told to continue inside of an epoch
+        if done:  # the data set continues inside of an epoch
             training.begun(done)
             param.cur_step_num += done
         with CallbackManager(listeners, run, bar) as told:
@@ -508,19 +506,19 @@ class Model:
         )  # fmt: skip
 
     def build(self, train_dataset: Any = None, valid_dataset: Any = None, **_: Any) -> None:
-        """A graph is compiled at its first step. Where ranks are to hold slices, the parameters know from here on which
-        ones they will have when the model trains with this data, as by `infer_train_layout`. valid_dataset and further
-        arguments of MindSpore are not read."""
+        """Compile nothing yet: a graph is compiled at its first step. If ranks will have slices, the parameters get the
+        layouts of training with this data, as by `infer_train_layout`. valid_dataset and further arguments of MindSpore
+        are ignored."""
         cuts = self._parallel is not None or get_auto_parallel_context("parallel_mode") in SHARDED
         if train_dataset is not None and cuts and get_context("mode") != PYNATIVE_MODE:
             self.infer_train_layout(train_dataset)
 
     def eval(self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False) -> dict[str, Any]:
-        """The metrics over a data set, by name.
+        """Return the metrics over a data set, by name.
 
-        Where several ranks share the run, they are those of all that the ranks were fed, equal on all ranks; so all
-        must call this. `dataset_sink_mode` changes nothing. Raises ValueError if the model has no metrics, or ranks
-        that share batches have different numbers of them; TypeError if an argument is of the wrong kind.
+        If several ranks share the run, the metrics cover the data of all ranks and are equal on all; so all must call
+        this. `dataset_sink_mode` changes nothing. Raise ValueError if the model has no metrics, or ranks that share
+        batches have different numbers of them; TypeError if an argument is of the wrong kind.
         """
         listeners = callbacks_of(callbacks)
         _check_flag("Model.eval", "dataset_sink_mode", dataset_sink_mode)
@@ -533,7 +531,7 @@ class Model:
         return param.metrics
 
     def _evaluation(self, name: str) -> Evaluation:
-        """What evaluates. Raises ValueError for a model that cannot."""
+        """Return the evaluation. Raise ValueError for a model that cannot be evaluated."""
 
         if not self._metrics:
             raise ApiValueError(f"{name}: the model has no metrics", ["pass metrics={'accuracy'} to Model"])
@@ -547,7 +545,7 @@ class Model:
         return Evaluation(self._eval_network, self._metrics, self._eval_indexes)
 
     def predict(self, *predict_data: Any, backend: Any = None, config: Any = None) -> Any:
-        """The network's output for the rows that this rank hands in. Raises TypeError for data that are no Tensors,
+        """Return the network's output for the rows of this rank. Raise TypeError for data that are no Tensors,
         ValueError for another backend than mspc, RuntimeError for a network that adds up losses of parts of a batch."""
         _check_data("predict", predict_data)
         adding = [cell for _, cell in self._predict_network.cells_and_names() if type(cell) is GradAccumulationCell]
@@ -564,10 +562,10 @@ class Model:
         return self._predict_network(*predict_data)
 
     def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, Any]:
-        """How the parameters of the network lie on the ranks when it predicts: for every name the mesh, the mesh axis
-        that shards each dimension (counted from the last, -1: none), a rank's shape, 0, True and "". Raises
-        RuntimeError for not in graph mode, or in a mode that shards nothing; TypeError if data that are no Tensors, or
-        an option that is no bool."""
+        """Return the layouts of the network's parameters for prediction: for every name the mesh, the mesh axis that
+        shards each dimension (counted from the last, -1: none), a rank's shape, 0, True and "". Raise RuntimeError
+        outside of graph mode, or in a mode that shards nothing; TypeError for data that are no Tensors, or an option
+        that is no bool."""
         if not isinstance(skip_backend_compile, bool):
             raise ApiTypeError(f"Model.infer_predict_layout: skip_backend_compile is {skip_backend_compile!r}, no bool")
         _check_data("infer_predict_layout", predict_data)
@@ -577,11 +575,11 @@ class Model:
     def infer_train_layout(
         self, train_dataset: Any, dataset_sink_mode: bool = True, sink_size: int = -1
     ) -> dict[str, Any]:
-        """How parameters and states of the optimizer lie on the ranks when the model trains with this data, as
-        `infer_predict_layout` says it. The data set is read for one row; nothing runs. dataset_sink_mode and sink_size
-        are those of the later call of `train`. Raises RuntimeError for not in graph mode, or in a mode that shards
-        nothing; TypeError or ValueError if dataset_sink_mode is not True, sink_size is neither -1 nor positive, or the
-        data set has no row or another number of columns."""
+        """Return the layouts of parameters and states of the optimizer for training with this data, in the form of
+        `infer_predict_layout`. Only one row of the data set is read; nothing runs. dataset_sink_mode and sink_size are
+        those of the later call of `train`. Raise RuntimeError outside of graph mode, or in a mode that shards nothing;
+        TypeError or ValueError if dataset_sink_mode is not True, sink_size is neither -1 nor positive, or the data set
+        has no row or another number of columns."""
         _check_flag("Model.infer_train_layout", "dataset_sink_mode", dataset_sink_mode)
         if not dataset_sink_mode:
             raise ApiValueError("Model.infer_train_layout: dataset_sink_mode must be True")
@@ -591,7 +589,8 @@ class Model:
         return self._layout("infer_train_layout", self._train_network, row)
 
     def _layout(self, method: str, network: Any, args: Sequence[Any]) -> dict[str, Any]:
-        """How the parameters of a call lie on the ranks. Raises RuntimeError in modes that shard nothing."""
+        """Return the layouts of the parameters of a call. Raise RuntimeError outside of graph mode, or in modes that
+        shard nothing."""
         if get_context("mode") == PYNATIVE_MODE:
             raise ApiRuntimeError(f"Model.{method} needs graph mode")
         mode = get_auto_parallel_context("parallel_mode")
@@ -609,7 +608,7 @@ def _check_data(method: str, data: Sequence[Any]) -> None:
 
 
 def _check_others(eval_indexes: Any, boost_level: Any, kwargs: Collection[str]) -> None:
-    """Raises TypeError or ValueError for arguments of Model that cannot be."""
+    """Raise TypeError or ValueError for invalid arguments of Model."""
     for key in kwargs:
         if key not in (*_AMP, *_BOOST):
             raise ApiValueError(f"Model has no argument {key!r}")
@@ -635,7 +634,7 @@ def _check_flag(name: str, what: str, value: Any) -> None:
 
 
 def _check_counts(name: str, epoch: Any, initial_epoch: Any, sink: Any, sink_size: Any) -> None:
-    """Raises TypeError or ValueError for epochs and steps that cannot be."""
+    """Raise TypeError or ValueError for invalid epochs and steps."""
     if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
         raise ApiValueError(f"{name}: epoch {epoch!r} must be a positive integer")
     if isinstance(initial_epoch, bool) or not isinstance(initial_epoch, int) or not 0 <= initial_epoch < epoch:
@@ -646,7 +645,8 @@ def _check_counts(name: str, epoch: Any, initial_epoch: Any, sink: Any, sink_siz
 
 
 def _frequency(value: Any) -> Any:
-    """Return whether to evaluate after an epoch, by its number. Raises TypeError or ValueError."""
+    """Return a function of an epoch's number that returns whether to evaluate after it. Raise TypeError or ValueError
+    for an invalid frequency."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise ApiValueError(f"Model.fit: valid_frequency {value} must be at least 1")
@@ -661,7 +661,7 @@ def _is_own(listener: Callback) -> bool:
 
 
 def _check_newer(name: str, listener: Callback) -> None:
-    """Raises ValueError for a callback of a script whose methods training and evaluation would both call."""
+    """Raise ValueError for a callback of a script with methods that training and evaluation would both call."""
     older = [method for method in OLDER if method in vars(type(listener))]
     if older and not _is_own(listener):
         raise ApiValueError(

@@ -37,8 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SavedValue:
-    """A value that is to be saved, as it was when it was taken. layout: how the ranks hold it, None for a global
-    tensor."""
+    """Value to save, copied when it was taken. layout: its sharding over the ranks, None for a global tensor."""
 
     name: str
     global_type: TensorType
@@ -51,14 +50,15 @@ class SavedValue:
         return TensorSlice(self.name, self.global_type, box.begin, extent(box), layout, lambda: self.array)
 
     def entry(self) -> Entry:
-        """For MindSpore's format."""
+        """Return the value for MindSpore's format."""
         return Entry(self.name, TensorType(self.global_type.dtype, self.array.shape), lambda: self.array)
 
 
 def entries_of(save_obj: Any) -> dict[str, Any]:
-    """The values of a Cell, a dict or a list by name.
+    """Return the values of a Cell, a dict or a list by name.
 
-    Raises TypeError for anything else, ValueError for two parameters of one name."""
+    Raises TypeError for anything else, ValueError for two parameters of one name.
+    """
     if isinstance(save_obj, Cell):
         require_distinct_names(save_obj.parameters_and_places())
         return {parameter.name: parameter for parameter in save_obj.get_parameters()}
@@ -83,12 +83,12 @@ def taken(
     entries: Mapping[str, Any], gathered: bool, copied: bool, choice: Callable[[str], bool] | None = None,
     writes: Callable[[int, Layout | None], bool] = lambda number, layout: True,
 ) -> list[SavedValue]:  # fmt: skip
-    """The values now.
+    """Return the current values.
 
     Args:
-        gathered: sharded values are gathered; then all ranks do this together, while one may fail later.
-        copied: none of the arrays is one that further training changes. choice: which names are wanted.
-        writes: whether this rank writes an entry, by its place and its layout; it is not asked about global tensors.
+        gathered: gather sharded values; then all ranks do this together, and each may fail only later.
+        copied: copy arrays that further training changes. choice: which names to save.
+        writes: whether this rank writes an entry, by its index and its layout; not called with `gathered`.
 
     Raises TypeError if a name is no string, or a value no tensor.
     """
@@ -123,13 +123,13 @@ def _taken(name: str, array: np.ndarray, layout: Layout | None) -> SavedValue:
 def without_texts(
     entries: Mapping[str, Any], append: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """(the tensors of both, the texts that are appended)."""
+    """Return (the tensors of both, the appended texts)."""
     texts = {name: value for name, value in (append or {}).items() if isinstance(value, str)}
     return {**entries, **{n: v for n, v in (append or {}).items() if n not in texts}}, texts
 
 
 def spread(rank: int, size: int) -> Callable[[int, Layout | None], bool]:
-    """Which entries a rank writes where each slice is written once: holders of a slice take turns."""
+    """Return which entries a rank writes if each slice is written once: the ranks with the same slice take turns."""
 
     def writes(number: int, layout: Layout | None) -> bool:
         holders: Sequence[int] = range(size) if layout is None else layout.group(layout.unused, rank)
@@ -139,7 +139,7 @@ def spread(rank: int, size: int) -> Callable[[int, Layout | None], bool]:
 
 
 class Background:
-    """Work beside the script. A failure is raised where the script waits for it."""
+    """Work in a thread while the script continues. A failure is raised when the script waits for it."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -150,7 +150,7 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, work: Callable[[], object]) -> None:
-        """Begin some work, once the work before has ended. Raises its errors."""
+        """Begin some work after the previous work has ended. Raise errors of the previous work."""
         self.wait()
 
         def run() -> None:
@@ -165,7 +165,7 @@ class Background:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait for the work under way. Raises MspcError if it has failed."""
+        """Wait for the current work. Raise MspcError if it has failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -175,9 +175,9 @@ class Background:
 
 
 def _get_merged_param_data(net: Cell, param_name: str, param_data: Tensor, integrated_save: bool) -> Tensor:
-    """The value of a parameter for a file: as it is given, since a script reads the global tensor, however it is
-    sharded. integrated_save: changes nothing for that reason; `save_checkpoint` saves slices if it is False. Raises
-    TypeError if param_data is no tensor; KeyError if the network has no such parameter."""
+    """Return the value of a parameter for a file, unchanged, because a script reads the global tensor for any sharding.
+    integrated_save: changes nothing for that reason; `save_checkpoint` saves slices if it is False. Raise TypeError if
+    param_data is no tensor; KeyError if the network has no such parameter."""
     if not isinstance(param_data, Tensor):
         raise ApiTypeError(f"_get_merged_param_data: param_data must be a Tensor, not {type(param_data).__name__}")
     if param_name not in net.parameters_dict() and param_name not in getattr(net, "parameter_layout_dict", ()):
@@ -199,21 +199,21 @@ def save_checkpoint(
     enc_key: Any = None, enc_mode: str = "AES-GCM", choice_func: Callable[[str], bool] | None = None,
     crc_check: bool = False, format: str = "ckpt", **kwargs: Any,
 ) -> None:  # fmt: skip
-    """Write parameters to a file; its folder is made, its name gets `.safetensors` when it has no suffix.
+    """Write parameters to a file. Its folder is created, and its name gets `.safetensors` if it has no suffix.
 
-    The name decides on the format: `.ckpt` is MindSpore's, all else safetensors.
+    The name determines the format: `.ckpt` is MindSpore's, all else safetensors.
 
     Args:
         save_obj: a Cell, a dict of tensors by name, or a list of {"name": ..., "data": ...}.
-        integrated_save: global parameters; all ranks must call this together. False: this rank's slices, for which
-            every rank needs a name of its own.
+        integrated_save: global parameters; all ranks must call this together. False: this rank's slices, and every rank
+            needs its own file name.
         async_save: write while the script continues; True, "thread" and "process" are a thread.
         append_dict: numbers, tensors and texts to add. choice_func: which names to save.
-        crc_check: a checksum at the end of a `.ckpt` file. Safetensors have one for every tensor always.
-        format: "ckpt" or "safetensors"; a name with a suffix says it already.
+        crc_check: a checksum at the end of a `.ckpt` file. Safetensors always have one for every tensor.
+        format: "ckpt" or "safetensors"; a suffix of the name already determines it.
 
-    Raises TypeError if `save_obj` is nothing of these, or holds something else than tensors; ValueError if an argument
-    is of no use; MspcError if the file cannot be written.
+    Raises TypeError if `save_obj` is none of these, or has other values than tensors; ValueError if an argument has no
+    use; MspcError if the file cannot be written.
     """
     check_format("save_checkpoint", format)
     _check_options("save_checkpoint", enc_key, kwargs)
@@ -239,7 +239,7 @@ def write_values(
     path: Path, values: Sequence[SavedValue], rank: int, texts: Mapping[str, str], crc_check: bool = False,
     about: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    """Write a file of values as its name says. Raises MspcError."""
+    """Write a file of values in the format of its name. Raise MspcError if it cannot be written."""
     try:
         make_folder(path.parent)
         if path.suffix == CKPT:
@@ -255,7 +255,7 @@ def write_values(
 
 
 def background() -> Background:
-    """What writes this rank's files while its script continues."""
+    """Return the background writer of this rank's files."""
     session = state.current()
     if session.background is None:
         session.background = Background()
@@ -274,23 +274,23 @@ def load_checkpoint(
     choice_func: Callable[[str], bool] | None = None, crc_check: bool = False, remove_redundancy: bool = False,
     format: str = "ckpt", name_map: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The parameters of a checkpoint by name; with `net` they are loaded into it too.
+    """Return the parameters of a checkpoint by name; with `net` also load them into it.
 
     Values are read when they are needed: a parameter that a graph trains in slices reads its slice. A file with the
     slices of one rank has tensors of their shapes.
 
     Args:
         ckpt_file_name: a file (safetensors, MindSpore's `.ckpt`), the folder or index of a set, a folder with
-            checkpoints of one prefix, of which the newest counts, or the index of sharded safetensors as Hugging Face
-            writes them.
-        strict_load: see `load_param_into_net`. filter_prefix, specify_prefix: of names to leave out, or to take.
-        crc_check: read everything now and compare checksums, which is done at reading otherwise.
-        remove_redundancy: changes nothing: a set knows where its slices are.
+            checkpoints of one prefix, of which the newest is used, or the index of sharded safetensors in Hugging
+            Face's format.
+        strict_load: see `load_param_into_net`. filter_prefix, specify_prefix: of names to skip, or to load.
+        crc_check: read everything now and compare checksums, which is otherwise done at reading.
+        remove_redundancy: changes nothing: a set knows the files of its slices.
         format: "ckpt" or "safetensors"; the file itself states its format.
-        name_map: names by names of the checkpoint; those that are not in it stay.
+        name_map: names by names of the checkpoint; other names are unchanged.
 
-    Raises MspcError if there is no such file, or it is no checkpoint; ValueError if nothing in it is wanted, or an
-    argument is of no use.
+    Raises MspcError if there is no such file, or it is no checkpoint; ValueError if all its names are filtered out, or
+    an argument has no use.
     """
     check_format("load_checkpoint", format)
     _check_options("load_checkpoint", dec_key, {})
@@ -325,7 +325,8 @@ def load_checkpoint_async(
     dec_key: Any = None, dec_mode: str = "AES-GCM", specify_prefix: Any = None,
     choice_func: Callable[[str], bool] | None = None,
 ) -> Any:  # fmt: skip
-    """`load_checkpoint`, whose `result()` has the parameters: they are read when they are needed anyway."""
+    """Call `load_checkpoint` and return a future; its `result()` returns the parameters, which are read when they are
+    needed anyway."""
     found = load_checkpoint(
         ckpt_file_name, net, strict_load, filter_prefix, dec_key, dec_mode, specify_prefix, choice_func
     )
@@ -339,23 +340,23 @@ class ParamDictFuture:
         self._found = found
 
     def result(self) -> dict[str, Any]:
-        """The parameters by name."""
+        """Return the parameters by name."""
         return self._found
 
 
 def load_param_into_net(
     net: Cell, parameter_dict: Mapping[str, Any], strict_load: bool = False, remove_redundancy: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Give a network's parameters the values in a dict.
+    """Assign the values in a dict to a network's parameters.
 
     Returns:
-        (names of the network that the dict lacks, names of the dict that the network lacks). When no
-        name fits, a prefix that all of the dict's names lack or share is tried. Behind `Model.infer_train_layout`
-        values may be the slices that this rank has written of its own.
+        (names of the network that the dict lacks, names of the dict that the network lacks). If no name fits, a prefix
+            that all of the dict's names lack or share is tried. After `Model.infer_train_layout` values may be the
+            slices that this rank has written.
 
     Raises:
         TypeError: an argument is of the wrong kind. ValueError: a shape or element type does not fit; with
-            `strict_load` no conversion between floats either. All that do not fit are listed, and nothing is loaded.
+            `strict_load` no conversion between floats either. All mismatches are listed, and nothing is loaded.
     """
     if remove_redundancy:
         say_once(
@@ -434,7 +435,7 @@ def _of_slices(wanted: Mapping[str, Parameter], given: Mapping[str, Any]) -> lis
 
 
 def _mismatch(parameter: Parameter, value: Any, strict: bool) -> str:
-    """Why a parameter cannot have a value; "" if it can."""
+    """Return why a parameter cannot have a value, or "" if it can."""
     tensor = value if isinstance(value, Tensor) else np.asarray(value)
     alike = tuple(tensor.shape) == parameter.shape or tensor.size == parameter.size == 1
     if not alike and _layout_of_slice(parameter, value) is None:
@@ -446,7 +447,7 @@ def _mismatch(parameter: Parameter, value: Any, strict: bool) -> str:
 
 
 def _layout_of_slice(parameter: Parameter, value: Any) -> Layout | None:
-    """How a parameter is sharded, if a value is the slice that this rank has by it; None elsewhere."""
+    """Return a parameter's layout if a value is this rank's slice in it, else None."""
     shape = tuple(value.shape) if isinstance(value, Tensor) else np.shape(value)
     layout = parameter.laid_out
     if layout is None or shape == parameter.shape or layout.local_shape(parameter.shape) != shape:
@@ -467,7 +468,7 @@ def _matched(given: dict[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]
 
 
 def say_what_is_unchecked(source: Checkpoint) -> None:
-    """Say once if checksums are of a kind that cannot be computed here, or missing where mspc writes them now."""
+    """Warn once if checksums cannot be computed here, or if the file is older than checksums of headers."""
     kinds = {p.checksum for stored in source.tensors.values() for p in stored.pieces if p.checksum}
     if kinds and source.unchecked():
         why = "the library xxhash is not installed"
@@ -484,8 +485,7 @@ def _check_all(source: Checkpoint) -> None:
 
 
 def _existing(name: Any) -> Path:
-    """The file or folder that a script's name of a checkpoint is for; one that is written `.ckpt` may have become
-    safetensors."""
+    """Return the file or folder for a script's name of a checkpoint; a `.ckpt` name may refer to a safetensors file."""
     if not isinstance(name, (str, os.PathLike)):
         raise ApiTypeError(f"load_checkpoint: ckpt_file_name must be a string, not {type(name).__name__}")
     path = Path(name)
@@ -502,14 +502,14 @@ def _existing(name: Any) -> Path:
 
 
 def with_suffix(name: str) -> Path:
-    """The path with `.safetensors` at its end, if it has no suffix of a checkpoint."""
+    """Return the path with `.safetensors` appended, unless it has a checkpoint's suffix."""
     if str(name).endswith((SUFFIX, CKPT)):
         return Path(name)
     return Path(f"{name}{SUFFIX}")
 
 
 def check_format(function: str, format: Any) -> None:
-    """Raises ValueError for a format that is none."""
+    """Raise ValueError for an unknown format."""
     if format not in FORMATS:
         raise ApiValueError(f"{function}: format {format!r} is not one of 'ckpt', 'safetensors'")
 
@@ -533,19 +533,19 @@ def _prefixes(prefix: Any) -> tuple[str, ...]:
 def load_torch(
     file_name: str | os.PathLike[str], returns: str | None = None, sizes: Any = None, precision: str = ""
 ) -> Cell:
-    """The network that `torch.export.save` has written, as a cell; PyTorch is not needed.
+    """Return the network that `torch.export.save` has written, as a cell; PyTorch is not needed.
 
-    Its parameters have the module's names and are read when a run needs them. It is called, wrapped and trained as any
-    cell; arguments may be given by the names of `forward`.
+    Its parameters have the module's names and are read when a run needs them. It is called, wrapped and trained like
+    any cell; arguments may have the names of `forward`.
 
     Args:
         file_name: the exported program, `model.pt2`.
-        returns: which result of `forward` the cell gives, by its name or path there (`loss`, `0`); None for all.
-        sizes: numbers of sizes that were left open, by dimension or symbol: `{"x.0": 64}`. Others are the example's.
+        returns: the result of `forward` that the cell returns, by its name or path (`loss`, `0`); None for all.
+        sizes: numbers for open sizes, by dimension or symbol: `{"x.0": 64}`. Other sizes are the example's.
         precision: "bfloat16" or "float16", in which it computes as under `torch.autocast`; "" for none.
 
-    Raises MspcError if the file cannot be read, has operators that are not known, which are all named, or there is no
-    such precision; TypeError if file_name is no path, or sizes are no dictionary of integers.
+    Raises MspcError if the file cannot be read, has unknown operators, which are all listed, or there is no such
+    precision; TypeError if file_name is no path, or sizes are no dictionary of integers.
     """
     if not isinstance(file_name, (str, os.PathLike)):
         raise ApiTypeError(f"load_torch takes the path of an exported program, not {type(file_name).__name__}")

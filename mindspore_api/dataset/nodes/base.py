@@ -1,4 +1,4 @@
-"""A stage is what a data set does to rows; each reads the one before it."""
+"""Base classes of pipeline nodes. A node is one step of a data set; each reads the nodes before it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mspc.mindspore_api.errors import ApiValueError, raising_location
 
 
 class PipelineNode:
-    """Rows of columns. columns: their names. sources: the stages that it reads."""
+    """Node of a pipeline: rows of columns. columns: their names. sources: the nodes that it reads."""
 
     is_own = True
-    """Whether the stage itself runs nothing of the user's in the thread that reads it."""
+    """Whether the node itself runs no user code in the thread that reads it."""
 
     def __init__(self, columns: Sequence[str], sources: Sequence[PipelineNode] = ()) -> None:
         self.columns = list(columns)
@@ -30,15 +30,16 @@ class PipelineNode:
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether another thread may read the stage: neither it nor what it reads runs anything of the user's there."""
+        """Whether another thread may read the node: neither it nor its sources run user code in the reading thread."""
         return self.is_own and all(source.runs_ahead for source in self.sources)
 
     def blocks(self, reading: DataPass) -> Iterator[Block]:
-        """The rows of one pass."""
+        """Yield the rows of one pass in blocks."""
         raise NotImplementedError
 
     def count(self, most: int | None = None) -> int:
-        """Number of rows of a pass. Whoever needs to know of `most` only says so: a source may be endless."""
+        """Return the number of rows of a pass. A caller that needs at most `most` rows passes it, because a source may
+        be endless."""
         counted = 0
         for block in self.blocks(DataPass.begin(0)):
             counted += len(block)
@@ -57,23 +58,23 @@ class PipelineNode:
 
     @property
     def classes(self) -> int | None:
-        """Number of classes of the labels, None if it is not known."""
+        """Number of classes of the labels, or None if it is unknown."""
         return self.sources[0].classes if self.sources else None
 
     @property
     def class_indexing(self) -> dict[str, int]:
-        """Numbers of classes by their names, if there are names."""
+        """Class numbers by class name; empty if classes have no names."""
         return self.sources[0].class_indexing if self.sources else {}
 
     def place(self, column: str) -> int:
-        """Index of a column. Raises ValueError for an unknown one."""
+        """Return the index of a column. Raise ValueError for an unknown name."""
         if column not in self.columns:
             raise ApiValueError(f"there is no column {column!r}; there are {', '.join(map(repr, self.columns))}")
         return self.columns.index(column)
 
 
 class RowwiseNode(PipelineNode):
-    """A stage over one other, of as many rows."""
+    """Node over one source that yields as many rows as the source."""
 
     def __init__(self, source: PipelineNode, columns: Sequence[str] | None = None) -> None:
         super().__init__(source.columns if columns is None else columns, [source])
@@ -88,13 +89,13 @@ class RowwiseNode(PipelineNode):
 
 @dataclass(frozen=True)
 class RowFault:
-    """A step of a pipeline. step: its name. location: where the user wrote it."""
+    """Step of a pipeline, for error messages. step: its name. location: the line of the user's script that added it."""
 
     step: str
     location: Location | None
 
     def error(self, error: Exception, what: str, row: int, place: str = "") -> MspcError:
-        """The error to raise for one that `what` raised over a row."""
+        """Return the error to raise when `what` raised `error` for a row."""
         said = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}".rstrip(": ")
         inner = raising_location(error) or self.location
         notes = list(error.notes) if isinstance(error, MspcError) else []
@@ -106,33 +107,33 @@ class RowFault:
 
 
 def name_of(function: Any) -> str:
-    """How messages name an operation or a function."""
+    """Return the name of an operation or a function for messages."""
     name = getattr(function, "__qualname__", "") or type(function).__name__
     return "the lambda" if name.endswith("<lambda>") else name.rpartition("<locals>.")[2]
 
 
 DEPTH = 16
-"""How many blocks are read ahead where a script sets nothing else."""
+"""Number of blocks that are read in advance unless a script sets another number."""
 
 GROUP_BYTES = 1 << 20
-"""Blocks of so many bytes are large enough, however few rows they have: a batch is one row, too."""
+"""Size from which a block is large enough, even with few rows: a batch counts as one row."""
 
 
 def read(node: PipelineNode, reading: DataPass, depth: int = DEPTH) -> Iterator[Block]:
-    """The blocks of a node, read ahead where that runs nothing of the user's in another thread."""
+    """Yield the blocks of a node, made in advance by a thread if no user code would run in that thread."""
     blocks = node.blocks(reading)
     return read_ahead(blocks, depth) if node.runs_ahead and not reading.types_only else blocks
 
 
 def each_row(node: PipelineNode, reading: DataPass) -> Iterator[tuple[Block, int]]:
-    """Every row as its block and its place there."""
+    """Yield every row as its block and its index in the block."""
     for block in read(node, reading):
         for i in range(len(block)):
             yield block, i
 
 
 def grouped(blocks: Iterator[Block], size: int = ROWS) -> Iterator[Block]:
-    """The same rows in blocks of at least `size` rows or GROUP_BYTES, apart from the last one."""
+    """Yield the same rows in blocks of at least `size` rows or GROUP_BYTES, except for the last block."""
     waiting: list[Block] = []
     rows = held = 0
     for block in blocks:
@@ -147,9 +148,9 @@ def grouped(blocks: Iterator[Block], size: int = ROWS) -> Iterator[Block]:
 
 
 class Indexed(PipelineNode):
-    """Rows by number. Subclasses give `length` and `fetch`.
+    """Rows that can be read by number. Subclasses define `length` and `fetch`.
 
-    sampler: says which rows, and in which order. workers: how many threads fetch.
+    sampler: chooses the rows and their order. workers: number of threads that fetch.
     """
 
     def __init__(self, columns: Sequence[str], sampler: BuiltinSampler, workers: int = 1) -> None:
@@ -162,23 +163,23 @@ class Indexed(PipelineNode):
         return self.is_own and not self.sampler.runs_script()
 
     def length(self) -> int:
-        """Number of rows of the source."""
+        """Return the number of rows of the source."""
         raise NotImplementedError
 
     def fetch(self, numbers: np.ndarray) -> tuple[Column, ...]:
-        """The columns of these rows, in memory of their own."""
+        """Return the columns of these rows, copied to new memory."""
         raise NotImplementedError
 
     def labels(self) -> np.ndarray | None:
-        """The class of every row, None if it is not known before rows are read."""
+        """Return the class of every row, or None if it is unknown before the rows are read."""
         return None
 
     def describe(self, number: int) -> str:
-        """Where a row comes from, for messages."""
+        """Return the origin of a row for messages."""
         return ""
 
     def numbers(self, reading: DataPass) -> Iterator[np.ndarray]:
-        """Numbers of rows, in the blocks in which they are fetched."""
+        """Yield row numbers in the blocks in which they are fetched."""
         rows = self.length()
         if isinstance(self.sampler, Sampler) and self.sampler.child_sampler is None:
             yield from (np.array([number]) for number in self.sampler.numbers(rows))
@@ -188,7 +189,7 @@ class Indexed(PipelineNode):
             yield order[first : first + ROWS]
 
     def placed(self, reading: DataPass) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(numbers of rows, their positions in the order of all shards)"""
+        """Yield (row numbers, their positions in the order of all shards)."""
         first = 0
         for numbers in self.numbers(reading):
             yield numbers, self.sampler.position(np.arange(first, first + len(numbers)))

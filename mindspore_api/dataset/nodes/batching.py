@@ -1,4 +1,4 @@
-"""This stage stacks rows into batches."""
+"""Nodes that stack rows into batches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from mspc.mindspore_api.dataset.samplers import IterSampler, Sampler
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 
 Padding = dict[str, tuple[Sequence[int | None] | None, Any]]
-"""Of a column by its name: the shape to fill rows up to, None for that of the largest row, and with what."""
+"""By column name: the shape to pad rows to, None for that of the largest row, and the fill value."""
 
 
 @dataclass(frozen=True)
 class BatchInfo:
-    """What functions over batches are told: the batch's number in its epoch and the epoch's, from 0."""
+    """Argument of functions over batches: the batch's number in its epoch and the epoch's number, both from 0."""
 
     batch: int
     epoch: int
@@ -40,7 +40,7 @@ class BatchInfo:
 
 @dataclass(frozen=True)
 class BatchChange:
-    """A function of the user over the lists of rows of some columns."""
+    """User function over the lists of rows of some columns."""
 
     function: Callable[..., Any]
     inputs: Sequence[str]
@@ -48,10 +48,10 @@ class BatchChange:
 
 
 class Batched(RowwiseNode):
-    """Rows stacked.
+    """Stacks rows.
 
-    size: rows of a batch, or a function of BatchInfo. padding: how rows of different shapes are filled up, None for
-    not at all.
+    size: rows of a batch, or a function of BatchInfo. padding: how to pad rows of different shapes, or None for no
+    padding.
     """
 
     def __init__(
@@ -161,8 +161,8 @@ class Batched(RowwiseNode):
 
 
 class SampledBatches(Batched):
-    """Batches of the rows that a sampler lists. batches: gives a list of numbers of rows for each batch. collate: a
-    function of a list of values for each column, which gives the columns of the batch; None stacks them."""
+    """Batches of the rows that a sampler lists. batches: yields a list of row numbers for each batch. collate: a
+    function that takes a list of values per column and returns the columns of the batch; None stacks them."""
 
     def __init__(self, source: PipelineNode, batches: Any, collate: Callable[..., Any] | None, fault: RowFault) -> None:
         change = None
@@ -183,18 +183,19 @@ class SampledBatches(Batched):
         else:
             drawn = [list(batch) for batch in self.batches]
         source.sampler = IterSampler([number for batch in drawn for number in batch])
-        sizes = [*map(len, drawn), 1]  # the size after the last batch is asked for, too
+        sizes = [*map(len, drawn), 1]  # the size after the last batch is read, too
         one = copy.copy(self)
         one.sources, one.size = [source], lambda info: sizes[info.batch]
         yield from Batched.blocks(one, reading)
 
 
 class BucketBatched(Batched):
-    """Rows stacked with others of about their length: the rows of each bucket make batches of their own.
+    """Stacks rows with others of similar length: each bucket makes batches of its own rows.
 
-    names: the columns that `length` takes; None takes the first size of the only column. boundaries: a row belongs to
-    the first bucket whose boundary exceeds its length, or to one more. sizes: rows of a batch by bucket. to_boundary:
-    sizes that `padding` leaves open are the bucket's boundary minus 1, not those of the largest row.
+    names: the columns passed to `length`; without `length` the first size of the only column is the length. boundaries:
+    a row belongs to the first bucket with a boundary above its length, or to one extra bucket. sizes: rows per batch of
+    each bucket. to_boundary: sizes that `padding` leaves open become the bucket's boundary minus 1, not the size of the
+    largest row.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A block is rows that go through a pipeline together, column by column."""
+"""Blocks: rows that go through a pipeline together, stored column by column."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.dataset.row_values import Row
 
 ROWS = 64
-"""Rows of a block that a source of mspc's own reads at once."""
+"""Number of rows per block of mspc's own sources."""
 Column = np.ndarray | list[np.ndarray]
-"""Values of one column: an array whose first axis counts rows, or a list where rows differ in shape or type."""
+"""Values of one column: an array with one entry per row, or a list if rows differ in shape or type."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where rows come from, told only when one of them is at fault.
+    """Origin of rows, reported only if one of them causes an error.
 
-    describe: gives the place of a row of the source by its number, "" for none. numbers: of the rows of the block.
+    describe: returns the origin of a source row by its number, "" if there is none. numbers: row numbers of the block.
     """
 
     describe: Callable[[int], str]
@@ -35,9 +35,9 @@ class Origin:
 class Block:
     """At least one row.
 
-    columns: one entry per column. origin: None if it is not known. positions: of the rows in the order of all
-    shards, by which they draw random numbers, so that shards draw what one reader of everything would; None if a
-    stage counts its rows itself. All blocks of one stage have them, or none has.
+    columns: one entry per column. origin: None if unknown. positions: position of each row in the order of all shards.
+    They seed the random numbers of the rows, so that shards draw the same numbers as one reader of all rows; None if a
+    node counts its rows itself. Either all blocks of a node have positions or none has.
     """
 
     columns: tuple[Column, ...]
@@ -51,7 +51,7 @@ class Block:
         return tuple(column[index, ...] if isinstance(column, np.ndarray) else column[index] for column in self.columns)
 
     def part(self, first: int, last: int) -> Block:
-        """Rows first to last, without last; a view."""
+        """Return rows first to last, excluding last, as a view."""
         if first == 0 and last >= len(self):
             return self
         origin = None if self.origin is None else Origin(self.origin.describe, self.origin.numbers[first:last])
@@ -59,7 +59,7 @@ class Block:
         return Block(tuple(column[first:last] for column in self.columns), origin, positions)
 
     def place(self, index: int) -> str:
-        """Where a row comes from, for messages; "" if it is not known."""
+        """Return the origin of a row for messages; "" if unknown."""
         return "" if self.origin is None else self.origin.describe(int(self.origin.numbers[index]))
 
     @staticmethod
@@ -69,7 +69,7 @@ class Block:
 
 
 def column_of(values: Sequence[np.ndarray]) -> Column:
-    """Values of one column, stacked where their shapes and types allow it."""
+    """Return the values of one column, stacked if they have one shape and type, as a list otherwise."""
     first = values[0]
     if all(value.shape == first.shape and value.dtype == first.dtype for value in values):
         return np.stack(values)
@@ -77,7 +77,7 @@ def column_of(values: Sequence[np.ndarray]) -> Column:
 
 
 def joined(blocks: Sequence[Block]) -> Block:
-    """Blocks one behind another."""
+    """Concatenate blocks."""
     if len(blocks) == 1:
         return blocks[0]
     columns = tuple(_joined(columns) for columns in zip(*(block.columns for block in blocks), strict=True))
@@ -98,7 +98,7 @@ def _joined(columns: Sequence[Column]) -> Column:
 
 
 def picked(rows: Sequence[tuple[Block, int]]) -> Block:
-    """Some rows, each of its block, one behind another."""
+    """Return a block of rows taken from several blocks, in the given order."""
     blocks = list({id(block): block for block, _ in rows}.values())
     columns: list[Column] = []
     for place in range(len(blocks[0].columns)):
@@ -114,7 +114,7 @@ def picked(rows: Sequence[tuple[Block, int]]) -> Block:
 
 
 def _source_of(blocks: Sequence[Block]) -> Callable[[int], str] | None:
-    """What gives the places of the rows of all these blocks, None if it is not one for all of them."""
+    """Return the `describe` that all these blocks share, or None if they do not share one."""
     origins = [block.origin for block in blocks if block.origin is not None]
     if len(origins) < len(blocks) or any(origin.describe != origins[0].describe for origin in origins):
         return None
@@ -126,28 +126,28 @@ def column_values(column: Column) -> list[np.ndarray]:
 
 
 PIECE_BYTES = 8 << 20
-"""About so many bytes of results a thread makes at once."""
+"""Approximate size in bytes of the results that a thread makes at once."""
 LEAST_BYTES = 1 << 20
-"""Smaller arrays come from NumPy as any other."""
+"""Size in bytes below which arrays are not pooled."""
 MOST_WAITING = 8
-"""Most arrays that wait to be used again."""
+"""Maximum number of arrays in the pool."""
 
 
 class ReusedMemory:
-    """Arrays whose memory is used again when nobody holds them or a view of them any more: the system takes longer to
-    give fresh memory than a batch takes to be written."""
+    """Pool of arrays. Memory is reused once no array or view refers to it: fresh memory from the system costs more time
+    than writing a batch."""
 
     def __init__(self) -> None:
         self._free: deque[np.ndarray] = deque(maxlen=MOST_WAITING)
         self.least = LEAST_BYTES
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An array with any contents."""
+        """Return an array with undefined contents."""
         size = math.prod(shape) * dtype.itemsize
         if size < self.least or dtype.hasobject:
             return np.empty(shape, dtype)
         raw = self._taken(size)
-        # All views of this array hold it, not the bytes below: those come through a memoryview.
+        # All views of this array refer to it and not to `raw`, because it is made through a memoryview.
         array = np.frombuffer(memoryview(raw), np.uint8, size).view(dtype).reshape(shape)
         holder = array.base
         assert isinstance(holder, np.ndarray)
@@ -170,7 +170,7 @@ class ReusedMemory:
 
 
 class BlockColumns:
-    """The columns of a block that is made in pieces. rows: of the block."""
+    """Columns of a block that is made in pieces. rows: number of rows of the block."""
 
     def __init__(self, rows: int, memory: ReusedMemory) -> None:
         self.rows = rows
@@ -179,7 +179,8 @@ class BlockColumns:
         self._columns: dict[int, np.ndarray] = {}
 
     def part(self, column: int, first: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
-        """The memory for some rows of a column, None if others of its rows have another shape or type."""
+        """Return the memory for some rows of a column, or None if other rows of the column have another shape or
+        type."""
         with self._lock:
             if column not in self._columns:
                 self._columns[column] = self._memory.array((self.rows, *shape[1:]), dtype)
@@ -187,13 +188,13 @@ class BlockColumns:
         return found[first : first + shape[0]] if (found.shape[1:], found.dtype) == (shape[1:], dtype) else None
 
     def column(self, column: int) -> np.ndarray:
-        """A column of which all rows were requested."""
+        """Return a column of which all rows were requested."""
         return self._columns[column]
 
 
 @dataclass
 class Pace:
-    """How many rows make a piece. rows: few before it is known how large results are."""
+    """Number of rows per piece. rows: small until the size of results is known."""
 
     rows: int = 8
 
@@ -204,8 +205,8 @@ class Pace:
 
 @dataclass(frozen=True)
 class RowSlice:
-    """Rows of a block, to be changed. source: that block. begin: the first row there. first: the first row in the
-    whole that is made. number: of the first row in its pass."""
+    """Rows of a block that are going to be changed. source: that block. begin: index of the first row in it. first:
+    index of the first row in the target. number: number of the first row in its pass."""
 
     source: Block
     begin: int
@@ -224,7 +225,7 @@ class RowSlice:
         return self.count == self.target.rows
 
     def room(self, column: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
-        """Memory in the whole for these rows of a column."""
+        """Return the memory of the target for these rows of a column, or None if they do not fit."""
         found = self.target.part(column, self.first, shape, dtype) if shape[0] == self.count else None
         if found is not None:
             self.in_place.add(column)
@@ -232,7 +233,8 @@ class RowSlice:
 
 
 def pieces(blocks: Iterator[Block], size: int | None, pace: Pace, memory: ReusedMemory) -> Iterator[RowSlice]:
-    """The rows of blocks in pieces of wholes of `size` rows, or of every block."""
+    """Yield the rows of blocks in pieces. The pieces make up targets of `size` rows, or one target per block if `size`
+    is None."""
     target: BlockColumns | None = None
     number = filled = 0
     for block in blocks:
@@ -248,7 +250,7 @@ def pieces(blocks: Iterator[Block], size: int | None, pace: Pace, memory: Reused
 
 
 def united(made: Sequence[tuple[RowSlice, tuple[Column, ...]]]) -> tuple[Block, tuple[Column, ...]]:
-    """(the rows that all pieces of a whole were made of, the columns that were made of them)"""
+    """Return (the source rows of all pieces of a target, the columns made from them)."""
     first, last = made[0][0], made[-1][0]
     if len(made) == 1:
         return first.block, made[0][1]

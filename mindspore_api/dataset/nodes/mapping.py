@@ -1,4 +1,4 @@
-"""This stage changes columns by operations: blocks at once by mspc's own, row by row by functions of the user."""
+"""Node that changes columns by operations: mspc's own run over whole blocks, user functions run row by row."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from mspc.mindspore_api.errors import ApiValueError
 
 @dataclass(frozen=True)
 class Change:
-    """What a map does to the columns that it takes.
+    """Effect of a `map` on its input columns.
 
-    operations: Operations and functions, one after another. outputs: names of the columns that they give. key: of its
-    random numbers. fault: says what fails. seeds: whether functions of the user find the global generators seeded for
-    every row, so that it does not matter which process runs them.
+    operations: Operations and functions, applied in order. outputs: names of the resulting columns. key: seeds its
+    random numbers. fault: names the step in errors. seeds: whether the global generators are seeded for every row
+    before user functions run, so that the result does not depend on the process that runs them.
     """
 
     operations: Sequence[Any]
@@ -54,7 +54,8 @@ class Change:
     def block(
         self, piece: RowSlice, columns: tuple[Column, ...], positions: np.ndarray, key: int
     ) -> tuple[Column, ...]:
-        """The columns made of those of a piece, in its place where they fit; every operation is one of mspc's own."""
+        """Return the columns made from those of a piece, in the memory of its target if they fit. Every operation must
+        be mspc's own."""
         draws = PipelineDraws(key, positions)
         for at, (place, link) in enumerate(self.chain.links):
             inside = draws.inside(place)
@@ -67,8 +68,8 @@ class Change:
         return tuple(_in_place(piece, i, column) for i, column in enumerate(made))
 
     def row(self, values: tuple[Any, ...], number: int, position: int, key: int, place: str = "") -> Row:
-        """The columns of the row with this number, which draws what its position has. Raises MspcError for whatever an
-        operation raises."""
+        """Return the columns of the row with this number; its position seeds its random numbers. Raise MspcError for
+        any error in an operation."""
         draws = PipelineDraws(key, np.array([position]))
         if self.seeds:
             seed_row(key, position)
@@ -97,7 +98,7 @@ def _applied(operation: Any, values: tuple[Any, ...], draws: PipelineDraws) -> t
 
 
 def _passed(link: Any, column: Column, draws: PipelineDraws, room: Room | None) -> Column:
-    """A column behind an operation, or behind several that go over memory once."""
+    """Return a column after one operation, or after several that share one pass over memory."""
     if not isinstance(link, list):
         return link.column(column, draws)
     if isinstance(column, np.ndarray):
@@ -123,8 +124,8 @@ def _without_images(column: Column) -> Column:
 
 @dataclass(frozen=True)
 class _MappedPiece:
-    """What became of a piece. columns: the new ones, None if an operation failed: then the rows before that one, and
-    the error."""
+    """Result for a piece. columns: the new ones, or None if an operation failed; then `before` has the rows before the
+    failing one, and `error` the error."""
 
     piece: RowSlice
     columns: tuple[Column, ...] | None
@@ -133,7 +134,8 @@ class _MappedPiece:
 
 
 class Mapped(RowwiseNode):
-    """Columns changed. workers: how many threads, or processes where the change seeds generators, share the work."""
+    """Changes columns. workers: number of threads that share the work, or of processes if the change seeds
+    generators."""
 
     def __init__(self, source: PipelineNode, change: Change, inputs: Sequence[str], workers: int) -> None:
         self.change = change
@@ -162,7 +164,7 @@ class Mapped(RowwiseNode):
         blocks = self.source.blocks(reading)
         size = None
         if own and needed > 1:
-            # Batches, or several of them, are made where they stay; nobody has to put them together.
+            # Batches, or groups of them, are written to their final memory, so no copy is needed to join them.
             size = needed * max(1, ROWS // needed)
             size = min(size, self.source.count(size))
         waiting: list[tuple[RowSlice, tuple[Column, ...]]] = []
@@ -180,7 +182,7 @@ class Mapped(RowwiseNode):
             yield self._placed(*united(waiting))
 
     def _made(self, blocks: Iterator[Block], size: int | None, key: int, own: bool) -> Iterator[_MappedPiece]:
-        """The pieces of blocks, changed by threads, in a long pass later by processes."""
+        """Yield the changed pieces of blocks. Threads change them first; in a long pass processes take over."""
         workers = threads_of(self.workers) if own else 1
         arena = Arena(workers if self.is_known and can_fork() else 1)
         found = pieces(blocks, size, self._pace, arena)
@@ -220,7 +222,7 @@ class Mapped(RowwiseNode):
         return _MappedPiece(piece, columns)
 
     def _up_to_fault(self, block: Block, first: int, key: int) -> tuple[list[Row], MspcError | None]:
-        """The rows of a block in which an operation fails, before that one, and the error."""
+        """Return the rows of a block before the first one in which an operation fails, and the error or None."""
         made: list[Row] = []
         for i in range(len(block)):
             try:
@@ -256,7 +258,7 @@ class Mapped(RowwiseNode):
             yield self._placed(waiting_blocks.pop(0), _single(row))
 
     def _placed(self, block: Block, made: tuple[Column, ...]) -> Block:
-        """The block with its taken columns replaced."""
+        """Return the block with its input columns replaced."""
         columns: list[Column] = []
         for i, column in enumerate(block.columns):
             columns += made if i == self.taken[0] else () if i in self.taken else (column,)
@@ -264,10 +266,11 @@ class Mapped(RowwiseNode):
 
 
 def _positions(block: Block, first: int) -> np.ndarray:
-    """What rows draw numbers by: their positions, or their numbers in this stage."""
+    """Return the positions that seed the random numbers of rows, or their numbers in this node if the block has
+    none."""
     return np.arange(first, first + len(block)) if block.positions is None else block.positions
 
 
 def _single(row: Row) -> tuple[np.ndarray, ...]:
-    """The columns of a block of one row."""
+    """Return the columns of a block of one row."""
     return tuple(value[None] for value in row)

@@ -1,4 +1,4 @@
-"""These threads work ahead of who reads: one reads a pipeline, and some share the blocks of one stage."""
+"""Threads that make blocks in advance: one reads a pipeline, and several share the blocks of one node."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 AHEAD_BYTES = 256 << 20
-"""Most bytes of blocks that wait to be read, apart from one that is larger."""
+"""Maximum number of bytes of blocks that wait to be read; a single larger block is allowed."""
 JOIN_SECONDS = 5.0
-"""How long who goes away waits for the thread; one that waits for a process that hangs is left to itself."""
+"""Timeout for joining the thread when a reader stops; a thread that waits for a hanging process is abandoned."""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
 class _Shelf:
-    """Blocks between the thread that makes them and the one that reads them."""
+    """Queue of blocks between the thread that makes them and the one that reads them."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -35,7 +35,7 @@ class _Shelf:
         self.error: BaseException | None = None
 
     def put(self, block: Block) -> bool:
-        """Wait for room; False if nobody reads any more."""
+        """Wait for room and add a block. Return False if the reader has closed the queue."""
         size = nbytes(block)
         with self.changed:
             while not self.closed and self.blocks and self._is_full(size):
@@ -50,7 +50,7 @@ class _Shelf:
         return len(self.blocks) >= self.depth or self.nbytes + size > AHEAD_BYTES
 
     def take(self) -> Block | None:
-        """The next block, None behind the last. Raises what the other thread raised."""
+        """Return the next block, or None after the last. Raise the error of the other thread, if any."""
         with self.changed:
             while not self.blocks and not self.ended:
                 self.changed.wait()
@@ -77,7 +77,8 @@ class _Shelf:
 
 
 def read_ahead(blocks: Iterator[Block], depth: int) -> Iterator[Block]:
-    """The same blocks, made by another thread, at most `depth` ahead. The thread ends where the reader goes away."""
+    """Yield the same blocks, made by another thread that is at most `depth` blocks in advance. The thread ends if the
+    reader stops."""
     shelf = _Shelf(depth)
     thread = threading.Thread(target=_fill, args=(shelf, blocks), name="mspc data", daemon=True)
     thread.start()
@@ -96,7 +97,7 @@ def _fill(shelf: _Shelf, blocks: Iterator[Block]) -> None:
                 break
         else:
             shelf.end()
-    except BaseException as error:  # told by the thread that reads
+    except BaseException as error:  # raised in the thread that reads
         shelf.end(error)
     finally:
         close = getattr(blocks, "close", None)
@@ -105,7 +106,7 @@ def _fill(shelf: _Shelf, blocks: Iterator[Block]) -> None:
 
 
 def in_order(function: Callable[[_T], _R], items: Iterable[_T], workers: int) -> Iterator[_R]:
-    """The function's results in the order of the items; `workers` threads share the work."""
+    """Yield the function's results in the order of the items; `workers` threads share the work."""
     if workers == 1:
         yield from map(function, items)
         return

@@ -1,7 +1,7 @@
-"""These processes run Python functions of the user over rows, for functions that make Python busy.
+"""Processes that run user functions over rows, for functions that hold the Python interpreter.
 
-A worker is a fork of the process that reads, so that any function can be given. Rows go there and back through a
-pipe as a line of names, types and shapes with the bytes of the arrays behind it; nothing is pickled.
+A worker is a fork of the reading process, so that any function can be given. Rows are sent in both directions through a
+pipe: a line of names, types and shapes, followed by the bytes of the arrays. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mspc.mindspore_api.dataset.row_values import Row
 
 @dataclass(frozen=True)
 class Task:
-    """A row to work on. number: in its pass. position: in the order of all shards. place: where it comes from."""
+    """Row to work on. number: in its pass. position: in the order of all shards. place: its origin, for messages."""
 
     number: int
     row: Row = ()
@@ -49,17 +49,17 @@ class _Worker:
 
 
 def can_fork() -> bool:
-    """Whether a process can be started that finds everything as it is here."""
+    """Return whether a forked process can be started, which inherits the memory of this one."""
     return _PROCESSES is not None
 
 
 def in_processes(
     function: Callable[[Task], Row], tasks: Iterable[Task], workers: int, fault: RowFault
 ) -> Iterator[Row]:
-    """The function's results in the order of the tasks; `workers` processes take turns.
+    """Yield the function's results in the order of the tasks; `workers` processes take turns.
 
     Raises:
-        MspcError: what the function raises, told as it was there, or a process that ended.
+        MspcError: the function raised it, reported as in one process, or a process ended.
     """
     if _PROCESSES is None:
         yield from map(function, tasks)
@@ -88,8 +88,8 @@ def _started(function: Callable[[Task], Row], before: list[_Worker]) -> _Worker:
 
 
 def _served(crew: list[_Worker], tasks: Iterable[Task], fault: RowFault) -> Iterator[Row]:
-    """A process is asked for its next row when its last one has been read: two ends that both write would wait for
-    each other."""
+    """Request the next row of a process only after its last result has been read: two ends that both write would
+    deadlock."""
     turns: deque[_Worker] = deque()
     for count, task in enumerate(tasks):
         worker = crew[count % len(crew)]
@@ -138,7 +138,7 @@ def _signal(number: int) -> str:
 
 
 def _work(function: Callable[[Task], Row], pipe: Connection, others: list[Connection]) -> None:
-    """The life of a worker: rows until the other end is closed."""
+    """Run a worker: process rows until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
         other.close()
@@ -147,7 +147,7 @@ def _work(function: Callable[[Task], Row], pipe: Connection, others: list[Connec
             said, row = _receive(pipe)
             _tell(pipe, function, Task(row=row, **said))
     except (EOFError, OSError):
-        os._exit(0)  # nobody reads any more
+        os._exit(0)  # the reader is gone
 
 
 def _tell(pipe: Connection, function: Callable[[Task], Row], task: Task) -> None:
@@ -157,7 +157,7 @@ def _tell(pipe: Connection, function: Callable[[Task], Row], task: Task) -> None
         _send(pipe, {"error": _written_error(error)}, ())
         return
     finally:
-        sys.stdout.flush()  # what the function prints is seen, however the worker ends
+        sys.stdout.flush()  # shows the function's output, however the worker ends
     _send(pipe, {}, result)
 
 
@@ -193,16 +193,16 @@ def _read_error(said: dict[str, Any]) -> MspcError:
 
 
 FROM_BYTES = 256 << 20
-"""So much of a pass is made by threads before processes take over."""
+"""Number of bytes of a pass that threads make before processes take over."""
 Kind = tuple[tuple[int, ...], np.dtype]
 """Shape of a row of a column, and its element type."""
 
 
 class Arena(ReusedMemory):
-    """Memory as any other until it is opened; from then on processes that are forked share it, in slots of one size.
+    """Pool of ordinary memory until it is opened; then processes that are forked later share it, in slots of one size.
 
     Args:
-        workers: how many processes there will be; none with one.
+        workers: number of processes to start; with one, none are started.
     """
 
     def __init__(self, workers: int) -> None:
@@ -214,7 +214,8 @@ class Arena(ReusedMemory):
         self._made = 0
 
     def before(self, pieces: Iterator[RowSlice]) -> Iterator[RowSlice]:
-        """The pieces that come before the processes: all of a short pass, or where there will be none."""
+        """Yield the pieces that threads handle before processes start: all of a short pass, or all if no process will
+        be started."""
         while self.workers == 1 or self.kinds is None or self._made < FROM_BYTES:
             piece = next(pieces, None)
             if piece is None:
@@ -222,15 +223,15 @@ class Arena(ReusedMemory):
             yield piece
 
     def learn(self, columns: Sequence[Column] | None) -> None:
-        """What was made of a piece; none where an operation failed."""
+        """Note the columns made from a piece; None if an operation failed."""
         arrays = [column for column in columns or () if isinstance(column, np.ndarray)]
         self._made += sum(array.nbytes for array in arrays)
         shared = len(arrays) == len(columns or ()) and not any(array.dtype.hasobject for array in arrays)
         self.kinds = [(array.shape[1:], array.dtype) for array in arrays] if arrays and shared else None
 
     def open(self, rows: int) -> None:
-        """For blocks of so many rows: those that wait to be read, those that are made, and a few that the reader holds.
-        The system gives memory where somebody writes."""
+        """Allocate shared memory for blocks of `rows` rows: those waiting to be read, those in progress, and a few that
+        the reader holds. The system provides pages only when they are written."""
         sizes = [rows * math.prod(shape) * dtype.itemsize for shape, dtype in self.kinds or ()]
         size = -(-max(1, *sizes) // mmap.PAGESIZE) * mmap.PAGESIZE
         count = len(sizes) * (AHEAD_BYTES // size + self.workers + 5)
@@ -239,7 +240,7 @@ class Arena(ReusedMemory):
         self._slots.extend(self.bytes[i * size : (i + 1) * size] for i in range(count))
 
     def offset(self, array: np.ndarray | None) -> int:
-        """Where an array lies in the shared memory, -1 if it does not."""
+        """Return the offset of an array in the shared memory, or -1 if the array is elsewhere."""
         found = -1 if array is None else _address(array) - _address(self.bytes)
         return found if 0 <= found < self.bytes.size else -1
 
@@ -262,7 +263,7 @@ def _address(array: np.ndarray) -> int:
 
 
 class _Lent(BlockColumns):
-    """What a process writes: the columns of one piece, at these offsets."""
+    """Memory that a process writes: the columns of one piece, at these offsets."""
 
     def __init__(self, arena: Arena, offsets: Sequence[int]) -> None:
         super().__init__(0, arena)
@@ -279,12 +280,13 @@ def by_crew(
     change: Callable[[RowSlice, tuple[Column, ...], np.ndarray], object],
     pieces: Iterator[tuple[RowSlice, tuple[Column, ...], np.ndarray]], arena: Arena, fault: RowFault,
 ) -> Iterator[tuple[RowSlice, tuple[np.ndarray, ...] | None]]:
-    """Pieces in their order with the columns that processes made of them; None if this process has to do it, since
-    an operation failed, or the columns are of other kinds than before.
+    """Yield pieces in order with the columns that processes made from them. The columns are None if this process must
+    make them, because an operation failed or the columns have other shapes or types than before.
 
     Args:
-        change: makes the columns of a piece, from columns and the positions of their rows, in its place where they fit.
-        pieces: with these columns and positions. arena: of the wholes of the pieces.
+        change: makes the columns of a piece from columns and the positions of their rows, in the target's memory if
+            they fit.
+        pieces: with these columns and positions. arena: the memory of the targets.
 
     Raises:
         MspcError: a process ended.
@@ -308,7 +310,7 @@ def by_crew(
         piece = RowSlice(Block(tuple(columns)), 0, len(positions), _Lent(arena, places.tolist()), 0, task.number)
         try:
             change(piece, tuple(columns), positions)
-        except Exception:  # raised again where the row is known
+        except Exception:  # raised again by the process that knows the row
             return ()
         return (positions[:0],) if len(piece.in_place) == len(kinds) else ()
 

@@ -1,4 +1,4 @@
-"""These stages choose, reorder or repeat rows, choose columns, and put data sets one behind another or side by side."""
+"""Nodes that choose, reorder or repeat rows, choose columns, and concatenate or zip data sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mspc.mindspore_api.errors import ApiValueError
 
 
 class Shuffled(RowwiseNode):
-    """Rows in random order, sampled from a window of rows. fixed: every epoch has the same order."""
+    """Rows in random order, sampled from a window of rows. fixed: use the same order in every epoch."""
 
     def __init__(self, source: PipelineNode, window: int, key: int, fixed: bool = False) -> None:
         super().__init__(source)
@@ -52,7 +52,7 @@ def _taken(window: list[tuple[Block, int]], place: int) -> tuple[Block, int]:
 
 
 class Repeated(RowwiseNode):
-    """Rows several times over in one epoch; None for ever."""
+    """Rows repeated `times` times in one epoch, or endlessly for None."""
 
     def __init__(self, source: PipelineNode, times: int | None) -> None:
         super().__init__(source)
@@ -83,7 +83,7 @@ class Repeated(RowwiseNode):
 
 
 class RowRange(RowwiseNode):
-    """Rows first to last, without last; None for all that follow."""
+    """Rows first to last, excluding last; None means all rows from first on."""
 
     def __init__(self, source: PipelineNode, first: int, last: int | None) -> None:
         super().__init__(source)
@@ -110,7 +110,7 @@ class RowRange(RowwiseNode):
 
 
 class Filtered(RowwiseNode):
-    """Rows for which a function of the user holds."""
+    """Rows for which a user function returns true."""
 
     is_own = False
 
@@ -137,7 +137,7 @@ class Filtered(RowwiseNode):
 
 
 class Projected(RowwiseNode):
-    """Some columns, perhaps under other names."""
+    """Some columns, optionally renamed."""
 
     def __init__(self, source: PipelineNode, columns: Sequence[str], names: Sequence[str] | None = None) -> None:
         self.taken = [source.place(name) for name in columns]
@@ -149,7 +149,7 @@ class Projected(RowwiseNode):
 
 
 class Concatenated(PipelineNode):
-    """The rows of several stages with the same columns."""
+    """Rows of several nodes with the same columns, one node after another."""
 
     def __init__(self, sources: Sequence[PipelineNode]) -> None:
         super().__init__(sources[0].columns, sources)
@@ -171,7 +171,7 @@ class Concatenated(PipelineNode):
 
 
 class Zipped(PipelineNode):
-    """Rows of several stages side by side, as many as the shortest has."""
+    """Rows of several nodes side by side, as many as the shortest has."""
 
     def __init__(self, sources: Sequence[PipelineNode]) -> None:
         names = [name for source in sources for name in source.columns]
@@ -201,14 +201,14 @@ class Zipped(PipelineNode):
 
 
 class _RowBlocks:
-    """Blocks that are taken in parts."""
+    """Reader that takes blocks in parts."""
 
     def __init__(self, blocks: Iterator[Block]) -> None:
         self.blocks = blocks
         self.block: Block | None = None
 
     def waiting(self) -> int:
-        """How many rows can be taken at once, 0 behind the last."""
+        """Return the number of rows that can be taken at once, 0 after the last."""
         if self.block is None:
             self.block = next(self.blocks, None)
         return 0 if self.block is None else len(self.block)

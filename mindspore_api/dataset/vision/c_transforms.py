@@ -1,4 +1,4 @@
-"""These operations on images have the names of MindSpore 1: arrays in, arrays out."""
+"""Operations on images with the names of MindSpore 1: arrays in, arrays out."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class Decode(operations.Decode):
-    """The RGB image of the bytes of a file. Raises ValueError for rgb=False."""
+    """Decodes the bytes of a file to an RGB image. Raise ValueError for rgb=False."""
 
     def __init__(self, rgb: bool = True) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Operations on images take these choices: values between pixels, and the contents of borders."""
+"""Choices for operations on images: interpolation, and the contents of borders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 
 
 class Inter(IntEnum):
-    """How values between pixels are found. Pillow's filters average over all pixels that a new one covers."""
+    """Interpolation between pixels. Pillow's filters average over all pixels that a new one covers."""
 
     NEAREST = 0
     ANTIALIAS = 1
@@ -25,7 +25,7 @@ _FILTERS = ("NEAREST", "LANCZOS", "BILINEAR", "BICUBIC", "BOX", "BICUBIC")
 
 
 class Border(StrEnum):
-    """What the border of a padded image holds: a value; the pixel at the edge; the image mirrored, without (REFLECT) or
+    """Content of the border of a padded image: a value; the pixel at the edge; the image mirrored, without (REFLECT) or
     with (SYMMETRIC) the pixel at the edge."""
 
     CONSTANT = "constant"

@@ -1,4 +1,4 @@
-"""These operations take parts of images, mirror them, and put borders around them."""
+"""Operations that crop, mirror, resize and colour images, and add borders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 def cropped(
     name: str, images: np.ndarray, tops: np.ndarray, lefts: np.ndarray, size: tuple[int, int]
 ) -> np.ndarray:
-    """Of every image the part of one size that begins at its own place."""
+    """Return one part of every image, all of one size, each at its own offset."""
     axis = height_axis(name, images)
     height, width = size
     shape = list(images.shape)
@@ -44,7 +44,7 @@ def cropped(
 
 
 class CenterCrop(Operation):
-    """The middle of the image; a smaller one gets borders of 0 first. size: a number or (height, width)."""
+    """Crops the centre of the image; a smaller image is padded with 0 first. size: a number or (height, width)."""
 
     keeps_images: ClassVar[bool] = True
 
@@ -63,7 +63,7 @@ class CenterCrop(Operation):
 
 
 class Crop(Operation):
-    """The part of `size` whose first pixel stands at `coordinates`, (top, left)."""
+    """Crops a part of `size` with its first pixel at `coordinates`, (top, left)."""
 
     keeps_images: ClassVar[bool] = True
 
@@ -83,10 +83,10 @@ class Crop(Operation):
 
 
 class Pad(Operation):
-    """Borders around the image.
+    """Adds borders to the image.
 
     Args: padding: on all sides, (left and right, top and bottom), or (left, top, right, bottom). fill_value: one number
-        or one for each of 3 channels, of Border.CONSTANT.
+    or one for each of 3 channels, for Border.CONSTANT.
     """
 
     keeps_images: ClassVar[bool] = True
@@ -101,10 +101,10 @@ class Pad(Operation):
 
 
 class RandomCrop(Operation):
-    """A part of `size` of the image with its borders, at a random place.
+    """Crops a part of `size` at a random place of the padded image.
 
-    Args: size: a number or (height, width). padding, fill_value, padding_mode: of the borders, as of Pad.
-        pad_if_needed: an image that is smaller gets more of them.
+    Args: size: a number or (height, width). padding, fill_value, padding_mode: as in Pad. pad_if_needed: pad an image
+    further if it is smaller than `size`.
     """
 
     keeps_images: ClassVar[bool] = True
@@ -133,11 +133,11 @@ class RandomCrop(Operation):
 
 
 class RandomResizedCrop(EachOperation):
-    """A random part of the image, in another size.
+    """Crops a random part of the image and resizes it.
 
-    Args: size: of the result, a number or (height, width). scale: least and largest share of the image's area.
-        ratio: least and largest width by height. max_attempts: how often a part is sampled that might exceed the image
-        before its middle is taken.
+    Args: size: of the result, a number or (height, width). scale: least and largest share of the image's area. ratio:
+    least and largest ratio of width to height. max_attempts: number of times to sample a part; if all exceed the image,
+    the centre is used.
     """
 
     keeps_images: ClassVar[bool] = True
@@ -166,7 +166,7 @@ class RandomResizedCrop(EachOperation):
         return value[top : top + height, left : left + width]
 
     def _part(self, height: int, width: int, draws: PipelineDraws) -> tuple[int, int, int, int]:
-        """(top, left, height, width)"""
+        """Return (top, left, height, width) of a random part."""
         logs = tuple(map(math.log, self.ratio))
         for attempt in range(self.max_attempts):
             area, shape = (float(draws.uniform(4 * attempt + i)[0]) for i in range(2))
@@ -186,7 +186,7 @@ class RandomResizedCrop(EachOperation):
 
 
 class HorizontalFlip(Operation):
-    """The image mirrored, left for right."""
+    """Mirrors the image, left to right."""
 
     keeps_images: ClassVar[bool] = True
     axis: ClassVar[int] = 1
@@ -197,13 +197,13 @@ class HorizontalFlip(Operation):
 
 
 class VerticalFlip(HorizontalFlip):
-    """The image mirrored, top for bottom."""
+    """Mirrors the image, top to bottom."""
 
     axis: ClassVar[int] = 0
 
 
 class RandomHorizontalFlip(Operation):
-    """The image mirrored left for right with probability `prob`."""
+    """Mirrors the image left to right with probability `prob`."""
 
     keeps_images: ClassVar[bool] = True
     axis: ClassVar[int] = 1
@@ -224,14 +224,14 @@ class RandomHorizontalFlip(Operation):
 
 
 class RandomVerticalFlip(RandomHorizontalFlip):
-    """The image mirrored top for bottom with probability `prob`."""
+    """Mirrors the image top to bottom with probability `prob`."""
 
     axis: ClassVar[int] = 0
 
 
 def height_axis(name: str, images: np.ndarray) -> int:
-    """The axis of height in [rows, height, width] or [rows, ..., height, width, channels]; width is the next one.
-    Raises ValueError for rows of other shapes."""
+    """Return the axis of height in [rows, height, width] or [rows, ..., height, width, channels]; width is the next
+    axis. Raise ValueError for rows of other shapes."""
     if images.ndim < 3:
         raise ApiValueError(f"{name}: an image has 2 or 3 dimensions, not shape {images.shape[1:]}")
     if 0 in images.shape[1:]:
@@ -240,7 +240,7 @@ def height_axis(name: str, images: np.ndarray) -> int:
 
 
 def require_image(name: str, shape: tuple[int, ...]) -> None:
-    """Raises ValueError if an image has another shape than [height, width] or [height, width, channels]."""
+    """Raise ValueError if an image has another shape than [height, width] or [height, width, channels]."""
     if len(shape) not in (2, 3):
         raise ApiValueError(f"{name}: an image has 2 or 3 dimensions, not shape {shape}")
     if 0 in shape:
@@ -248,16 +248,16 @@ def require_image(name: str, shape: tuple[int, ...]) -> None:
 
 
 def channels_of(name: str, images: np.ndarray) -> int:
-    """Number of channels, 1 for images without them."""
+    """Return the number of channels, 1 for images without a channel axis."""
     return 1 if height_axis(name, images) == images.ndim - 2 else images.shape[-1]
 
 
 LARGEST = 2**24
-"""The largest side of an image, and the largest number of its parts: as MindSpore has it."""
+"""Maximum side length of an image, and maximum number of its parts, as in MindSpore."""
 
 
 def size_of(name: str, size: Any) -> tuple[int, int]:
-    """(height, width) of one number or two. Raises TypeError or ValueError for others."""
+    """Return (height, width) from one number or two. Raise TypeError or ValueError for other values."""
     if isinstance(size, (tuple, list)):
         if len(size) != 2:
             raise ApiValueError(f"{name}: size must be a number or (height, width), not {size!r}")
@@ -268,7 +268,7 @@ def size_of(name: str, size: Any) -> tuple[int, int]:
 
 
 def padding_of(name: str, padding: Any) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) of one number, of (left and right, top and bottom), or of four."""
+    """Return (left, top, right, bottom) from one number, from (left and right, top and bottom), or from four."""
     given = padding if isinstance(padding, (tuple, list)) else (padding,)
     sizes = [integer(name, "padding", size, 0) for size in given]
     if len(sizes) not in (1, 2, 4):
@@ -290,7 +290,7 @@ def inter_of(name: str, interpolation: Any) -> Inter:
 
 
 def fill_of(name: str, fill: Any) -> tuple[int, ...]:
-    """One value for all channels, or three. Raises TypeError or ValueError for others."""
+    """Return one value for all channels, or three. Raise TypeError or ValueError for other values."""
     given = fill if isinstance(fill, tuple) else (fill,)
     if len(given) not in (1, 3):
         raise ApiTypeError(f"{name}: fill_value must be a number or three, not {fill!r}")
@@ -301,7 +301,7 @@ def fill_of(name: str, fill: Any) -> tuple[int, ...]:
 
 
 def probability(name: str, prob: Any) -> float:
-    """Raises TypeError for no number, ValueError outside of 0 to 1."""
+    """Return `prob` as a float. Raise TypeError for no number, ValueError outside of 0 to 1."""
     if isinstance(prob, bool) or not isinstance(prob, (int, float)):
         raise ApiTypeError(f"{name}: prob must be a number, not {prob!r}")
     if not 0 <= prob <= 1:
@@ -310,14 +310,14 @@ def probability(name: str, prob: Any) -> float:
 
 
 def number(name: str, what: str, value: Any) -> float:
-    """Raises TypeError for no number."""
+    """Return a number as a float. Raise TypeError for no number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise ApiTypeError(f"{name}: {what} must be a number, not {value!r}")
     return float(value)
 
 
 def span(name: str, what: str, value: Any) -> tuple[float, float]:
-    """(least, most). Raises TypeError for no pair of numbers, ValueError for one below 0 or that falls."""
+    """Return (least, most). Raise TypeError for no pair of numbers, ValueError for a negative or falling pair."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ApiTypeError(f"{name}: {what} must be (least, most), not {value!r}")
     least, most = (number(name, what, entry) for entry in value)
@@ -329,7 +329,7 @@ def span(name: str, what: str, value: Any) -> tuple[float, float]:
 def padded(
     name: str, images: np.ndarray, padding: tuple[int, int, int, int], fill: tuple[int, ...], border: Border
 ) -> np.ndarray:
-    """Images with borders (left, top, right, bottom)."""
+    """Return images with borders (left, top, right, bottom)."""
     left, top, right, bottom = padding
     if not any(padding):
         return images
@@ -351,7 +351,8 @@ def padded(
 
 
 class Decode(EachOperation):
-    """The RGB image [height, width, 3] of the bytes of a file (JPEG, PNG, BMP, ...). to_pil: an image of Pillow."""
+    """Decodes the bytes of a file (JPEG, PNG, BMP, ...) to an RGB image [height, width, 3]. to_pil: return a Pillow
+    image."""
 
     def __init__(self, to_pil: bool = False) -> None:
         self.to_pil = flag("Decode", "to_pil", to_pil)
@@ -375,7 +376,7 @@ class Decode(EachOperation):
 
 
 class ToPIL(Operation):
-    """An array of bytes as an image of Pillow."""
+    """Converts an array of bytes to a Pillow image."""
 
     def one(self, value: Any, draws: PipelineDraws) -> Any:
         return value if is_image(value) else image_of(as_array("ToPIL", value))
@@ -385,26 +386,27 @@ class ToPIL(Operation):
 
 
 class ToNumpy(Operation):
-    """An image of Pillow as an array [height, width, channels]."""
+    """Converts a Pillow image to an array [height, width, channels]."""
 
     def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return values
 
 
 class ToType(TypeCast):
-    """Another element type."""
+    """Conversion to another element type."""
 
 
 class RandomCropDecodeResize(RandomResizedCrop):
-    """A random part, in another size, of the RGB image of the bytes of a file. Arguments as of RandomResizedCrop."""
+    """Decodes the bytes of a file to an RGB image, crops a random part and resizes it. Arguments as in
+    RandomResizedCrop."""
 
     def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         return super().single(Decode().single(value, draws), draws)
 
 
 class Resize(Operation):
-    """The image in another size: (height, width), or a number for the shorter side. An array has the numbers of OpenCV,
-    an image of Pillow those of Pillow's filters."""
+    """Resizes the image to (height, width), or its shorter side to a number. Arrays use the arithmetic of OpenCV,
+    Pillow images use Pillow's filters."""
 
     keeps_images: ClassVar[bool] = True
 
@@ -506,11 +508,11 @@ class ToTensor(HWC2CHW):
 
 
 class RandomColorAdjust(EachOperation):
-    """Brightness, contrast and saturation multiplied by random factors and hue moved by a random part of its circle, in
-    this order.
+    """Multiplies brightness, contrast and saturation by random factors, then shifts the hue by a random part of its
+    circle.
 
     Args: each (least, most), or one number: factors from 1 - number (not below 0) to 1 + number, hue from - number to
-        number, at most 0.5.
+    number, at most 0.5.
     """
 
     keeps_images: ClassVar[bool] = True
@@ -542,7 +544,7 @@ class RandomColorAdjust(EachOperation):
 
 
 def with_hue(image: Any, shift: float) -> Any:
-    """An image with its hue moved by a part of its circle."""
+    """Return an image with its hue shifted by a part of its circle."""
     hue, saturation, value = image.convert("HSV").split()
     turned = (np.asarray(hue).astype(np.int32) + int(shift * 255)).astype(np.uint8)
     return library().merge("HSV", (image_of(turned), saturation, value)).convert("RGB")
@@ -577,7 +579,7 @@ def _hue(value: Any) -> tuple[float, float]:
 
 
 class Grayscale(EachOperation):
-    """The image without colours, with 1 channel or 3 equal ones."""
+    """Converts the image to grey, with 1 channel or 3 equal ones."""
 
     keeps_images: ClassVar[bool] = True
 
@@ -592,7 +594,7 @@ class Grayscale(EachOperation):
 
 
 class RandomGrayscale(EachOperation):
-    """The image without colours with probability `prob`, with as many channels as before."""
+    """Converts the image to grey with probability `prob`, with the same number of channels as before."""
 
     keeps_images: ClassVar[bool] = True
 

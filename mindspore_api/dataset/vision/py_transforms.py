@@ -1,5 +1,5 @@
-"""Operations on images under the names of MindSpore 1, in their forms for images of Pillow: `Decode` gives one, and
-`Normalize` works on [channels, height, width], which `ToTensor` makes of it."""
+"""Operations on images with the names of MindSpore 1, in their forms for Pillow images: `Decode` returns a Pillow
+image, and `Normalize` works on [channels, height, width], the result of `ToTensor`."""
 
 from __future__ import annotations
 

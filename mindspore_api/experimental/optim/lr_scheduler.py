@@ -1,5 +1,5 @@
-"""Schedulers of `mindspore.experimental.optim` set the learning rates of an optimizer's groups by `scheduler.step()`.
-Several may have one optimizer, and multiply then. The formulas are those of PyTorch's schedulers of these names."""
+"""Schedulers of `mindspore.experimental.optim`: `scheduler.step()` sets the learning rates of an optimizer's groups.
+Several schedulers of one optimizer multiply. The formulas are those of PyTorch's schedulers of these names."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mspc.ops.operator_arguments import describe
 
 
 class LRScheduler:
-    """The base of schedulers: `get_lr` gives the rates of `last_epoch`, from `_last_lr`, those of the step before, or
-    from `base_lrs`, those of the beginning.
+    """Base of schedulers: `get_lr` returns the rates of `last_epoch`, computed from `_last_lr`, those of the step
+    before, or from `base_lrs`, the initial rates.
 
     Args:
-        last_epoch: -1 to begin; else the schedule continues behind this step.
+        last_epoch: -1 to begin; else the schedule continues after this step.
 
     Raises TypeError if it is no optimizer of `mindspore.experimental.optim`.
     """
@@ -41,15 +41,15 @@ class LRScheduler:
         self.step()
 
     def get_lr(self) -> Sequence[float]:
-        """The rate of each group at `last_epoch`."""
+        """Return the rate of each group at `last_epoch`."""
         raise NotImplementedError(f"{type(self).__name__} defines no get_lr()")
 
     def get_last_lr(self) -> list[Tensor]:
-        """The rates that were set last."""
+        """Return the rates that were set last."""
         return [Tensor(_exact(group), FLOAT32) for group in self.optimizer.param_groups]
 
     def step(self, epoch: float | None = None) -> None:
-        """Set the rates of the next step, or of step `epoch`. Raises ValueError if that is not finite."""
+        """Set the rates of the next step, or of step `epoch`. Raise ValueError if that is not finite."""
         if epoch is not None and not math.isfinite(epoch):
             raise ApiValueError(f"{type(self).__name__}.step: epoch must be finite, not {epoch}")
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
@@ -62,13 +62,13 @@ class LRScheduler:
 
 
 def _exact(group: dict[str, Any]) -> float:
-    """A group's rate: with all digits if a scheduler has set it."""
+    """Return a group's rate: with all digits if a scheduler has set it."""
     held, known = float(group["lr"].asnumpy()), group.get("exact_lr")
     return known if known is not None and np.float32(known) == np.float32(held) else _shortest(held)
 
 
 def _shortest(value: float) -> float:
-    """The number that a Float32 was given as: 0.1 for 0.10000000149."""
+    """Return the shortest decimal number of a Float32: 0.1 for 0.10000000149."""
     return float(str(np.float32(value)))
 
 
@@ -138,7 +138,7 @@ class ConstantLR(_ByFactor):
 
 
 class LinearLR(_ByFactor):
-    """The rate times a factor that goes evenly from start_factor to end_factor in total_iters steps."""
+    """The rate times a factor that changes linearly from start_factor to end_factor in total_iters steps."""
 
     def __init__(
         self, optimizer: Any, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5,
@@ -204,8 +204,8 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Cosines from the first rate to eta_min that begin anew: the first takes T_0 steps, each other T_mult times those
-    of the one before."""
+    """Repeated cosines from the first rate to eta_min: the first takes T_0 steps, each other T_mult times those of the
+    previous one."""
 
     def __init__(self, optimizer: Any, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         if T_0 < 1 or T_mult < 1:
@@ -224,9 +224,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
 
 class CyclicLR(LRScheduler):
-    """Up from base_lr to max_lr in step_size_up steps and down in step_size_down, again and again; "triangular2" halves
-    the height with every cycle, "exp_range" multiplies it by gamma with every step, scale_fn says it by the cycle or,
-    with scale_mode "iterations", by the step."""
+    """Up from base_lr to max_lr in step_size_up steps and down in step_size_down, repeatedly. "triangular2" halves the
+    height with every cycle, "exp_range" multiplies it by gamma with every step; scale_fn computes it from the cycle or,
+    with scale_mode "iterations", from the step."""
 
     def __init__(
         self, optimizer: Any, base_lr: Any, max_lr: Any, step_size_up: int = 2000, step_size_down: int | None = None,
@@ -261,7 +261,7 @@ class CyclicLR(LRScheduler):
 
 
 class SequentialLR:
-    """Schedulers one after another: the next one begins at every milestone."""
+    """Schedulers in sequence: the next one begins at every milestone."""
 
     def __init__(
         self, optimizer: Any, schedulers: Sequence[Any], milestones: Sequence[int], last_epoch: int = -1
@@ -286,14 +286,14 @@ class SequentialLR:
         self._schedulers[place].step(*([0] if begins else []))
 
     def get_last_lr(self) -> list[Tensor]:
-        """The rates that were set last."""
+        """Return the rates that were set last."""
         return self._schedulers[0].get_last_lr()
 
 
 class ReduceLROnPlateau:
-    """factor times the rates when a measure has not become better for more than `patience` steps: "min" or "max", by
-    more than threshold, of itself ("rel") or as it is ("abs"). Then cooldown steps do not count. min_lr: the least
-    rate, or one for each group; smaller changes than eps are left out."""
+    """factor times the rates when a measure has not improved for more than `patience` steps. Improvement: "min" or
+    "max", by more than threshold, relative ("rel") or absolute ("abs"). The following cooldown steps are ignored.
+    min_lr: the lower bound of the rate, or one for each group; changes below eps are skipped."""
 
     def __init__(
         self, optimizer: Any, mode: str = "min", factor: float = 0.1, patience: int = 10, threshold: float = 1e-4,
@@ -323,7 +323,7 @@ class ReduceLROnPlateau:
         return value < self.best - margin if self.mode == "min" else value > self.best + margin
 
     def step(self, metrics: Any) -> None:
-        """Take note of a measure, and set the rates."""
+        """Record a measure, and set the rates."""
         value = float(metrics.asnumpy() if isinstance(metrics, Tensor) else metrics)
         self.last_epoch += 1
         is_better = self._is_better(value)
@@ -345,5 +345,5 @@ class ReduceLROnPlateau:
         return self.cooldown_counter > 0
 
     def get_last_lr(self) -> list[Tensor]:
-        """The rates of now."""
+        """Return the current rates."""
         return [Tensor(_exact(group), FLOAT32) for group in self.optimizer.param_groups]

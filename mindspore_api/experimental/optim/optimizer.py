@@ -1,4 +1,4 @@
-"""Optimizers with PyTorch's arguments, whose learning rates schedulers change."""
+"""Optimizers with PyTorch's arguments, and learning rates that schedulers change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class Optimizer(Described, optimizer.Optimizer):
-    """The base of optimizers that scripts write: `construct(gradients)` updates `self.param_groups`.
+    """Base of optimizers in scripts: `construct(gradients)` updates `self.param_groups`.
 
     Args:
         params: Parameters, or groups of them: dicts with "params" and any of the defaults.
@@ -54,7 +54,7 @@ class Optimizer(Described, optimizer.Optimizer):
         self.describe_groups(groups, others, dict(defaults), self.checks)
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
-        """Groups are those that the optimizer was made with: no param_group is added. Raises ValueError for always."""
+        """Raise ValueError always: groups are fixed when the optimizer is made."""
         name = f"{type(self).__name__}.add_param_group"
         raise ApiValueError(f"{name}: an optimizer's groups stay as they are", ["make it with all groups"])
 
@@ -68,7 +68,7 @@ class AdamW(optim.AdamW):
 
 
 class SGD(optim.SGD):
-    """`mint.optim.SGD`, whose learning rate must be given."""
+    """`mint.optim.SGD` with a required learning rate."""
 
     def __init__(
         self, params: Any, lr: Any, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
@@ -78,8 +78,8 @@ class SGD(optim.SGD):
 
 
 class Scaled(Optimizer):
-    """Updates every parameter by itself, by gradients with the weight decay added. maximize: up the gradients. held:
-    the states that `moved` gets beside each parameter."""
+    """Updates every parameter separately, by gradients with the weight decay added. maximize: up the gradients. held:
+    the states that `moved` gets with each parameter."""
 
     held: tuple[Any, ...] = ()
 
@@ -92,12 +92,12 @@ class Scaled(Optimizer):
         return tuple([self.updated(*row) for row in self.rows(gradients, *self.held)])
 
     def scalars(self, name: str, first: float) -> ParameterTuple:
-        """A scalar for every parameter, `name.NAME`."""
+        """Return a scalar for every parameter, `name.NAME`."""
         return ParameterTuple([scalar(first, f"{name}.{parameter.name}") for parameter in self.parameters])
 
     def rows(self, gradients: Any, *states: Any) -> Any:
-        """(parameter, its states, learning rate, gradient as it is gone down, with the pull of the weight decay, and
-        arguments) of every parameter; a step is counted."""
+        """Return (parameter, its states, learning rate, signed gradient with weight decay, arguments) of every
+        parameter, and count a step."""
         signed = [ops.neg(gradient) if own["maximize"] else gradient
                   for gradient, own in zip(gradients, self.options, strict=True)]  # fmt: skip
         gradients = self.decay_weight(signed)
@@ -179,10 +179,9 @@ class Adamax(Scaled):
 
 
 class RMSprop(Scaled):
-    """Hinton's: s = alpha * s + (1 - alpha) * gradient^2; step = gradient / (sqrt(s) + eps), with `centered` s - g^2 in
-    place of s, where g is the mean of gradients as s is of squares; parameter -= lr * step, or with momentum v =
-    momentum * v + step in place of the step. The states are `square_avg.NAME`, `grad_avg.NAME` and
-    `momentum_buffer.NAME`."""
+    """Hinton's: s = alpha * s + (1 - alpha) * gradient^2; step = gradient / (sqrt(s) + eps). With `centered`, s - g^2
+    replaces s, and g is the running mean of gradients. parameter -= lr * step, or with momentum v = momentum * v + step
+    in place of the step. The states are `square_avg.NAME`, `grad_avg.NAME` and `momentum_buffer.NAME`."""
 
     checks: ClassVar[Any] = {"alpha": number, "eps": number, "momentum": number, "centered": flag, "maximize": flag}
 
@@ -211,9 +210,9 @@ class RMSprop(Scaled):
 
 
 SHRINKS = 0.96
-"""By which NAdam's momentum comes nearer to what it is at last, in every step of its decay."""
+"""Base of the power by which NAdam's momentum approaches its final value."""
 RECTIFIED = 5.0
-"""Above which RAdam's averages are of gradients enough to have a variance."""
+"""Threshold above which RAdam's averages cover enough gradients to estimate a variance."""
 
 
 class _StepCounting(Scaled):
@@ -253,7 +252,7 @@ class ASGD(_StepCounting):
 
 
 class NAdam(_StepCounting):
-    """Dozat 2016: Adam with the momentum of the step to come. The states are `exp_avg.NAME`, `exp_avg_sq.NAME`,
+    """Dozat 2016: Adam with the momentum of the next step. The states are `exp_avg.NAME`, `exp_avg_sq.NAME`,
     `mu_product.NAME` and `steps`."""
 
     checks: ClassVar[Any] = {"betas": two_betas, "eps": number, "momentum_decay": number, "maximize": flag}
@@ -282,7 +281,7 @@ class NAdam(_StepCounting):
 
 
 class RAdam(_StepCounting):
-    """Liu et al. 2020: Adam that divides by the root of v only if that has a variance that can be told. The states are
+    """Liu et al. 2020: Adam that divides by the root of v only if its variance can be estimated. The states are
     `exp_avg.NAME`, `exp_avg_sq.NAME` and `steps`."""
 
     checks: ClassVar[Any] = {"betas": two_betas, "eps": number, "maximize": flag}
@@ -326,7 +325,7 @@ def _sizes(name: str, what: str, value: Any) -> tuple[float, float]:
 
 class Rprop(_StepCounting):
     """Riedmiller and Braun 1993: steps in the direction of the gradient's signs, which grow by etas[1] while a sign
-    stays and shrink by etas[0] if it turns. The states are `prev.NAME`, `step_size.NAME` and `steps`."""
+    stays and shrink by etas[0] if it changes. The states are `prev.NAME`, `step_size.NAME` and `steps`."""
 
     checks: ClassVar[Any] = {"etas": _etas, "step_sizes": _sizes, "maximize": flag}
 
@@ -349,5 +348,5 @@ class Rprop(_StepCounting):
 
 
 def _left(beta: float, steps: Any) -> Any:
-    """1 - beta^steps, as exact for a beta near 1."""
+    """Return 1 - beta^steps, accurate for a beta near 1."""
     return ops.neg(ops.expm1(steps * math.log(beta))) if beta else ops.ones_like(steps)

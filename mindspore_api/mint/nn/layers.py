@@ -63,7 +63,7 @@ class PReLU(nn.PReLU):
 
 
 class Softmax(Cell):
-    """exp(x) divided by its sum along `dim`, None: 0 of 0, 1 or 3 dimensions, else 1."""
+    """exp(x) divided by its sum along `dim`; None means 0 for 0, 1 or 3 dimensions, else 1."""
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Softmax(Cell):
 
 
 class LogSoftmax(Cell):
-    """Logarithm of the softmax along `dim`, None: 0 of 0, 1 or 3 dimensions, else 1."""
+    """Logarithm of the softmax along `dim`; None means 0 for 0, 1 or 3 dimensions, else 1."""
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
@@ -88,10 +88,10 @@ class Embedding(Cell):
     """Rows of a table [num_embeddings, embedding_dim] at the indices.
 
     Args:
-        padding_idx: a row that is 0 at the start, and gets no gradient. _weight: the table; sampled from the normal
-            distribution of deviation 1 unless given. _freeze: whether it is not trained.
+        padding_idx: a row that is 0 at the start, and gets no gradient. _weight: the table; by default sampled from the
+            normal distribution of deviation 1. _freeze: whether it is not trained.
 
-    Raises ValueError if max_norm, scale_grad_by_freq or sparse is set; norm_type is that of max_norm.
+    Raises ValueError if max_norm, scale_grad_by_freq or sparse is set; norm_type belongs to max_norm.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Embedding(Cell):
 
 class LayerNorm(Cell):
     """x normalised to mean 0 and variance 1 over its last dimensions, those of normalized_shape, times weight, plus
-    bias. With elementwise_affine False there is neither, with `bias` False no bias."""
+    bias. With elementwise_affine False both are missing, with `bias` False only the bias."""
 
     def __init__(
         self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True,
@@ -210,14 +210,15 @@ class SmoothL1Loss(nn.SmoothL1Loss):
 
 
 class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
-    """Binary cross entropy of sigmoid(input) and targets, times weight; targets of 1 count pos_weight times."""
+    """Binary cross entropy of sigmoid(input) and targets, times weight; targets of 1 have the additional weight
+    pos_weight."""
 
     def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
         super().__init__(reduction, weight, pos_weight)
 
 
 class KLDivLoss(Cell):
-    """target (log(target) - input), where `target` is given as its logarithm if `log_target`."""
+    """target (log(target) - input); with `log_target`, `target` is given as its logarithm."""
 
     def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__()
@@ -264,7 +265,7 @@ class _Convolution(Cell):
             self.bias = parameter(Uniform(bound), (out_channels,), dtype, "bias")
 
     def margins(self) -> Any:
-        """Padding as `functional.pad` takes it: two numbers a dimension, the last one first."""
+        """Return the padding for `functional.pad`: two numbers per dimension, the last one first."""
         if self.padding == "valid":
             return (0, 0) * self.dims
         if self.padding == "same":
@@ -278,7 +279,7 @@ class _Convolution(Cell):
 
 
 def _sizes(name: str, what: str, value: Any, dims: int, least: int = 1) -> tuple[int, ...]:
-    """One integer per dimension. Raises TypeError or ValueError for anything else."""
+    """Return one integer per dimension. Raise TypeError or ValueError for anything else."""
     found = tuple(value) if isinstance(value, tuple | list) else (value,) * dims
     if not all(isinstance(n, int) and not isinstance(n, bool) for n in found):
         raise ApiTypeError(f"{name}: {what} must be an integer or {dims} of them, not {value!r}")
@@ -310,14 +311,14 @@ class _ForwardConvolution(_Convolution):
         self.bias_add = ops.BiasAdd(data_format="NCDHW") if self.dims == 3 else ops.BiasAdd()
 
     def convolved(self, x: Any, weight: Any) -> Any:
-        """x convolved, plus the bias, if there is one."""
+        """Return x convolved, plus the bias, if there is one."""
         out = self.conv(x, weight)
         if self.bias is not None:
             out = self.bias_add(out, self.bias)
         return out
 
     def inside_margins(self, x: Any) -> Any:
-        """x with margins, if these are no zeros."""
+        """Return x with margins, unless these are zeros."""
         if self.padding_mode == "zeros":
             return x
         return functional.pad(x, self.margins(), self.padding_mode)
@@ -340,7 +341,7 @@ class Conv2d(_ForwardConvolution):
         kernel_size, stride, dilation: one integer, or one for height and one for width.
         padding: the same, or "valid" for none, or "same" for the size of the image.
         padding_mode: the content of the padding: "zeros", or "reflect", "replicate" or "circular" of the image.
-        groups: groups of channels that are convolved each by itself.
+        groups: number of groups of channels with separate convolutions.
     """
 
     def construct(self, input: Any) -> Any:
@@ -362,7 +363,7 @@ class ConvTranspose2d(_Convolution):
     """The gradient of a convolution as a layer: images [n, in_channels, h, w] grow by the stride.
 
     Args:
-        output_padding: rows and columns more on one side.
+        output_padding: additional rows and columns on one side.
     """
 
     transposed = True
@@ -437,8 +438,8 @@ class BatchNorm2d(_BatchNorm):
     Args:
         eps: added to the variance.
         momentum: the share of the batch's statistics in the running ones.
-        affine: there are weight and bias.
-        track_running_stats: there are running statistics; else the batch's are taken always.
+        affine: whether there are weight and bias.
+        track_running_stats: whether there are running statistics; without them the batch's are always used.
     """
 
     ranks = (4,)
@@ -483,7 +484,7 @@ class GroupNorm(Cell):
 
 
 class MaxPool2d(nn.MaxPool2d):
-    """The greatest value of every window of images; `stride` is `kernel_size` unless given."""
+    """The greatest value of every window of images; `stride` is `kernel_size` by default."""
 
     def __init__(
         self, kernel_size: Any = 1, stride: Any = None, padding: Any = 0, dilation: Any = 1,
@@ -493,7 +494,7 @@ class MaxPool2d(nn.MaxPool2d):
 
 
 class AvgPool2d(nn.AvgPool2d):
-    """The mean of every window of images; `stride` is `kernel_size` unless given."""
+    """The mean of every window of images; `stride` is `kernel_size` by default."""
 
     def __init__(
         self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
@@ -503,7 +504,7 @@ class AvgPool2d(nn.AvgPool2d):
 
 
 class AvgPool3d(nn.AvgPool3d):
-    """The mean of every window of [n, c, d, h, w]; `stride` is `kernel_size` unless given."""
+    """The mean of every window of [n, c, d, h, w]; `stride` is `kernel_size` by default."""
 
     def __init__(
         self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
@@ -513,7 +514,7 @@ class AvgPool3d(nn.AvgPool3d):
 
 
 class AdaptiveMaxPool1d(Cell):
-    """The greatest values of `output_size` windows that cover [n, c, l], and with `return_indices` their places."""
+    """The greatest values of `output_size` windows that cover [n, c, l], and with `return_indices` their indices."""
 
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:
         super().__init__()
@@ -524,7 +525,7 @@ class AdaptiveMaxPool1d(Cell):
 
 
 class ZeroPad1d(nn.ZeroPad2d):
-    """Margins of zeros on the last dimension: one integer, or that before and that behind."""
+    """Margins of zeros on the last dimension: one integer, or (before, after)."""
 
     dims = 1
 
@@ -536,7 +537,7 @@ class ZeroPad3d(nn.ZeroPad2d):
 
 
 class UpsamplingNearest2d(nn.Upsample):
-    """Images of another size, every place the nearest one of the image."""
+    """Images of another size, each pixel the nearest one of the image."""
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, "nearest")
@@ -550,7 +551,7 @@ class UpsamplingBilinear2d(nn.Upsample):
 
 
 class Fold(Cell):
-    """Images [n, c, *output_size] whose places are the sums of the columns' values for them; see `functional.fold`."""
+    """Images [n, c, *output_size] with each pixel the sum of the columns' values for it; see `functional.fold`."""
 
     def __init__(
         self, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1

@@ -94,7 +94,8 @@ class AdaFactor(Optimizer):
         self.assign = ops.Assign()
 
     def _squares(self, kind: DType) -> tuple[ParameterTuple, ParameterTuple]:
-        """States of rows and of columns; of a tensor that has none its squares, twice, in the element type `kind`."""
+        """Return states of rows and of columns; for a tensor without them its squares, twice, in the element type
+        `kind`."""
         rows: list[Any] = []
         columns: list[Any] = []
         for parameter in self.parameters:
@@ -122,7 +123,7 @@ class AdaFactor(Optimizer):
         ])  # fmt: skip
 
     def rate_now(self, rate: Any, step: Any) -> Any:
-        """The rate before it is scaled by the parameter."""
+        """Return the rate before it is scaled by the parameter."""
         if not self.relative_step:
             return rate
         most = step * 1e-6 if self.warmup_init else 1e-2
@@ -162,8 +163,8 @@ def _zeros(shape: tuple[int, ...], name: str, kind: DType = FLOAT32) -> Paramete
 class Adam(Optimizer):
     """Kingma and Ba 2015: moments m and v, corrected by 1 - beta^step; parameter -= lr * m / (sqrt(v) + eps).
 
-    With use_amsgrad the largest v so far stands for v (Reddi et al. 2018). use_offload keeps the
-    moments in the host's memory (`offload`); use_lazy changes nothing: gradients are dense.
+    With use_amsgrad the largest v so far replaces v (Reddi et al. 2018). use_offload stores the moments in host memory
+    (`offload`); use_lazy changes nothing: gradients are dense.
 
     The states are the parameters `moment1.NAME`, `moment2.NAME`, `vhat.NAME` (use_amsgrad), `beta1_power` and
     `beta2_power`.
@@ -228,9 +229,8 @@ class Adam(Optimizer):
 
 
 class LazyAdam(Adam):
-    """Adam, under the name that networks with embeddings use. MindSpore's leaves rows without a gradient as they are;
-    here gradients are dense, and moments decay as in Adam. `sparse_opt` can be configured and is never used.
-    """
+    """Adam, with the name that networks with embeddings use. MindSpore's version skips rows without a gradient; here
+    gradients are dense, and moments decay as in Adam. `sparse_opt` can be configured and is never used."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -238,7 +238,7 @@ class LazyAdam(Adam):
 
 
 class AdamOffload(Adam):
-    """Adam with moments in the host's memory, if the device updates them."""
+    """Adam with moments in host memory, although the device updates them."""
 
     centralizes = False
 
@@ -261,8 +261,8 @@ class AdamOffload(Adam):
 
 
 class AdamWeightDecay(Optimizer):
-    """Adam without bias correction; the weight decay pulls on the parameter, not on the gradient:
-    parameter -= lr * (m / (sqrt(v) + eps) + weight_decay * parameter).
+    """Adam without bias correction; the weight decay applies to the parameter, not to the gradient: parameter -= lr *
+    (m / (sqrt(v) + eps) + weight_decay * parameter).
 
     The states are the parameters `adam_m.NAME` and `adam_v.NAME`.
     """
@@ -366,11 +366,11 @@ class Adagrad(Optimizer):
 
 
 class ProximalAdagrad(Optimizer):
-    """Duchi and Singer 2009, with Adagrad's steps: a = a + gradient^2; s = lr / sqrt(a);
-    v = parameter - s * gradient; parameter = sign(v) * max(0, |v| - s * l1) / (1 + s * l2).
+    """Duchi and Singer 2009, with Adagrad's steps: a = a + gradient^2; s = lr / sqrt(a); v = parameter - s * gradient;
+    parameter = sign(v) * max(0, |v| - s * l1) / (1 + s * l2).
 
     Args:
-        accum: every element of a at the start. l1, l2: how strongly numbers are drawn to 0.
+        accum: every element of a at the start. l1, l2: strength of the regularisation towards 0.
 
     The states a are the parameters `accum.NAME`.
     """
@@ -396,7 +396,7 @@ class ProximalAdagrad(Optimizer):
 
 class RMSProp(Optimizer):
     """Hinton's: s = decay * s + (1 - decay) * gradient^2; v = momentum * v + lr * gradient / sqrt(s + epsilon);
-    parameter -= v. With `centered`, g = decay * g + (1 - decay) * gradient and s - g^2 stands for s.
+    parameter -= v. With `centered`, g = decay * g + (1 - decay) * gradient, and s - g^2 replaces s.
 
     s begins at 1. The states s, v and g are the parameters `mean_square.NAME`, `moment.NAME` and `mean_grad.NAME`.
     """
@@ -473,8 +473,8 @@ class FTRL(Optimizer):
 
 class Lamb(Optimizer):
     """You et al. 2019: u = m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay * parameter;
-    parameter -= lr * |parameter| / |u| * u, where the norms are those of global tensors and a quotient with a 0 in it
-    is 1.
+    parameter -= lr * |parameter| / |u| * u. Norms are those of global tensors, and the quotient is 1 if either norm is
+    0.
 
     The states are the parameters `lamb_m.NAME`, `lamb_v.NAME`, `beta1_power` and `beta2_power`.
     """

@@ -80,9 +80,9 @@ class SGD(Optimizer):
 
 
 class ASGD(Optimizer):
-    """Polyak and Juditsky 1992: parameter = (1 - lambd * eta) * parameter - eta * gradient;
-    ax += mu * (parameter - ax), with eta = lr / (1 + lambd * lr * s)^alpha and mu = 1 / max(1, s - t0) after s steps.
-    As eta is worked out at the end of a step, lr is the learning rate of the step before.
+    """Polyak and Juditsky 1992: parameter = (1 - lambd * eta) * parameter - eta * gradient; ax += mu * (parameter -
+    ax), with eta = lr / (1 + lambd * lr * s)^alpha and mu = 1 / max(1, s - t0) after s steps. As eta is computed at the
+    end of a step, lr is the learning rate of the previous step.
 
     The states ax, the averages, are the parameters `ax.NAME`.
     """
@@ -110,7 +110,7 @@ class ASGD(Optimizer):
         ])  # fmt: skip
 
     def eta(self, rate: Any, done: Any) -> Any:
-        """The size of the step after `done` steps."""
+        """Return the size of the step after `done` steps."""
         return rate / ops.pow(rate * done * self.lambd + 1.0, self.alpha)
 
     def update(self, parameter: Any, average: Any, eta: Any, share: Any, gradient: Any) -> Any:
@@ -120,11 +120,11 @@ class ASGD(Optimizer):
 
 
 class Rprop(Optimizer):
-    """Riedmiller and Braun 1992: every element's step grows by etas[1] where its gradient keeps its sign, shrinks by
-    etas[0] if it changes it (the element then waits for one step), and stays within step_sizes; parameter -=
+    """Riedmiller and Braun 1992: every element's step grows by etas[1] if its gradient keeps its sign, shrinks by
+    etas[0] if it changes (the element then waits for one step), and stays within step_sizes; parameter -=
     sign(gradient) * step.
 
-    The states are the parameters `prev.NAME`, the gradient before, and `step_size.NAME`, which begins at the learning
+    The states are the parameters `prev.NAME`, the previous gradient, and `step_size.NAME`, which begins at the learning
     rate.
     """
 
@@ -183,16 +183,16 @@ def _is_scaled(parameter: Any) -> bool:
 
 
 class LARS(Cell, takes_data=False):
-    """You et al. 2017: hands `optimizer` instead of a gradient g of a parameter w
-    coefficient * |w| / (|g| + weight_decay * |w| + epsilon) * (g + weight_decay * w), norms of global tensors; a
-    quotient with a 0 in it is 1.
+    """You et al. 2017: replaces the gradient g of a parameter w for `optimizer` by coefficient * |w| / (|g| +
+    weight_decay * |w| + epsilon) * (g + weight_decay * w), with norms of global tensors; the quotient is 1 if either
+    norm is 0.
 
-    The weight decay is that of `optimizer`, which takes no more part in it itself.
+    The weight decay is that of `optimizer`, which no longer applies it itself.
 
     Args:
         use_clip: the quotient over the learning rate is at most 1.
-        lars_filter: says of a parameter whether its gradient is changed; the others are left as they are, without
-            weight decay.
+        lars_filter: returns whether the gradient of a parameter is changed; the others are unchanged, without weight
+            decay.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class LARS(Cell, takes_data=False):
         self.opt.offload(backward_prefetch)
 
     def adapted(self, parameter: Any, decay: Any, rate: Any, gradient: Any, is_scaled: bool) -> Any:
-        """The gradient that the optimizer is handed."""
+        """Return the gradient for the optimizer."""
         if not is_scaled:
             return gradient
         size, length = self.norm(parameter), self.norm(gradient)

@@ -1,4 +1,4 @@
-"""The base of optimizers: groups of parameters, learning rates, states."""
+"""Base of optimizers: groups of parameters, learning rates, states."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ _Init = TypeVar("_Init", bound=Callable[..., Any])
 
 
 def opt_init_args_register(fn: _Init) -> _Init:
-    """The decorator by which optimizers remember how they were made, for who makes another of them.
+    """Decorate the constructor of an optimizer so that it stores its arguments, for code that makes a copy.
 
-    The decorated object keeps `init_params`, a dict with the "params" of the argument of that name, or of its
-    `optimizer`; `init_learning_rate`, a number or a list, and None for a schedule; and `init_args`, all other arguments
-    by name.
+    The object gets `init_params`, a dict with the "params" of the argument of that name, or of its `optimizer`;
+    `init_learning_rate`, a number or a list, and None for a schedule; and `init_args`, all other arguments by name.
     """
     signature = inspect.signature(fn)
 
@@ -60,26 +59,25 @@ GROUP_KEYS = ("params", "lr", "weight_decay", "grad_centralization", "order_para
 
 
 class Optimizer(Cell, takes_data=False):
-    """Changes `parameters` by their gradients when it is called with them.
+    """Changes `parameters` by the gradients with which it is called.
 
     Args:
-        learning_rate: a number; a list, array or Tensor with one number per step (the last one holds
-            on); or a
-            LearningRateSchedule.
+        learning_rate: a number; a list, array or Tensor with one number per step (the last one is used after the end);
+            or a LearningRateSchedule.
         parameters: Parameters, or dicts {"params": [...], "lr": ..., "weight_decay": ..., "grad_centralization": ...}
             with settings of groups; see `gradients_centralization`.
         weight_decay: added to each gradient times the parameter, a number or a cell that computes one from the step;
-            without groups not for parameters whose names hold "beta" or "gamma".
+            without groups not for parameters with "beta" or "gamma" in their names.
         loss_scale: gradients are divided by it first.
 
     Raises TypeError or ValueError if an argument is of the wrong kind or size; RuntimeError if
-    `enable_parallel_optimizer` is on where MindSpore refuses it.
+    `enable_parallel_optimizer` is on in a case in which MindSpore refuses it.
     """
 
     centralizes = True
-    """Whether it looks at `grad_centralization`."""
+    """Whether it uses `grad_centralization`."""
     shares_updates = False
-    """Whether data parallel ranks may share its updates, where MindSpore has them do so on Ascend."""
+    """Whether data parallel ranks may share its updates, as MindSpore does on Ascend."""
     _target = ""
 
     def __init__(self, learning_rate: Any, parameters: Any, weight_decay: Any = 0.0, loss_scale: float = 1.0) -> None:
@@ -101,7 +99,7 @@ class Optimizer(Cell, takes_data=False):
         self._describe(groups, [group["weight_decay"] for _, group in members])
 
     def _centralized(self, name: str, groups: list[dict[str, Any]]) -> tuple[bool, ...]:
-        """Of every parameter, whether its gradient is centralized."""
+        """Return for every parameter whether its gradient is centralized."""
         asked = tuple([group.get("grad_centralization", False) for group in groups])
         if self.centralizes or not any(asked):
             return asked
@@ -134,7 +132,7 @@ class Optimizer(Cell, takes_data=False):
         return self.parameters
 
     def _rates(self, name: str, groups: list[dict[str, Any]]) -> tuple[Any, tuple[int, ...]]:
-        """(the different learning rates, for every group the index of its own)."""
+        """Return (the different learning rates, for every group the index of its own)."""
         rates: list[Any] = []
         given: list[Any] = []
         index: list[int] = []
@@ -149,8 +147,8 @@ class Optimizer(Cell, takes_data=False):
 
     @property
     def target(self) -> str:
-        """The device on which parameters are updated: that of their rank. Another one that is set changes nothing, as a
-        warning says. Raises TypeError or ValueError if it is no device."""
+        """The device on which parameters are updated: that of their rank. Setting another one changes nothing, as a
+        warning says. Raise TypeError or ValueError if it is no device."""
         return self._target or context.get_context("device_target")
 
     @target.setter
@@ -164,7 +162,7 @@ class Optimizer(Cell, takes_data=False):
         object.__setattr__(self, "_target", value)
 
     def rate(self, rate: Any, step: Any) -> Any:
-        """One learning rate after so many steps, a scalar."""
+        """Return one learning rate after `step` steps, a scalar."""
         if isinstance(rate, LearningRateSchedule):
             return ops.reshape(rate(step), ())
         if rate.ndim == 0:
@@ -172,18 +170,19 @@ class Optimizer(Cell, takes_data=False):
         return ops.reshape(ops.gather(rate, ops.minimum(step, rate.shape[0] - 1), 0), ())
 
     def rates(self, step: Any = None) -> Any:
-        """The learning rate of every parameter, at this step unless another one is given."""
+        """Return the learning rate of every parameter, by default at this step."""
         given = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
         found = [self.rate(rate, self.global_step if step is None else step) for rate in given]
         return found * len(self.rate_of) if len(found) == 1 else [found[i] for i in self.rate_of]
 
     def get_lr(self) -> Any:
-        """The learning rate at this step, a scalar; for every parameter, a tuple, if groups have their own."""
+        """Return the learning rate at this step, a scalar; a tuple with one per parameter if groups have their own."""
         rates = self.rates()
         return tuple(rates) if self.is_group_lr else rates[0]
 
     def states(self, prefix: str, init: str | float = "zeros") -> ParameterTuple:
-        """A state for every parameter, of its shape, named `prefix.NAME`; `init` is an initializer or a number."""
+        """Return a state for every parameter, of its shape, named `prefix.NAME`; `init` is an initializer or a
+        number."""
         found = self.parameters.clone(prefix, init)
         for state in found:
             state.requires_grad = False
@@ -199,16 +198,17 @@ class Optimizer(Cell, takes_data=False):
         return self.assignadd(self.global_step, self.global_step_increase_tensor)
 
     def prepared(self, gradients: Any) -> Any:
-        """The gradients without the loss scale, then with the pull of the weight decay, which was never scaled, and
-        then without their means if a group asks for that."""
+        """Return the gradients divided by the loss scale, then with weight decay, which was never scaled, and then
+        without their means if a group requests that."""
         return self.gradients_centralization(self._pulled(self.scale_grad(gradients), 1.0))
 
     def update(self, parameter: Any, *states: Any) -> Any:
-        """The new value of a parameter from its states, its learning rate and its gradient; for `update_each`."""
+        """Return the new value of a parameter from its states, its learning rate and its gradient; for
+        `update_each`."""
         raise NotImplementedError
 
     def update_each(self, gradients: Any, *states: Any) -> Any:
-        """`update` of every parameter with its states, of which `states` are lists, its learning rate and its prepared
+        """Call `update` for every parameter with its entries of the lists `states`, its learning rate and its prepared
         gradient."""
         gradients = self.prepared(gradients)
         rates = self.rates()
@@ -216,13 +216,13 @@ class Optimizer(Cell, takes_data=False):
         return tuple([self.update(*row) for row in zip(self.parameters, *states, rates, gradients, strict=True)])
 
     def scale_grad(self, gradients: Any) -> Any:
-        """The gradients without the loss scale."""
+        """Return the gradients divided by the loss scale."""
         if self.loss_scale == 1.0:
             return gradients
         return [gradient * (1.0 / self.loss_scale) for gradient in gradients]
 
     def decay_weight(self, gradients: Any) -> Any:
-        """Gradients that still hold the loss scale, with the pull of the weight decay, which then holds it, too."""
+        """Return gradients that still include the loss scale with the weight decay, scaled by it, too."""
         return self._pulled(gradients, self.loss_scale)
 
     def _pulled(self, gradients: Any, scale: float) -> Any:
@@ -236,8 +236,8 @@ class Optimizer(Cell, takes_data=False):
         ]  # fmt: skip
 
     def gradients_centralization(self, gradients: Any) -> Any:
-        """The gradients; those of groups with `grad_centralization` less their means over all dimensions but the first,
-        if the second is a multiple of 16, as MindSpore has it."""
+        """Return the gradients; from those of groups with `grad_centralization` the mean over all dimensions but the
+        first is subtracted, if the second dimension is a multiple of 16, as in MindSpore."""
         if not any(self.centralized):
             return gradients
         return [
@@ -248,14 +248,14 @@ class Optimizer(Cell, takes_data=False):
         ]
 
     def flatten_gradients(self, gradients: Any) -> Any:
-        """The gradients: the compiler flattens gradients for the collectives."""
+        """Return the gradients: the compiler flattens gradients for the collectives."""
         return gradients
 
     def _grad_sparse_indices_deduplicate(self, gradients: Any) -> Any:
         return gradients
 
     def broadcast_params(self, optim_result: Any) -> Any:
-        """The updates: where ranks share them, the compiler hands on the updates to the others."""
+        """Return the updates: if ranks share them, the compiler sends them to the others."""
         return optim_result
 
     def _is_dynamic_lr_or_weight_decay(self) -> bool:
@@ -265,18 +265,18 @@ class Optimizer(Cell, takes_data=False):
         self.target = value
 
     def get_weight_decay(self) -> Any:
-        """The weight decay at this step times the loss scale, a scalar; of every parameter if there are groups."""
+        """Return the weight decay at this step times the loss scale, a scalar; a tuple if there are groups."""
         given = self.weight_decay if self.is_group else (self.weight_decay,)
         found = [self.decay_now(d) * self.loss_scale if isinstance(d, Cell) else d for d in given]
         return tuple(found) if self.is_group else found[0]
 
     def decays(self) -> Any:
-        """The weight decay of every parameter at this step, which `count_step` has not counted yet; 0 for those that
-        are spared."""
+        """Return the weight decay of every parameter at this step, before `count_step` counts it; 0 for exempt
+        parameters."""
         return [self.decay_now(decay) for decay in self.weight_decays]
 
     def decay_now(self, decay: Any) -> Any:
-        """One weight decay at this step: a number, or a scalar that a cell has computed from the step."""
+        """Return one weight decay at this step: a number, or a scalar that a cell has computed from the step."""
         if isinstance(decay, Cell):
             return ops.reshape(decay(self.global_step), ())
         return decay
@@ -303,8 +303,8 @@ def _rate(name: str, rate: Any, parameter: str) -> Any:
 
 
 def _check_parallel_optimizer(name: str, shares_updates: bool, count: int) -> None:
-    """Raises RuntimeError if replicas are asked to share updates in a mode that has no replicas, or in data parallel
-    mode on a device, of an optimizer or for a number of parameters with which MindSpore does not share them."""
+    """Raise RuntimeError if replicas should share updates in a mode without replicas, or, in data parallel mode on a
+    device, for an optimizer or a number of parameters for which MindSpore does not share them."""
     if not context.get_auto_parallel_context("enable_parallel_optimizer"):
         return
     asked, mode = "enable_parallel_optimizer is on", context.get_auto_parallel_context("parallel_mode")
@@ -333,7 +333,7 @@ def _check_parallel_optimizer(name: str, shares_updates: bool, count: int) -> No
 
 
 def _groups(name: str, parameters: Any, rate: Any, decay: Any) -> tuple[list[dict[str, Any]], list[Any] | None]:
-    """(groups of parameters, the order in which they are wanted, None for theirs)."""
+    """Return (groups of parameters, the requested order of parameters, or None for that of the groups)."""
     if isinstance(parameters, Parameter) or not isinstance(parameters, Iterable):
         raise ApiTypeError(f"{name}: params must be a list of Parameters, not {type(parameters).__name__}")
     found = list(parameters)
@@ -364,7 +364,7 @@ def _groups(name: str, parameters: Any, rate: Any, decay: Any) -> tuple[list[dic
 
 
 def _in_order(name: str, members: list[Any], order: list[Any] | None) -> list[Any]:
-    """The pairs of a parameter and its group as `order` has them: gradients come in that order."""
+    """Return the pairs of a parameter and its group in the order of `order`, which is that of the gradients."""
     own = {id(parameter): (parameter, group) for parameter, group in members}
     if len(own) != len(members):
         raise ApiValueError(f"{name}: a parameter stands twice in the list")
@@ -390,11 +390,11 @@ def _decay(name: str, group: dict[str, Any], parameter: Parameter, grouped: bool
 
 
 def keep_on_host(optimizer: Any, trained: Sequence[Parameter], backward_prefetch: Any) -> None:
-    """Let states of the shapes of trained parameters live on the host: they are on the device while their parameters
-    are updated, and no longer. Counters and learning rates stay, though they may have such a shape.
+    """Store states with the shapes of trained parameters on the host: they are on the device only while their
+    parameters are updated. Counters and learning rates stay on the device, even with such a shape.
 
     Args:
-        backward_prefetch: how many updates ahead of their own states are fetched; "Auto": 2.
+        backward_prefetch: number of updates before their own at which states are fetched; "Auto": 2.
 
     Raises ValueError or TypeError if it is neither "Auto" nor an integer from 1 on; RuntimeError if there are no
     states.

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_init_parameters() -> Generator[None]:
-    """Parameters made inside are sampled later, by each rank its own slice.
+    """Sample parameters made in this context later, on each rank only its slice.
 
-    mspc draws every parameter made by an initializer like that, inside this context and outside, and a
-    slice holds the numbers that the global tensor has there.
+    mspc draws every parameter made by an initializer like that, inside this context and outside, and a slice has the
+    same numbers as in the global tensor.
     """
     yield

@@ -1,4 +1,4 @@
-"""Functions over operators that make, reshape, reorder and scatter tensors."""
+"""Functions made from operators that make, reshape, reorder and scatter tensors."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from mspc.mindspore_api.ops.index_arguments import (
 )
 
 ANY_LENGTH = 1 << 62
-"""Of a range whose length nobody limits."""
+"""Limit of a range without a maximum length."""
 
 
 def size(input_x: Any) -> Any:
-    """Number of elements, an int."""
+    """Return the number of elements, an int."""
     return input_x.size
 
 
 def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
-    """A tensor of one value, in the element type of a tensor of that value unless `dtype` is given.
+    """Return a tensor of one value, by default in the element type of a tensor of that value.
 
     A number that a loop counts is a tensor without dimensions.
     """
@@ -62,14 +62,14 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
 
 
 def dtype(input_x: Any) -> Any:
-    """The element type."""
+    """Return the element type."""
     return input_x.dtype
 
 
 def flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Any:
-    """Dimensions start_dim to end_dim made one, the last index the fastest, or the first one for order "F"; less than
-    two dimensions are made one. Raises ValueError for another order, a dimension outside, or start_dim behind
-    end_dim."""
+    """Merge dimensions start_dim to end_dim, with the last index the fastest, or the first one for order "F". A tensor
+    of less than two dimensions becomes a vector. Raise ValueError for another order, a dimension out of range, or
+    start_dim after end_dim."""
     one = len(input.shape) < 2
     sizes = flattened("flatten", input.shape, 0 if one else start_dim, -1 if one else end_dim, order)
     if order == "F":
@@ -79,22 +79,22 @@ def flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = 
 
 
 def squeeze(input: Any, axis: Any = None) -> Any:
-    """Without dimensions of size 1 (all, or those of `axis`)."""
+    """Remove dimensions of size 1 (all, or those of `axis`)."""
     if axis is None:
         return ops.Squeeze()(input)
     return ops.Squeeze(axis)(input)
 
 
 def stop_gradient(value: Any | None) -> Any:
-    """The value; differentiation does not pass. Of a tuple that of each element; None stays None."""
+    """Return the value without gradient; for a tuple or list, that of each element; None for None."""
     if isinstance(value, (tuple, list)):
         return tuple([stop_gradient(each) for each in value])
     return value if value is None else ops.StopGradient()(value)
 
 
 def split(tensor: Any, split_size_or_sections: Any, axis: int = 0) -> Any:
-    """Parts along `axis`, a tuple: of one size, the last one of the rest, or of the sizes listed. Raises ValueError if
-    the sizes do not add up to the size of the dimension."""
+    """Return parts along `axis`, a tuple: of one size, with the rest in the last one, or of the listed sizes. Raise
+    ValueError if the sizes do not add up to the size of the dimension."""
     dim = axis_of("split", axis, len(tensor.shape))
     sizes = part_sizes("split", split_size_or_sections, tensor.shape, dim)
     if isinstance(split_size_or_sections, int) and sizes[0] == sizes[-1]:
@@ -107,7 +107,8 @@ def _split(tensor: Any, sizes: Any, dim: int) -> Any:
 
 
 def masked_fill(input_x: Any, mask: Any, value: Any) -> Any:
-    """`value` if the mask is true, `input_x` elsewhere; a tensor of one value is taken in the type of `input_x`."""
+    """Return `value` if the mask is true, `input_x` elsewhere; a tensor of one value is converted to the type of
+    `input_x`."""
     if isinstance(value, (bool, int, float)) or value.dtype == input_x.dtype:
         return ops.MaskedFill()(input_x, mask, value)
     return ops.MaskedFill()(input_x, mask, ops.cast(value, input_x.dtype))
@@ -118,29 +119,29 @@ def strided_slice(
     ellipsis_mask: int = 0,
     new_axis_mask: int = 0, shrink_axis_mask: int = 0,
 ) -> Any:  # fmt: skip
-    """begin[d]:end[d]:strides[d] of every dimension d."""
+    """Return begin[d]:end[d]:strides[d] of every dimension d."""
     strided = ops.StridedSlice(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
     return strided(input_x, begin, end, strides)
 
 
 def slice(input_x: Any, begin: Any, size: Any) -> Any:
-    """size[d] elements from begin[d] of every dimension d, all that are left for -1. Raises ValueError if there are not
-    so many."""
+    """Return size[d] elements from begin[d] of every dimension d, all remaining ones for -1. Raise ValueError if there
+    are fewer."""
     within("slice", input_x.shape, begin, size)
     end = [b + s if s >= 0 else n for b, s, n in zip(begin, size, input_x.shape, strict=True)]
     return ops.StridedSlice()(input_x, begin, tuple(end), (1,) * len(end))
 
 
 def arange(start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Any:
-    """Numbers from start up to end, without end, by step."""
+    """Return numbers from start up to but excluding end, by step."""
     if end is None:
         return ops.Range(ANY_LENGTH)(0, start, step, dtype)
     return ops.Range(ANY_LENGTH)(start, end, step, dtype)
 
 
 def topk(input: Any, k: int, dim: Any = None, largest: bool = True, sorted: bool = True) -> Any:
-    """(the k largest elements along `dim`, the smallest unless `largest`, their places as Int32); None: along the last
-    dimension."""
+    """Return (the k largest elements along `dim`, or the smallest unless `largest`, their indices as Int32); None means
+    the last dimension."""
     axis = axis_of("topk", -1 if dim is None else dim, len(input.shape))
     if largest and axis == len(input.shape) - 1:
         return ops.TopK(sorted)(input, k)
@@ -149,7 +150,8 @@ def topk(input: Any, k: int, dim: Any = None, largest: bool = True, sorted: bool
 
 
 def t(input: TensorLike) -> Any:
-    """A matrix transposed; a vector or a number as it is. Raises ValueError if there are more dimensions than two."""
+    """Return a matrix transposed, or a vector or number unchanged. Raise ValueError if there are more than two
+    dimensions."""
     if len(input.shape) < 2:
         return input
     of_rank("ops.t", "input", input.shape, 2)
@@ -157,16 +159,16 @@ def t(input: TensorLike) -> Any:
 
 
 def adjoint(x: TensorLike) -> Any:
-    """The last two dimensions exchanged, and complex numbers conjugated."""
+    """Exchange the last two dimensions, and conjugate complex numbers."""
     turned = ops.swapaxes(x, -1, -2)
     return ops.Conj()(turned) if x.dtype.is_complex else turned
 
 
-# At least so many dimensions ------------------------------------------------------------------------------
+# Minimum number of dimensions -----------------------------------------------------------------------------
 
 
 def atleast_1d(inputs: TensorLike | Sequence[Any]) -> Any:
-    """A number as a vector, anything else as it is; of a tuple or a list each, as a tuple."""
+    """Return a number as a vector, anything else unchanged; for a tuple or a list, a tuple of the results for each."""
     if isinstance(inputs, tuple | list):
         return tuple([atleast_1d(x) for x in inputs])
     if not hasattr(inputs, "shape"):
@@ -175,7 +177,8 @@ def atleast_1d(inputs: TensorLike | Sequence[Any]) -> Any:
 
 
 def atleast_2d(inputs: TensorLike | Sequence[Any]) -> Any:
-    """A number or a vector as a matrix of one row, anything else as it is; of a tuple or a list each, as a tuple."""
+    """Return a number or a vector as a matrix of one row, anything else unchanged; for a tuple or a list, a tuple of
+    the results for each."""
     if isinstance(inputs, tuple | list):
         return tuple([atleast_2d(x) for x in inputs])
     if not hasattr(inputs, "shape"):
@@ -184,7 +187,8 @@ def atleast_2d(inputs: TensorLike | Sequence[Any]) -> Any:
 
 
 def atleast_3d(inputs: TensorLike | Sequence[Any]) -> Any:
-    """Three dimensions: a vector is in the middle one, a matrix in the first two; of a tuple or a list each."""
+    """Return tensors with at least three dimensions: a vector in the middle one, a matrix in the first two; for a tuple
+    or a list, each."""
     if isinstance(inputs, tuple | list):
         return tuple([atleast_3d(x) for x in inputs])
     if not hasattr(inputs, "shape"):
@@ -198,7 +202,8 @@ def atleast_3d(inputs: TensorLike | Sequence[Any]) -> Any:
 
 
 def tensor_split(input: TensorLike, indices_or_sections: Any, axis: int = 0) -> Any:
-    """Parts along `axis`, a tuple: so many, the first ones longer by one, or between the places that are listed."""
+    """Return parts along `axis`, a tuple: a number of parts, the first ones longer by one if needed, or the parts
+    between the listed positions."""
     axis = axis_of("tensor_split", axis, len(input.shape))
     sizes = split_sizes("tensor_split", indices_or_sections, input.shape[axis])
     if not isinstance(indices_or_sections, int):
@@ -211,20 +216,20 @@ def _part(x: Any, axis: int, first: int, size: int) -> Any:
 
 
 def vsplit(input: TensorLike, indices_or_sections: Any) -> Any:
-    """`tensor_split` along dimension 0, of two dimensions or more."""
+    """Call `tensor_split` along dimension 0, for two dimensions or more."""
     least("vsplit", "the number of dimensions", len(input.shape), 2)
     return tensor_split(input, indices_or_sections, 0)
 
 
 def dsplit(input: TensorLike, indices_or_sections: Any) -> Any:
-    """`tensor_split` along dimension 2, of three dimensions or more."""
+    """Call `tensor_split` along dimension 2, for three dimensions or more."""
     least("dsplit", "the number of dimensions", len(input.shape), 3)
     return tensor_split(input, indices_or_sections, 2)
 
 
 def narrow(input: TensorLike, axis: int, start: int, length: int) -> Any:
-    """`length` elements from `start` along `axis`. Raises ValueError if there is no such dimension, or there are not so
-    many elements."""
+    """Return `length` elements from `start` along `axis`. Raise ValueError if there is no such dimension, or it has too
+    few elements."""
     rank = len(input.shape)
     axis = axis_of("narrow", axis, rank)
     begin = tuple([start if d == axis else 0 for d in range(rank)])
@@ -237,7 +242,7 @@ def narrow(input: TensorLike, axis: int, start: int, length: int) -> Any:
 
 
 def dstack(tensors: Sequence[Any]) -> Any:
-    """Tensors behind one another: along dimension 2, with as many dimensions as `atleast_3d` gives them."""
+    """Concatenate tensors along dimension 2, after `atleast_3d`."""
     for x in tensors:
         if not hasattr(x, "shape"):
             no_tensor("ops.dstack", x)
@@ -245,7 +250,7 @@ def dstack(tensors: Sequence[Any]) -> Any:
 
 
 def block_diag(*inputs: Any) -> Any:
-    """A matrix with these matrices along its diagonal and 0 elsewhere; vectors are rows."""
+    """Return a matrix with these matrices along its diagonal and 0 elsewhere; vectors are rows."""
     blocks = [ops.atleast_2d(x) for x in inputs]
     width, before, rows = sum([x.shape[1] for x in blocks]), 0, []
     for x in blocks:
@@ -256,20 +261,21 @@ def block_diag(*inputs: Any) -> Any:
 
 
 def cartesian_prod(*inputs: Any) -> Any:
-    """Every choice of one element of each vector, as rows; of one vector alone itself."""
+    """Return every choice of one element of each vector, as rows; for one vector that vector."""
     if len(inputs) == 1:
         return inputs[0]
     return ops.stack([ops.Reshape()(x, (-1,)) for x in ops.meshgrid(*inputs, indexing="ij")], -1)
 
 
 def combinations(input: TensorLike, r: int = 2, with_replacement: bool = False) -> Any:
-    """Every choice of r elements of a vector in their order, as rows; with_replacement: an element may come again."""
+    """Return every choice of r elements of a vector in order, as rows; with_replacement: an element may occur more than
+    once."""
     of_rank("combinations", "input", input.shape, 1)
     return ops.Gather()(input, chosen_places("combinations", input.shape[0], r, with_replacement), 0)
 
 
 def kron(input: TensorLike, other: TensorLike) -> Any:
-    """Every element of the input times all of the other tensor, block by block."""
+    """Return every element of the input times all of the other tensor, block by block."""
     rank = max(len(input.shape), len(other.shape))
     first = (1,) * (rank - len(input.shape)) + input.shape
     second = (1,) * (rank - len(other.shape)) + other.shape
@@ -282,20 +288,20 @@ def kron(input: TensorLike, other: TensorLike) -> Any:
 
 
 def matrix_band_part(x: TensorLike, lower: int, upper: int) -> Any:
-    """Matrices with so many diagonals below the main one and above it, -1 for all, and 0 elsewhere."""
+    """Return matrices with `lower` diagonals below the main one and `upper` above it, -1 for all, and 0 elsewhere."""
     below = x if lower < 0 else ops.Triu(-lower)(x)
     return below if upper < 0 else ops.Tril(upper)(below)
 
 
 def vander(x: TensorLike, N: int | None = None) -> Any:
-    """The powers N - 1 to 0 of every element of a vector, as rows; N: how many elements there are unless given."""
+    """Return the powers N - 1 to 0 of every element of a vector, as rows; N: by default the number of elements."""
     of_rank("vander", "x", x.shape, 1)
     count = x.shape[0] if N is None else N
     return ops.stack([ops.cast(ops.Pow()(x, count - 1 - i), x.dtype) for i in range(count)], -1)
 
 
 def argsort(input: Any, axis: int = -1, descending: bool = False) -> Any:
-    """The places that the elements come from when they are in order along `axis`, Int32."""
+    """Return the indices, Int32, that sort the elements along `axis`."""
     _, places = ops.Sort(axis, descending)(input)
     return places
 
@@ -318,7 +324,7 @@ def extremum(kind: Any, x: Any, axis: Any, keepdims: bool) -> Any:
 
 
 def rot90(input: Any, k: int, dims: Any) -> Any:
-    """The plane of two dimensions turned by k quarters, from the first of them towards the second."""
+    """Rotate the plane of two dimensions by k quarter turns, from the first of them towards the second."""
     first, second = turned_plane("rot90", dims, len(input.shape))
     quarters = k % 4
     if quarters == 0:
@@ -330,22 +336,23 @@ def rot90(input: Any, k: int, dims: Any) -> Any:
 
 
 def meshgrid(*inputs: Any, indexing: str = "xy") -> Any:
-    """Every vector spread over the grid of all, a tuple; with indexing "xy" the first two dimensions change places."""
+    """Broadcast every vector over the grid of all, a tuple; with indexing "xy" the first two dimensions are
+    exchanged."""
     given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) else inputs
     own, result_shape = mesh_shapes("meshgrid", [x.shape if hasattr(x, "shape") else None for x in given], indexing)
     return tuple([ops.broadcast_to(ops.reshape(given[i], own[i]), result_shape) for i in range(len(given))])
 
 
 def repeat_interleave(input: Any, repeats: int, axis: Any = None) -> Any:
-    """Every slice along `axis` repeated, every element if that is None."""
+    """Repeat every slice along `axis`, or every element if that is None."""
     if axis is None:
         return ops.RepeatInterleaveInt()(ops.Reshape()(input, (-1,)), repeats, 0)
     return ops.RepeatInterleaveInt()(input, repeats, axis)
 
 
 def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
-    """Elements moved on by `shifts` places along `dims`, the last ones to the front; None: in their order. Raises
-    ValueError if shifts and dims are not as many."""
+    """Shift elements by `shifts` along `dims`, the last ones to the front; None: in the flat tensor. Raise ValueError
+    if shifts and dims differ in number."""
     if dims is None:
         return ops.Reshape()(roll(ops.Reshape()(input, (-1,)), shifts, 0), input.shape)
     for axis, step in turns("roll", shifts, dims, input.shape):
@@ -357,7 +364,8 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
 
 
 def gather_elements(input: Any, dim: int, index: Any) -> Any:
-    """Element by element the value of `input` at `index` along `dim`; along others `index` may be smaller."""
+    """Return for each element of `index` the value of `input` at it along `dim`; along other dimensions `index` may be
+    smaller."""
     rank = len(input.shape)
     dim = axis_of("gather_elements", dim, rank)
     sizes = tuple([input.shape[d] if d == dim else index.shape[d] for d in range(rank)])
@@ -367,12 +375,13 @@ def gather_elements(input: Any, dim: int, index: Any) -> Any:
 
 
 def pad(input_x: Any, padding: Any, mode: str = "constant", value: Any = None) -> Any:
-    """`input_x` with margins: pairs (before, after), that of the last dimension first; negative ones take elements off.
+    """Return `input_x` with margins: pairs (before, after), beginning with the last dimension; negative ones remove
+    elements.
 
-    mode: "constant" fills them with `value` (0 unless given), "reflect" mirrors the tensor, "replicate" repeats its
-    last element, "circular" continues at its other end.
+    mode: "constant" fills them with `value` (by default 0), "reflect" mirrors the tensor, "replicate" repeats its last
+    element, "circular" continues at its other end.
 
-    Raises ValueError if another mode, or margins that do not fit.
+    Raises ValueError for another mode, or margins that do not fit.
     """
     pairs = margins("pad", padding, input_x.shape, mode, value)
     if mode == "constant":
@@ -397,8 +406,8 @@ def _inside(x: Any, pairs: Any) -> Any:
 
 
 def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
-    """Matrices whose diagonals are the vectors of the last dimension, and 0 elsewhere: `offset` places above the main
-    one, or below. Raises ValueError if the dimensions dim1 and dim2, which the matrices have in the result, are one."""
+    """Return matrices with the vectors of the last dimension as diagonals, and 0 elsewhere: `offset` above the main
+    one, or below. Raise ValueError if dim1 and dim2, the dimensions of the matrices in the result, are equal."""
     *rest, count = input.shape
     size = count + abs(offset)
     wide = pad(input, (0, size - count))
@@ -409,8 +418,8 @@ def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> A
 
 
 def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """The diagonal of two dimensions, as the last one: `offset` places above the main one, or below. Outside of a
-    network it is a view. Raises ValueError if the dimensions are one."""
+    """Return the diagonal of two dimensions, as the last one: `offset` above the main one, or below. Outside of a
+    network it is a view. Raise ValueError if the dimensions are equal."""
     return copied_diagonal(input, offset, dim1, dim2)
 
 
@@ -418,7 +427,7 @@ diagonal.__dict__["at_once"] = diagonal_view
 
 
 def copied_diagonal(input: Any, offset: int, dim1: int, dim2: int) -> Any:
-    """The elements of `diagonal` in memory of their own."""
+    """Return a copy of the elements of `diagonal`."""
     order = diagonal_order("diagonal", len(input.shape), dim1, dim2)
     turned = ops.Transpose()(input, order)
     *rest, rows, columns = turned.shape
@@ -427,8 +436,8 @@ def copied_diagonal(input: Any, offset: int, dim1: int, dim2: int) -> Any:
 
 
 def along_dimension(x: Any, axis: int, index: Any, src: Any, adds: bool = False) -> Any:
-    """x with every element of `src` at the place that `index` names along `axis`, and at its own along others; with
-    `adds` it is added to the values there. `src` may be larger than `index`, whose shape counts."""
+    """Return x with every element of `src` at its `index` along `axis`, and at its own position along other dimensions;
+    with `adds` it is added to the values in x. `src` may be larger than `index`; the shape of `index` is used."""
     rank = len(x.shape)
     axis = axis_of("scatter", axis, rank)
     if not hasattr(src, "shape"):
@@ -443,21 +452,21 @@ def along_dimension(x: Any, axis: int, index: Any, src: Any, adds: bool = False)
 def tensor_scatter_elements(
     input_x: TensorLike, indices: TensorLike, updates: TensorLike, axis: int = 0, reduction: str = "none"
 ) -> Any:
-    """The input with every element of `updates` at the place that `indices` names along `axis`; for the reduction "add"
-    added to the values there. Raises ValueError for another reduction."""
+    """Return the input with every element of `updates` at its `indices` along `axis`; for the reduction "add" added to
+    the values in the input. Raise ValueError for another reduction."""
     if reduction not in ("none", "add"):
         no_such("tensor_scatter_elements", "reduction", reduction, "'none' or 'add'")
     return along_dimension(input_x, axis, indices, updates, reduction == "add")
 
 
 def take(input: TensorLike, index: TensorLike) -> Any:
-    """The elements at `index` among all in their order, counted from the end if it is negative."""
+    """Return the elements of the flat input at `index`, counted from the end if it is negative."""
     places = ops.Select()(ops.Less()(index, 0), index + input.size, index)
     return ops.Gather()(ops.Reshape()(input, (-1,)), places, 0)
 
 
 def index_fill(x: TensorLike, axis: int, index: TensorLike, value: Any) -> Any:
-    """The input with the slices along `axis` that `index` names filled with one value."""
+    """Return the input with the slices at `index` along `axis` filled with one value."""
     first, last = axis_of("index_fill", axis, len(x.shape)), len(x.shape) - 1
     turned = ops.swapaxes(x, 0, first) if last > 0 else x
     rows = ops.broadcast_to(ops.cast(value, x.dtype), (*index.shape, *turned.shape[1:]))
@@ -469,9 +478,9 @@ def index_fill(x: TensorLike, axis: int, index: TensorLike, value: Any) -> Any:
 def index_add(
     x: TensorLike, indices: TensorLike, y: TensorLike, axis: int, use_lock: bool = True, check_index_bound: bool = True
 ) -> Any:
-    """x plus the slices of y at the places along `axis` that `indices` names. A Parameter x holds that from then on.
+    """Return x plus the slices of y at `indices` along `axis`. A Parameter x is updated.
 
-    Additions happen one after another, and places are checked, whatever use_lock and check_index_bound say.
+    Additions are sequential and indices are checked, whatever use_lock and check_index_bound say.
     """
     first = axis_of("index_add", axis, len(x.shape))
     turned, rows = ops.swapaxes(x, 0, first), ops.swapaxes(y, 0, first)
@@ -483,7 +492,7 @@ def index_add(
 
 
 def select_scatter(input: TensorLike, src: TensorLike, axis: int, index: int) -> Any:
-    """The input with `src` in place of its slice `index` along `axis`."""
+    """Return the input with `src` in place of its slice `index` along `axis`."""
     axis = axis_of("select_scatter", axis, len(input.shape))
     place = index + input.shape[axis] if index < 0 else index
     return slice_scatter(input, ops.ExpandDims()(src, axis), axis, place, place + 1)
@@ -492,7 +501,7 @@ def select_scatter(input: TensorLike, src: TensorLike, axis: int, index: int) ->
 def slice_scatter(
     input: TensorLike, src: TensorLike, axis: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
-    """The input with `src` in place of start:end:step along `axis`."""
+    """Return the input with `src` in place of start:end:step along `axis`."""
     axis = axis_of("slice_scatter", axis, len(input.shape))
     places = slice_places("slice_scatter", input.shape[axis], src.shape, axis, start, end, step)
     rows = ops.swapaxes(ops.cast(src, input.dtype), 0, axis)
@@ -500,7 +509,7 @@ def slice_scatter(
 
 
 def diagonal_scatter(input: TensorLike, src: TensorLike, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """The input with `src` on a diagonal of two dimensions: `offset` places above the main one, or below."""
+    """Return the input with `src` on a diagonal of two dimensions: `offset` above the main one, or below."""
     order = diagonal_order("diagonal_scatter", len(input.shape), dim1, dim2)
     turned = ops.Transpose()(input, order)
     rows, columns = turned.shape[-2:]
@@ -512,7 +521,7 @@ def diagonal_scatter(input: TensorLike, src: TensorLike, offset: int = 0, dim1: 
 
 
 def reverse_sequence(x: TensorLike, seq_lengths: TensorLike, seq_dim: int, batch_dim: int = 0) -> Any:
-    """The first seq_lengths[b] elements along seq_dim in reverse order, of every b along batch_dim."""
+    """Reverse the first seq_lengths[b] elements along seq_dim, for every b along batch_dim."""
     rank = len(x.shape)
     along, batch = axis_of("reverse_sequence", seq_dim, rank), axis_of("reverse_sequence", batch_dim, rank)
     places = ops.cast(places_of(x.shape, along), INT64)
@@ -522,21 +531,21 @@ def reverse_sequence(x: TensorLike, seq_lengths: TensorLike, seq_dim: int, batch
 
 
 def masked_select(input: TensorLike, mask: TensorLike) -> Any:
-    """The elements where the mask, which must be known, is true; a vector."""
+    """Return the elements with a true mask, which must be known; a vector."""
     shape, places = index_arguments.masked_select(mask, input.shape)
     return ops.Gather()(ops.Reshape()(ops.broadcast_to(input, shape), (-1,)), places, 0)
 
 
 def bincount(input: TensorLike, weights: Any = None, minlength: int = 0) -> Any:
-    """How often each number from 0 to the greatest stands in a vector of integers, at least minlength of them, or the
-    sums of the weights at its places; Float32."""
+    """Return the number of occurrences of each integer from 0 to the largest in a vector, or up to minlength, or the
+    sums of the weights at its positions; Float32."""
     places, count = index_arguments.bincount(input, minlength)
     found = ops.ones(input.shape) if weights is None else weights
     return ops.UnsortedSegmentSum()(found, places, count)
 
 
 def sequence_mask(lengths: TensorLike, maxlen: int | None = None) -> Any:
-    """[..., maxlen]: true at the first of so many places as each length says; maxlen: the greatest length, which must
-    be known, unless given."""
+    """Return [..., maxlen], true at the first positions up to each length; maxlen: by default the greatest length,
+    which must be known."""
     size = index_arguments.sequence_mask(lengths) if maxlen is None else maxlen
     return ops.Less()(ops.arange(size), ops.ExpandDims()(lengths, -1))

@@ -12,7 +12,7 @@ from mspc.mindspore_api.ops.checked import TensorLike
 
 
 def switch(condition: Any, x: Any, y: Any) -> Any:
-    """`x` if the condition, of one element, holds, else `y`.
+    """Return `x` if the condition, of one element, is true, else `y`.
 
     Examples:
         >>> print(ops.switch(Tensor(True), Tensor(1), Tensor(2)))
@@ -22,7 +22,7 @@ def switch(condition: Any, x: Any, y: Any) -> Any:
 
 
 def switch_layer(place: Any, layers: Any) -> Any:
-    """The layer at a place of a tuple, a list or a CellList, which may then be called.
+    """Return the layer at an index of a tuple, a list or a CellList; it may then be called.
 
     Examples:
         >>> print(ops.switch_layer(1, (ops.abs, ops.neg))(Tensor(2)))
@@ -32,7 +32,7 @@ def switch_layer(place: Any, layers: Any) -> Any:
 
 
 def make_tuple(*items: Any) -> Any:
-    """The items as a tuple.
+    """Return the items as a tuple.
 
     Examples:
         >>> print(ops.make_tuple(1, 2))
@@ -42,7 +42,7 @@ def make_tuple(*items: Any) -> Any:
 
 
 def tuple_getitem(items: Any, place: Any) -> Any:
-    """An item of a tuple.
+    """Return an item of a tuple.
 
     Examples:
         >>> print(ops.tuple_getitem((1, 2), 0))
@@ -55,7 +55,7 @@ class CountedRange:
     """Numbers of a loop that is not unrolled."""
 
     counts_in_the_run = True
-    """Says it to the compiler, which reads `numbers`."""
+    """Tells the compiler to read `numbers`."""
 
     def __init__(self, numbers: Any) -> None:
         self.numbers = numbers
@@ -67,7 +67,7 @@ class CountedRange:
 class WhileLoop:
     """Calls a function with its own result as long as a condition holds.
 
-    The loop turns as often as the condition of the value says, which the function returns with the types that it got.
+    The condition is evaluated for the value before every iteration. The function returns the types of its arguments.
 
     Examples:
         >>> loop = ops.WhileLoop()
@@ -86,7 +86,7 @@ class WhileLoop:
 class ForiLoop:
     """Calls a function with every number from `lower` up to `upper`, and with its own result.
 
-    unroll: put every turn into the graph, if the bounds are known when it is compiled.
+    unroll: put every iteration into the graph, if the bounds are known when it is compiled.
 
     Examples:
         >>> loop = ops.ForiLoop()
@@ -107,8 +107,8 @@ class ForiLoop:
 class Scan:
     """Calls a function with its own first result and with every element of `xs`, a list, a tuple or a tensor.
 
-    Returns the last first result, and a list of the second results of all calls. Where `xs` is None there are `length`
-    calls with None. unroll: put every call into the graph; so they are where elements of `xs` have several types.
+    Returns the last first result, and a list of the second results of all calls. If `xs` is None there are `length`
+    calls with None. unroll: put every call into the graph; this also happens if elements of `xs` have several types.
 
     Examples:
         >>> loop = ops.Scan()
@@ -117,7 +117,7 @@ class Scan:
     """
 
     scans = True
-    """Says to the compiler that a call of it may be one loop."""
+    """Tells the compiler that a call of it may be one loop."""
 
     def __call__(self, loop_func: Any, init: Any, xs: Any, length: Any = None, unroll: bool = True) -> Any:
         _check_functions("Scan", loop_func=loop_func)
@@ -154,20 +154,20 @@ def _check_bool(name: str, unroll: Any) -> None:
 def moe_token_permute(
     tokens: TensorLike, indices: TensorLike, num_out_tokens: int | None = None, padded_mode: bool = False
 ) -> Any:
-    """(tokens in the order of their experts, where each choice went).
+    """Return (tokens in the order of their experts, the row of each choice).
 
     Args:
         tokens: [n, hidden].
         indices: the experts that every token chose, integers of shape [n, k], or [n] for k = 1. Choices of one expert
             keep their order.
         num_out_tokens: how many of the n * k rows to keep, the first ones; None and 0 keep all, a negative number
-            leaves out as many at the end.
+            removes as many at the end.
 
     Returns:
-        [rows, hidden] and, of every choice in the order of `indices`, the number of its row, Int32 [n * k].
+        [rows, hidden] and, for every choice in the order of `indices`, the number of its row, Int32 [n * k].
 
-    Raises ValueError if shapes do not fit, or padded_mode is True, which MindSpore has not either; TypeError if indices
-    are no integers.
+    Raises ValueError if shapes do not fit, or padded_mode is True, which MindSpore does not support either; TypeError
+    if indices are no integers.
     """
     _unpadded("moe_token_permute", padded_mode)
     if len(tokens.shape) != 2 or len(indices.shape) not in (1, 2) or indices.shape[0] != tokens.shape[0]:
@@ -178,7 +178,7 @@ def moe_token_permute(
         raise ApiTypeError(f"moe_token_permute: indices must be integers, not {indices.dtype}")
     chosen = ops.reshape(indices, (-1,))
     count = chosen.shape[0]
-    # Keys that differ: the order of choices of one expert is theirs.
+    # Distinct keys keep the order of choices of one expert.
     keys = ops.cast(chosen, INT64) * count + ops.arange(0, count, 1, dtype=INT64)
     order = ops.argsort(keys)
     rows = ops.argsort(order)
@@ -190,19 +190,19 @@ def moe_token_unpermute(
     permuted_tokens: TensorLike, sorted_indices: TensorLike, probs: Any = None, padded_mode: bool = False,
     restore_shape: Any = None,
 ) -> Any:  # fmt: skip
-    """Tokens in their own order again, those of one token's choices added up, each times its probability.
+    """Return tokens in their original order, as the sum over each token's choices, each times its probability.
 
     Args:
-        permuted_tokens: [rows, hidden], the result of `moe_token_permute`. Rows that were left out count as zeros.
-        sorted_indices: of every choice the number of its row, integers [n * k].
+        permuted_tokens: [rows, hidden], the result of `moe_token_permute`. Removed rows are treated as zeros.
+        sorted_indices: for every choice the number of its row, integers [n * k].
         probs: [n, k]; None for k = 1 and probabilities of 1.
-        restore_shape: of padded_mode alone.
+        restore_shape: only for padded_mode.
 
     Returns:
-        [n, hidden], of the type of `permuted_tokens`; sums of halves are made in Float32.
+        [n, hidden], of the type of `permuted_tokens`; sums of halves are computed in Float32.
 
-    Raises ValueError if shapes do not fit, or padded_mode is True, which MindSpore has not either; TypeError if
-    sorted_indices are no integers.
+    Raises ValueError if shapes do not fit, or padded_mode is True, which MindSpore does not support either; TypeError
+    if sorted_indices are no integers.
     """
     _unpadded("moe_token_unpermute", padded_mode)
     if not sorted_indices.dtype.is_integer:
@@ -225,7 +225,7 @@ def moe_token_unpermute(
         values = ops.concat((values, ops.zeros((count - rows, hidden), dtype)), 0)
     found = ops.reshape(ops.gather(values, sorted_indices, 0), (count // choices, choices, hidden))
     if dtype in HALVES:
-        found = ops.cast(found, FLOAT32)  # behind the lookup, which may bring rows from other ranks
+        found = ops.cast(found, FLOAT32)  # after the lookup, which may fetch rows from other ranks
     if probs is not None:
         found = found * ops.expand_dims(ops.cast(probs, found.dtype), -1)
     return ops.cast(ops.reduce_sum(found, 1), dtype)

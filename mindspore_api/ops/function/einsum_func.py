@@ -1,4 +1,4 @@
-"""This module has sums of products in Einstein's notation."""
+"""Sums of products in Einstein notation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mspc.mindspore_api.ops.function_arguments import no_tensor
 
 
 def einsum(equation: Any, *operands: Any) -> Any:
-    """The sum over products of elements that an equation in Einstein's notation names: `einsum("ij,jk->ik", x, y)`.
-    Raises ValueError if the equation does not fit the tensors."""
+    """Return the sum of products given by an equation in Einstein notation: `einsum("ij,jk->ik", x, y)`. Raise
+    ValueError if the equation does not fit the tensors."""
     if not isinstance(equation, str):
         given = (equation, *operands)
         pairs = len(given) // 2 * 2

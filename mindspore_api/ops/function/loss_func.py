@@ -69,10 +69,10 @@ def nll_loss(
 ) -> Any:  # fmt: skip
     """Negative log-probability inputs[n, classes, ...] of the target classes [n, ...].
 
-    The mean is that over the targets' weights (1 without `weight`); targets that are ignore_index have none.
+    The mean is weighted by the targets' weights (1 without `weight`); targets equal to ignore_index have weight 0.
 
     Args:
-        weight: of every class. label_smoothing: share of every target spread evenly over all classes.
+        weight: of every class. label_smoothing: share of every target distributed evenly over all classes.
     """
     check_reduction("nll_loss", reduction)
     return _class_loss("nll_loss", inputs, target, weight, ignore_index, reduction, label_smoothing)
@@ -115,8 +115,8 @@ def cross_entropy(
 ) -> Any:  # fmt: skip
     """Cross entropy of logits [n, classes, ...] and class numbers [n, ...] or probabilities [n, classes, ...].
 
-    Of class numbers it is `nll_loss` of the logarithms of softmax. The mean over probabilities is that over rows;
-    ignore_index says nothing of them.
+    For class numbers it is `nll_loss` of the logarithms of softmax. The mean for probabilities is that over rows;
+    ignore_index does not apply to them.
     """
     check_reduction("cross_entropy", reduction)
     axis = class_axis("cross_entropy", input.shape)
@@ -151,7 +151,8 @@ def binary_cross_entropy(logits: Any, labels: Any, weight: Any = None, reduction
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: str = "mean"
 ) -> Any:
-    """Binary cross entropy of sigmoid(input) and targets, times weight; targets of 1 count pos_weight times."""
+    """Binary cross entropy of sigmoid(input) and targets, times weight; targets of 1 have the additional weight
+    pos_weight."""
     check_reduction("binary_cross_entropy_with_logits", reduction)
     if pos_weight is None:
         losses = ops.SigmoidCrossEntropyWithLogits()(input, target)
@@ -262,7 +263,7 @@ def triplet_margin_loss(
     swap: bool = False, reduction: str = "mean",
 ) -> Any:  # fmt: skip
     """max(0, |anchor - positive| - |anchor - negative| + margin), lengths of rows in the p-norm; with `swap` the
-    negative is as near as it is to the anchor or to the positive."""
+    distance of the negative is the smaller of those to the anchor and to the positive."""
     check_reduction("triplet_margin_loss", reduction)
     check_number("triplet_margin_loss", "p", p, 1.0)
     near, far = _length(anchor - positive + eps, p), _length(anchor - negative + eps, p)

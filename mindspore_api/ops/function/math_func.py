@@ -1,4 +1,4 @@
-"""Functions over operators for arithmetic, matrices and statistics."""
+"""Functions made from operators for arithmetic, matrices and statistics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from mspc.mindspore_api.ops.index_arguments import chosen_places, crossed, share
 
 
 def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
-    """The quotient; rounded towards 0 for rounding_mode "trunc", down for "floor"."""
+    """Return the quotient; rounded towards 0 for rounding_mode "trunc", down for "floor"."""
     rounding("div", rounding_mode)
     if rounding_mode == "floor":
         return ops.FloorDiv()(input, other)
@@ -49,8 +49,7 @@ def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
 
 
 def round(input: Any, *, decimals: int = 0) -> Any:
-    """The next numbers of so many decimals, tens and hundreds for those below 0, halves to the even one; integers as
-    they are."""
+    """Round to `decimals` decimals, to tens and hundreds if it is negative, halves to even; integers are unchanged."""
     if not (input.dtype.is_float or input.dtype.is_complex):
         return input
     if decimals == 0:
@@ -60,7 +59,8 @@ def round(input: Any, *, decimals: int = 0) -> Any:
 
 
 def matmul(input: TensorLike, other: TensorLike) -> Any:
-    """Matrix product; more dimensions than two are a batch, a vector is a row on the left and a column on the right."""
+    """Return the matrix product; leading dimensions are a batch, a vector is a row on the left and a column on the
+    right."""
     if len(input.shape) == 2 and len(other.shape) == 2:
         return ops.MatMul()(input, other)
     if len(input.shape) > 1 and len(other.shape) > 1:
@@ -69,14 +69,14 @@ def matmul(input: TensorLike, other: TensorLike) -> Any:
 
 
 def cumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
-    """Running sums along `axis` of the elements as `dtype`; None: of all elements in their order."""
+    """Return running sums along `axis` of the elements as `dtype`; None: of the flat tensor."""
     if dtype is not None:
         return cumsum(ops.cast(x, dtype), axis)
     return ops.CumSum()(ops.Reshape()(x, (-1,)), 0) if axis is None else ops.CumSum()(x, axis)
 
 
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
-    """The logarithm of the sum of exponentials along `dim`, () for all, without overflow."""
+    """Return the logarithm of the sum of exponentials along `dim`, () for all, without overflow."""
     dtype = real_type("logsumexp", input.dtype)
     x = input if input.dtype == dtype else ops.cast(input, dtype)
     axes = reduced_axes("logsumexp", dim, len(x.shape))
@@ -89,7 +89,7 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
 
 
 def cumprod(input: Any, dim: int, dtype: Any = None) -> Any:
-    """Running products along `dim` of the elements as `dtype`, of integers and Bool as Int64 if it is not given."""
+    """Return running products along `dim` of the elements as `dtype`; by default integers and Bool become Int64."""
     if dtype is None and not (input.dtype.is_float or input.dtype.is_complex):
         dtype = INT64
     return ops.CumProd()(input if dtype is None else ops.cast(input, element_type(dtype)), dim)
@@ -106,14 +106,14 @@ def _as(input: Any, dtype: Any) -> Any:
 
 
 def mean(x: Any, axis: Any = None, keep_dims: bool = False, **spelled: Any) -> Any:
-    """Mean along `axis`, None for all; of integers it is truncated to one."""
+    """Return the mean along `axis`, None for all; for integers it is truncated."""
     if not (x.dtype.is_float or x.dtype.is_complex):
         return ops.cast(mean(ops.cast(x, FLOAT64), axis, keep_dims, **spelled), x.dtype)
     return ops.ReduceMean(keeps("mean", keep_dims, spelled))(x, reduced_axes("ReduceMean", axis, len(x.shape)))
 
 
 def prod(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None, **spelled: Any) -> Any:
-    """Product along `axis`, None for all, of the elements as `dtype`; that of integers and Bool is Int64."""
+    """Return the product along `axis`, None for all, of the elements as `dtype`; for integers and Bool it is Int64."""
     axes = reduced_axes("ReduceProd", axis, len(input.shape))
     return ops.ReduceProd(keeps("prod", keep_dims, spelled))(_as(input, summed_type(input.dtype, dtype)), axes)
 
@@ -141,15 +141,15 @@ def place_of(extremum: Any, input: Any, dim: Any, keepdim: bool, dtype: Any) -> 
 
 
 def clip_by_value(x: TensorLike | Sequence[Any], clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
-    """`x` clipped to the range between two values; of a tuple or list of tensors a tuple of them."""
+    """Return `x` clipped to the range between two values; for a tuple or list of tensors a tuple of them."""
     if isinstance(x, (tuple, list)):
         return tuple([clamp(part, clip_value_min, clip_value_max) for part in x])
     return clamp(x, clip_value_min, clip_value_max)
 
 
 def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
-    """`input` clipped to the range between two values, of which one may be None; if it is one of them the gradient is
-    its own. Raises ValueError if both are None."""
+    """Return `input` clipped to the range between two values, of which one may be None; an element equal to a bound
+    gets the gradient. Raise ValueError if both are None."""
     if min is None and max is None:
         unbounded("clamp")
     low = input if min is None else ops.Select()(ops.Less()(input, min), min, input)
@@ -157,8 +157,8 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
 
 
 def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None) -> Any:
-    """Tensors scaled together so that the norm of them all is at most `clip_norm`; a tuple. use_norm: None, as their
-    norm is computed. Raises ValueError if clip_norm is not above 0, or a norm is given."""
+    """Scale tensors together so that their global norm is at most `clip_norm`; return a tuple. use_norm: must be None,
+    because the norm is computed. Raise ValueError if clip_norm is not above 0, or a norm is given."""
     positive("clip_by_global_norm", "clip_norm", clip_norm)
     if use_norm is not None:
         no_such("clip_by_global_norm", "use_norm", use_norm, "None")
@@ -171,10 +171,10 @@ def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None
 def clip_by_norm(
     x: TensorLike | Sequence[Any], max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Any:
-    """Tensors made shorter so that the norm of all their elements is at most max_norm; one tensor or a list of them.
+    """Scale tensors so that the norm of all their elements is at most max_norm; one tensor or a list of them.
 
-    norm_type: the power of the norm, infinity for the greatest absolute value. error_if_nonfinite: only False, the
-    values of a tensor is not known when a network is compiled.
+    norm_type: the order of the norm, infinity for the greatest absolute value. error_if_nonfinite: must be False,
+    because the values of a tensor are unknown when a network is compiled.
 
     Raises ValueError for error_if_nonfinite.
     """
@@ -191,8 +191,8 @@ def clip_by_norm(
 
 
 def tensor_dot(x1: Any, x2: Any, axes: Any) -> Any:
-    """Sums of products over dimensions of x1 and x2: over the last `axes` of x1 and the first of x2, or over those that
-    a pair of lists names. Raises ValueError if dimensions are missing, or sizes differ."""
+    """Return sums of products over dimensions of x1 and x2: over the last `axes` of x1 and the first of x2, or over
+    those in a pair of lists. Raise ValueError if dimensions are missing, or sizes differ."""
     mine, theirs = contracted("tensor_dot", axes, x1.shape, x2.shape)
     left = [d for d in range(len(x1.shape)) if d not in mine]
     right = [d for d in range(len(x2.shape)) if d not in theirs]
@@ -207,15 +207,15 @@ def tensor_dot(x1: Any, x2: Any, axes: Any) -> Any:
 
 
 def mv(mat: TensorLike, vec: TensorLike) -> Any:
-    """The product of a matrix and a vector."""
+    """Return the product of a matrix and a vector."""
     of_rank("mv", "mat", mat.shape, 2)
     of_rank("mv", "vec", vec.shape, 1)
     return ops.matmul(mat, vec)
 
 
 def cross(input: TensorLike, other: TensorLike, dim: int | None = None) -> Any:
-    """The cross product of vectors of three along `dim`, the first dimension of three unless given. Raises ValueError
-    if there is no dimension of three, or `dim` is none."""
+    """Return the cross product of vectors of three along `dim`, by default the first dimension of size three. Raise
+    ValueError if there is no dimension of size three, or `dim` is none."""
     input, other = ops.broadcast_to(input, (input * other).shape), ops.broadcast_to(other, (input * other).shape)
     axis, second, third = crossed("cross", dim, input.shape)
     left = ops.Gather()(input, second, axis) * ops.Gather()(other, third, axis)
@@ -226,27 +226,27 @@ def cross(input: TensorLike, other: TensorLike, dim: int | None = None) -> Any:
 
 
 def cholesky_solve(input: TensorLike, input2: TensorLike, upper: bool = False) -> Any:
-    """x of A @ x = input, where input2 is the factor L of A = L @ L^T, or its transpose for upper."""
+    """Return x with A @ x = input; input2 is the factor L of A = L @ L^T, or its transpose for upper."""
     first = ops.SolveTriangular()(input2, input, 1 if upper else 0, not upper, False)
     return ops.SolveTriangular()(input2, first, 0 if upper else 1, not upper, False)
 
 
 def cholesky_inverse(input_x: TensorLike, upper: bool = False) -> Any:
-    """The inverse of A = L @ L^T of its factor L, or of that transposed for upper."""
+    """Return the inverse of A = L @ L^T from its factor L, or from the transposed factor for upper."""
     one = ops.eye(input_x.shape[-1], None, input_x.dtype)
     return cholesky_solve(ops.broadcast_to(one, input_x.shape), input_x, upper)
 
 
 def qr(input: TensorLike, mode: str = "reduced") -> Any:
-    """(orthogonal matrices Q, upper triangular matrices R) with Q @ R = input; for the mode "complete" Q is square.
-    Raises ValueError for another mode."""
+    """Return (orthogonal matrices Q, upper triangular matrices R) with Q @ R = input; for the mode "complete" Q is
+    square. Raise ValueError for another mode."""
     if mode not in ("reduced", "complete", True, False):
         no_such("qr", "mode", mode, "'reduced' or 'complete'")
     return ops.Qr(mode in ("complete", False))(input)
 
 
 def eigvals(A: TensorLike) -> Any:
-    """Eigenvalues of square matrices, complex."""
+    """Return the eigenvalues of square matrices, complex."""
     values, _ = ops.Eig()(A)
     return values
 
@@ -255,16 +255,17 @@ def eigvals(A: TensorLike) -> Any:
 
 
 def logdet(input: TensorLike) -> Any:
-    """The logarithm of determinants; NaN of those below 0."""
+    """Return the logarithm of determinants; NaN for negative ones."""
     sign, size = ops.slogdet(input)
     return ops.Select()(ops.Less()(sign, 0), ops.full_like(size, float("nan")), size)
 
 
 def pinv(x: TensorLike, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
-    """The pseudo-inverses of matrices, without singular values up to the greater of atol and rtol times the greatest.
+    """Return the pseudo-inverses of matrices; singular values are ignored up to the maximum of atol and rtol times the
+    greatest one.
 
-    atol: 0 unless given. rtol: the element type's precision times the longer side, or 0 if atol is given. hermitian:
-    nothing else is done with matrices that are.
+    atol: by default 0. rtol: by default the element type's precision times the longer side, or 0 if atol is given.
+    hermitian: changes nothing.
     """
     kind = real_type("pinv", x.dtype)
     x = x if x.dtype == kind else ops.cast(x, kind)
@@ -278,7 +279,7 @@ def pinv(x: TensorLike, *, atol: Any = None, rtol: Any = None, hermitian: bool =
 
 
 def matrix_power(input: TensorLike, n: int) -> Any:
-    """Square matrices to the power n; of one below 0 the inverses to the power -n."""
+    """Return square matrices to the power n; for a negative n the inverses to the power -n."""
     if n < 0:
         return matrix_power(ops.inverse(input), -n)
     if n == 0:
@@ -291,14 +292,15 @@ def matrix_power(input: TensorLike, n: int) -> Any:
 
 
 def lstsq(input: TensorLike, A: TensorLike) -> Any:
-    """Least squares of input @ x = A for matrices; x is a matrix."""
+    """Return the least squares solution of input @ x = A for matrices; x is a matrix."""
     sides = A if len(A.shape) > 1 else ops.ExpandDims()(A, 1)
     solution, _, _, _ = ops.LstsqV2()(input, sides)
     return solution
 
 
 def cond(A: TensorLike, p: Any = None) -> Any:
-    """The condition numbers of matrices: their norm p times that of their inverse, of singular values for None."""
+    """Return the condition numbers of matrices: their norm p times that of their inverse, of singular values for
+    None."""
     if p is None or p in (2, -2):
         values = ops.SingularValues()(A)
         high, low = ops.ReduceMax()(values, -1), ops.ReduceMin()(values, -1)
@@ -307,9 +309,10 @@ def cond(A: TensorLike, p: Any = None) -> Any:
 
 
 def batch_dot(x1: TensorLike, x2: TensorLike, axes: Any = None) -> Any:
-    """Products summed over a dimension of x1 and one of x2, matrix by matrix of a batch, the first dimension of both.
+    """Return products summed over a dimension of x1 and one of x2, for each matrix of a batch, which is the first
+    dimension of both.
 
-    axes: these dimensions, both counted within the tensors; the last of x1 and the last but one of x2 unless given.
+    axes: these dimensions, both counted within the tensors; by default the last of x1 and the last but one of x2.
 
     Raises ValueError if there is no batch, or a dimension is that of the batch.
     """
@@ -345,7 +348,7 @@ def _float(name: str, x: Any) -> Any:
 
 
 def msort(input: TensorLike) -> Any:
-    """The elements in order along dimension 0."""
+    """Return the elements sorted along dimension 0."""
     values, _ = ops.Sort(0)(input)
     return values
 
@@ -356,8 +359,8 @@ def _at(x: Any, axis: int, place: int, keepdims: bool) -> Any:
 
 
 def median(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
-    """(the median along `axis`, the smaller of two in the middle, its place, Int64); NaN, and where the first one
-    stands, if there is one."""
+    """Return (the median along `axis`, the smaller of two in the middle, its index, Int64); if there is a NaN, NaN and
+    the index of the first one."""
     axis = axis_of("median", axis, len(input.shape))
     values, places = ops.SortExt()(input, axis, False, True)
     middle = (input.shape[axis] - 1) // 2
@@ -373,7 +376,7 @@ def median(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
 
 
 def nanmedian(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
-    """(the median along `axis` of the elements that are not NaN, the smaller of two in the middle, its place,
+    """Return (the median along `axis` of the elements that are not NaN, the smaller of two in the middle, its index,
     Int64)."""
     axis = axis_of("nanmedian", axis, len(input.shape))
     values, places = ops.SortExt()(input, axis, False, True)
@@ -407,7 +410,7 @@ def quantile_along(name: str, x: Any, q: Any, axis: Any, keepdims: bool, numbers
 
 
 def _parts_first(found: Any, parts: Any, axis: Any, place: int, rank: int, keepdims: bool) -> Any:
-    """[..., parts] as [parts, ...], the reduced dimension as 1 if it stays."""
+    """Return [..., parts] as [parts, ...], with the reduced dimension as 1 with keepdims."""
     last = len(found.shape) - 1
     found = ops.Transpose()(found, (last, *range(last)))
     if keepdims:
@@ -426,9 +429,9 @@ def _with_kept_dim(found: Any, place: int, rank: int) -> Any:
 
 
 def histc(input: TensorLike, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Any:
-    """How many elements lie in each of so many equal parts of min to max, or of the least to the greatest element if
-    both are 0. The last part holds its end, too; values outside are not counted. Raises ValueError if bins is below 1,
-    or min is above max."""
+    """Return the number of elements in each of `bins` equal parts of min to max, or of the range of the elements if
+    both are 0. The last part includes its end; values outside are not counted. Raise ValueError if bins is below 1, or
+    min is above max."""
     least("histc", "bins", bins, 1)
     if min > max:
         no_such("histc", "min", min, f"a number up to max, which is {max}")
@@ -450,11 +453,11 @@ def searchsorted(
     sorted_sequence: TensorLike, values: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
     sorter: Any = None,
 ) -> Any:  # fmt: skip
-    """How many elements of a sequence in order, the last dimension, are below each value; for right or side "right"
-    those are counted that are equal, too.
+    """Return the number of elements of a sorted sequence, the last dimension, that are below each value; for right or
+    side "right", below or equal.
 
-    values: of the sequence's shape but for the last dimension; of one sequence any, or a number. sorter: the places
-    that the elements come from when they are in order, if they do not. Int64, or Int32.
+    values: of the sequence's shape except for the last dimension; for a single sequence any shape, or a number. sorter:
+    the indices that sort an unsorted sequence. Int64, or Int32 with out_int32.
 
     Raises ValueError for another side, or values of another shape.
     """
@@ -471,15 +474,15 @@ def searchsorted(
         before = ops.LessEqual()(line, wanted)
     else:
         before = ops.Less()(line, wanted)
-    if wanted.dtype.is_float:  # NaN stands behind all numbers
+    if wanted.dtype.is_float:  # NaN is sorted after all numbers
         before = ops.LogicalOr()(before, ops.NotEqual()(wanted, wanted))
     counted = ops.cast(before, INT32 if out_int32 else INT64)
     return ops.ReduceSum()(counted, -1)
 
 
 def bucketize(input: TensorLike, boundaries: Any, *, right: bool = False) -> Any:
-    """Which part between boundaries in order, a list of numbers, each element lies in, Int32: how many are below it,
-    for right those that are equal, too."""
+    """Return the index of each element's part between sorted boundaries, a list of numbers, Int32: the number of
+    boundaries below it, or for right below or equal."""
     line = vector_of("bucketize", "boundaries", boundaries)
     return ops.cast(searchsorted(ops.cast(line, real_type("bucketize", input.dtype)), input, right=right), INT32)
 
@@ -496,10 +499,10 @@ def intopk(x1: TensorLike, x2: TensorLike, k: int) -> Any:
 
 
 def cov(input: TensorLike, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
-    """The covariances of variables, the rows of a matrix; a vector is one variable.
+    """Return the covariances of variables, the rows of a matrix; a vector is one variable.
 
-    correction: the number subtracted from the number of observations. fweights: how often each is counted. aweights:
-    how much each counts.
+    correction: the number subtracted from the number of observations. fweights: the repetition count of each
+    observation. aweights: its weight.
     """
     if len(input.shape) > 2:
         of_rank("cov", "input", input.shape, 2)
@@ -520,13 +523,13 @@ def cov(input: TensorLike, *, correction: int = 1, fweights: Any = None, aweight
 
 
 def pdist(input: TensorLike, p: float = 2.0) -> Any:
-    """The p-norms of the differences of every two rows, in the order of the first and then of the second."""
+    """Return the p-norms of the differences of every two rows, in the order of the first and then of the second."""
     pairs = chosen_places("pdist", input.shape[-2], 2, False)
     return ops.vector_norm(ops.Gather()(input, pairs[:, 0], -2) - ops.Gather()(input, pairs[:, 1], -2), p, -1)
 
 
 def cosine_similarity(x1: TensorLike, x2: TensorLike, dim: int = 1, eps: float = 1e-08) -> Any:
-    """The cosine of the angle between vectors along `dim`; their norms are at least eps."""
+    """Return the cosine of the angle between vectors along `dim`; their norms are at least eps."""
     product = ops.Mul()(x1, x2)
     if product.dtype in HALVES:
         wide = [ops.cast(x, FLOAT32) for x in (x1, x2)]
@@ -539,7 +542,7 @@ def cosine_similarity(x1: TensorLike, x2: TensorLike, dim: int = 1, eps: float =
 
 
 def renorm(input: TensorLike, p: float, axis: int, maxnorm: float) -> Any:
-    """Slices along `axis` made shorter so that the p-norm of each is at most maxnorm."""
+    """Scale slices along `axis` so that the p-norm of each is at most maxnorm."""
     if input.dtype in HALVES:
         return ops.cast(renorm(ops.cast(input, FLOAT32), p, axis, maxnorm), input.dtype)
     axis = axis_of("renorm", axis, len(input.shape))
@@ -548,7 +551,7 @@ def renorm(input: TensorLike, p: float, axis: int, maxnorm: float) -> Any:
 
 
 def trapz(y: TensorLike, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Any:
-    """The area below y along `dim`, of trapezia over steps of dx, or between the places x."""
+    """Return the area below y along `dim`, from trapezoids with steps of dx, or between the points x."""
     axis = axis_of("trapz", dim, len(y.shape))
     if y.dtype in HALVES:
         return ops.cast(trapz(ops.cast(y, FLOAT32), x, dx=dx, dim=dim), y.dtype)
@@ -567,13 +570,13 @@ _EPSILONS = {"Float16": 2.0**-10, "BFloat16": 2.0**-7, "Float32": 2.0**-23, "Flo
 
 
 def signbit(input: TensorLike) -> Any:
-    """Where the input is below 0, or is -0."""
+    """Return whether the input is below 0, or is -0."""
     below = ops.Less()(input, 0)
     return ops.LogicalOr()(below, ops.Less()(ops.Reciprocal()(input), 0)) if input.dtype.is_float else below
 
 
 def sgn(input: TensorLike) -> Any:
-    """The sign: -1, 0 or 1; of complex numbers the one of length 1 in their direction."""
+    """Return the sign: -1, 0 or 1; for complex numbers the number of length 1 in their direction."""
     if not input.dtype.is_complex:
         return ops.Sign()(input)
     length = ops.Abs()(input)
@@ -582,7 +585,7 @@ def sgn(input: TensorLike) -> Any:
 
 
 def copysign(x: TensorLike, other: Any) -> Any:
-    """|x| with the sign of the other, a tensor or a number; integers as Float32."""
+    """Return |x| with the sign of the other, a tensor or a number; integers as Float32."""
     size = ops.Abs()(_float("copysign", x))
     if isinstance(other, int | float):
         return -size if math.copysign(1.0, other) < 0 else size
@@ -604,22 +607,22 @@ def extremum(kind: Any, x: Any, y: Any) -> Any:
 
 
 def lcm(input: TensorLike, other: TensorLike) -> Any:
-    """The least common multiple of integers, 0 if one of them is 0."""
+    """Return the least common multiple of integers, 0 if one of them is 0."""
     common = ops.Gcd()(input, other)
     shared = ops.Select()(ops.Equal()(common, 0), ops.ones_like(common), common)
     return ops.Abs()(ops.Mul()(ops.FloorDiv()(input, shared), other))
 
 
 def logit(input: TensorLike, eps: float | None = None) -> Any:
-    """The logarithm of x / (1 - x), of x clipped to [eps, 1 - eps] where eps is given; of integers as Float32."""
+    """Return the logarithm of x / (1 - x), with x clipped to [eps, 1 - eps] if eps is given; integers as Float32."""
     x = _float("logit", input)
     x = x if eps is None else ops.clamp(x, eps, 1 - eps)
     return ops.Log()(x / (1 - x))
 
 
 def mvlgamma(input: TensorLike, p: int) -> Any:
-    """The logarithm of the gamma function of p dimensions; of integers as Float32. Its inputs are above (p - 1) / 2.
-    Raises ValueError if p is below 1."""
+    """Return the logarithm of the gamma function of p dimensions; integers as Float32. Inputs must be above (p - 1) /
+    2. Raise ValueError if p is below 1."""
     least("mvlgamma", "p", p, 1)
     x = _float("mvlgamma", input)
     total = ops.Lgamma()(x)
@@ -629,8 +632,8 @@ def mvlgamma(input: TensorLike, p: int) -> Any:
 
 
 def polygamma(n: int, input: TensorLike) -> Any:
-    """The n-th derivative of the digamma function, of inputs above 0; n is known when a network is compiled. Raises
-    ValueError if n is below 0."""
+    """Return the n-th derivative of the digamma function, for inputs above 0; n is known when a network is compiled.
+    Raise ValueError if n is below 0."""
     order = least("polygamma", "n", n, 0)
     x = _float("polygamma", input)
     if order == 0:
@@ -639,7 +642,7 @@ def polygamma(n: int, input: TensorLike) -> Any:
 
 
 def logcumsumexp(input: TensorLike, axis: int) -> Any:
-    """The logarithm of running sums of exponentials along `axis`, without overflow. Hillis and Steele 1986."""
+    """Return the logarithm of running sums of exponentials along `axis`, without overflow. Hillis and Steele 1986."""
     axis = axis_of("logcumsumexp", axis, len(input.shape))
     size, step = input.shape[axis], 1
     while step < size:
@@ -652,15 +655,15 @@ def logcumsumexp(input: TensorLike, axis: int) -> Any:
 
 
 def eps(x: TensorLike) -> Any:
-    """The least number whose sum with 1 differs from 1 in the type of x, a tensor of floats, in x's shape. Raises
-    TypeError if x holds no floats."""
+    """Return a tensor of x's shape with the smallest number that changes 1 when added, in the type of x, a tensor of
+    floats. Raise TypeError if x is not floating-point."""
     if not x.dtype.is_float:
         raise ApiTypeError(f"eps(): x must be a tensor of floats, not of {x.dtype}")
     return ops.full_like(x, _EPSILONS[x.dtype.name])
 
 
 def is_nonzero(input: TensorLike) -> Any:
-    """Return whether the only element of a tensor is not 0, Bool of shape (). Raises ValueError if there are more."""
+    """Return whether the only element of a tensor is not 0, Bool of shape (). Raise ValueError if there are more."""
     if input.size != 1:
         raise ApiValueError(f"is_nonzero(): input must have one element, not {input.size}")
     return ops.not_equal(ops.reshape(input, ()), 0)
@@ -679,12 +682,12 @@ def log_of_sum(x: Any, y: Any, one: float, power: Any, logarithm: Any) -> Any:
 
 
 def logaddexp(input: TensorLike, other: TensorLike) -> Any:
-    """The logarithm of the sum of both exponentials, without overflow."""
+    """Return the logarithm of the sum of both exponentials, without overflow."""
     return log_of_sum(input, other, math.log(2), ops.Exp(), lambda x: ops.Log1p()(x - 1))
 
 
 def float_power(input: Any, exponent: Any) -> Any:
-    """A power in Float64, of a tensor and a tensor or a number."""
+    """Return a power in Float64, of a tensor and a tensor or a number."""
     if isinstance(input, int | float):
         return ops.Pow()(input, ops.cast(exponent, FLOAT64))
     if not isinstance(exponent, int | float):
@@ -701,21 +704,21 @@ def sinc(input: TensorLike) -> Any:
 
 
 def nansum(input: TensorLike, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
-    """The sum along `axis`, None for all, of the elements that are not NaN."""
+    """Return the sum along `axis`, None for all, of the elements that are not NaN."""
     x = ops.Select()(ops.IsNan()(input), ops.zeros_like(input), input) if input.dtype.is_float else input
     return ops.sum(x, axis, keepdims, dtype=dtype)
 
 
 def nanmean(input: TensorLike, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
-    """The mean along `axis`, None for all, of the elements that are not NaN; NaN if nothing is."""
+    """Return the mean along `axis`, None for all, of the elements that are not NaN; NaN if there are none."""
     x = as_floating(input) if dtype is None else ops.cast(input, dtype)
     numbers = ops.cast(ops.Equal()(x, x), x.dtype)
     return nansum(x, axis, keepdims) / ops.sum(numbers, axis, keepdims)
 
 
 def dot(input: Any = None, other: Any = None, *, x1: Any = None, x2: Any = None) -> Any:
-    """Products summed along the last dimension of the input and the last but one of the other, its only one if it is a
-    vector; a number multiplies. x1, x2: the older names of both."""
+    """Return products summed along the last dimension of the input and the last but one of the other, its only one if
+    it is a vector; a number multiplies. x1, x2: the older names of both."""
     input, other = (input if x1 is None else x1), (other if x2 is None else x2)
     if input is None or other is None:
         raise ApiTypeError("ops.dot(): takes two tensors, input and other")
@@ -725,21 +728,21 @@ def dot(input: Any = None, other: Any = None, *, x1: Any = None, x2: Any = None)
 
 
 def inner(input: TensorLike, other: TensorLike) -> Any:
-    """Products summed along the last dimension of both; a number multiplies."""
+    """Return products summed along the last dimension of both; a number multiplies."""
     if not input.shape or not other.shape:
         return ops.Mul()(input, other)
     return ops.tensor_dot(input, other, ((len(input.shape) - 1,), (len(other.shape) - 1,)))
 
 
 def trace(input: TensorLike) -> Any:
-    """The sum of a matrix's diagonal."""
+    """Return the sum of a matrix's diagonal."""
     of_rank("ops.trace", "input", input.shape, 2)
     is_on_it = ops.Equal()(ops.eye(*input.shape, FLOAT32), 1)
-    return ops.ReduceSum()(ops.where(is_on_it, input, ops.zeros_like(input)))  # no product: 0 times NaN is NaN
+    return ops.ReduceSum()(ops.where(is_on_it, input, ops.zeros_like(input)))  # no multiplication: 0 times NaN is NaN
 
 
 def diff(x: TensorLike, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """Differences of neighbours along `axis`, n times, with `prepend` before and `append` after."""
+    """Return differences of neighbours along `axis`, n times, with `prepend` before and `append` after."""
     if prepend is not None:
         x = ops.concat((prepend, x), axis)
     if append is not None:
@@ -751,7 +754,7 @@ def diff(x: TensorLike, n: int = 1, axis: int = -1, prepend: Any = None, append:
 
 
 def hstack(tensors: Sequence[Any]) -> Any:
-    """Tensors side by side: along dimension 1, vectors along their only one."""
+    """Concatenate tensors along dimension 1, vectors along their only one."""
     for x in tensors:
         if not hasattr(x, "shape"):
             no_tensor("ops.hstack", x)
@@ -759,7 +762,7 @@ def hstack(tensors: Sequence[Any]) -> Any:
 
 
 def vstack(inputs: Sequence[Any]) -> Any:
-    """Tensors one below another: along dimension 0, vectors as rows."""
+    """Concatenate tensors along dimension 0, vectors as rows."""
     for x in inputs:
         if not hasattr(x, "shape"):
             no_tensor("ops.vstack", x)
@@ -767,7 +770,7 @@ def vstack(inputs: Sequence[Any]) -> Any:
 
 
 def column_stack(tensors: Sequence[Any]) -> Any:
-    """Tensors along dimension 1, vectors as columns."""
+    """Concatenate tensors along dimension 1, vectors as columns."""
     for x in tensors:
         if not hasattr(x, "shape"):
             no_tensor("ops.column_stack", x)

@@ -1,4 +1,4 @@
-"""Functions over operators for layers: activations, convolutions, normalization and images."""
+"""Functions made from operators for layers: activations, convolutions, normalization and images."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mspc.mindspore_api.ops.index_arguments import base_grid, frame_places
 
 
 def gelu(input: Any, approximate: str = "none") -> Any:
-    """input times the normal distribution function at it; by the tanh formula for approximate="tanh"."""
+    """Return the input times the normal distribution function of it; by the tanh formula for approximate="tanh"."""
     check_form("gelu", approximate)
     if approximate == "tanh":
         return ops.GeLU()(input)
@@ -69,7 +69,7 @@ def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3) -> Any:
 
 
 def hardshrink(input: Any, lambd: float = 0.5) -> Any:
-    """x where its absolute value is above lambd, else 0."""
+    """x if its absolute value is above lambd, else 0."""
     check_number("hardshrink", "lambd", lambd)
     return ops.HShrink(float(lambd))(input)
 
@@ -111,7 +111,7 @@ def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
 
 
 def glu(x: Any, axis: int = -1) -> Any:
-    """The first half along `axis` times the sigmoid of the second."""
+    """Return the first half along `axis` times the sigmoid of the second."""
     first, second = ops.Split(axis, 2)(x)
     return first * ops.Sigmoid()(second)
 
@@ -120,7 +120,7 @@ def conv2d(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
 ) -> Any:  # fmt: skip
-    """Images [n, c, h, w] convolved with weights [out, c / groups, kh, kw], plus a bias for every output channel."""
+    """Convolve images [n, c, h, w] with weights [out, c / groups, kh, kw], and add a bias for every output channel."""
     op = ops.Conv2D(weight.shape[0], weight.shape[2:], 1, pad_mode, padding, stride, dilation, groups)
     out = op(input, weight)
     return out if bias is None else ops.BiasAdd()(out, bias)
@@ -130,7 +130,7 @@ def conv1d(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
 ) -> Any:  # fmt: skip
-    """[n, c, l] convolved with weights [out, c / groups, k]; arguments as conv2d's."""
+    """Convolve [n, c, l] with weights [out, c / groups, k]; arguments as conv2d's."""
     single = [value[0] if isinstance(value, (tuple, list)) else value for value in (stride, padding, dilation)]
     sides = (0, 0, single[1], single[1])
     flat = ops.expand_dims(input, 2), ops.expand_dims(weight, 2)
@@ -142,7 +142,7 @@ def conv3d(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
 ) -> Any:  # fmt: skip
-    """[n, c, d, h, w] convolved with weights [out, c / groups, kd, kh, kw]; arguments as conv2d's."""
+    """Convolve [n, c, d, h, w] with weights [out, c / groups, kd, kh, kw]; arguments as conv2d's."""
     op = ops.Conv3D(weight.shape[0], weight.shape[2:], 1, pad_mode, padding, stride, dilation, groups)
     out = op(input, weight)
     return out if bias is None else ops.BiasAdd(data_format="NCDHW")(out, bias)
@@ -152,8 +152,8 @@ def conv_transpose2d(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
     groups: int = 1, dilation: Any = 1,
 ) -> Any:  # fmt: skip
-    """The gradient of a convolution as a function: images [n, c, h, w] and weights [c, out / groups, kh, kw] make
-    [n, out, h', w'], with `output_padding` more rows and columns on one side."""
+    """Return the gradient of a convolution as a function: images [n, c, h, w] and weights [c, out / groups, kh, kw]
+    make [n, out, h', w'], with `output_padding` additional rows and columns on one side."""
     of_rank("conv_transpose2d", "input", input.shape, 4)
     of_rank("conv_transpose2d", "weight", weight.shape, 4)
     steps = per_dimension("conv_transpose2d", "stride", stride, 2)
@@ -171,8 +171,8 @@ def conv_transpose2d(
 
 
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Every image's channels in groups, each normalised to mean 0 and variance 1, times `weight`, plus `bias`; of the
-    element type of `input`."""
+    """Return every image's channels in groups, each normalised to mean 0 and variance 1, times `weight`, plus `bias`;
+    of the element type of `input`."""
     n, channels = input.shape[0], input.shape[1]
     if channels % num_groups:
         raise ApiValueError(f"group_norm: {channels} channels are no multiple of num_groups {num_groups}")
@@ -190,8 +190,8 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
 
 
 def var(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
-    """Variance along `axis`, None for all: squared distances from the mean, summed and divided by their number less
-    `ddof`."""
+    """Return the variance along `axis`, None for all: squared distances from the mean, summed and divided by their
+    number less `ddof`."""
     if not input.dtype.is_float:
         return ops.cast(var(ops.cast(input, FLOAT64), axis, ddof, keepdims), input.dtype)
     if input.dtype in HALVES:
@@ -207,7 +207,7 @@ def _variance(input: Any, axes: Any, ddof: int, keepdims: bool) -> Any:
 
 
 def std(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
-    """Standard deviation along `axis`, None for all; see `var`."""
+    """Return the standard deviation along `axis`, None for all; see `var`."""
     if not input.dtype.is_float:
         return ops.cast(std(ops.cast(input, FLOAT64), axis, ddof, keepdims), input.dtype)
     if input.dtype in HALVES:
@@ -216,7 +216,7 @@ def std(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = Fal
 
 
 def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The norm of vectors along `dim`, or of matrices along two: Euclid's or Frobenius' unless `ord` says another.
+    """Return the norm of vectors along `dim`, or of matrices along two: by default the Euclidean or Frobenius norm.
 
     ord: None, "fro", "nuc", a number, inf or -inf. dim: None for all dimensions. dtype: computed in this element type.
 
@@ -236,8 +236,8 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dty
 
 
 def vector_norm(x: Any, ord: Any = 2, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
-    """The `ord`-th root of the sum of `ord`-th powers along `axis`, None for all; see `norm`. Raises ValueError if ord
-    is no number."""
+    """Return the `ord`-th root of the sum of `ord`-th powers along `axis`, None for all; see `norm`. Raise ValueError
+    if ord is no number."""
     x = ops.cast(x, element_type(dtype)) if dtype is not None else x
     power("vector_norm", ord)
     real_type("vector_norm", x.dtype)
@@ -263,13 +263,13 @@ def _of_vectors(x: Any, ord: Any, axes: Any, keepdim: bool) -> Any:
 
 
 def _root(total: Any) -> Any:
-    """The square root, with the gradient 0 at 0."""
+    """Return the square root, with the gradient 0 at 0."""
     zero = ops.Equal()(total, 0)
     return ops.Select()(zero, 0, ops.Sqrt()(ops.Select()(zero, 1, total)))
 
 
 def _power(total: Any, exponent: Any) -> Any:
-    """The power, with 0 as the value and as the gradient at 0."""
+    """Return the power, with 0 as the value and as the gradient at 0."""
     zero = ops.Equal()(total, 0)
     return ops.Select()(zero, 0, ops.Pow()(ops.Select()(zero, 1, total), exponent))
 
@@ -293,15 +293,16 @@ def interpolate(
     input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None,
     recompute_scale_factor: Any = None,
 ) -> Any:  # fmt: skip
-    """Images of another size, [n, c, ...] with one to three dimensions behind.
+    """Return images of another size, [n, c, ...] with one to three further dimensions.
 
-    scale_factor: sizes are multiplied by it and rounded down; if that loses something, recompute_scale_factor=True says
-    that places follow from the sizes.
+    scale_factor: sizes are multiplied by it and rounded down; if rounding changes them, recompute_scale_factor=True
+    must confirm that positions follow from the sizes.
 
-    mode: "nearest", "nearest-exact" (by the centres of pixels) and "area" (means) for all; "linear" of a line,
-    "bilinear" and "bicubic" of height and width, "trilinear" of a volume, all with align_corners or by centres.
+    mode: "nearest", "nearest-exact" (by the centres of pixels) and "area" (means) for all; "linear" for a line,
+    "bilinear" and "bicubic" for height and width, "trilinear" for a volume, all with align_corners or by centres.
 
-    Raises ValueError if another mode, not one of size and scale_factor, or factors that give no whole sizes.
+    Raises ValueError for another mode, unless exactly one of size and scale_factor is given, or for factors that give
+    no whole sizes.
     """
     dims = len(input.shape) - 2
     ranks = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
@@ -356,7 +357,8 @@ def _resized(x: Any, sizes: Any, mode: str, align: bool) -> Any:
 
 
 def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
-    """[..., c r^2, h, w] as [..., c, h r, w r]: a channel's place within its block is the less significant part."""
+    """Return [..., c r^2, h, w] as [..., c, h r, w r]: a channel's index within its block is the less significant
+    part."""
     r = upscale_factor
     positive("pixel_shuffle", "upscale_factor", r)
     shape = input.shape
@@ -368,7 +370,7 @@ def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
 
 
 def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
-    """[..., c, h r, w r] as [..., c r^2, h, w], the reverse of pixel_shuffle."""
+    """Return [..., c, h r, w r] as [..., c r^2, h, w], the reverse of pixel_shuffle."""
     r = downscale_factor
     positive("pixel_unshuffle", "downscale_factor", r)
     shape = input.shape
@@ -380,7 +382,7 @@ def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
 
 
 def channel_shuffle(x: Any, groups: int) -> Any:
-    """Channels in the order in which one of each group stands beside one of the next."""
+    """Interleave channels: one of each group in turn."""
     positive("channel_shuffle", "groups", groups)
     shape = x.shape
     if len(shape) < 3 or shape[1] % groups:
@@ -390,7 +392,8 @@ def channel_shuffle(x: Any, groups: int) -> Any:
 
 
 def unfold(input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
-    """The elements in every window of images [n, c, h, w] as a column: [n, c times places of a window, positions]."""
+    """Return the elements in every window of images [n, c, h, w] as a column: [n, c times elements of a window,
+    positions]."""
     of_rank("unfold", "input", input.shape, 4)
     columns = ops.Im2Col(kernel_size, stride, dilation, padding)(input)
     n, channels, places, positions = columns.shape
@@ -398,8 +401,8 @@ def unfold(input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, st
 
 
 def fold(input: Any, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
-    """Images of height and width `output_size` whose places are the sums of the values of columns, as `unfold` makes
-    them."""
+    """Return images of height and width `output_size`; each pixel is the sum of the values for it in columns, as
+    `unfold` makes them."""
     of_rank("fold", "input", input.shape, 3)
     places = math.prod(per_dimension("fold", "kernel_size", kernel_size, 2))
     n, rows, positions = input.shape
@@ -412,13 +415,14 @@ def fold(input: Any, output_size: Any, kernel_size: Any, dilation: Any = 1, padd
 def grid_sample(
     input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: Any = None
 ) -> Any:
-    """Images [n, c, h, w] or [n, c, d, h, w] read at the places of a grid; see GridSampler2D."""
+    """Return images [n, c, h, w] or [n, c, d, h, w] sampled at the points of a grid; see GridSampler2D."""
     given = (mode, padding_mode, bool(align_corners))
     return (ops.GridSampler3D(*given) if len(input.shape) == 5 else ops.GridSampler2D(*given))(input, grid)
 
 
 def affine_grid(theta: Any, size: Any, align_corners: bool = False) -> Any:
-    """The grid at which `grid_sample` reads images as `theta`, matrices [n, 2, 3] or [n, 3, 4], turns them.
+    """Return the grid at which `grid_sample` reads images for the transformation `theta`, matrices [n, 2, 3] or [n, 3,
+    4].
 
     size: the shape of the images read, [n, c, h, w] or [n, c, d, h, w].
     """
@@ -465,7 +469,7 @@ def flash_attention_score(
 
 
 def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """The input normalised over its last dimensions, those of normalized_shape, times `weight`, plus `bias`."""
+    """Return the input normalised over its last dimensions, those of normalized_shape, times `weight`, plus `bias`."""
     axis = len(input.shape) - len(normalized_shape)
     weight = ops.ones(input.shape[axis:], input.dtype) if weight is None else weight
     bias = ops.zeros(input.shape[axis:], input.dtype) if bias is None else bias
@@ -474,9 +478,9 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any 
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, seed: Any = None) -> Any:
-    """Elements set to 0 with probability p, the others divided by 1 - p.
+    """Return the input with elements set to 0 with probability p, and the others divided by 1 - p.
 
-    Every call draws numbers of its own; calls with the same `seed` draw the same.
+    Every call draws different numbers; calls with the same `seed` draw the same.
     """
     check_number("dropout", "p", p, 0.0, 1.0)
     if not training or p == 0.0:
@@ -486,7 +490,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, seed: Any = None)
 
 
 def add_rms_norm(x1: TensorLike, x2: TensorLike, gamma: TensorLike, epsilon: float = 1e-06) -> Any:
-    """(the root mean square norm of x1 + x2, the reciprocal root, x1 + x2)."""
+    """Return (the root mean square norm of x1 + x2, the reciprocal root, x1 + x2)."""
     total = ops.Add()(x1, x2)
     found, rstd = ops.RmsNorm(epsilon)(total, gamma)
     return found, rstd, total
@@ -496,8 +500,8 @@ def add_layer_norm(
     x1: TensorLike, x2: TensorLike, gamma: TensorLike, beta: TensorLike, epsilon: float = 1e-05,
     additional_output: bool = False,
 ) -> Any:  # fmt: skip
-    """(the layer norm of x1 + x2, its means, its reciprocal deviations, x1 + x2, or zeros of one element in place of
-    the sum unless there is an additional_output)."""
+    """Return (the layer norm of x1 + x2, its means, its reciprocal deviations, x1 + x2, or zeros of one element in
+    place of the sum unless there is an additional_output)."""
     total = ops.Add()(x1, x2)
     axis = len(total.shape) - len(gamma.shape)
     found, mean, variance = ops.LayerNorm(axis, axis, epsilon)(total, gamma, beta)
@@ -506,7 +510,7 @@ def add_layer_norm(
 
 
 def mixed_precision_cast(dst_type: Any, x: object) -> Any:
-    """Floating-point tensors as `dst_type`, alone or within tuples, lists and dicts; all else as it is."""
+    """Cast floating-point tensors to `dst_type`, alone or within tuples, lists and dicts; return all else unchanged."""
     if isinstance(x, Tensor):
         return ops.cast(x, dst_type) if dtype_of(x.dtype).is_float else x
     if isinstance(x, dict):
@@ -522,14 +526,13 @@ def stft(
     x: TensorLike, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, center: bool = True,
     pad_mode: str = "REFLECT", normalized: bool = False, onesided: Any = None, return_complex: Any = None,
 ) -> Any:  # fmt: skip
-    """Fourier transforms of parts of signals [..., time] that overlap: [..., frequencies, parts], complex, or with a
-    last dimension of real and imaginary part.
+    """Return Fourier transforms of overlapping parts of signals [..., time]: [..., frequencies, parts], complex, or
+    with a last dimension of real and imaginary part.
 
-    n_fft: the length of a part. hop_length: from one part to the next, n_fft // 4 unless given. win_length: the length
-    of the window, n_fft unless given, which is in the middle of a part. window: a vector, ones unless given.
-    center: signals are made longer by half a part on both sides, in one of `pad`'s modes. normalized: divided by the
-    root of n_fft. onesided: the frequencies from 0 on alone, True for real signals unless given. return_complex: as
-    the signal is, unless given.
+    n_fft: the length of a part. hop_length: the distance of parts, by default n_fft // 4. win_length: the length of the
+    window, by default n_fft, centred in a part. window: a vector, by default ones. center: signals are extended by half
+    a part on both sides, in one of `pad`'s modes. normalized: divide by the root of n_fft. onesided: only the
+    frequencies from 0 on, by default True for real signals. return_complex: by default as the signal.
 
     Raises ValueError if the lengths do not fit.
     """
@@ -565,7 +568,7 @@ def _longer(x: Any, size: int, mode: str) -> Any:
 
 
 def padding(x: TensorLike, pad_dim_size: int = 8) -> Any:
-    """The last dimension, of size 1, made of size pad_dim_size: zeros behind."""
+    """Extend the last dimension, of size 1, to size pad_dim_size by zeros at the end."""
     if x.shape[-1:] != (1,):
         no_such("padding", "the last dimension of x", x.shape, "1")
     return ops.pad(x, (0, pad_dim_size - 1))

@@ -1,4 +1,4 @@
-"""These functions pool images."""
+"""Pooling of images."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def max_pool2d(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, return_indices: bool = False,
     ceil_mode: bool = False,
 ) -> Any:  # fmt: skip
-    """The greatest value of every window, and with `return_indices` its place in the image, Int64; `stride` is
-    `kernel_size` unless given."""
+    """Return the greatest value of every window, and with `return_indices` its index in the image, Int64; `stride` is
+    `kernel_size` by default."""
     moves = kernel_size if stride is None else stride
     if return_indices:
         return ops.MaxPoolWithArgmaxV2(kernel_size, moves, padding, dilation, ceil_mode)(x)
@@ -24,7 +24,7 @@ def max_pool3d(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:  # fmt: skip
-    """max_pool2d over depth, height and width; the last two arguments are the other way round, as in MindSpore."""
+    """Pool as max_pool2d does, over depth, height and width; the last two arguments are exchanged, as in MindSpore."""
     moves = kernel_size if stride is None else stride
     if return_indices:
         return ops.MaxPool3DWithArgmax(kernel_size, moves, padding, dilation, ceil_mode)(x)
@@ -35,7 +35,7 @@ def avg_pool2d(
     input_x: Any, kernel_size: Any = 1, stride: Any = 1, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = 0,
 ) -> Any:  # fmt: skip
-    """The mean of every window; `divisor_override` of 0 or None divides by the places that count."""
+    """Return the mean of every window; `divisor_override` of 0 or None divides by the number of included elements."""
     op = ops.AvgPool(
         kernel_size, stride, "pad", "NCHW", padding, 1, ceil_mode, count_include_pad, divisor_override or None
     )
@@ -46,7 +46,7 @@ def avg_pool1d(
     input_x: Any, kernel_size: int = 1, stride: int = 1, padding: int = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Any:  # fmt: skip
-    """The mean of every window of [n, c, l]."""
+    """Return the mean of every window of [n, c, l]."""
     sides = (0, 0, padding, padding)
     op = ops.AvgPool((1, kernel_size), (1, stride), "pad", "NCHW", sides, 1, ceil_mode, count_include_pad)
     return ops.squeeze(op(ops.expand_dims(input_x, 2)), 2)
@@ -56,13 +56,13 @@ def avg_pool3d(
     input_x: Any, kernel_size: Any = 1, stride: Any = 1, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = 0,
 ) -> Any:  # fmt: skip
-    """The mean of every window over depth, height and width."""
+    """Return the mean of every window over depth, height and width."""
     op = ops.AvgPool3D(kernel_size, stride, "pad", padding, ceil_mode, count_include_pad, divisor_override)
     return op(input_x)
 
 
 def lp_pool1d(x: Any, norm_type: Any, kernel_size: int, stride: Any = None, ceil_mode: bool = False) -> Any:
-    """The roots of order `norm_type` of the sums of x**norm_type in every window of [n, c, l] or [c, l]."""
+    """Return the roots of order `norm_type` of the sums of x**norm_type in every window of [n, c, l] or [c, l]."""
     single = len(x.shape) == 2
     rows = ops.expand_dims(ops.expand_dims(x, 0) if single else x, 2)
     step = kernel_size if stride is None else stride
@@ -71,8 +71,8 @@ def lp_pool1d(x: Any, norm_type: Any, kernel_size: int, stride: Any = None, ceil
 
 
 def lp_pool2d(x: Any, norm_type: Any, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Any:
-    """The roots of order `norm_type` of the sums of x**norm_type in every window of images [n, c, h, w]; the largest
-    |x| for inf."""
+    """Return the roots of order `norm_type` of the sums of x**norm_type in every window of images [n, c, h, w]; the
+    largest |x| for inf."""
     sizes = tuple(kernel_size) if isinstance(kernel_size, (tuple, list)) else (kernel_size, kernel_size)
     moves = sizes if stride is None else stride
     if norm_type == float("inf"):
@@ -84,7 +84,7 @@ def lp_pool2d(x: Any, norm_type: Any, kernel_size: Any, stride: Any = None, ceil
 def max_unpool1d(
     x: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
 ) -> Any:
-    """max_unpool2d of [n, c, l] or [c, l]."""
+    """Call max_unpool2d for [n, c, l] or [c, l]."""
     size, step, pad = [
         value[0] if isinstance(value, (tuple, list)) else value for value in (kernel_size, stride, padding)
     ]
@@ -97,10 +97,10 @@ def max_unpool1d(
 def max_unpool2d(
     x: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
 ) -> Any:
-    """Zeros with the values of x at the places `indices` of images [n, c, h, w] or [c, h, w].
+    """Return zeros with the values of x at the `indices` of images [n, c, h, w] or [c, h, w].
 
-    output_size: height and width, or the whole shape, of the result; unless given the least that a pooling with these
-    windows makes x of.
+    output_size: height and width, or the whole shape, of the result; by default the smallest size from which a pooling
+    with these windows gives the shape of x.
     """
     op = ops.MaxUnpool2D(kernel_size, 0 if stride is None else stride, padding, _batched_size(x, output_size, 2))
     if len(x.shape) == 3:
@@ -111,7 +111,7 @@ def max_unpool2d(
 def max_unpool3d(
     x: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
 ) -> Any:
-    """max_unpool2d of [n, c, d, h, w] or [c, d, h, w]."""
+    """Undo a pooling as max_unpool2d does, for [n, c, d, h, w] or [c, d, h, w]."""
     op = ops.MaxUnpool3D(kernel_size, 0 if stride is None else stride, padding, _batched_size(x, output_size, 3))
     if len(x.shape) == 4:
         return ops.squeeze(op(ops.expand_dims(x, 0), ops.expand_dims(indices, 0)), 0)
@@ -119,7 +119,7 @@ def max_unpool3d(
 
 
 def _batched_size(x: Any, output_size: Any, dims: int) -> Any:
-    """The shape of the result with a batch, () if none is given."""
+    """Return the shape of the result with a batch, () if none is given."""
     if output_size is None:
         return ()
     if len(output_size) not in (dims, len(x.shape)):
@@ -129,20 +129,20 @@ def _batched_size(x: Any, output_size: Any, dims: int) -> Any:
 
 
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
-    """Means of as many windows as `output_size` says, which cover images [n, c, h, w] or [c, h, w]."""
+    """Return means of `output_size` windows that cover images [n, c, h, w] or [c, h, w]."""
     found = ops.AdaptiveAvgPool2D(output_size)(_batched(input, 4))
     return found if len(input.shape) > 3 else ops.Squeeze(0)(found)
 
 
 def adaptive_max_pool1d(input: Any, output_size: int) -> Any:
-    """The greatest values of `output_size` windows that cover [n, c, l] or [c, l]."""
+    """Return the maxima of `output_size` windows that cover [n, c, l] or [c, l]."""
     out, _ = ops.AdaptiveMaxPool2D((1, output_size))(_batched(ops.expand_dims(input, -2), 4))
     return ops.reshape(out, (*input.shape[:-1], output_size))
 
 
 def adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
-    """The greatest values of as many windows as `output_size` says, which cover images [n, c, h, w] or [c, h, w], and
-    with `return_indices` their places in the image, Int64."""
+    """Return the maxima of `output_size` windows that cover images [n, c, h, w] or [c, h, w], and with `return_indices`
+    their indices in the image, Int64."""
     out, places = ops.AdaptiveMaxPool2D(output_size)(_batched(input, 4))
     if len(input.shape) == 3:
         out, places = ops.squeeze(out, 0), ops.squeeze(places, 0)
@@ -150,7 +150,7 @@ def adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = Fal
 
 
 def adaptive_max_pool3d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
-    """adaptive_max_pool2d over depth, height and width; places are Int32."""
+    """Pool as adaptive_max_pool2d does, over depth, height and width; indices are Int32."""
     out, places = ops.AdaptiveMaxPool3D(output_size)(_batched(input, 5))
     if len(input.shape) == 4:
         out, places = ops.squeeze(out, 0), ops.squeeze(places, 0)

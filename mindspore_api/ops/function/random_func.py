@@ -1,4 +1,4 @@
-"""Functions that sample, and ranges of numbers."""
+"""Random sampling, and ranges of numbers."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from mspc.mindspore_api.ops.function_arguments import axis_of, element_type, lea
 
 
 def rand(*size: Any, dtype: Any = None, seed: Any = None) -> Any:
-    """Numbers sampled uniformly from [0, 1), Float32 unless `dtype` is given."""
+    """Return numbers sampled uniformly from [0, 1), Float32 unless `dtype` is given."""
     found = ops.UniformReal(*seeds_of(seed))(shape_of_sizes("rand", size))
     return found if dtype is None else ops.cast(found, dtype)
 
 
 def standard_normal(shape: Any, seed: Any = None) -> Any:
-    """Numbers of the normal distribution with mean 0 and deviation 1, Float32. Box and Muller 1958."""
+    """Return numbers of the normal distribution with mean 0 and deviation 1, Float32. Box and Muller 1958."""
     sizes = shape_of_sizes("standard_normal", (shape,))
     first, second = ops.UniformReal(*seeds_of(seed, 1))(sizes), ops.UniformReal(*seeds_of(seed, 2))(sizes)
     return ops.sqrt(ops.log(1.0 - first) * -2.0) * ops.cos(second * (2.0 * math.pi))
 
 
 def randn(*size: Any, dtype: Any = None, seed: Any = None) -> Any:
-    """Numbers of the normal distribution with mean 0 and deviation 1, Float32 unless `dtype` is given."""
+    """Return numbers of the normal distribution with mean 0 and deviation 1, Float32 unless `dtype` is given."""
     found = standard_normal(shape_of_sizes("randn", size), seed)
     return found if dtype is None else ops.cast(found, dtype)
 
 
 def uniform(shape: Any, minval: Any, maxval: Any, seed: Any = None, dtype: Any = FLOAT32) -> Any:
-    """Numbers sampled uniformly from [minval, maxval)."""
+    """Return numbers sampled uniformly from [minval, maxval)."""
     share = ops.UniformReal(*seeds_of(seed))(shape_of_sizes("uniform", (shape,)))
     return ops.cast(share * (maxval - minval) + minval, dtype)
 
 
 def bernoulli(input: Any, p: float | TensorLike = 0.5, seed: Any = None) -> Any:
-    """1 with probability p, else 0, for every element of `input`, of its type."""
+    """Return 1 with probability p, else 0, for every element of `input`, in its type."""
     samples = ops.UniformReal(*seeds_of(seed))(input.shape)
     return ops.cast(samples < p, input.dtype)
 
 
 def random_gamma(shape: Any, alpha: TensorLike, seed: Any = None) -> Any:
-    """Numbers of the gamma distribution of shape parameter alpha and rate 1, of alpha's element type, in the shape
-    [*shape, *alpha's shape]; they are drawn in Float32."""
+    """Return numbers of the gamma distribution of shape parameter alpha and rate 1, of alpha's element type, in the
+    shape [*shape, *alpha's shape]; they are drawn in Float32."""
     sizes = shape if isinstance(shape, (tuple, list)) else shape.tolist()
     result_shape = (*shape_of_sizes("random_gamma", (tuple(sizes),)), *alpha.shape)
     samples = ops.Gamma(*seeds_of(seed))(result_shape, ops.cast(alpha, FLOAT32), ops.ones((1,), FLOAT32))
@@ -53,25 +53,25 @@ def random_gamma(shape: Any, alpha: TensorLike, seed: Any = None) -> Any:
 
 
 _SMALLEST = 2.0**-25
-"""Below the least number above 0 that is drawn: logarithms are taken of it instead of 0."""
+"""Replacement of 0 in logarithms, below the smallest positive number that is drawn."""
 
 
 _NEVER = 1e-38
-"""Stands for a weight of 0: it is drawn where nothing else is left."""
+"""Replaces a weight of 0: it is drawn only if nothing else is left."""
 
 
 def uniform_samples(shape: Any, seed: Any, which: int = 0) -> Any:
-    """Numbers sampled uniformly from [0, 1); `which` tells the draws of one seed apart."""
+    """Return numbers sampled uniformly from [0, 1); `which` distinguishes the draws of one seed."""
     return ops.UniformReal(*seeds_of(seed, which))(shape)
 
 
 def _gumbel(shape: Any, seed: Any) -> Any:
-    """Numbers of Gumbel's distribution."""
+    """Return numbers of the Gumbel distribution."""
     return -ops.Log()(-ops.Log()(ops.Maximum()(uniform_samples(shape, seed), _SMALLEST)))
 
 
 def randint(low: int, high: int, size: Any, seed: Any = None, *, dtype: Any = None) -> Any:
-    """Integers sampled uniformly from low to high, without high, Int64 unless `dtype` is given."""
+    """Return integers sampled uniformly from low to high, excluding high, Int64 unless `dtype` is given."""
     least("randint", "high", high, low + 1)
     scaled = ops.cast(ops.Floor()(uniform_samples(shape_of_sizes("randint", (size,)), seed) * (high - low)), INT64)
     found = ops.Minimum()(scaled, high - low - 1) + low
@@ -79,15 +79,15 @@ def randint(low: int, high: int, size: Any, seed: Any = None, *, dtype: Any = No
 
 
 def randperm(n: int, seed: Any = 0, offset: int = 0, dtype: Any = INT64) -> Any:
-    """The integers from 0 to n, without n, in a random order. seed and offset choose it."""
+    """Return the integers from 0 to n, excluding n, in a random order chosen by seed and offset."""
     least("randperm", "n", n, 0)
     noise = uniform_samples((n,), seed if seed else None, offset)
     return ops.cast(ops.argsort(noise), element_type(dtype))
 
 
 def multinomial(input: TensorLike, num_samples: int, replacement: bool = True, seed: Any = None) -> Any:
-    """num_samples places of each row of weights, sampled in proportion to these, Int32; without replacement each place
-    is sampled once at most. Gumbel's maxima choose them."""
+    """Return num_samples indices for each row of weights, sampled in proportion to these, Int32; without replacement
+    each index is sampled at most once. Gumbel maxima choose them."""
     least("multinomial", "num_samples", num_samples, 1)
     scores = ops.Log()(ops.Maximum()(ops.cast(input, FLOAT32), _NEVER))
     if not replacement:
@@ -98,14 +98,14 @@ def multinomial(input: TensorLike, num_samples: int, replacement: bool = True, s
 
 
 def random_categorical(logits: TensorLike, num_sample: int, seed: Any = 0, dtype: Any = INT64) -> Any:
-    """num_sample places of each row, sampled in proportion to the exponentials of its elements."""
+    """Return num_sample indices for each row, sampled in proportion to the exponentials of its elements."""
     noise = _gumbel((*logits.shape[:-1], num_sample, logits.shape[-1]), seed if seed else None)
     return ops.cast(ops.Argmax(-1, INT32)(ops.ExpandDims()(ops.cast(logits, FLOAT32), -2) + noise), element_type(dtype))
 
 
 def gumbel_softmax(logits: TensorLike, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Any:
-    """The softmax along `dim` of logits with Gumbel's noise, divided by tau; for hard its greatest as 1 and others as
-    0, with the gradient of the softmax."""
+    """Return the softmax along `dim` of logits with Gumbel noise, divided by tau; for hard 1 at its greatest element
+    and 0 elsewhere, with the gradient of the softmax."""
     axis = axis_of("gumbel_softmax", dim, len(logits.shape))
     soft = ops.Softmax(axis)((logits + ops.cast(_gumbel(logits.shape, None), logits.dtype)) / tau)
     if not hard:
@@ -116,13 +116,13 @@ def gumbel_softmax(logits: TensorLike, tau: float = 1.0, hard: bool = False, dim
 
 
 def standard_laplace(shape: Any, seed: Any = None) -> Any:
-    """Numbers of Laplace's distribution with mean 0 and scale 1, Float32."""
+    """Return numbers of the Laplace distribution with mean 0 and scale 1, Float32."""
     apart = uniform_samples(shape_of_sizes("standard_laplace", (shape,)), seed) - 0.5
     return -ops.Sign()(apart) * ops.Log()(ops.Maximum()(1 - 2 * ops.Abs()(apart), _SMALLEST))
 
 
 def range(start: int | float, end: int | float, step: int | float, maxlen: int = 1000000) -> Any:
-    """Numbers from start up to end, without end, by step. Raises ValueError if there are more than maxlen."""
+    """Return numbers from start up to but excluding end, by step. Raise ValueError if there are more than maxlen."""
     found = ops.arange(start, end, step)
     if found.size > maxlen:
         no_such("range", "maxlen", maxlen, f"at least {found.size}, how many numbers there are")

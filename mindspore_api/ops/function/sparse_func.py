@@ -1,4 +1,4 @@
-"""These functions take sparse tensors, whose number of values is known."""
+"""Functions of sparse tensors with a known number of values."""
 
 from __future__ import annotations
 
@@ -14,35 +14,37 @@ from mspc.mindspore_api.ops.sparse_tensor import COOTensor, CSRTensor
 
 
 def csr_to_dense(csr_tensor: Any) -> Any:
-    """A CSRTensor as a dense matrix."""
+    """Return a CSRTensor as a dense matrix."""
     if not hasattr(csr_tensor, "to_dense"):
         no_tensor("csr_to_dense", csr_tensor)
     return csr_tensor.to_dense()
 
 
 def csr2coo(indptr: TensorLike, nnz: int) -> Any:
-    """The row of each of `nnz` values, where indptr[i] is the first one of row i."""
+    """Return the row of each of `nnz` values; indptr[i] is the index of the first value of row i."""
     ones = ops.ones_like(indptr[1:])
     begun = ops.UnsortedSegmentSum()(ops.cast(ones, INT32), indptr[1:], nnz + 1)
     return ops.cast(ops.cumsum(begun, 0)[:nnz], indptr.dtype)
 
 
 def coo2csr(row_indices: TensorLike, height: int) -> Any:
-    """Where each of `height` rows begins among values in the order of their rows, and where the last one ends."""
+    """Return the index of the first value of each of `height` rows, for values in the order of their rows, and the end
+    of the last row."""
     counts = ops.UnsortedSegmentSum()(ops.cast(ops.ones_like(row_indices), INT32), row_indices, height)
     ends = ops.cumsum(counts, 0)
     return ops.cast(ops.concat((ends[:1] * 0, ends)), row_indices.dtype)
 
 
 def dense_to_sparse_coo(tensor: TensorLike) -> Any:
-    """The elements of a tensor that are not 0, as a COOTensor; its values are known when a network is compiled."""
+    """Return the nonzero elements of a tensor, as a COOTensor; the tensor's values must be known when a network is
+    compiled."""
     places = ops.nonzero(tensor)
     return COOTensor(places, ops.gather_nd(tensor, places), tensor.shape)
 
 
 def dense_to_sparse_csr(tensor: TensorLike) -> Any:
-    """The elements of a matrix that are not 0, as a CSRTensor; its values are known when a network is compiled. Raises
-    ValueError if it is no matrix."""
+    """Return the nonzero elements of a matrix, as a CSRTensor; the matrix's values must be known when a network is
+    compiled. Raise ValueError if it is no matrix."""
     if len(tensor.shape) != 2:
         raise ApiValueError(f"dense_to_sparse_csr(): tensor must be a matrix, not of shape {tensor.shape}")
     found = dense_to_sparse_coo(tensor)
@@ -51,7 +53,7 @@ def dense_to_sparse_csr(tensor: TensorLike) -> Any:
 
 
 def coo_concat(sp_input: Sequence[Any], concat_dim: int = 0) -> Any:
-    """COOTensors behind each other along a dimension, the values in the order of their places. Raises ValueError if
+    """Concatenate COOTensors along a dimension, with the values in the order of their positions. Raise ValueError if
     their other sizes differ."""
     shapes = [tensor.shape for tensor in sp_input]
     axis = axis_of("coo_concat", concat_dim, len(shapes[0]))
@@ -67,7 +69,7 @@ def coo_concat(sp_input: Sequence[Any], concat_dim: int = 0) -> Any:
 
 
 def _in_order(indices: Any, values: Any, shape: tuple[int, ...]) -> Any:
-    """A COOTensor of these, row by row."""
+    """Return a COOTensor of these, row by row."""
     place = ops.cast(indices[:, 0], INT64)
     for d, size in enumerate(shape[1:]):
         place = place * size + indices[:, d + 1]
@@ -76,7 +78,7 @@ def _in_order(indices: Any, values: Any, shape: tuple[int, ...]) -> Any:
 
 
 def csr_softmax(logits: Any, dtype: Any) -> Any:
-    """The softmax of each row's values, of Float32 or Float64."""
+    """Return the softmax of each row's values, in Float32 or Float64."""
     rows, count = ops.csr2coo(logits.indptr, logits.values.shape[0]), logits.shape[0]
     values = ops.cast(logits.values, dtype)
     greatest = ops.UnsortedSegmentMax()(values, rows, count)

@@ -1,4 +1,4 @@
-"""Functions of `mint.nn.functional` that are more than one expression."""
+"""Functions of `mint.nn.functional` with more than one expression."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
 
 
 def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Any:
-    """Logarithm of the softmax along `dim`; see `implicit_dim` for None."""
+    """Return the logarithm of the softmax along `dim`; see `implicit_dim` for None."""
     dim = implicit_dim(len(input.shape)) if dim is None else dim
     return ops.LogSoftmax(dim)(input if dtype is None else ops.cast(input, dtype))
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Any:
-    """Rows of a unit matrix, chosen by integers, of their type; the number of classes must be given."""
+    """Return rows of an identity matrix, chosen by integers, in their type. The number of classes must be given."""
     if num_classes < 1:
         raise ApiValueError("one_hot(): num_classes must be given: a shape that depends on values is not known here")
     return ops.one_hot(tensor, num_classes, ops.cast(1, tensor.dtype), ops.cast(0, tensor.dtype), -1)
@@ -70,8 +70,8 @@ def embedding(
     input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False,
 ) -> Any:  # fmt: skip
-    """Rows of `weight`. That of padding_idx gets no gradient. Raises ValueError if max_norm or scale_grad_by_freq, with
-    which rows or gradients are scaled; norm_type is that of max_norm."""
+    """Return rows of `weight`. The row padding_idx gets no gradient. Raise ValueError if max_norm or scale_grad_by_freq
+    is set: rows and gradients are not scaled. norm_type belongs to max_norm."""
     if max_norm is not None or scale_grad_by_freq:
         raise ApiValueError("embedding(): rows and gradients are not scaled: max_norm must be None, and "
                             "scale_grad_by_freq False")  # fmt: skip
@@ -83,7 +83,7 @@ def embedding(
 
 
 def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """`input` normalised over its last dimensions, times weight, 1 unless given, plus bias, 0 unless given."""
+    """Return `input` normalised over its last dimensions, times weight, by default 1, plus bias, by default 0."""
     sizes = ints("mint.nn.functional.layer_norm", "normalized_shape", normalized_shape)
     weight = ops.ones(sizes, input.dtype) if weight is None else weight
     bias = ops.zeros(sizes, input.dtype) if bias is None else bias
@@ -91,13 +91,13 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any 
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Elements set to 0 with probability p, the others divided by 1 - p."""
+    """Return the input with elements set to 0 with probability p, and the others divided by 1 - p."""
     not_in_place("dropout", inplace)
     return ops.dropout(input, p, training)
 
 
 def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
-    """target (log(target) - input), where `target` is given as its logarithm if `log_target`."""
+    """Return target (log(target) - input); with `log_target`, `target` is given as its logarithm."""
     if log_target:
         target = ops.exp(target)
     return ops.kl_div(input, target, reduction)
@@ -106,7 +106,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
 def conv1d(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Any:
-    """[n, c, l] convolved with weights [out, c / groups, k]; `padding` is a number, "valid" or "same"."""
+    """Convolve [n, c, l] with weights [out, c / groups, k]; `padding` is a number, "valid" or "same"."""
     mode, sides = _sides(padding, 1, stride)
     return ops.conv1d(input, weight, bias, stride, mode, sides, dilation, groups)
 
@@ -114,7 +114,7 @@ def conv1d(
 def conv2d(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Any:
-    """Images [n, c, h, w] convolved with weights [out, c / groups, kh, kw]; `padding` is a number, one for height and
+    """Convolve images [n, c, h, w] with weights [out, c / groups, kh, kw]; `padding` is a number, one for height and
     one for width, "valid" or "same"."""
     mode, sides = _sides(padding, 2, stride)
     return ops.conv2d(input, weight, bias, stride, mode, sides, dilation, groups)
@@ -123,13 +123,13 @@ def conv2d(
 def conv3d(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Any:
-    """[n, c, d, h, w] convolved with weights [out, c / groups, kd, kh, kw]; arguments as conv2d's."""
+    """Convolve [n, c, d, h, w] with weights [out, c / groups, kd, kh, kw]; arguments as conv2d's."""
     mode, sides = _sides(padding, 3, stride)
     return ops.conv3d(input, weight, bias, stride, mode, sides, dilation, groups)
 
 
 def _sides(padding: Any, dims: int, stride: Any) -> Any:
-    """(pad_mode, padding on both sides of every dimension)."""
+    """Return (pad_mode, padding on both sides of every dimension)."""
     if isinstance(padding, str):
         if padding not in ("valid", "same"):
             raise ApiValueError(f"conv{dims}d: padding must be a number, 'valid' or 'same', not {padding!r}")
@@ -146,7 +146,7 @@ def avg_pool1d(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Any:  # fmt: skip
-    """The mean of every window of [n, c, l]."""
+    """Return the mean of every window of [n, c, l]."""
     size, step, pad = [
         value[0] if isinstance(value, (tuple, list)) else value
         for value in (kernel_size, kernel_size if stride is None else stride, padding)
@@ -158,7 +158,7 @@ def avg_pool2d(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = None,
 ) -> Any:  # fmt: skip
-    """The mean of every window; `stride` is `kernel_size` unless given."""
+    """Return the mean of every window; `stride` is `kernel_size` by default."""
     step = kernel_size if stride is None else stride
     return ops.avg_pool2d(input, kernel_size, step, padding, ceil_mode, count_include_pad, divisor_override)
 
@@ -167,13 +167,13 @@ def avg_pool3d(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = None,
 ) -> Any:  # fmt: skip
-    """The mean of every window over depth, height and width; `stride` is `kernel_size` unless given."""
+    """Return the mean of every window over depth, height and width; `stride` is `kernel_size` by default."""
     step = kernel_size if stride is None else stride
     return ops.avg_pool3d(input, kernel_size, step, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 def adaptive_max_pool1d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
-    """The greatest values of `output_size` windows that cover [n, c, l], and with `return_indices` their places."""
+    """Return the maxima of `output_size` windows that cover [n, c, l], and with `return_indices` their indices."""
     size = output_size[0] if isinstance(output_size, (tuple, list)) else output_size
     if not return_indices:
         return ops.adaptive_max_pool1d(input, size)
@@ -185,7 +185,8 @@ def batch_norm(
     input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
     momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
-    """Every channel normalised: by the batch's statistics in training, when the running ones follow, else by those."""
+    """Return every channel normalised: in training by the batch's statistics, which also update the running ones, else
+    by the running statistics."""
     channels = (input.shape[1],)
     scale = ops.ones(channels, input.dtype) if weight is None else weight
     shift = ops.zeros(channels, input.dtype) if bias is None else bias
@@ -197,18 +198,18 @@ def batch_norm(
 
 
 def pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
-    """`input` with margins: pairs (before, after), that of the last dimension first."""
+    """Return `input` with margins: pairs (before, after), beginning with the last dimension."""
     return ops.pad(input, pad, mode, value)
 
 
 def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Whole channels set to 0 with probability p, the others divided by 1 - p."""
+    """Return the input with whole channels set to 0 with probability p, and the others divided by 1 - p."""
     not_in_place("dropout2d", inplace)
     return ops.dropout2d(input, p, training)
 
 
 def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
-    """`input` divided by its norm of order p along `dim`, or by eps if that is less."""
+    """Return `input` divided by its norm of order p along `dim`, or by eps if that is greater."""
     length = ops.norm(input, p, dim, True)
     return input / ops.clamp(length, eps)
 
