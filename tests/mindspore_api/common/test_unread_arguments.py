@@ -13,7 +13,7 @@ from mspc.mindspore_api.index.functions import is_expression, tree_of
 from mspc.mindspore_api.index.table import IndexRow, module_of, rows_of
 from mspc.mindspore_api.rooms import ROOMS
 
-API, DATA = (Path(mspc.__file__).parent / room for room in ROOMS)
+(API,) = (Path(mspc.__file__).parent / room for room in ROOMS)
 REASONS = {
     "how something is done, never what comes out": """
         common/parameter.py:Parameter.__init__.storage_format common/parameter.py:Parameter.__init__.device
@@ -104,8 +104,8 @@ def unread(owner: Owner, function: ast.FunctionDef) -> Iterator[str]:
 
 def found() -> set[str]:
     names: set[str] = set()
-    for room, file in sorted((top, path) for top in (API, DATA) for path in top.rglob("*.py")):
-        place = file.relative_to(room).as_posix()
+    for file in sorted(API.rglob("*.py")):
+        place = file.relative_to(API).as_posix()
         for owner, function in functions(ast.parse(file.read_text(encoding="utf-8"))):
             full = f"{owner.name}.{function.name}" if owner else function.name
             names |= {f"{place}:{full}.{name}" for name in unread(owner, function)}

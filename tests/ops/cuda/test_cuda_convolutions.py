@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.convolution import device_products
+from mspc.ops.convolution import base
 from mspc.ops.convolution.base import Convolution, last_order
 from mspc.ops.op import REGISTRY, load_operators
 from tests.gpu.emulated import EmulatedGpu
@@ -50,10 +50,10 @@ def cases(kind: type[Any], dtype: str) -> Iterator[tuple[Any, list[Any]]]:
 
 
 @pytest.mark.parametrize("dtype", ERRORS)
-@pytest.mark.parametrize("most", [device_products.COLUMNS, 1])
+@pytest.mark.parametrize("most", [base.COLUMNS, 1])
 def test_convolutions_equal_numpys(tmp_path: Path, monkeypatch: Any, dtype: str, most: int) -> None:
     """Of all images at once, and of one after the other."""
-    monkeypatch.setattr(device_products, "COLUMNS", most)
+    monkeypatch.setattr(base, "COLUMNS", most)
     device: Any = WithoutLibrary(tmp_path)
     count = 0
     for kind in CONVOLUTIONS:
