@@ -54,7 +54,7 @@ class Optimizer(Described, optimizer.Optimizer):
         self.describe_groups(groups, others, dict(defaults), self.checks)
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
-        """Raise ValueError always: groups are fixed when the optimizer is made."""
+        """Raise ValueError always: no param_group is added after the optimizer is made."""
         name = f"{type(self).__name__}.add_param_group"
         raise ApiValueError(f"{name}: an optimizer's groups stay as they are", ["make it with all groups"])
 
