@@ -141,8 +141,7 @@ class Tracer:
         self.cell_names: dict[int, str] = {}
         self.cell_paths: dict[int, str] = {}
         self.draws: Counter[int] = Counter()
-        """Number of calls of each random primitive, by identity; under 0 the calls of all random operators without
-        seeds."""
+        """Calls of each random primitive, by identity; under 0 those of all random operators without seeds."""
         self.runs, self.differentiated = dict[Hashable, Any](), list[tuple[list[Node], int, Sequence[Value]]]()
         """Calls that a gradient may reuse, and the enclosing gradient requests (see `remembered_calls`)."""
         self.reuses_calls, self.has_reused_calls = True, False
@@ -167,20 +166,17 @@ class Tracer:
         """Number of enclosing conditions known only at run time."""
         self.running: Counter[Any] = Counter()
         self.recursions: dict[Any, int] = {}
-        """Number of running calls of each function, by tree, and `ways` at the point at which one began to call itself.
-        """
+        """Running calls of each function, by tree, and `ways` at the point at which one began to call itself."""
         self.regions = 0
         """Number of operators with regions so far, from which they are named."""
         self.weak: set[Value] = set()
         """Tensors that act as Python numbers: next to other tensors they take their element type."""
         self.folds, self.stages, self.planned = True, 1, PlannedStages(None)
-        """Whether equal cells may become one graph; the number of stages (micro-batches are iterations of a loop if
-        there are several); the stage plan."""
+        """Whether equal cells may become one graph; stages (if several, micro-batches are iterations); their plan."""
         self.inlined: set[Any] = set()
         """Sources of the functions inlined in this iteration of a comprehension."""
         self.particulars = 0
-        """Number of operations that may depend on which of several similar items they are for (see `RepeatedTurns`).
-        """
+        """Operations that may depend on which of several similar items they are for (see `RepeatedTurns`)."""
         self.in_shard = False
         """Whether the traced code is called by a function made by `shard()`."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
