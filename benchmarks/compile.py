@@ -68,7 +68,7 @@ def ranks_in_memory(ranks: int) -> tuple[float, float, int]:
 
 
 class Cost(NamedTuple):
-    """Of one compile: seconds of wall time and of the processor, MB of memory, MB written."""
+    """Figures of one compile: seconds of wall time and of the processor, MB of memory, MB written."""
 
     seconds: float
     processor: float

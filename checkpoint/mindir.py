@@ -110,7 +110,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "SpaceToDepth": ("block_size",),
     "SparseSoftmaxCrossEntropyWithLogits": ("is_grad",),
 }
-"""Of operators: the fields that are attributes of the primitive."""
+"""Fields of operators that are attributes of the primitive."""
 AS_TUPLE = frozenset({"Stack", "Concat", "AddN"})
 """Operators that take their operands as one tuple."""
 _TYPES = {
@@ -279,7 +279,7 @@ def scalar_result(operator: str, operands: Sequence[Any]) -> np.ndarray | None:
 
 # Loops of a `.mindir` file: MindSpore writes a loop as graphs that call each other as their last step.
 #
-# Of `while i < n: x = f(x)` there are three: the head computes `i < n` and chooses between the body, whose last step
+# There are three of `while i < n: x = f(x)`: the head computes `i < n` and chooses between the body, whose last step
 # calls the head with the next values, and the graph after the loop.
 
 

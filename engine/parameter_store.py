@@ -78,7 +78,7 @@ WORTH = 1 << 22
 LEAST = 1 << 15
 """Tensors with at least so many elements are drawn early."""
 MOST_BYTES = 1 << 30
-"""Of tensors that are drawn and not taken yet; one alone may have more."""
+"""Most bytes of tensors that are drawn and not taken yet; one alone may have more."""
 
 
 class _Wanted(NamedTuple):
@@ -196,7 +196,7 @@ class ParameterStore:
         self._begun: list[RankInitialValue | None] = []
         self._borrowed: dict[int, list[tuple[_StoredParameter, int]]] = {}
         self._several: dict[int, list[tuple[_StoredParameter, int]]] = {}
-        """Of the parameters that a graph borrowed, by its number, those with several slices; others always have the
+        """Parameters with several slices that a graph borrowed, by the number of the graph; others always have the
         newest values. Needed at every step, so cached."""
 
     @contextmanager

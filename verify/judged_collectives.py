@@ -168,7 +168,7 @@ def _sent(everyone: tuple[int, ...]) -> Iterator[_Question]:
 
 
 LARGEST = 8
-"""Of the whole numbers that are made: half precision holds their sums."""
+"""Limit of the whole numbers that are made: half precision holds their sums."""
 ROUNDS = 2
 KINDS = (AllReduce, AllGather, ReduceScatter, AlltoAll)
 _COMBINE: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}

@@ -74,7 +74,7 @@ def programs(options: argparse.Namespace, sizes: list[str], folder: Path) -> Ite
 
 
 def measured(command: list[str], limit: float) -> dict[str, Any]:
-    """What a program printed last, or {"error": why there is nothing}."""
+    """Return the last figures that a program printed, or {"error": the reason for none}."""
     environment = {**os.environ, **mpirun_environment(), "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}
     try:
         done = subprocess.run(

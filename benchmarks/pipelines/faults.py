@@ -2,7 +2,7 @@
 
     python -m benchmarks.pipelines.faults [--schedules N]
 
-So many right ones are drawn, and as many with a fault each, whose kinds take turns.
+It draws this number of right ones, and as many with a fault each, whose kinds take turns.
 `tests/random_schedules.py` makes them. Times are those of the checks alone, on one core.
 """
 

@@ -40,7 +40,7 @@ from mspc.passes.per_rank.slice_to_rank import SliceToRank
 LEVEL = "computation_communication_fusion_level"
 """The header's attribute."""
 NUMBERS = (2, 4, 8)
-"""Of pieces."""
+"""Numbers of pieces that are tried."""
 LEAST = 0.1
 """The share of a collective's time that pieces must gain at least: less may as well be an error of the estimate."""
 LONG = 3.0

@@ -108,11 +108,11 @@ def _terms(value: Value) -> Generator[Any, list[Value], list[Value]]:
 
 BATCH, HEADS, SEQUENCE, DEPTH = "batch", "heads", "sequence", "depth"
 Roles = tuple[str, ...]
-"""What each dimension of an operand is."""
+"""The role of each dimension of an operand."""
 LAYOUTS: dict[str, Roles] = {
     "BNSD": (BATCH, HEADS, SEQUENCE, DEPTH), "BSND": (BATCH, SEQUENCE, HEADS, DEPTH), "BSH": (BATCH, SEQUENCE, DEPTH),
 }  # fmt: skip
-"""Of the operator's layouts; the last one with one head, whose depth is the hidden dimension."""
+"""Roles of the operator's layouts; the last one with one head, whose depth is the hidden dimension."""
 
 
 @dataclass(frozen=True)

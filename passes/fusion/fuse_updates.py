@@ -289,7 +289,7 @@ FETCHED = 8 << 20
 LARGE_SUM = 4 << 20
 """Bytes of a gradient that travelled alone from which on its update is one by itself: it takes longer than a launch."""
 _PARTS = TupleGetItem, Cast, Split, StridedSlice, FusedElementwise
-"""What takes a gradient from a sum, where it has one operand."""
+"""Operators that take a gradient from a sum, if they have one operand."""
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class NodeOrder:
         self.updates = Updates(graph)
         self._numbers: dict[Value, int] = {}
         self._whole: dict[Value, Node] = {}
-        """Of values that no member makes a member that reads all their elements."""
+        """A member that reads all elements, for values that no member makes."""
         self._member_of, self._shows, self._rows = member_of, shows, rows
 
     def place(self, number: int, node: Node) -> None:
@@ -312,7 +312,7 @@ def needed(results: Iterable[Node], sources: Mapping[Node, Sequence[Value]]) -> 
 
 
 Source = tuple[str, int] | Value
-"""What a line reads: ("t", another line) or a value of the graph."""
+"""An operand of a line: ("t", another line) or a value of the graph."""
 Line = tuple[Op, tuple[Source, ...]]
 
 

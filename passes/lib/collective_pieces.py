@@ -61,9 +61,9 @@ def exposed_seconds(graph: Graph, machine: Machine) -> dict[Node, float]:
 
 
 MULTIPROCESSORS = 132
-"""Of an H100 or H200."""
+"""Multiprocessors of an H100 or H200."""
 TAKEN = 8
-"""Of them a collective has beside a product."""
+"""Multiprocessors that a collective takes beside a matmul."""
 BLOCKS = ((128, 256, 1.0), (256, 128, 1.0), (128, 192, 0.97), (192, 128, 0.97), (128, 128, 0.9))
 """Rows and columns of blocks, and how quick they are beside the quickest."""
 

@@ -25,7 +25,7 @@ from mspc.passes.lib.placement import Traffic, result_layouts, sent_inside
 LEFT = "what a turn leaves"
 """The source of the layout of a carried value."""
 CLEARLY = 0.999
-"""Of the bytes of one choice those of another are so many at most, if that is to be taken in its place."""
+"""Most bytes of a choice, as a share of those of the one that it replaces."""
 TRIES = 4
 """How often the layouts of a graph's loops are changed at most."""
 

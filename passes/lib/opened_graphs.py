@@ -282,7 +282,7 @@ class _Closer:
         self.graph = graph
         self.is_sliced = "rank" in graph.attrs
         self.lists: list[list[Node]] = [[]]
-        """Of the graph, then of every region that is open, the innermost last."""
+        """Nodes of the graph, then of every region that is open, the innermost last."""
         self.parts: dict[Node, _Parts] = {}
         self.outer: dict[Value, Value] = {}
         """The element of the node's tuple for each value that a boundary hands out."""

@@ -438,7 +438,7 @@ class StageProgram:
         self._builder = Builder(Graph(""))
         self._made_loop: Node | None = None
         self._places: dict[int, int] = {}
-        """Of the results of the loop those of this stage's loop."""
+        """Results of this stage's loop among those of the loop."""
         self._readers: dict[Value, set[int]] = {}
         """The stages that read a value of a micro-batch which another graph makes."""
         if loop is not None:

@@ -282,7 +282,7 @@ class _Clock:
         self.following = [
             {each: 0 for each in sorted(kinds) if known.placement[each[1]] == stage} for stage in range(known.stages)
         ]
-        """Of every stage the next micro-batch of each kind of action on each of its chunks."""
+        """The next micro-batch of each kind of action on each chunk of every stage."""
         self.others = [
             [part for part in actions_of(entries) if part.kind != WEIGHT_GRADIENT] for entries in known.entries
         ]
@@ -377,7 +377,7 @@ class _Clock:
 
 
 STEPS = 6
-"""So many steps in a row until times are taken as those of any step: stages have come to their distances by then."""
+"""Number of steps in a row until times are taken as those of any step: stages have come to their distances by then."""
 Order = list[list[int]]
 """For every stage its actions by number."""
 INFINITE = float("inf")

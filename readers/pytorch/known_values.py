@@ -19,7 +19,7 @@ from mspc.readers.pytorch.exported_program import ExportedType
 MOST = 1 << 26
 """Bytes of a tensor that are computed at most: a mask of 8,192 places by 8,192."""
 FEW = 1 << 16
-"""Of these it is looked whether a dimension repeats one."""
+"""Elements of a tensor up to which repeated dimensions are looked for."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from mspc.readers.pytorch.plans.strategies import LayerPlan
 from mspc.readers.pytorch.written_values import written_inputs
 
 _DEVIATION = 0.02
-"""Of the normal numbers that take the place of weights that are not in the file."""
+"""Standard deviation of the normal numbers for weights that are not in the file."""
 
 
 class ImportedNetwork(Cell):

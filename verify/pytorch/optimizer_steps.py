@@ -146,7 +146,7 @@ SAME: dict[str, dict[str, Any]] = {
     "RAdam": {"lr": 0.05, "betas": (0.8, 0.5), "weight_decay": 0.1},
     "Rprop": {"lr": 0.05, "step_sizes": (0.03, 0.055), "maximize": True},
 }
-"""Of `experimental.optim`, whose arguments are PyTorch's."""
+"""Optimizers of `experimental.optim`, whose arguments are PyTorch's."""
 
 
 def optimizers() -> list[Case]:

@@ -360,7 +360,7 @@ def _grad_scaler(torch: Any) -> Array:
 
 
 TOLERANCE = 2e-5
-"""Of Float32 over some steps, relative to the largest number."""
+"""Tolerance of Float32 over some steps, relative to the largest number."""
 
 
 def cases() -> list[Case]:

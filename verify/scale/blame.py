@@ -58,7 +58,7 @@ class ReadOnOne:
 
 
 FEW = 2
-"""So many nodes in a row may be others: one that is in the place of one, or moved past it."""
+"""Number of nodes in a row that may be others: one that is in the place of one, or moved past it."""
 FEW_RANKS = 6
 
 
@@ -601,7 +601,7 @@ def _words(node: Node, value: Value, known: Relation, kind: RankKind) -> str:
 
 
 LAST = 8
-"""So many sums are remembered."""
+"""Number of sums that are remembered."""
 
 
 class OtherRanks:

@@ -45,7 +45,7 @@ operands."""
 
 
 MOST_TURNS = 10000
-"""Of a loop that ends when the data say so."""
+"""Iterations of a loop that ends when the data say so."""
 
 
 class Deadlock(Exception):

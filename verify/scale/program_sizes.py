@@ -43,7 +43,7 @@ SOME = 8
 CROWDED = 4
 """No way gets more than this many times the mean of all ways."""
 SPARE = 8
-"""So many standard deviations above it, of few."""
+"""Standard deviations above it, for few values."""
 MANY = 16
 """From so many slices of a dimension on a slice may be one element."""
 
@@ -60,7 +60,7 @@ class Divisors:
     """Products of several unknowns that are to be the same number."""
     _numbers: list[tuple[Product, int]] = field(default_factory=list["tuple[Product, int]"])
     _least: list[tuple[Product, int, int]] = field(default_factory=list["tuple[Product, int, int]"])
-    """Of a size how much has to be left at least."""
+    """The least that has to be left of a size."""
     _roomy: list[tuple[Product, int, Product, int, int]] = field(
         default_factory=list["tuple[Product, int, Product, int, int]"]
     )
@@ -294,7 +294,7 @@ class Sizing:
     found: dict[int, int] = field(default_factory=dict[int, int])
     _halves: list[Product] = field(default_factory=list[Product])
     _line_dims: dict[Node, Dims] = field(default_factory=dict[Node, Dims])
-    """Of the lines of fused operators."""
+    """Dimensions of the lines of fused operators."""
 
     def dims(self, value: Value) -> Dims:
         """The divisors of a value's dimensions."""

@@ -119,7 +119,7 @@ def failed_node(graph: Graph, failure: NodeFailure) -> Node | None:
 Array = Any
 AN_OVERFLOW = "these ranks alone find an overflow there, and others do not do what one device does then"
 MOST = 8
-"""So many are pretended, each of which takes a step of all ranks."""
+"""Number that is pretended, each of which takes a step of all ranks."""
 CLOSE = 1e-9
 """Slices that are apart by no more are one."""
 

@@ -33,7 +33,7 @@ from mspc.verify.scale.watch import Known, known_values
 
 Array = Any
 Inputs = Sequence[Mapping[str, Array]]
-"""Of every step the global inputs, by name."""
+"""Global inputs of every step, by name."""
 
 
 class ReferenceRun(Protocol):

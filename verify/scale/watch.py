@@ -48,7 +48,7 @@ from mspc.verify.scale.relations import (
 
 Array = Any
 MOST_PARTS = 3
-"""Of so many operands it is tried which have to be added up."""
+"""Most operands for which combinations to add up are tried."""
 MOST_WRONG = 64
 """Nodes with wrong values after which no more are looked for."""
 

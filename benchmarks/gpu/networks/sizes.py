@@ -271,6 +271,6 @@ NETWORKS = {
     ),
 }  # fmt: skip
 SMOOTHING = 0.1
-"""Of the labels of images."""
+"""Number of the labels of images."""
 EVEN = 0.01
 """Weight of the loss that evens out the choice of experts."""

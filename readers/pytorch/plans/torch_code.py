@@ -200,7 +200,7 @@ them."""
 SLICES = "LocalSlice"
 """Takes a slice of a value that every rank holds, which costs no message."""
 WHOLE = -1
-"""Of a value: every rank of the tensor axis holds all of it. Else the dimension that is cut."""
+"""The split dimension of a value that every rank of the tensor axis holds whole."""
 
 
 @dataclass(frozen=True)
