@@ -99,11 +99,6 @@ def gather(local: Array, layout: Layouts, shape: tuple[int, ...], comm: Communic
     return global_array
 
 
-def result_layout(layout: Layouts) -> Layout | None:
-    """Return the layout of a result that is one tensor, else None."""
-    return layout if isinstance(layout, Layout) else None
-
-
 ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06")
 """First bytes of an npz file, of one that contains arrays and of an empty one."""
 

@@ -33,13 +33,11 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.fusion_groups import MOST_LINES, MOST_OPERANDS, enough_rows
+from mspc.passes.fusion.fusion_groups import MOST_LINES, MOST_OPERANDS, Source, enough_rows
 from mspc.passes.fusion.rewriter import parts_of
 
 LITTLE = 64
 """A part of a value's bytes that may be stored longer beside what is stored in its place."""
-Source = tuple[str, int] | Value
-"""What a line reads: ("t", another line) or a value of the graph."""
 
 
 @dataclass(frozen=True)
