@@ -64,9 +64,6 @@ class GroupedRowSums(Op):
         kernels = [sum_of(line).kernel(be) for line in self.sums]
         return lambda *inputs: tuple(run(*inputs[2 * i : 2 * i + 2]) for i, run in enumerate(kernels))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.rows_by_number import (
             NamedRows,  # late, as all that only a GPU needs
@@ -198,9 +195,6 @@ class GroupedRowUpdate(Op):
 
         return kernel
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def launch(
         self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
     ) -> Launch | None:
@@ -288,9 +282,6 @@ class GroupedLookups(Op):
             return tuple(made if cast is None else map(cast, made))
 
         return kernel
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.rows_by_number import (

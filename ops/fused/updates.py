@@ -97,9 +97,6 @@ class FusedUpdate(Update):
 
         return kernel
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
     def statements(self, dtypes: Sequence[DType]) -> str:
         from mspc.ops.cuda.elementwise import expression  # late: only a GPU needs it
 
@@ -249,9 +246,6 @@ class GroupedUpdate(Op):
             return tuple(results)
 
         return kernel
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
 
     def launch(
         self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
