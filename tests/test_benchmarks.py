@@ -59,7 +59,6 @@ def test_start_up_hands_on_what_is_wrong(root: Path, tmp_path: Path) -> None:
         ["benchmarks/compile.py", "--help"],
         ["-m", "benchmarks.estimates", "--help"], ["-m", "benchmarks.pipelines.faults", "--schedules", "20"],
         ["-m", "benchmarks.gpu.networks.compare", "--help"],
-        ["benchmarks/gpu/pipelines.py", "--help"],
     ],
 )  # fmt: skip
 def test_others_begin(root: Path, arguments: list[str]) -> None:

@@ -34,18 +34,14 @@ def launcher(peer: str, ranks: int) -> list[str]:
 
 
 class Child:
-    """A started program on so many ranks. `limit` are the seconds within which every answer must come, `module` is what
-    it runs."""
+    """A started program on `ranks` ranks. `limit` are the seconds within which every answer must come."""
 
-    def __init__(
-        self, arguments: list[str], environment: dict[str, str], limit: float,
-        module: str = "benchmarks.gpu.networks.program", ranks: int = 1,
-    ) -> None:  # fmt: skip
+    def __init__(self, arguments: list[str], environment: dict[str, str], limit: float, ranks: int) -> None:
         self.limit = limit
         self.errors = tempfile.TemporaryFile()
         self.started = time.perf_counter()
         self.process = subprocess.Popen(
-            [*launcher(arguments[1], ranks), module, *arguments], stdin=subprocess.PIPE,
+            [*launcher(arguments[1], ranks), "benchmarks.gpu.networks.program", *arguments], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self.errors, cwd=ROOT, env={**os.environ, **environment},
         )  # fmt: skip
         assert self.process.stdout is not None

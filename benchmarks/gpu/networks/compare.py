@@ -2,10 +2,12 @@
 
     python -m benchmarks.gpu.networks.compare [--only NAME ...] [--device gpu|cpu] [--dtype bf16|tf32|f32] [--steps N]
                                               [--losses 20] [--data D] [--tensor T] [--json FILE]
+                                              [--stages S --micro-batches M --schedule NAME]
 
 Every program is a process of its own; one works while the others wait. All begin with the same weights and data. Steps
 are timed in several repetitions that take turns, from an idle device to an idle device. `--losses N` shows the first N
-losses with rates of dropout of zero, beside PyTorch's. A peer that is not installed is left out with a line; a program
+losses with rates of dropout of zero, beside PyTorch's. `--stages` divides the layers of `network.layers`, in mspc
+alone. A peer that is not installed is left out with a line; a program
 that fails leaves the others as they are. Figures are written to the JSON file after every network; networks that it
 already has from other runs stay in it and in the table.
 """
@@ -39,9 +41,12 @@ def programs(network: str, options: argparse.Namespace) -> dict[str, list[str]]:
         found["jax"] = ["jax"]
     wanted = {name: words for name, words in found.items() if any(name.startswith(peer) for peer in options.peers)}
     common = ["--size", options.size, "--device", options.device, "--dtype", options.dtype]
-    common += ["--data", str(options.data), "--tensor", str(options.tensor)]
+    for option in ("data", "tensor", "stages", "micro_batches", "schedule"):
+        common += [f"--{option.replace('_', '-')}", str(getattr(options, option))]
     if options.tensor > 1:
         wanted.pop("jax", None)
+    if options.stages > 1:
+        wanted = {name: words for name, words in wanted.items() if name == "mspc"}
     dropped = ["--nothing-dropped"] if options.losses else []
     return {name: [network, *words, *common, *dropped] for name, words in wanted.items()}
 
@@ -63,14 +68,10 @@ def environment(options: argparse.Namespace, caches: str) -> dict[str, str]:
 
 
 class Runs:
-    """The programs of one network: what was found of each, and those that still run. `module` is what they run, each on
-    so many ranks."""
+    """The programs of one network: what was found of each, and those that still run."""
 
-    def __init__(
-        self, options: argparse.Namespace, environment: dict[str, str],
-        module: str = "benchmarks.gpu.networks.program", ranks: int = 1,
-    ) -> None:  # fmt: skip
-        self.options, self.environment, self.module, self.ranks = options, environment, module, ranks
+    def __init__(self, options: argparse.Namespace, environment: dict[str, str]) -> None:
+        self.options, self.environment = options, environment
         self.found: dict[str, dict[str, Any]] = {}
         self.children: dict[str, Child] = {}
 
@@ -86,9 +87,8 @@ class Runs:
     def start(self, name: str, arguments: list[str]) -> None:
         """Start a program and let it take its first step."""
         self.found[name] = {"losses": [], "times": [], "processor": []}
-        child = self.children[name] = Child(
-            arguments, self.environment, self.options.limit, self.module, self.ranks
-        )  # fmt: skip
+        child = Child(arguments, self.environment, self.options.limit, ranks_of(self.options))
+        self.children[name] = child
         answer = self.ask(name, "1")
         if answer is None:
             return
@@ -125,7 +125,7 @@ class Runs:
 
 def compared(network: str, options: argparse.Namespace, caches: str) -> table.Figures:
     """The figures of a network."""
-    runs = Runs(options, environment(options, caches), ranks=options.data * options.tensor)
+    runs = Runs(options, environment(options, caches))
     arguments = programs(network, options)
     try:
         for name, words in arguments.items():
@@ -142,7 +142,7 @@ def compared(network: str, options: argparse.Namespace, caches: str) -> table.Fi
     if options.second_start:
         start_again(runs.found, arguments, options, caches)
     said = {"size": options.size, "device": options.device, "dtype": options.dtype, "threads": options.threads}
-    said |= {"data": options.data, "tensor": options.tensor}
+    said |= {part: getattr(options, part) for part in ("data", "tensor", "stages", "micro_batches", "schedule")}
     return {"network": network, **said, "nothing_dropped": bool(options.losses), "peers": runs.found}
 
 
@@ -153,21 +153,24 @@ def start_again(
     for name, words in arguments.items():
         if "error" in found[name]:
             continue
-        runs = Runs(argparse.Namespace(**{**vars(options), "losses": 0}), environment(options, caches))
-        ranks = options.data * options.tensor
-        child = runs.children[name] = Child(words, runs.environment, options.limit, ranks=ranks)
+        child = Child(words, environment(options, caches), options.limit, ranks_of(options))
         try:
             child.ask("1")
             found[name]["again"] = time.perf_counter() - child.started
         except Failed as error:
             found[name]["again_error"] = str(error)
         finally:
-            runs.close()
+            child.close()
+
+
+def ranks_of(options: argparse.Namespace) -> int:
+    return options.data * options.tensor * options.stages
 
 
 def key(figures: table.Figures) -> tuple[Any, ...]:
-    ranks = figures.get("data", 1), figures.get("tensor", 1)
-    return *(figures[part] for part in ("network", "size", "device", "dtype", "nothing_dropped")), *ranks
+    ranks = (figures.get(part, 1) for part in ("data", "tensor", "stages", "micro_batches"))
+    said = (figures[part] for part in ("network", "size", "device", "dtype", "nothing_dropped"))
+    return *said, *ranks, figures.get("schedule", "1f1b")
 
 
 def main() -> None:
@@ -181,6 +184,9 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("bf16", "tf32", "f32"), help="bf16 on a GPU, f32 on a CPU unless given")
     parser.add_argument("--data", type=int, default=1, help="ranks that share the batch, each with a GPU")
     parser.add_argument("--tensor", type=int, default=1, help="ranks that share each layer, of networks that say how")
+    parser.add_argument("--stages", type=int, default=1, help="stages that share the layers, each with GPUs of its own")
+    parser.add_argument("--micro-batches", type=int, default=1, help="of the stages")
+    parser.add_argument("--schedule", default="1f1b", help="of the stages")
     parser.add_argument("--steps", type=int, help="of one repetition: 20 on a GPU, 1 on a CPU unless given")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--losses", type=int, default=0, help="show so many, in f32 unless --dtype, nothing dropped")

@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu.networks.program NETWORK PEER --size cpu --device cpu --dtype f32 [--nothing-dropped]
 
-With `--data D --tensor T` it is one of as many ranks, each with a GPU of its own and its part of the batch; the first
-one reads and prints, and JAX has one process for all.
+With `--data D --tensor T --stages S` it is one of as many ranks, each with a GPU of its own and its part of the batch;
+the first one reads and prints, and JAX has one process for all. Stages are for mspc's program only.
 
 It reads lines. A number N takes N steps and prints a line of JSON: their seconds by the clock and of the processor (all
 threads), both until the device has done its work, and the last loss. The last line, `end`, prints the most memory
@@ -31,14 +31,15 @@ PEERS = {"mspc": "mspc", "torch": "torch", "torch.compile": "torch", "jax": "jax
 
 
 class Ranks(NamedTuple):
-    """How many share the batch, and how many each layer."""
+    """The number of ranks that share the batch, of those that share each layer, and of stages that share the layers."""
 
     data: int = 1
     tensor: int = 1
+    stages: int = 1
 
     @property
     def count(self) -> int:
-        return self.data * self.tensor
+        return self.data * self.tensor * self.stages
 
 
 ONE_RANK = Ranks()
@@ -52,7 +53,7 @@ def next_line() -> str:
 @dataclass(frozen=True)
 class Task:
     """What a framework makes a training step of. `device` is "gpu" or "cpu", `dtype` "bf16", "tf32" or "f32", `mode`
-    that of torch.compile, or "" for none."""
+    that of torch.compile, or "" for none. Stages work on `micro_batches` in the order of `schedule`."""
 
     network: str
     sizes: Any
@@ -62,12 +63,14 @@ class Task:
     dtype: str
     mode: str
     ranks: Ranks = ONE_RANK
+    micro_batches: int = 1
+    schedule: str = "1f1b"
 
 
 class Program(NamedTuple):
     """`step()` starts a step and gives its loss, `value(loss)` reads it, `wait()` waits for the device, `peak()` is the
     most bytes that the device held. `parameters` are their names and shapes. `line()` is what the first rank is told;
-    `speaks`: whether this is the first. `ending()` is what else a program says at its end."""
+    `speaks`: whether this is the first."""
 
     step: Callable[[], Any]
     value: Callable[[Any], float]
@@ -76,7 +79,6 @@ class Program(NamedTuple):
     parameters: dict[str, tuple[int, ...]]
     line: Callable[[], str] = next_line
     speaks: bool = True
-    ending: Callable[[], dict[str, Any]] = dict
 
 
 def resident() -> int:
@@ -95,8 +97,7 @@ def serve(program: Program, out: Any) -> None:
     while line := program.line():
         if line.strip() == "end":
             if program.speaks:
-                said = {"peak": program.peak(), "resident": resident(), **program.ending()}
-                print(json.dumps(said), file=out, flush=True)
+                print(json.dumps({"peak": program.peak(), "resident": resident()}), file=out, flush=True)
             return
         steps, loss = int(line), None
         program.wait()
@@ -121,6 +122,9 @@ def main() -> None:
     parser.add_argument("--mode", default="default", help="of torch.compile")
     parser.add_argument("--data", type=int, default=1, help="ranks that share the batch")
     parser.add_argument("--tensor", type=int, default=1, help="ranks that share each layer")
+    parser.add_argument("--stages", type=int, default=1, help="stages that share the layers")
+    parser.add_argument("--micro-batches", type=int, default=1, help="of the stages")
+    parser.add_argument("--schedule", default="1f1b", help="of the stages")
     parser.add_argument("--nothing-dropped", action="store_true", help="dropout and dropped paths with rates of zero")
     options = parser.parse_args()
     out = os.fdopen(os.dup(1), "w")
@@ -129,7 +133,7 @@ def main() -> None:
     mode = options.mode if options.peer == "torch.compile" else ""
     task = Task(
         options.network, sizes, network.data(sizes), network.optimizer, options.device, options.dtype, mode,
-        Ranks(options.data, options.tensor),
+        Ranks(options.data, options.tensor, options.stages), options.micro_batches, options.schedule,
     )  # fmt: skip
     framework = importlib.import_module(f"benchmarks.gpu.networks.steps_in_{PEERS[options.peer]}")
     serve(framework.built(task), out)

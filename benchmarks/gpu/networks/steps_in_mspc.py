@@ -38,6 +38,20 @@ def trained(network: Any, optimizer: Any, clip: float | None) -> Callable[..., A
     return step
 
 
+def divide_in_stages(network: Any, task: Task) -> Any:
+    """Divide a network's layers among the stages; the embedding is of the first one, what follows the layers of the
+    last. A `zero_bubble_v` goes through the stages there and back."""
+    stages, layers = task.ranks.stages, network.layers
+    chunks = [*range(stages), *reversed(range(stages))] if task.schedule == "zero_bubble_v" else list(range(stages))
+    for cell in network.cells():
+        cell.pipeline_stage = 0 if cell is network.embedding else chunks[-1]
+    for number, layer in enumerate(layers):
+        layer.pipeline_stage = chunks[number * len(chunks) // len(layers)]
+    config = {"pipeline_scheduler": task.schedule, "pipeline_interleave": len(chunks) > stages}
+    ms.set_auto_parallel_context(pipeline_stages=stages, pipeline_config=config)
+    return nn.PipelineCell(network, task.micro_batches)
+
+
 def begin(ranks: Ranks) -> Callable[[], str]:
     """Become one of several ranks, to which layouts spread from the batch and from what a network's `shard` says; how
     all of them hear what the first one is told."""
@@ -65,7 +79,9 @@ def built(task: Task) -> Program:
     for name, parameter in parameters.items():
         parameter.set_data(Tensor(values[name]))
     if task.ranks.tensor > 1:
-        importlib.import_module(f"benchmarks.gpu.networks.{task.network}.shard_in_mspc").shard(network, *task.ranks)
+        importlib.import_module(f"benchmarks.gpu.networks.{task.network}.shard_in_mspc").shard(network, *task.ranks[:2])
+    if task.ranks.stages > 1:
+        network = divide_in_stages(network, task)
     if task.dtype == "bf16":
         network = amp.auto_mixed_precision(network, "auto", ms.bfloat16)
     optimizer = optimizer_of(task.optimizer, network.trainable_params())
@@ -74,6 +90,6 @@ def built(task: Task) -> Program:
     peak = ms.runtime.max_memory_allocated if task.device == "gpu" else resident
     shapes = {same_name(name): parameter.shape for name, parameter in parameters.items()}
     return Program(
-        lambda: step(*data), lambda loss: float(loss.asnumpy()), ms.runtime.synchronize, peak, shapes, line,
-        task.ranks.count == 1 or ms.communication.get_rank() == 0,
+        lambda: step(*data), lambda loss: float(loss.asnumpy()) / task.micro_batches, ms.runtime.synchronize, peak,
+        shapes, line, task.ranks.count == 1 or ms.communication.get_rank() == 0,
     )  # fmt: skip

@@ -43,6 +43,8 @@ def rows(figures: Figures) -> list[str]:
     """The lines of one network."""
     title = f"{figures['network']}, {figures['size']} sizes on {figures['device']}, {figures['dtype']}"
     title += f", data {figures['data']} x tensor {figures['tensor']}" if "data" in figures else ""
+    if figures.get("stages", 1) > 1:
+        title += f", {figures['stages']} stages, {figures['micro_batches']} micro-batches, {figures['schedule']}"
     lines = [title + (", nothing dropped" if figures["nothing_dropped"] else "")]
     twin = figures["peers"].get("torch", {})
     for name, found in figures["peers"].items():
