@@ -40,11 +40,24 @@ def settle_loops(graph: Graph, decide: Callable[[], None]) -> None:
     values: list[Value] = [*graph.nodes, *graph.parameters]
     begin = [state_of(value) for value in values]
     if _settle(graph, decide, values) and any(_is_back(node) and node.phase != "forward" for node in graph.nodes):
-        decided = [value for value in values if isinstance(value, Node) and value.phase == "forward"]
+        sums = _sums_of_gradients(graph)
+        decided = [v for v in values if isinstance(v, Node) and v.phase == "forward" and v not in sums]
         found = [state_of(value) for value in decided]
         restore(values, begin)
         restore(decided, found)
         _settle(graph, decide, values)
+
+
+def _sums_of_gradients(graph: Graph) -> set[Node]:
+    """Return the values that loops of the forward graph, such as that over micro-batches, carry for gradients alone,
+    with the zeros that they begin at: their layouts follow from those of the gradients."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if isinstance(node.op, Back):
+            enter, left = node.inputs
+            if isinstance(enter, Node) and isinstance(left, Node) and left.phase != "forward":
+                found |= {enter, node, *(value for value in enter.inputs if isinstance(value, Node) and is_zero(value))}
+    return found
 
 
 def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bool:

@@ -15,6 +15,7 @@ from mspc.commands.report.verbosity import Loudness
 from mspc.commands.run import run_directory, run_script
 from mspc.ir.diagnostics import MspcError
 
+NETWORKS = Path(__file__).resolve().parents[2] / "benchmarks" / "networks"
 SCRIPT = """\
 import sys
 import numpy as np
@@ -68,6 +69,21 @@ def test_a_compiled_network_in_stages_has_its_scripts_numbers(compiled: Path, mo
     assert {"first.w", "last.w", "moments.first.w", "moments.last.w"} < set(found)
     for name in wanted.files:
         np.testing.assert_array_equal(found[name], wanted[name], name)
+
+
+def test_layers_that_are_one_graph_in_stages_of_many_ranks(tmp_path: Path) -> None:
+    """The sums of gradients over micro-batches have the layouts of the gradients, also where the rest is decided
+    anew."""
+    network = NETWORKS / "staged_llama.py"
+    text = network.read_text().replace("def __init__", "@ms.lazy_inline\n    def __init__")
+    (tmp_path / "folded.py").write_text(text)
+    sizes = ("4", "64", "8", "8", "64", "512", "8", "8", "2", "2", "16")
+    options = CompileOptions(
+        128, out=tmp_path / "out", only_ranks=(0,), loudness=Loudness(False, True), script_arguments=sizes
+    )
+    compile_target(str(tmp_path / "folded.py"), options)
+    (path,) = (tmp_path / "out" / "rank_0").glob("*_execute_*.ir")
+    assert "Scan(" in path.read_text()
 
 
 @pytest.mark.parametrize("stages", ["3", "0", "-2", '"2"'])
