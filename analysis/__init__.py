@@ -1,1 +1,1 @@
-"""This package finds facts about a graph that passes and the runtime both need: updates of parameters, and costs."""
+"""Facts about a graph that both passes and the runtime need: aliasing, integer ranges and costs."""

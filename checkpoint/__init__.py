@@ -1,1 +1,1 @@
-"""Checkpoints are sets of files with an index. This package reads slices out of them, and other programs' formats."""
+"""Checkpoints: indexed sets of files, slices of them, and other programs' formats."""

@@ -1,1 +1,1 @@
-"""This package has the verbs of `mspc`, as they are called on the command line, and what they need for their work."""
+"""The commands of `mspc` and their implementation."""

@@ -1,1 +1,1 @@
-"""This package drives a compile: it has the settings, and the pipeline of passes."""
+"""The compiler driver: configuration and the pipeline of passes."""

@@ -1,1 +1,1 @@
-"""The doctor reads a script, without running it, and lists the names of MindSpore that mspc lacks or ignores."""
+"""`mspc doctor`: lists the MindSpore names of a script that mspc lacks or ignores, without running the script."""

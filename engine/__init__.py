@@ -1,1 +1,1 @@
-"""The engine leads from a script's call to running ranks: captures calls, makes programs, starts or simulates jobs."""
+"""From a call in a script to running ranks: capture, compile, launch and simulation."""

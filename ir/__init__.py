@@ -1,1 +1,1 @@
-"""Types, layouts, graphs and errors, on which all other packages are built."""
+"""Types, layouts, graphs and diagnostics. Every other package depends on this one."""

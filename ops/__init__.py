@@ -1,4 +1,4 @@
-"""Every operator is one class, which has its rule, its types, its gradient, its kernel and its samples."""
+"""Operators. Each is one class with its types, sharding rule, gradient, kernel and samples."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""This package writes the files of a compile: dumps, the programs of all ranks, first values, and `.mindir` files."""
+"""Output files of a compile: dumps, per-rank programs, initial values and `.mindir` files."""

@@ -1,1 +1,1 @@
-"""A pass turns a graph into another one. Each has a file of its own, and what several share lies in `lib`."""
+"""Passes: one file per pass. Each transforms a graph. Shared code is in `lib`."""

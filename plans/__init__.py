@@ -1,1 +1,1 @@
-"""Strategies and plans are read and written here: names of operators in files, and layouts that a graph takes."""
+"""Plans and strategies: operator names in files, and the layouts that a graph takes from them."""

@@ -1,1 +1,1 @@
-"""Networks that are no `construct` in Python are read here. Nothing of it is loaded before there is such a network."""
+"""Readers of networks that are not Python source. Loaded on demand."""

@@ -1,4 +1,4 @@
-"""The runtime runs a rank's graph from its text file. It plans memory, and drives communicators and GPUs."""
+"""The runtime: runs a rank's graph from its text file, plans memory, drives communicators and GPUs."""
 
 from __future__ import annotations
 

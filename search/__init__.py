@@ -1,1 +1,1 @@
-"""The search finds the layouts of a graph, and compares its plans with usual ones by rates that it measures."""
+"""The search for layouts and plans, and their comparison with usual plans at measured machine rates."""

@@ -1,1 +1,1 @@
-"""Rules and layouts as arithmetic that needs no graph: rules of factors, slices of tensors, and groups of ranks."""
+"""Sharding arithmetic without a graph: factor rules, slices of tensors and groups of ranks."""

@@ -1,1 +1,1 @@
-"""The proof by numbers compares steps on ranks with the same steps on one device, and both with outside judges."""
+"""Numeric proof: steps on ranks beside the same steps on one device, and both beside outside judges."""

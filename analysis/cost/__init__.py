@@ -1,1 +1,1 @@
-"""One model of time: the rates of a machine, how long a node takes by them, and how the streams of a step overlap."""
+"""The cost model: machine rates, time per node, and overlap of the streams of a step."""

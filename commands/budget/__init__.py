@@ -1,1 +1,1 @@
-"""Budgets limit the bytes, the memory and the collectives of a compile."""
+"""Budgets: limits on the bytes, memory and collectives of a compile."""

@@ -1,1 +1,1 @@
-"""Two compiles, dumps or plans are compared here, and what they differ in is told."""
+"""Comparison of two compiles, dumps or plans."""

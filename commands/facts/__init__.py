@@ -1,1 +1,1 @@
-"""Facts of a compile (operators, layouts, collectives, memory, times) are read from its files, by kind of ranks."""
+"""Facts of a compile, read from its files: operators, layouts, collectives, memory and times per kind of ranks."""

@@ -1,1 +1,1 @@
-"""This package makes the tables, the JSON and the progress that commands print."""
+"""Tables, JSON and progress lines that commands print."""

@@ -1,1 +1,1 @@
-"""The command line of every verb has a file here, which declares its options and calls its work."""
+"""The command line of each command: its options, and the call of its implementation."""

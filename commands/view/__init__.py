@@ -1,1 +1,1 @@
-"""`mspc view` reads the facts out of dumps and writes one page that shows what a compile decided, and why."""
+"""`mspc view`: one HTML page that shows the decisions of a compile and their reasons."""

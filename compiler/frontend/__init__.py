@@ -1,1 +1,1 @@
-"""The front end makes one graph of a network written in Python. It reads `construct` and never runs it."""
+"""The front end: traces the Python source of `construct` into one graph without running it."""

@@ -1,1 +1,1 @@
-"""Ranks are started under mpirun, and read the variables of their launcher here and nowhere else."""
+"""Launching ranks under mpirun, and reading the launcher's environment variables."""

@@ -1,1 +1,1 @@
-"""Files and folders that mspc writes are made beside their place, and moved there when they are complete."""
+"""Atomic writing of files and folders."""

@@ -1,4 +1,4 @@
-"""This package has names that scripts import from MindSpore's private package `_extends`."""
+"""Names that scripts import from MindSpore's private package `_extends`."""
 
 from __future__ import annotations
 

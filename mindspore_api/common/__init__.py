@@ -1,4 +1,4 @@
-"""`mindspore.common` has the Tensor, the Parameter, initializers, element types, and the seed."""
+"""`mindspore.common`: Tensor, Parameter, initializers, element types and seeds."""
 
 from __future__ import annotations
 

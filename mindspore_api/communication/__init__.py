@@ -1,4 +1,4 @@
-"""`mindspore.communication` says which rank a script is, and makes groups of ranks."""
+"""`mindspore.communication`: the rank of a script, and groups of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mindspore.dataset` in Python has data sets: sources of rows, and operations that are applied to them one by one."""
+"""`mindspore.dataset`: sources of rows, and operations on them."""
 
 from __future__ import annotations
 

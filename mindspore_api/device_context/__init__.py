@@ -1,4 +1,4 @@
-"""`mindspore.device_context` has settings for each kind of device, which `set_context` has as well."""
+"""`mindspore.device_context`: settings per kind of device; `set_context` has them too."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`mindspore.experimental` has optimizers whose learning rates are changed by schedulers."""
+"""`mindspore.experimental`: optimizers with learning rate schedulers."""

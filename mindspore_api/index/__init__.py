@@ -1,4 +1,4 @@
-"""The index says which public names there are, in the tables beside this file, and which of MindSpore's there are not.
+"""The index of public names, and of MindSpore's names that mspc lacks, from the tables in this folder.
 
 A table has the name of its public module, optionally followed by a dash and a family: `ops-activation.txt`, `mint.txt`;
 `mspc` is mspc itself. Functions are made from its rows, and public modules look up attributes in it (`module.py`):

@@ -1,4 +1,4 @@
-"""`mindspore.mindrecord` has files of records, which are pages of rows with an index in SQLite beside them."""
+"""`mindspore.mindrecord`: record files, pages of rows with an SQLite index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mindspore.mint` has functions that take their arguments in PyTorch's order."""
+"""`mindspore.mint`: functions with PyTorch's argument order."""
 
 from __future__ import annotations
 

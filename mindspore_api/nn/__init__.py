@@ -1,4 +1,4 @@
-"""`mindspore.nn` has cells, which are layers, losses, optimizers, and cells that train a network."""
+"""`mindspore.nn`: cells for layers, losses, optimizers and training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mindspore.numpy` has functions that take NumPy's arguments and give MindSpore's element types."""
+"""`mindspore.numpy`: functions with NumPy's arguments and MindSpore's element types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mindspore.ops` has a Primitive for every operator, and functions that call operators.
+"""`mindspore.ops`: a Primitive for every operator, and functions that call operators.
 
 Names are looked up on first use: those of the index in its tables, operators in the registry. Code inside mspc imports
 the operators' modules instead.

@@ -1,4 +1,4 @@
-"""`mindspore.parallel` has the ways in which a script says how its network is sharded."""
+"""`mindspore.parallel`: how a script states the sharding of its network."""
 
 from __future__ import annotations
 

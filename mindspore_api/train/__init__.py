@@ -1,4 +1,4 @@
-"""`mindspore.train` has the Model, callbacks, checkpoints and metrics."""
+"""`mindspore.train`: Model, callbacks, checkpoints and metrics."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Operators by which ranks communicate: collectives, exchanges, sends and receives."""
+"""Operators that communicate: collectives, exchanges, sends and receives."""

@@ -1,1 +1,1 @@
-"""Operators that give a graph its shape: tuples, ordering, requests for gradients, and dumps."""
+"""Structural operators: tuples, regions, ordering, gradient requests and dumps."""

@@ -1,1 +1,1 @@
-"""Operators whose windows slide over images: convolutions, pooling and resizing."""
+"""Window operators on images: convolution, pooling and resizing."""

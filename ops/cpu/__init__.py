@@ -1,1 +1,1 @@
-"""Kernels in NumPy and C++ that several operators share, and the threads that they are shared out to."""
+"""CPU kernels in NumPy and C++ that several operators share, and the thread pool."""

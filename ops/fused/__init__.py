@@ -1,1 +1,1 @@
-"""Operators that are several others as one. The passes of `passes/fusion` make them."""
+"""Fused operators, which the passes of `passes/fusion` create."""

@@ -1,1 +1,1 @@
-"""Operators of arithmetic: functions element by element, reductions and matrix products."""
+"""Arithmetic operators: elementwise functions, reductions and matmuls."""

@@ -1,1 +1,1 @@
-"""Operators of layers: activations, normalisations, softmax and attention."""
+"""Layer operators: activations, normalisation, softmax and attention."""

@@ -1,1 +1,1 @@
-"""Operators that update parameters, and the test for an overflow that goes before them."""
+"""Optimizer updates of parameters, and the overflow check before them."""

@@ -1,1 +1,1 @@
-"""Operators that draw random masks and numbers, which are the same on any number of ranks."""
+"""Random masks and numbers, equal on any number of ranks."""

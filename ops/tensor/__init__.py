@@ -1,1 +1,1 @@
-"""Operators that make, move, choose and convert the elements of tensors."""
+"""Operators that create, move, select and convert the elements of tensors."""

@@ -1,1 +1,1 @@
-"""The passes here add gradients to a graph, and recompute values for them."""
+"""Passes that add gradients to a graph and recompute values for them."""

@@ -1,1 +1,1 @@
-"""The passes here remove unneeded nodes."""
+"""Passes that remove unneeded nodes."""

@@ -1,1 +1,1 @@
-"""The passes here insert the collectives that layouts ask for, put them into buckets and order them."""
+"""Passes that insert, bucket and order collectives."""

@@ -1,1 +1,1 @@
-"""The passes here join several operators into one that passes over memory once."""
+"""Passes that fuse operators so that memory is read and written once."""

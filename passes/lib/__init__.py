@@ -1,1 +1,1 @@
-"""Passes share the code here: a module for each topic, such as gradients, pieces of collectives, or stages."""
+"""Code that passes share, one module per topic."""

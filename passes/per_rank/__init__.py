@@ -1,1 +1,1 @@
-"""The passes here make one rank's own graph."""
+"""Passes that make the graph of one rank."""

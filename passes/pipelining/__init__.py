@@ -1,1 +1,1 @@
-"""Passes that split a network into stages, each on ranks of its own, which hand micro-batches on."""
+"""Passes that split a network into pipeline stages."""

@@ -1,1 +1,1 @@
-"""The passes here decide which layout every value has."""
+"""Passes that decide the layout of every value."""

@@ -1,1 +1,1 @@
-"""The formats are plans that people edit, and MindSpore's strategy and group files, with checksums."""
+"""File formats of plans, and MindSpore's strategy and group files with checksums."""

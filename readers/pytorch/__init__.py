@@ -1,1 +1,1 @@
-"""PyTorch's exported programs are read here as data: no PyTorch is needed, and nothing of them is run."""
+"""Reader of PyTorch's exported programs, as data: without PyTorch, and without running anything."""

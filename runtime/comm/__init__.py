@@ -1,1 +1,1 @@
-"""Communicators: the interface that kernels use, one for ranks in one process, and one for MPI."""
+"""Communicators: the interface, ranks in one process, and MPI."""

@@ -1,1 +1,1 @@
-"""Ranks may die, hang or compute a NaN: here is who notices it, and what the messages say."""
+"""Faults: detection and messages for ranks that die, hang or compute NaN."""

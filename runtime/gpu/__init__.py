@@ -1,1 +1,1 @@
-"""Graphs run on GPUs with planned memory, and with kernels and collectives in one CUDA graph."""
+"""The GPU runtime: planned memory, kernels and collectives in one CUDA graph."""

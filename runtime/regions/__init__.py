@@ -1,1 +1,1 @@
-"""Graphs that nodes run: each prepared once, and walked at every turn."""
+"""Subgraphs that nodes run: prepared once, executed at every iteration."""

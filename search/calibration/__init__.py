@@ -1,1 +1,1 @@
-"""The rates of the machine that a search assumes are measured here, doubted, and written to files."""
+"""Measurement of the machine's rates, and the files that hold them."""

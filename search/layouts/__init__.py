@@ -1,1 +1,1 @@
-"""The solver's layouts for the model of a graph, within its memory or near it, are given to the operators."""
+"""Layouts from the solver, within a memory limit or close to it, assigned to operators."""

@@ -1,1 +1,1 @@
-"""The model states a graph's layouts as a problem of costs: what every decision costs, and what it holds in memory."""
+"""The search problem of a graph: the cost and memory of every decision."""

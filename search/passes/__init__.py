@@ -1,1 +1,1 @@
-"""The pass here gives all operators of a graph the layouts that cost least together."""
+"""The pass that assigns the cheapest combination of layouts to all operators."""

@@ -1,1 +1,1 @@
-"""Plans of one network are compared: what the search finds, the usual ones, and those that fit into memory."""
+"""Comparison of plans for one network: searched plans, usual plans, and plans within a memory limit."""

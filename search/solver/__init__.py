@@ -1,1 +1,1 @@
-"""The solver finds the cheapest assignment of variables under a sum of cost tables, with limits and without."""
+"""The solver: the cheapest assignment of variables under a sum of cost tables, with and without limits."""

@@ -1,1 +1,1 @@
-"""The search chooses stages here: how many, the borders between them, their schedule, and their micro-batches."""
+"""The search for pipeline stages: their number, boundaries, schedule and micro-batches."""

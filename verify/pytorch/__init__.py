@@ -1,1 +1,1 @@
-"""Operators, optimizers and networks are compared with their counterparts in PyTorch."""
+"""Comparison of operators, optimizers and networks with PyTorch."""

@@ -1,1 +1,1 @@
-"""Whole plans are proved at small sizes: every rank's own program is run, all of them at once, beside one device."""
+"""Proof of whole plans: every rank's program is run at small sizes beside one device."""

@@ -1,1 +1,1 @@
-"""This is the engine of data sets: stages hand blocks of rows on, and workers run ahead of what reads the rows."""
+"""The data set engine: nodes that pass blocks of rows on, with workers that prefetch."""

@@ -1,4 +1,4 @@
-"""`mindspore.dataset.vision` has operations on images; arrays are [height, width, channels] by default."""
+"""`mindspore.dataset.vision`: operations on images; arrays are [height, width, channels] by default."""
 
 from __future__ import annotations
 

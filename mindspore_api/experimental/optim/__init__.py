@@ -1,4 +1,4 @@
-"""`mindspore.experimental.optim` has optimizers with PyTorch's arguments, and schedulers of learning rates."""
+"""`mindspore.experimental.optim`: optimizers with PyTorch's arguments, and learning rate schedulers."""
 
 from __future__ import annotations
 

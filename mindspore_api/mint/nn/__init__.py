@@ -1,4 +1,4 @@
-"""`mindspore.mint.nn` has cells that take their arguments in PyTorch's order."""
+"""`mindspore.mint.nn`: cells with PyTorch's argument order."""
 
 from __future__ import annotations
 

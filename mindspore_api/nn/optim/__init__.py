@@ -1,4 +1,4 @@
-"""Optimizers are cells that turn gradients into new values of parameters."""
+"""Optimizers: cells that compute new values of parameters from gradients."""
 
 from __future__ import annotations
 

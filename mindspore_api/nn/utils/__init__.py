@@ -1,4 +1,4 @@
-"""`no_init_parameters` makes parameters whose values are not sampled before they are needed."""
+"""`no_init_parameters`: parameters whose values are sampled on first use."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Loops over elements and rows are generated in C++ here, compiled if there is a compiler, and stored on disk."""
+"""C++ loops: generated, compiled if there is a compiler, and cached on disk."""

@@ -1,1 +1,1 @@
-"""The kinds of ATen that are read, one row each: a name, its arguments, and a function of mspc's operators."""
+"""The ATen operators that are read: one row each, with name, arguments and a function of mspc's operators."""

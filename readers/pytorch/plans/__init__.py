@@ -1,1 +1,1 @@
-"""Plans as the owners of PyTorch networks write them: styles of layers, and placements over a mesh of ranks."""
+"""PyTorch plans: parallel styles per layer, and placements over a device mesh."""

@@ -1,4 +1,4 @@
-"""`mindspore.mint.nn.functional` has functions that are compiled as those of `mint` are."""
+"""`mindspore.mint.nn.functional`: functions with PyTorch's argument order."""
 
 from __future__ import annotations
 
