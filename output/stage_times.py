@@ -131,26 +131,26 @@ class CopiesBeside:
         self._streams: dict[str, float] = {}
         self._over: dict[Value, float] = {}
 
-    def copy(self, node: Node, seconds: float, behind: float) -> None:
-        """Add a copy that may begin `behind` seconds after the last work."""
+    def copy(self, node: Node, seconds: float, after: float) -> None:
+        """Add a copy that may begin `after` seconds after the last work."""
         stream = str(node.attrs["stream"])
-        begin = max(self._streams.get(stream, 0.0), self._now + behind)
+        begin = max(self._streams.get(stream, 0.0), self._now + after)
         self._over[node] = self._streams[stream] = begin + seconds
 
-    def waited(self, node: Node, behind: float) -> float:
-        """Return the seconds that a node, ready `behind` seconds after the last work, waits for the copies it reads."""
+    def waited(self, node: Node, after: float) -> float:
+        """Return the seconds that a node, ready `after` seconds after the last work, waits for the copies it reads."""
         ready = max((self._over.get(value, 0.0) for value in node.inputs), default=0.0)
         if node.op.is_view and ready:
             self._over[node] = ready
             return 0.0
-        return max(0.0, ready - self._now - behind)
+        return max(0.0, ready - self._now - after)
 
     def worked(self, seconds: float) -> None:
         """Advance the clock: another work ends `seconds` after the last one."""
         self._now += seconds
 
     @property
-    def behind(self) -> float:
+    def after(self) -> float:
         """Seconds from the end of the last work to the end of all copies."""
         return max(0.0, *(end - self._now for end in self._streams.values())) if self._streams else 0.0
 
@@ -228,27 +228,27 @@ def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -
         for (chunk, reader, stage), time in program.messages.items()
         if 0 <= reader < schedule.chunks and schedule.placement[reader] == stage
     }
-    behind = {stage: program.behind for stage, program in enumerate(programs)}
+    after = {stage: program.after for stage, program in enumerate(programs)}
     awaited = {
         stage: [(source, programs[source].results.get((stage, tag))) for source, tag in sorted(program.awaited)]
         for stage, program in enumerate(programs)
     }
     copies = {task: own for program in programs for task, own in program.copies.items()}
-    return schedule, TimedWork(every, messages, behind, awaited, copies)
+    return schedule, TimedWork(every, messages, after, awaited, copies)
 
 
 @dataclass
 class StageTimes:
     """Times of a stage's program, in seconds. times: every run of a chunk's graph of a kind, including its preparation.
     messages: all messages that a chunk sends for one micro-batch, by the chunk, its neighbour in that direction, and
-    the receiving stage. behind: the nodes after the last micro-batch. awaited: messages that these need from other
+    the receiving stage. after: the nodes after the last micro-batch. awaited: messages that these need from other
     stages, by stage and tag. results: messages that they send for this purpose, by the same keys, with the action
     before each. copies: to the host and back, of values that work on micro-batches makes."""
 
     times: dict[tuple[int, str], list[float]] = field(default_factory=dict[tuple[int, str], "list[float]"])
     messages: dict[tuple[int, int, int], float] = field(default_factory=dict[tuple[int, int, int], float])
     micro_batches: set[int] = field(default_factory=set[int])
-    behind: float = 0.0
+    after: float = 0.0
     awaited: set[tuple[int, int]] = field(default_factory=set["tuple[int, int]"])
     results: dict[tuple[int, int], Action | None] = field(default_factory=dict["tuple[int, int]", "Action | None"])
     copies: dict[Task, TaskCopies] = field(default_factory=dict[Task, TaskCopies])
@@ -267,9 +267,9 @@ class StageTimes:
             op = node.op
             if values is not None and is_copy(node):
                 if not values.copy(node, own(node)):
-                    beside.copy(node, own(node), made.behind)
+                    beside.copy(node, own(node), made.after)
                 continue
-            made.behind += beside.waited(node, made.behind)
+            made.after += beside.waited(node, made.after)
             if isinstance(op, ReceiveFromStage):
                 made.awaited |= {(op.stage, op.sr_tag)} if op.micro_batch < 0 else set()
                 continue
@@ -277,19 +277,19 @@ class StageTimes:
                 made._send(node, op, way(node))
                 if op.micro_batch < 0:
                     made.results[op.stage, op.sr_tag] = last
-                made.behind += own(node) if sends else 0.0
+                made.after += own(node) if sends else 0.0
             elif not op.is_view:
-                made.behind += own(node)
+                made.after += own(node)
             if values is not None:
                 values.ahead(node)
             if WORK in node.attrs:  # nodes since the previous work count for this one
                 kind, chunk, number = work_of(node)
                 last = Action(kind, chunk, number)
-                made.times.setdefault((chunk, kind), []).append(made.behind)
+                made.times.setdefault((chunk, kind), []).append(made.after)
                 made.micro_batches.add(number)
-                beside.worked(made.behind)
-                made.behind = 0.0
-        made.behind = max(made.behind, beside.behind)
+                beside.worked(made.after)
+                made.after = 0.0
+        made.after = max(made.after, beside.after)
         made.copies = {} if values is None else values.tasks
         return made
 
@@ -315,4 +315,4 @@ class StageTimes:
         }
         times = {(chunks[chunk], kind): time for (chunk, kind), time in self.times.items()}
         copies = {(k, chunks[chunk], number): own.like(chunks) for (k, chunk, number), own in self.copies.items()}
-        return StageTimes(times, messages, self.micro_batches, self.behind, awaited, results, copies)
+        return StageTimes(times, messages, self.micro_batches, self.after, awaited, results, copies)

@@ -406,7 +406,7 @@ def _costs(compiled: Compiled, part: int, machine: Machine, network: StagedNetwo
         for is_later in (True, False)
     )
     return _Costs(
-        forward, inputs, of_weights, times.behind, kept, held, work, max(onward, default=0.0),
+        forward, inputs, of_weights, times.after, kept, held, work, max(onward, default=0.0),
         bytes_of(graph) - there - back, there, back, totals, late, between, leaves,
     )  # fmt: skip
 
