@@ -64,11 +64,9 @@ class Resampling(ImageOperator, abstract=True):
 
     def apply(self, xp: Any, x: Any, image: Shape, back: bool) -> Any:
         """Return the matrices along all dimensions of an image of these sizes, or their transposes."""
-        matmul = multiplied if xp is np else xp.matmul
         for d, (length, count) in enumerate(zip(image, self.lengths(image), strict=True)):
             matrix = xp.asarray(_matrix(self, length, count), x.dtype)
-            transposed = xp.moveaxis(x, d + 2, -1)
-            x = xp.moveaxis(matmul(transposed, matrix if back else matrix.T), -1, d + 2)
+            x = xp.moveaxis(_weighted(xp, xp.moveaxis(x, d + 2, -1), matrix if back else matrix.T), -1, d + 2)
         return xp.ascontiguousarray(x)
 
     def launched(self, device: Device, x: Array, out: Array, image: Shape, back: bool) -> Launch | None:
@@ -81,6 +79,18 @@ class Resampling(ImageOperator, abstract=True):
             return resample(device, "resample", turned, 1, x, out)
         order = last_order(self.dims + 2)
         return resample(device, "resample", turned, x.shape[1], x.transpose(order), out.transpose(order))
+
+
+def _weighted(xp: Any, x: Any, matrix: Any) -> Any:
+    """Return x @ matrix without what has weight 0, which would spread NaN and infinity over the whole line."""
+    if xp is not np:
+        return xp.matmul(x, matrix)
+    out = multiplied(x, matrix)
+    if not np.isfinite(out).all():
+        for i, column in enumerate(matrix.T):
+            places = np.flatnonzero(column)
+            out[..., i] = x[..., places] @ column[places]
+    return out
 
 
 @functools.lru_cache(maxsize=256)
@@ -537,7 +547,8 @@ class _Sampled(_GridSampler, abstract=True):
         images = xp.arange(x.shape[0])[:, None]
         total: Any = xp.zeros((x.shape[0], math.prod(grid.shape[1:-1]), x.shape[1]), x.dtype)
         for number, weight, _ in self.corners(xp, lengths, self.lines(xp, lengths, grid)):
-            total += pixels[images, :, number] * weight[..., None]
+            read = pixels[images, :, number]
+            total += xp.where(weight[..., None] == 0, xp.zeros((), x.dtype), read * weight[..., None])
         return xp.ascontiguousarray(xp.moveaxis(total, 2, 1)).reshape(*x.shape[:2], *grid.shape[1:-1])
 
 

@@ -1,4 +1,4 @@
-"""Decompositions of matrices with NaN or infinity end, with NaN for these matrices alone."""
+"""NaN and infinity spread to what is computed of them and no further."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc.ops.convolution.resizing import (
+    AdaptiveAvgPool2D,
+    GridSampler2D,
+    ResizeBicubic,
+    ResizeBilinear,
+    ResizeNearestNeighbor,
+    ResizeNearestNeighborGrad,
+    ResizeTrilinear,
+)
+from mspc.ops.math.distance import Cdist
 from mspc.ops.math.linear_algebra import Eig, LstsqV2, MatrixExp, SingularValues, SingularValuesGrad, Svd
 from mspc.ops.op import Op
-from tests.ops.simulate import results_of
+from tests.ops.simulate import BACKEND, results_of
 
 MATRICES = np.random.default_rng(2).standard_normal((4, 3, 3)).astype(np.float32)
 CASES: list[tuple[Op, list[Any]]] = [
@@ -34,3 +44,42 @@ def test_other_matrices_stay_as_they_are(op: Op, others: list[Any], bad: float) 
                 continue
             np.testing.assert_array_equal(np.delete(found, 1, 0), np.delete(expected, 1, 0))
             assert not np.issubdtype(found.dtype, np.inexact) or np.isnan(found[1]).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    "op",
+    [
+        ResizeNearestNeighbor((7, 4)),
+        ResizeBilinear((3, 9), half_pixel_centers=True),
+        ResizeBicubic(size=(9, 3)),
+        ResizeNearestNeighborGrad(size=(4, 6), input_size=(2, 3, 8, 3)),
+        AdaptiveAvgPool2D((3, 2)),
+        ResizeTrilinear((3, 5, 4)),
+    ],
+    ids=str,
+)
+def test_images_of_other_sizes(op: Op, bad: float) -> None:
+    """A place of the result is not finite if and only if it changes with the place of the image that is not."""
+    x = np.random.default_rng(0).standard_normal((2, 3, *[4, 6, 5][: getattr(op, "dims", 2)]))
+    place = (1, 2, *[1] * (x.ndim - 2))
+    larger, spoilt = x.copy(), x.copy()
+    larger[place] += 100
+    spoilt[place] = bad
+    with np.errstate(all="ignore"):
+        plain, changed, found = map(op.kernel(BACKEND), (x, larger, spoilt))
+    assert np.array_equal(np.isfinite(found), np.abs(plain - changed) < 1e-9)
+    np.testing.assert_allclose(found[np.isfinite(found)], plain[np.isfinite(found)], rtol=1e-12)
+
+
+def test_a_grid_outside_of_the_image_reads_nothing() -> None:
+    x = np.ones((1, 1, 3, 3), np.float32)
+    x[0, 0, 0, 0] = np.nan
+    (found,) = results_of(GridSampler2D(), [x, np.full((1, 1, 2, 2), 3, np.float32)])
+    assert not found.any()
+
+
+def test_a_difference_that_is_nan_is_not_counted() -> None:
+    x = np.array([[np.nan, 1.0, np.inf], [0.5, 1.0, 2.0]])
+    (found,) = results_of(Cdist(p=0.0), [x, np.array([[0.0, 2.0, 2.0]])])
+    np.testing.assert_array_equal(found, [[np.nan], [2.0]])
