@@ -8,7 +8,6 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import NamedLayout
 from mspc.ir.types import (
     BFLOAT16,
@@ -21,7 +20,6 @@ from mspc.ir.types import (
     FLOAT64,
     DType,
     TensorType,
-    Type,
     real_of,
 )
 from mspc.ops.cpu.blocks import apply
@@ -29,29 +27,6 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Op, RequestedSharding
 from mspc.sharding.rules import broadcast_rule
-
-
-def require_float(name: str, *types: TensorType) -> None:
-    """Raise MspcError unless all operands are floating-point tensors; complex ones reach only those that take them."""
-    for index, operand in enumerate(types):
-        if not (operand.dtype.is_float or operand.dtype.is_complex):
-            raise MspcError(
-                f"{name}: input {index} is {operand.dtype}, not a floating-point tensor",
-                notes=["cast it first, for example with x.astype(mindspore.float32)"],
-                kind=TypeError,
-            )
-
-
-def require_same(name: str, *types: TensorType) -> None:
-    """Raise MspcError if operands differ in element type."""
-    for index, operand in enumerate(types[1:], 1):
-        if operand.dtype != types[0].dtype:
-            raise MspcError(
-                f"{name}: input 0 is {types[0].dtype} and input {index} is {operand.dtype}",
-                notes=["cast one of them, for example with x.astype(mindspore.float32)"],
-                kind=TypeError,
-            )
-
 
 Family = TypeVar("Family", bound=Op)
 
@@ -69,27 +44,15 @@ class Elementwise(Op, abstract=True):
     Class attributes:
         array_function: name of the function of NumPy and CuPy that is the kernel.
         promotes, promotes_from: how mixed operands are to be cast, see `promotion.operand_dtypes`.
-        float_only: operands must be floating point.
         broadcasts: operands are aligned by their last dimensions, as NumPy does; False if one is aligned otherwise.
     """
 
     array_function: ClassVar[str] = ""
     promotes: ClassVar[str] = ""
     promotes_from: ClassVar[int] = 0
-    float_only: ClassVar[bool] = False
     broadcasts: ClassVar[bool] = True
+    one_type = True
     in_place = True
-
-    def infer(self, *types: Any) -> Type:
-        inferred = super().infer(*types)
-        self.check(*types)
-        return inferred
-
-    def check(self, *types: TensorType) -> None:
-        """Raise MspcError if the operands' element types do not fit."""
-        if self.float_only:
-            require_float(self.name, *types)
-        require_same(self.name, *types)
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         if not self.broadcasts:
@@ -145,10 +108,7 @@ class ArrayFunction(Op, abstract=True):
     is no part of a fused chain."""
 
     promotes: ClassVar[str] = "float"
-
-    def infer(self, *types: Any) -> Type:
-        require_float(self.name, *types)
-        return super().infer(*types)
+    float_only = True
 
     def rule(self, input: TensorType) -> str:
         return broadcast_rule((input.shape,))

@@ -120,6 +120,8 @@ class KernelTraits:
     """How an operator is computed, and how that is tested.
 
     Class attributes:
+        float_only: operands must be floating point, or complex for an operator that takes these.
+        one_type: operands must have one element type.
         any_types: `kernel_into` takes operands and results of any element types, which may differ.
         widens: kernels get Float16 and BFloat16 as Float32; False if data are moved, or it says how it computes.
         takes_complex: it computes with complex numbers, too.
@@ -142,6 +144,8 @@ class KernelTraits:
         samples: inputs for the generated tests.
     """
 
+    float_only: ClassVar[bool] = False
+    one_type: ClassVar[bool] = False
     any_types: ClassVar[bool] = False
     widens: ClassVar[bool] = True
     takes_complex: ClassVar[bool] = False
@@ -342,10 +346,18 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
             MspcError: the types do not fit; the caller adds the user's line.
         """
         shapes = self.parsed_rule(*types).output_shapes()
+        self.check(*types)
         dtype = self.result_dtype(*types)
         if len(shapes) == 1:
             return TensorType(dtype, shapes[0])
         return TupleType(tuple(TensorType(dtype, shape) for shape in shapes))
+
+    def check(self, *types: TensorType) -> None:
+        """Raise MspcError if the operands' element types do not fit."""
+        if self.float_only:
+            require_float(self.name, *types)
+        if self.one_type:
+            require_same(self.name, *types)
 
     bprop: ClassVar[Any] = NotDifferentiable("the operator states no gradient")
     """`bprop(self, b, *inputs, out, dout) -> sequence`: emits nodes through the builder `b` and returns the gradient
@@ -582,6 +594,28 @@ def _operand_names(cls: type[Op]) -> tuple[str, ...] | None:
     parameters = list(inspect.signature(cls.rule).parameters.values())[1:]
     varies = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
     return None if varies else tuple(p.name for p in parameters)
+
+
+def require_float(name: str, *types: TensorType) -> None:
+    """Raise MspcError unless all operands are floating-point tensors; complex ones reach only those that take them."""
+    for index, operand in enumerate(types):
+        if not (operand.dtype.is_float or operand.dtype.is_complex):
+            raise MspcError(
+                f"{name}: input {index} is {operand.dtype}, not a floating-point tensor",
+                notes=["cast it first, for example with x.astype(mindspore.float32)"],
+                kind=TypeError,
+            )
+
+
+def require_same(name: str, *types: TensorType) -> None:
+    """Raise MspcError if operands differ in element type."""
+    for index, operand in enumerate(types[1:], 1):
+        if operand.dtype != types[0].dtype:
+            raise MspcError(
+                f"{name}: input 0 is {types[0].dtype} and input {index} is {operand.dtype}",
+                notes=["cast one of them, for example with x.astype(mindspore.float32)"],
+                kind=TypeError,
+            )
 
 
 def has_gpu_kernel(op: Op | type[Op]) -> bool:

@@ -16,13 +16,12 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
-from mspc.ops.bases import require_float
 from mspc.ops.control.structural import items
 from mspc.ops.convolution.base import Shape
 from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling, greatest_places
 from mspc.ops.convolution.resizing import adaptive_lengths
 from mspc.ops.convolution.window import numbers, paddings
-from mspc.ops.op import ArrayBackend, Gradients, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, require_float, sample
 from mspc.ops.operator_arguments import plain
 from mspc.ops.tensor.embedding import require_integer
 from mspc.ops.tensor.reshape import Reshape
@@ -261,11 +260,9 @@ class _Unpool(Op, abstract=True):
             raise MspcError(f"{self.name}: an input of shape {shape} with pads {self.pads} makes an image of {found}")
         return found
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_float(self.name, types[0])
         require_integer(self.name, 1, types[1])
-        return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: math.prod(self.lengths(types[0].shape))}

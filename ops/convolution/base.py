@@ -12,7 +12,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.bases import require_same
 from mspc.ops.collective.exchange import exchanged
 from mspc.ops.convolution.window import (
     Window,
@@ -297,6 +296,7 @@ class Convolution(ImageOperator, abstract=True):
     wants_channels_last = True
     linear_in = (0, 1)
     omitted = ("mode", "data_format")
+    one_type = True
 
     def sizes(self) -> Shape:
         """Return the size of the window along every dimension."""
@@ -308,15 +308,10 @@ class Convolution(ImageOperator, abstract=True):
         dilations = numbers(self.name, "dilation", self.dilation, self.dims)
         return windows(self.name, lengths, self.sizes(), strides, dilations, self.pad_mode, self.pad)
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_same(self.name, *types)
-        return inferred
-
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         return None if self.channels_last else self.kernel_on(be)
 
-    def check(self, image: Shape, weight: Shape) -> None:
+    def check_channels(self, image: Shape, weight: Shape) -> None:
         """Raise MspcError if image and weights do not fit each other or the attributes."""
         order = {2: "NCHW", 3: "NCDHW"}[self.dims]
         if self.data_format not in ("", order):
@@ -348,7 +343,7 @@ class Convolution(ImageOperator, abstract=True):
 
     def sides(self, image: Shape, weight: Shape) -> tuple[str, str, str]:
         """Return the rule's sides of image, weights and result. Raise MspcError if they do not fit."""
-        self.check(image, weight)
+        self.check_channels(image, weight)
         places, positions = image_tokens(image[2:], self.counts(image[2:]), self.along(image[2:]))
         window = " ".join(f"s{d}!" for d in range(self.dims))
         if self.group == 1:

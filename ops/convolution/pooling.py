@@ -14,7 +14,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.bases import require_float, require_same
 from mspc.ops.collective.exchange import exchanged
 from mspc.ops.convolution.base import BORDERS, ImageOperator, Shape, image_tokens
 from mspc.ops.convolution.window import (
@@ -245,15 +244,13 @@ class Pooling(ImageOperator, abstract=True):
 
 
 class PoolingForward(Pooling, abstract=True):
+    float_only = True
+
     def rule(self, x: TensorType) -> str:
         return " -> ".join(self.sides(x.shape))
 
     def sharding_mistake(self, types: Sequence[TensorType], operand: int, dimension: int, shards: int) -> str:
         return sharding_mistake(types[0].shape[2:], self.counts, self.exact, dimension - 2, shards)
-
-    def infer(self, *types: Any) -> Any:
-        require_float(self.name, *types)
-        return super().infer(*types)
 
     def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         type, layout = placement.in_types[0], placement.in_layouts[0]
@@ -337,10 +334,7 @@ class _MaxPoolGrad(PoolingBackward, abstract=True):
     """The gradient goes to the first place of a window that holds the greatest value."""
 
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
-
-    def infer(self, *types: Any) -> Any:
-        require_same(self.name, *types)
-        return super().infer(*types)
+    one_type = True
 
     def rule(self, x: TensorType, out: TensorType, dout: TensorType) -> str:
         image, result = self.sides(x.shape)
@@ -393,6 +387,7 @@ class _AvgPoolGrad(PoolingBackward, abstract=True):
     input_size: tuple[int, ...] = ()
     sizes_of = ("input_size",)
     omitted = _AvgPool.omitted
+    float_only = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 2:
@@ -408,10 +403,6 @@ class _AvgPoolGrad(PoolingBackward, abstract=True):
                 f"{self.name}: the gradient has shape {dout.shape}, but images {self.input_size} make {expected}"
             )
         return f"{result} -> {image}"
-
-    def infer(self, *types: Any) -> Any:
-        require_float(self.name, *types)
-        return super().infer(*types)
 
     def bprop(self, b: Builder, dout: Value, out: Value, second: Value) -> Gradients:
         return (b.emit(alike(self, _MEANS[self.dims], **_means(self)), second),)
@@ -552,6 +543,7 @@ _MEANS: dict[int, type[_AvgPool]] = {2: AvgPool, 3: AvgPool3D}
 
 class _Columns(Op, abstract=True):
     linear_in = (0,)
+    float_only = True
 
     def given(self) -> tuple[Any, Any, Any, Any]:
         """Return (sizes, strides, dilations, padding) as they were given."""
@@ -573,10 +565,6 @@ class _Columns(Op, abstract=True):
         counts = result_lengths(self.name, lengths, along)
         columns = f"k={math.prod(w.size for w in along)}! l={math.prod(counts)}!"
         return f"n c p0={lengths[0]}! p1={lengths[1]}!", f"n c {columns}"
-
-    def infer(self, *types: Any) -> Any:
-        require_float(self.name, *types)
-        return super().infer(*types)
 
 
 class Im2Col(_Columns):

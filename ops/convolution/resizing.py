@@ -17,7 +17,6 @@ from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout, spread
 from mspc.ir.types import TensorType
-from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import constrained, items
 from mspc.ops.convolution.base import SECOND, ImageOperator, Shape, last_order
 from mspc.ops.convolution.window import listed
@@ -102,10 +101,7 @@ class Forward(Resampling, abstract=True):
     """Base of forward operators. The name of the gradient is the operator's with `Grad` appended."""
 
     linear_in = (0,)
-
-    def infer(self, *types: Any) -> Any:
-        require_float(self.name, *types)
-        return super().infer(*types)
+    float_only = True
 
     def rule(self, x: TensorType) -> str:
         return " -> ".join(self.sides(x.shape))
@@ -127,10 +123,7 @@ class Backward(Resampling, abstract=True):
     input_size: tuple[int, ...] = ()
     linear_in = (0,)
     sizes_of = ("input_size",)
-
-    def infer(self, *types: Any) -> Any:
-        require_float(self.name, *types)
-        return super().infer(*types)
+    float_only = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 2:
@@ -443,8 +436,10 @@ class _GridSampler(Op, abstract=True):
     padding_mode: str = "zeros"
     align_corners: bool = False
     dims: ClassVar[int] = 2
+    float_only = True
+    one_type = True
 
-    def check(self, x: TensorType, grid: TensorType) -> None:
+    def check_shapes(self, x: TensorType, grid: TensorType) -> None:
         """Raise MspcError if images and grid do not fit each other or the attributes."""
         if self.interpolation_mode not in ("bilinear", "nearest"):
             raise MspcError(
@@ -471,11 +466,6 @@ class _GridSampler(Op, abstract=True):
         image = " ".join(f"p{d}!" for d in range(self.dims))
         result = " ".join(f"q{d}" for d in range(self.dims))
         return f"n c {image}", f"n {result} t!", f"n c {result}"
-
-    def infer(self, *types: Any) -> Any:
-        require_float(self.name, *types)
-        require_same(self.name, *types)
-        return super().infer(*types)
 
     def lines(self, xp: Any, lengths: Sequence[int], grid: Any) -> list[GridDimension]:
         """Return the places at which each dimension of an image of these sizes is read, [n, positions]."""
@@ -532,7 +522,7 @@ class _Sampled(_GridSampler, abstract=True):
     linear_in = (0,)
 
     def rule(self, x: TensorType, grid: TensorType) -> str:
-        self.check(x, grid)
+        self.check_shapes(x, grid)
         image, places, result = self.sides()
         return f"{image}, {places} -> {result}"
 
@@ -558,7 +548,7 @@ class _SampledGrad(_GridSampler, abstract=True):
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
 
     def rule(self, dout: TensorType, x: TensorType, grid: TensorType) -> str:
-        self.check(x, grid)
+        self.check_shapes(x, grid)
         image, places, result = self.sides()
         return f"{result}, {image}, {places} -> +{image}, +{places}"
 

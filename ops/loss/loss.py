@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType, dtype_of
-from mspc.ops.bases import Binary, require_float, require_same
+from mspc.ops.bases import Binary
 from mspc.ops.control.structural import MakeTuple, items
 from mspc.ops.cuda.moves import put_values
 from mspc.ops.cuda.reductions import Reduction, RowPass, Rows, reduce
@@ -22,7 +22,7 @@ from mspc.ops.math.arithmetic import Div, Greater, Maximum, Mul, Neg, Select, Su
 from mspc.ops.math.elementwise import Abs, Exp, Sign, constant, scaled
 from mspc.ops.nn.activation import Sigmoid
 from mspc.ops.nn.softmax import log_softmax_of_rows, ranks_of_rows, sent_bytes
-from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, RequestedSharding, require_float, sample
 from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.embedding import OneHot, require_classes, require_integer
@@ -50,12 +50,8 @@ class SigmoidCrossEntropyWithLogits(Binary):
 class L2Loss(Op):
     """Half the sum of the squares of x, a scalar."""
 
+    float_only = True
     samples = (sample((8, 16)), sample((16,)))
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        return inferred
 
     def rule(self, x: TensorType) -> str:
         return f"{' '.join(factor_names(len(x.shape)))} -> "
@@ -76,11 +72,8 @@ class L2Loss(Op):
 class _ElementLoss(Op, abstract=True):
     """A loss per element, combined by the field `reduction`: "none", "mean" or "sum" over all elements."""
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        require_same(self.name, *types)
-        return inferred
+    float_only = True
+    one_type = True
 
     def rule(self, *types: TensorType) -> str:
         if self.reduction not in ("none", "mean", "sum"):
@@ -254,13 +247,9 @@ class SoftmaxCrossEntropyWithLogits(Op):
     """
 
     distributions = (1,)
+    float_only = True
+    one_type = True
     samples = (sample((8, 16), (8, 16), low=0.05, high=1.0, gradient=False),)
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        require_same(self.name, *types)
-        return inferred
 
     def rule(self, logits: TensorType, labels: TensorType) -> str:
         require_elements(self.name, logits.shape, range(1, len(logits.shape)), "class")
@@ -319,11 +308,9 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         sample((8, 16), (8,), dtypes=("Float64", "Int32"), low=0, high=16, is_grad=True, gradient=False),
     )
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_float(self.name, types[0])
         require_integer(self.name, 1, types[1])
-        return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: types[0].shape[1]}

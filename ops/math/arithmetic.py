@@ -10,9 +10,9 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, DType, TensorType
-from mspc.ops.bases import Binary, Elementwise, Predicate, Unary, operator, require_same
+from mspc.ops.bases import Binary, Elementwise, Predicate, Unary, operator
 from mspc.ops.cpu.blocks import elementwise
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_same, sample
 from mspc.ops.operator_arguments import sequence_of
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, same_rule

@@ -9,7 +9,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.bases import Binary, Predicate, Unary, require_float, require_same
+from mspc.ops.bases import Binary, Predicate, Unary
 from mspc.ops.cuda.text import number
 from mspc.ops.math.arithmetic import Div, Equal, Mul, Select, Sub, gradients
 from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
@@ -28,6 +28,8 @@ class Cdist(Op):
     """
 
     p: float = 2.0
+    float_only = True
+    one_type = True
     samples = (
         sample((8, 3), (4, 3)),
         sample((2, 4, 3), (2, 8, 3), p=3.0),
@@ -36,12 +38,6 @@ class Cdist(Op):
         sample((8, 3), (4, 3), p=math.inf),
         sample((8, 3), (4, 3), p=0.0),
     )
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        require_same(self.name, *types)
-        return inferred
 
     def rule(self, x: TensorType, y: TensorType) -> str:
         rank = len(x.shape)

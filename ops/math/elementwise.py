@@ -11,9 +11,9 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import FLOAT32, DType, TensorType, complex_of, real_of
-from mspc.ops.bases import Binary, Family, Unary, operator, require_float
+from mspc.ops.bases import Binary, Family, Unary, operator
 from mspc.ops.math.arithmetic import Add, Div, DivNoNan, Equal, Greater, Mul, Neg, Select, Sub, gradients
-from mspc.ops.op import ArrayBackend, Gradients, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, require_float, sample
 from mspc.ops.tensor.creation import ZerosLike
 from mspc.sharding.rules import broadcast_rule
 
@@ -418,15 +418,13 @@ class _Pair(Op, abstract=True):
     def rule(self, x: TensorType, y: TensorType) -> str:
         return broadcast_rule((x.shape, y.shape))
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_float(self.name, *types)
         if types[0].dtype != types[1].dtype or types[0].dtype.itemsize < 4:
             raise MspcError(
                 f"{self.name}: inputs are {types[0].dtype} and {types[1].dtype}, not both Float32 or Float64",
                 kind=TypeError,
             )
-        return inferred
 
     def result_dtype(self, *types: TensorType) -> DType:
         return complex_of(types[0].dtype)

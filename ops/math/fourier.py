@@ -209,11 +209,9 @@ class Transform(Op, abstract=True):
             right[axis] += "!" * (right[axis] != "1")
         return f"{' '.join(left)} -> {' '.join(right)}"
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         if self.takes_real and types[0].dtype.is_complex:
             raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, and must be real", kind=TypeError)
-        return inferred
 
     def result_dtype(self, *types: TensorType) -> DType:
         kind = complex_of(types[0].dtype)

@@ -12,11 +12,10 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import COMPLEX64, COMPLEX128, FLOAT64, INT64, DType, TensorType, TupleType, dtype_of
-from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul, Neg
 from mspc.ops.math.matmul import BatchMatMul
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_float, require_same, sample
 from mspc.ops.operator_arguments import axis_in, describe, dtype_arg, int_of, plain, split_call
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.creation import Tril, Triu
@@ -152,6 +151,8 @@ class SolveTriangular(Op):
     unit_diagonal: bool = False
     promotes: ClassVar[str] = "float"
     linear_in = (1,)
+    float_only = True
+    one_type = True
     samples = (
         sample((4, 3, 3), (4, 3), low=1.0, lower=True),
         sample((2, 3, 3), (2, 3, 2), low=1.0, trans=1),
@@ -172,12 +173,6 @@ class SolveTriangular(Op):
             raise MspcError(f"{self.name}: the matrices of shape {a.shape} are not square")
         columns = " k1" * (len(b.shape) == len(a.shape))
         return f"{batch} r1! c1!, {batch} r1!{columns} -> {batch} r1!{columns}"
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        require_same(self.name, *types)
-        return inferred
 
     def bprop(self, b: Builder, a: Value, y: Value, out: Value, dout: Value) -> Gradients:
         dy = b.emit(replace(self, trans=0 if self.trans else 1), a, dout)
@@ -380,16 +375,13 @@ class MatrixSolve(_Square):
 
     adjoint: bool = False
     linear_in = (1,)
+    float_only = True
+    one_type = True
     samples = (
         sample((4, 8, 1, 1), (4, 8, 1, 2), low=0.5),
         sample((4, 2, 2), (4, 2, 3), adjoint=True),
         sample((3, 3), (3, 4)),
     )
-
-    def infer(self, *types: Any) -> Any:
-        require_float(self.name, *types)
-        require_same(self.name, *types)
-        return super().infer(*types)
 
     def rule(self, matrix: TensorType, rhs: TensorType) -> str:
         batch, square = self.sides(matrix)

@@ -17,12 +17,21 @@ from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout, spread
 from mspc.ir.types import INT32, TensorType, TupleType
-from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import constrained
 from mspc.ops.device import Array, Device, Launch, RowProducts
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import (
+    ArrayBackend,
+    Gradients,
+    NotDifferentiable,
+    Op,
+    RankPlacement,
+    RequestedSharding,
+    require_float,
+    require_same,
+    sample,
+)
 from mspc.ops.operator_arguments import axis_in, ints_of, sequence_of
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
@@ -93,11 +102,7 @@ class _Product(Op, abstract=True):
     linear_in = (0, 1)
     promotes: ClassVar[str] = "common"
     requests = (REQUEST,)
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_same(self.name, *types)
-        return inferred
+    one_type = True
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         if asked.in_strategy is None or not asked.attrs.get(REQUEST):
@@ -263,6 +268,7 @@ class BiasAdd(Op):
 
     data_format: str = "NCHW"
     additive = True
+    one_type = True
 
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
         x, bias = types
@@ -284,11 +290,6 @@ class BiasAdd(Op):
         if rank < 2:
             raise MspcError(f"BiasAdd needs at least 2 dimensions in input 0, which has {rank}")
         return axis_in(self.name, -1 if self.data_format == "NHWC" else 1, rank)
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_same(self.name, *types)
-        return inferred
 
     def rule(self, x: TensorType, bias: TensorType) -> str:
         names = factor_names(len(x.shape))
@@ -348,14 +349,12 @@ class _GroupedRows(Op, abstract=True):
     """The operand with an entry for every group; -1 if that is the result."""
     omitted = ("first", "begin", "count")
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         if types[0].dtype != INT32:
             require_float(self.name, *types[:-1])
         require_same(self.name, *types[:-1])
         if not types[-1].dtype.is_integer:
             raise MspcError(f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError)
-        return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         """Return the limits: a group may end with the last row."""

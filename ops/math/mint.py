@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import BOOL, FLOAT32, DType, TensorType, Type
-from mspc.ops.bases import Binary, Elementwise, Unary, require_float
+from mspc.ir.types import BOOL, FLOAT32, DType, TensorType
+from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.cuda.text import number
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, along
@@ -273,12 +273,8 @@ class MeanExt(ReduceMean):
     """Mean along dimensions. Called as `MeanExt()(input, dim, keepdim)`."""
 
     operand_names = ("input", "dim", "keepdim", "dtype")
+    float_only = True
     samples = REDUCE_SAMPLES
-
-    def infer(self, *types: Any) -> Type:
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        return inferred
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return _reduction(self, args)

@@ -13,13 +13,21 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.layout import Layout
-from mspc.ir.types import BOOL, INT64, TensorType, TupleType, Type, dtype_of
-from mspc.ops.bases import require_float
+from mspc.ir.types import BOOL, INT64, TensorType, TupleType, dtype_of
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Div, Equal, Mul, TruncateDiv
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import (
+    ArrayBackend,
+    Gradients,
+    NotDifferentiable,
+    Op,
+    RankPlacement,
+    RequestedSharding,
+    require_float,
+    sample,
+)
 from mspc.ops.operator_arguments import axis_in, int_of, require_elements, split_call
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum, ReductionOp, broadcast_to
 from mspc.ops.tensor.moving import Concat
@@ -37,11 +45,9 @@ class ReduceMean(ReductionOp):
     closes_chains = True
     linear_in = (0,)
 
-    def infer(self, *types: Any) -> Type:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         if types[0].dtype == BOOL:
             require_float(self.name, *types)
-        return inferred
 
     def rule(self, x: TensorType) -> str:
         names, arrow, out = super().rule(x).partition(" ->")
@@ -193,11 +199,9 @@ class ReduceProdGrad(Op):
 class _ReduceLogical(ReductionOp, abstract=True):
     bprop = NotDifferentiable("its result is Bool")
 
-    def infer(self, *types: Any) -> Type:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         if types[0].dtype != BOOL:
             raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not Bool", kind=TypeError)
-        return inferred
 
 
 _BOOL_SAMPLES = tuple(sample(*s.shapes, dtypes=("Bool",), gradient=False, **s.fields) for s in REDUCE_SAMPLES)

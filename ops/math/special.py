@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.bases import ArrayFunction, Binary, require_float, require_same
+from mspc.ops.bases import ArrayFunction, Binary
 from mspc.ops.cpu.special_functions import bessel_i, erf
 from mspc.ops.math.arithmetic import Add, Div, Equal, Mul, Neg, NotEqual, Select, gradients
 from mspc.ops.math.elementwise import (
@@ -289,11 +289,8 @@ class _Numbers(Op, abstract=True):
     """Floating-point operands of one type, broadcast against each other, computed only by array functions."""
 
     promotes: ClassVar[str] = "float"
-
-    def infer(self, *types: Any) -> Any:
-        require_float(self.name, *types)
-        require_same(self.name, *types)
-        return super().infer(*types)
+    float_only = True
+    one_type = True
 
     def wide(self, be: ArrayBackend, inputs: Sequence[Any]) -> list[Any]:
         return [x.astype(be.xp.float64) for x in inputs]

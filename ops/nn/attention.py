@@ -14,7 +14,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.layout import Layout, NamedLayout, spread
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
-from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.attention_base import (
@@ -64,6 +63,8 @@ from mspc.ops.op import (
     RequestedSharding,
     Sample,
     UnevenWork,
+    require_float,
+    require_same,
     sample,
 )
 from mspc.ops.operator_arguments import ints_of
@@ -146,14 +147,12 @@ class _Packed(Op, abstract=True):
             raise MspcError(f"{self.name}: the {key_heads} heads of key do not divide the {heads} heads of query")
         return Shape(1, heads, key_heads, queries, keys, depth, value_depth)
 
-    def infer(self, *types: Any) -> Type:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_float(self.name, *types[:3])
         require_same(self.name, *types[:3])
         for name, operand in zip(NAMES[3:], self.ends_of(types), strict=True):
             if not operand.dtype.is_integer:
                 raise MspcError(f"{self.name}: {name} is {operand.dtype}, not of integers", kind=TypeError)
-        return inferred
 
     def ends_of(self, operands: Sequence[Any]) -> tuple[Any, Any]:
         """Return both lists of ends."""

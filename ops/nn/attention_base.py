@@ -14,7 +14,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, TupleType, Type, dtype_of
-from mspc.ops.bases import require_float, require_same
 from mspc.ops.cuda.attention_kernels import LOWEST, Attention, AttentionKernels, Room
 from mspc.ops.cuda.flash_backward import flash_backward, flash_shift
 from mspc.ops.cuda.flash_forward import flash_forward
@@ -31,7 +30,7 @@ from mspc.ops.nn.attention_kernel import (
     place_of_weights,
     split_heads,
 )
-from mspc.ops.op import ArrayBackend, Op, RankPlacement
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, require_float, require_same
 from mspc.ops.random.words import number_of_run
 
 

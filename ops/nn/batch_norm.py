@@ -15,7 +15,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import FLOAT32, TensorType, TupleType, dtype_of
-from mspc.ops.bases import require_float
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, items
@@ -24,7 +23,16 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.norm import add_to, statistics_dtype
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import (
+    ArrayBackend,
+    Gradients,
+    NotDifferentiable,
+    Op,
+    RankPlacement,
+    RequestedSharding,
+    require_float,
+    sample,
+)
 from mspc.ops.tensor.reshape import Reshape, as_dtype
 from mspc.sharding.rules import factor_names
 

@@ -10,10 +10,18 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, INT32, INT64, TensorType, TupleType, Type
-from mspc.ops.bases import require_float, require_same
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Equal, Select
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
+from mspc.ops.op import (
+    ArrayBackend,
+    Gradients,
+    NotDifferentiable,
+    Op,
+    RankPlacement,
+    require_float,
+    require_same,
+    sample,
+)
 from mspc.ops.operator_arguments import int_of, size_of, split_call
 from mspc.ops.tensor.creation import Range, number_of
 from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer
@@ -274,13 +282,11 @@ class _BlocksOfRows(Op, abstract=True):
 
     waits = True
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_float(self.name, *types[:-1])
         require_same(self.name, *types[:-1])
         if not types[-1].dtype.is_integer:
             raise MspcError(f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError)
-        return inferred
 
     def rows_of_experts(self, rows: TensorType, ends: TensorType, filled: int) -> int:
         """Return how many rows belong to experts, if these share them evenly."""

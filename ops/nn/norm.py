@@ -12,14 +12,22 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.layout import NamedLayout
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, dtype_of
-from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import constrained, items
 from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Pow, Rsqrt, Square, constant, scaled
 from mspc.ops.math.reduce import ReduceMean
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RequestedSharding, sample
+from mspc.ops.op import (
+    ArrayBackend,
+    Gradients,
+    NotDifferentiable,
+    Op,
+    RequestedSharding,
+    require_float,
+    require_same,
+    sample,
+)
 from mspc.ops.operator_arguments import axes_in, axis_in, ints_of, require_elements
 from mspc.ops.tensor.broadcast import Axis, ReduceSum, broadcast_to, is_filled, sum_to_shape
 from mspc.ops.tensor.reshape import as_dtype
@@ -655,10 +663,7 @@ class _OfChannels(Op, abstract=True):
     """depth_radius: channels on each side of a place's own."""
 
     depth_radius: int = 5
-
-    def infer(self, *types: Any) -> Any:
-        require_float(self.name, *types)
-        return super().infer(*types)
+    float_only = True
 
     def rule(self, x: TensorType) -> str:
         radius: Any = self.depth_radius

@@ -10,10 +10,9 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import items
 from mspc.ops.math.arithmetic import Add, Mul, Neg
-from mspc.ops.op import ArrayBackend, Gradients, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, require_float, require_same, sample
 from mspc.ops.operator_arguments import int_of, split_call
 from mspc.ops.tensor.broadcast import sum_to_shape, zeros
 from mspc.ops.tensor.creation import OnesLike
@@ -45,11 +44,9 @@ class ApplyRotaryPosEmb(Op):
         """Return limits for the positions, which nothing reads: any small number will do."""
         return {4: 1}
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_float(self.name, *types[:4])
         require_same(self.name, types[0], types[1])
-        return inferred
 
     def rule(
         self, query: TensorType, key: TensorType, cos: TensorType, sin: TensorType, position_ids: TensorType
@@ -126,6 +123,8 @@ class RotaryPositionEmbedding(Op):
     `RotaryPositionEmbedding()(x, cos, sin, mode)`."""
 
     mode: int = 0
+    float_only = True
+    one_type = True
     samples = (
         sample((4, 8, 2, 6), (4, 8, 1, 6), (4, 8, 1, 6)),
         sample((4, 2, 8, 4), (1, 1, 8, 4), (1, 1, 8, 4)),
@@ -134,12 +133,6 @@ class RotaryPositionEmbedding(Op):
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 3, ("mode",), optional=1)
         return replace(self, mode=int_of(self.name, "mode", found.get("mode", self.mode))), tensors
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        require_same(self.name, *types)
-        return inferred
 
     def rule(self, x: TensorType, cos: TensorType, sin: TensorType) -> str:
         if self.mode:

@@ -12,7 +12,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.bases import require_float, require_same
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.cpu.blocks import rowwise
 from mspc.ops.cuda.reductions import RowPass, normalise
@@ -108,6 +107,8 @@ class _Normalised(Op, abstract=True):
     """numbers: of every row that ranks exchange if the axis is sharded."""
 
     numbers: ClassVar[int] = 2
+    float_only = True
+    one_type = True
 
     @property
     def axis_field(self) -> str:
@@ -147,12 +148,6 @@ class _Normalised(Op, abstract=True):
             raise MspcError(f"{self.name}: a number has no axis {getattr(self, self.axis_field)}", kind=ValueError)
         axis: Axis = getattr(self, self.axis_field)
         return axes_in(self.name, ints_of(self.name, "axis", axis), types[0].rank)
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        require_same(self.name, *types)
-        return inferred
 
 
 _ONE = (

@@ -12,11 +12,10 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, DType, TensorType, TupleType, Type, dtype_of
-from mspc.ops.bases import require_float, require_same
 from mspc.ops.cpu.blocks import BLOCK, in_rows
 from mspc.ops.device import Array, Copy, Device, Launch, c_type
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_float, require_same, sample
 from mspc.ops.operator_arguments import sequence_of
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
@@ -74,8 +73,7 @@ class Update(Op, abstract=True):
         ins = ", ".join("" if index in self.scalars else names for index in range(len(types)))
         return f"{ins} -> {', '.join([names] * self.outputs)}"
 
-    def infer(self, *types: Any) -> Type:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_same(self.name, *[t for i, t in enumerate(types) if i not in (*self.scalars, *self.states)])
         if self.scalars and not (types[0].dtype.is_float or types[0].dtype.is_complex):
             raise MspcError(
@@ -87,7 +85,6 @@ class Update(Op, abstract=True):
         if self.states:
             require_float(self.name, *[types[i] for i in self.states])
             return TupleType(tuple(TensorType(types[i].dtype, types[0].shape) for i in self.mutates))
-        return inferred
 
     @property
     def copied(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on `cuda_update`
@@ -474,6 +471,7 @@ class InplaceCopy(Op):
 
     has_side_effect = True
     mutates = (0,)
+    one_type = True
     samples = (
         sample((8, 16), (8, 16), gradient=False),
         sample((8, 16), (16,), gradient=False),
@@ -487,10 +485,6 @@ class InplaceCopy(Op):
         ):
             raise MspcError(f"{self.name}: src of shape {src.shape} does not fit input of shape {input.shape}")
         return text
-
-    def infer(self, *types: Any) -> Type:
-        require_same(self.name, *types)
-        return super().infer(*types)
 
     def bprop(self, b: Builder, input: Value, src: Value, out: Value, dout: Value) -> Gradients:
         return None, sum_to_shape(b, dout, src.shape)

@@ -13,7 +13,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import BOOL, FLOAT32, INT32, DType, TensorType, TupleType, dtype_of
-from mspc.ops.bases import Elementwise, require_float
+from mspc.ops.bases import Elementwise
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.cuda.elementwise import launch_elementwise
@@ -21,7 +21,7 @@ from mspc.ops.cuda.moves import put_values
 from mspc.ops.cuda.text import RANDOM, address, constants, grid_of, index_type, number
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 from mspc.ops.fused.dropout_mask import DropoutMask
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, require_float, sample
 from mspc.ops.operator_arguments import shape_of, split_call
 from mspc.ops.random.words import (
     DrawnByPlace,
@@ -102,6 +102,7 @@ class DropoutGenMask(Drawn):
     Seed1: int = 0
     seeds = ("Seed0", "Seed1")
     bprop = _RANDOM
+    float_only = True
     samples = (
         sample((), low=0.25, high=0.75, shape=(8, 16), gradient=False),
         sample((), low=0.25, high=0.75, shape=(4, 2, 8), Seed0=3, gradient=False),
@@ -115,11 +116,6 @@ class DropoutGenMask(Drawn):
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Return the dimensions of the result, which MindSpore's strategy shards."""
         return rule.outputs
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        return inferred
 
     def result_dtype(self, *types: TensorType) -> DType:
         return BOOL
@@ -151,14 +147,12 @@ class DropoutDoMask(Op):
         """Return the dimensions of x, the only operand in MindSpore's strategy."""
         return (rule.inputs[0],)
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_float(self.name, types[0], types[2])
         if types[1].dtype != BOOL:
             raise MspcError(
                 f"DropoutDoMask: input 1 is {types[1].dtype}, not the mask that DropoutGenMask makes", kind=TypeError
             )
-        return inferred
 
     def rule(self, x: TensorType, mask: TensorType, keep_prob: TensorType) -> str:
         if mask.shape != x.shape or keep_prob.shape:

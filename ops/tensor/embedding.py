@@ -13,12 +13,20 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import DType, TensorType, dtype_of
-from mspc.ops.bases import require_same
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Div, DivNoNan, Equal, Mul, Select
 from mspc.ops.math.elementwise import constant
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import (
+    ArrayBackend,
+    Gradients,
+    NotDifferentiable,
+    Op,
+    RankPlacement,
+    RequestedSharding,
+    require_same,
+    sample,
+)
 from mspc.ops.operator_arguments import axis_in, int_of, size_of, split_call
 from mspc.ops.tensor.host_memory import REQUESTS, gathered_by_hand
 from mspc.ops.tensor.reshape import Cast
@@ -72,10 +80,8 @@ class Gather(RowsByIntegers):
         tensors, found = split_call(self.name, args, 2, ("axis",))
         return replace(self, axis=int_of(self.name, "axis", found["axis"])), tensors
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_integer(self.name, 1, types[1])
-        return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: types[0].shape[axis_in(self.name, self.axis, len(types[0].shape))]}
@@ -266,10 +272,8 @@ class UnsortedSegmentSum(RowSums):
         tensors, found = split_call(self.name, args, 2, ("num_segments",))
         return replace(self, num_segments=size_of(self.name, "num_segments", found["num_segments"])), tensors
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_integer(self.name, 1, types[1])
-        return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: self.offset + self.num_segments}
@@ -329,10 +333,8 @@ class EmbeddingLookup(RowsByIntegers):
         tensors, found = split_call(self.name, args, 2, ("offset",))
         return replace(self, offset=int_of(self.name, "offset", found["offset"])), tensors
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_integer(self.name, 1, types[1])
-        return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: self.offset + types[0].shape[0]}
@@ -510,11 +512,9 @@ class OneHot(Op):
     def result_dtype(self, *types: TensorType) -> DType:
         return types[1].dtype
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_integer(self.name, 0, types[0])
         require_same(self.name, *types[1:])
-        return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {0: self.depth}

@@ -10,7 +10,6 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType
-from mspc.ops.bases import require_same
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, along, padded
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
@@ -107,14 +106,10 @@ class _Joined(Op, abstract=True):
     additive = True
     moves = True
     promotes: ClassVar[str] = "common"
+    one_type = True
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         return self, sequence_of(self.name, args)
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_same(self.name, *types)
-        return inferred
 
 
 class Concat(_Joined):

@@ -12,7 +12,6 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import TensorType
-from mspc.ops.bases import require_float, require_same
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, padded
 from mspc.ops.math.arithmetic import Add, Mul, Sub
@@ -208,16 +207,12 @@ class Swiglu(Op):
     """silu(a) * b for the two halves a and b of x along `dim`. Called as `Swiglu()(input, dim)`."""
 
     dim: int = -1
+    float_only = True
     samples = (sample((8, 16)), sample((4, 8, 2), dim=1))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         tensors, found = split_call(self.name, args, 1, ("dim",), optional=1)
         return replace(self, dim=int_of(self.name, "dim", found.get("dim", self.dim))), tensors
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        return inferred
 
     def rule(self, x: TensorType) -> str:
         axis = axis_in(self.name, self.dim, len(x.shape))
@@ -262,6 +257,7 @@ class PadV3(Op):
     mode: str = "constant"
     paddings_contiguous: bool = True
     paddings: tuple[int, ...] = ()
+    one_type = True
     samples = (
         sample((8, 16), (), paddings=(2, 1)),
         sample((8, 4, 8), (), paddings=(0, 0, 1, 3)),
@@ -282,11 +278,6 @@ class PadV3(Op):
     def strategy_dims(self, rule: Any) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Return the dimensions with an entry for the paddings, as in MindSpore's strategy; they are no tensor here."""
         return (rule.inputs[0], ((),), ())
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_same(self.name, *types)
-        return inferred
 
     def padding(self, rank: int) -> Pad:
         """Return the same margins for all dimensions in order. Raise MspcError if they do not fit."""

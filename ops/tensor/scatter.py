@@ -12,11 +12,19 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import INT64, DType, TensorType
-from mspc.ops.bases import require_same
 from mspc.ops.control.structural import constrained
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Equal, Neg, Select
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import (
+    ArrayBackend,
+    Gradients,
+    NotDifferentiable,
+    Op,
+    RankPlacement,
+    RequestedSharding,
+    require_same,
+    sample,
+)
 from mspc.ops.operator_arguments import axis_in, ints_of, split_call
 from mspc.ops.tensor.broadcast import BroadcastTo, zeros
 from mspc.ops.tensor.creation import Range
@@ -109,10 +117,8 @@ class GatherNd(_Indexed):
         sample((8, 16), (4, 2, 1), dtypes=("Float64", "Int64"), low=0, high=8),
     )
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_integer(self.name, 1, types[1])
-        return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: least_indexed(types[0].shape, types[1])}
@@ -169,10 +175,8 @@ class ScatterNd(_Indexed):
         tensors, found = split_call(self.name, args, 2, ("shape",))
         return replace(self, shape=ints_of(self.name, "shape", found["shape"])), tensors
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_integer(self.name, 0, types[0])
-        return inferred
 
     def result_dtype(self, *types: TensorType) -> DType:
         return types[1].dtype
@@ -348,11 +352,9 @@ class ScatterElements(Op):
         sample((8, 4), (6, 7), (6, 7), dtypes=("Float64", "Int32", "Float64"), low=0, high=4, axis=-1, adds=True),
     )
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_integer(self.name, 1, types[1])
         require_same(self.name, types[0], types[2])
-        return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: types[0].shape[axis_in(self.name, self.axis, len(types[0].shape))]}
@@ -478,11 +480,9 @@ class _Scatter(Op, abstract=True):
     bprop = _UPDATE
     samples = _ROWS
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_integer(self.name, 1, types[1])
         require_same(self.name, types[0], types[2])
-        return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: types[0].shape[0]}
@@ -653,15 +653,11 @@ class _Inplace(Op, abstract=True):
     """x with its rows `indices` combined with v. (x itself does not change: the name is MindSpore's.)"""
 
     indices: int | tuple[int, ...] = ()
+    one_type = True
     samples = (sample((8, 16), (2, 16), indices=(0, 3)), sample((4, 8, 2), (1, 8, 2), indices=2))
 
     def places(self) -> tuple[int, ...]:
         return ints_of(self.name, "indices", self.indices)
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_same(self.name, *types)
-        return inferred
 
     def rule(self, x: TensorType, v: TensorType) -> str:
         if not x.shape or len(x.shape) != len(v.shape):

@@ -329,10 +329,8 @@ class GatherD(Op):
             raise MspcError(f"GatherD takes 3 arguments (x, dim, index), not {len(args)}")
         return replace(self, dim=int_of(self.name, "dim", args[1])), (args[0], args[2])
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
+    def check(self, *types: TensorType) -> None:
         require_integer(self.name, 1, types[1])
-        return inferred
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: types[0].shape[axis_in(self.name, self.dim, len(types[0].shape))]}
