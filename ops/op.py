@@ -11,7 +11,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast, dataclass_transform
 
@@ -24,6 +24,7 @@ from mspc.ops.cpu.widening import widening, widening_into
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexMap
 from mspc.ops.memory_order import MemoryOrder, Reordered
+from mspc.ops.operator_arguments import split_call
 from mspc.ops.registry import Operators, load_all
 from mspc.sharding.rules import Rule, parse_rule
 
@@ -169,6 +170,9 @@ class Script:
     Class attributes:
         arguments: names of the constructor's parameters for users, in their order, if they differ from the fields:
             "name", or "name=field" for a field of another name. The other fields are given by keyword.
+        settings: the fields that a call gives in addition to tensors, in their order, and what reads their values.
+        optional_settings: how many of the last of them may be left out. settings_at: the number of tensors before them,
+            None for all.
         operand_names: of a `call` with more than inputs.
         sequences: fields that users may give only as a list, or only as a tuple, with that type; checked at the call.
         checks_where_called: fields that a user gave are checked by `infer`, not when the operator is made.
@@ -176,6 +180,9 @@ class Script:
     """
 
     arguments: ClassVar[tuple[str, ...]] = ()
+    settings: ClassVar[tuple[tuple[str, Callable[[str, str, Any], Any]], ...]] = ()
+    optional_settings: ClassVar[int] = 0
+    settings_at: ClassVar[int | None] = None
     operand_names: ClassVar[tuple[str, ...]] = ()
     sequences: ClassVar[Mapping[str, type]] = {}
     checks_where_called: ClassVar[bool] = False
@@ -326,10 +333,23 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         """Return (operator with its attributes complete, tensor operands) of a user's call.
 
-        MindSpore passes some attributes when the operator is called, as in `reduce(x, axis)`; such an operator
-        overrides this. Here all arguments are tensors.
+        MindSpore passes some attributes when the operator is called, as in `reduce(x, axis)`: these are `settings`.
         """
-        return self, args
+        if not self.settings:
+            return self, args
+        readers, inputs = dict(self.settings), _operand_names(type(self)) or ()
+        count = len(inputs)
+        if len(args) == count and self.optional_settings == len(readers):
+            return self, args
+        at = count if self.settings_at is None else self.settings_at
+        end = at + len(readers)
+        if at < count and len(args) != count + len(readers):
+            takes = ", ".join((*inputs[:at], *readers, *inputs[at:]))
+            text = f"{self.name} takes {count + len(readers)} arguments ({takes}), not {len(args)}"
+            raise MspcError(text, kind=TypeError)
+        ordered = (*args[:at], *args[end:], *args[at:end])
+        tensors, found = split_call(self.name, ordered, count, tuple(readers), self.optional_settings)
+        return replace(self, **{key: readers[key](self.name, key, value) for key, value in found.items()}), tensors
 
     def rule(self, *types: TensorType) -> str | Rule:
         """Return the factor rule for inputs of these types."""

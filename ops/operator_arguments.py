@@ -103,6 +103,23 @@ def dtype_arg(name: str, what: str, value: Any) -> DType:
         raise MspcError(f"{name}: {what} must be an element type, not {describe(value)}", kind=TypeError) from None
 
 
+def number_of(name: str, what: str, value: Any) -> int | float:
+    """Return `value` as a number. Raise MspcError unless it is one known at compile time."""
+    if isinstance(value, Constant) and value.value.size == 1:
+        value = value.value.item()
+    if isinstance(value, int | float):
+        return value
+    raise MspcError(f"{name}: {what} must be a number known at compile time, not {describe(value)}")
+
+
+def float_of(name: str, what: str, value: Any) -> float:
+    return float(number_of(name, what, value))
+
+
+def constant_of(name: str, what: str, value: Any) -> Any:
+    return plain(value)
+
+
 def sequence_of(name: str, args: Sequence[Any]) -> tuple[Any, ...]:
     """Return the tensors of a call `name((a, b))` or `name(a, b)`."""
     if len(args) == 1 and isinstance(args[0], (tuple, list)):

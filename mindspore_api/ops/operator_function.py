@@ -65,7 +65,9 @@ def function_of(operator: type[Op], takes: tuple[Argument, ...] = ()) -> Primiti
 @functools.cache
 def parameters_of(operator: type[Op]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     """Return (names of the inputs, names of the fields that may follow, excluding those for the compiler alone);
-    (names, ()) or (None, ()) for an own `call`."""
+    (names, ()) or (None, ()) for an own `call` or `settings`."""
+    if operator.settings:
+        return None, ()
     own = operator.call is not Op.call
     parameters = list(inspect.signature(operator.call if own else operator.rule).parameters.values())[1:]
     if any(p.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD or p.default is not p.empty for p in parameters):

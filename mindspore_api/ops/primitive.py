@@ -172,7 +172,7 @@ class Primitive:
             return self, args
         operator = type(self.op)
         names = operator.operand_names
-        if not names and operator.call is Op.call:
+        if not names and not operator.settings and operator.call is Op.call:
             names = tuple(inspect.signature(operator.rule).parameters)[1:]
         behind = names[len(args) : len(args) + len(kwargs)]
         if set(behind) != set(kwargs):

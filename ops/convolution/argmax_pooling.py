@@ -22,7 +22,7 @@ from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling, greatest_p
 from mspc.ops.convolution.resizing import adaptive_lengths
 from mspc.ops.convolution.window import numbers, paddings
 from mspc.ops.op import ArrayBackend, Gradients, Op, require_float, sample
-from mspc.ops.operator_arguments import plain
+from mspc.ops.operator_arguments import constant_of
 from mspc.ops.tensor.embedding import require_integer
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
@@ -215,12 +215,9 @@ class AdaptiveMaxPool3D(_AdaptiveMax):
     """AdaptiveMaxPool2D over depth, height and width; places are Int32. Called as `AdaptiveMaxPool3D()(x, sizes)`."""
 
     dims = 3
+    settings = (("output_size", constant_of),)
+    optional_settings = 1
     samples = (sample((2, 2, 4, 5, 6), output_size=(2, 1, 4)),)
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 2:
-            return self, args
-        return AdaptiveMaxPool3D(plain(args[1])), args[:1]
 
     def places_type(self) -> DType:
         return INT32

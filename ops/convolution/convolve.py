@@ -366,11 +366,8 @@ class InputGradient(_Backward, abstract=True):
     bordered: ClassVar[int | None] = 0
     work = "convolution_inputs"
     sizes_of = ("input_size",)
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 3:
-            return self, args
-        return replace(self, input_size=shape_of(self.name, "input_size", args[2])), args[:2]
+    settings = (("input_size", shape_of),)
+    optional_settings = 1
 
     def rule(self, dout: TensorType, weight: TensorType) -> str:
         image, window, result = self.sides(self.input_size, weight.shape)
@@ -442,11 +439,8 @@ class WeightGradient(_Backward, abstract=True):
     bordered: ClassVar[int | None] = 1
     work = "convolution_filters"
     sizes_of = ("filter_size",)
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 3:
-            return self, args
-        return replace(self, filter_size=shape_of(self.name, "filter_size", args[2])), args[:2]
+    settings = (("filter_size", shape_of),)
+    optional_settings = 1
 
     def rule(self, dout: TensorType, x: TensorType) -> str:
         image, _, result = self.sides(x.shape, self.filter_size)

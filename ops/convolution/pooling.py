@@ -36,7 +36,7 @@ from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.cuda.windows import launch_greatest, launch_greatest_gradient, launch_mean, launch_mean_gradient
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
-from mspc.ops.operator_arguments import plain, shape_of
+from mspc.ops.operator_arguments import constant_of, shape_of
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, is_sharded, own_span, place_of
 
@@ -388,12 +388,9 @@ class _AvgPoolGrad(PoolingBackward, abstract=True):
     sizes_of = ("input_size",)
     omitted = _AvgPool.omitted
     float_only = True
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 2:
-            return self, args
-        size = shape_of(self.name, "input_size", args[0])
-        return replace(self, input_size=size), args[1:]
+    settings = (("input_size", shape_of),)
+    optional_settings = 1
+    settings_at = 0
 
     def rule(self, dout: TensorType) -> str:
         image, result = mean_sides(self, self.input_size)
@@ -611,12 +608,9 @@ class Col2Im(_Columns):
     padding: Any = 0
     stride: Any = 1
     output_size: Any = ()
+    settings = (("output_size", constant_of),)
+    optional_settings = 1
     samples = (sample((4, 4, 6, 21), kernel_size=(3, 2), padding=1, stride=(1, 2), output_size=(7, 5)),)
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 2:
-            return self, args
-        return replace(self, output_size=plain(args[1])), args[:1]
 
     def given(self) -> tuple[Any, Any, Any, Any]:
         return self.kernel_size, self.stride, self.dilation, self.padding

@@ -32,7 +32,7 @@ from mspc.ops.op import (
     RequestedSharding,
     sample,
 )
-from mspc.ops.operator_arguments import plain, shape_of
+from mspc.ops.operator_arguments import constant_of, shape_of
 
 
 class Resampling(ImageOperator, abstract=True):
@@ -124,12 +124,8 @@ class Backward(Resampling, abstract=True):
     linear_in = (0,)
     sizes_of = ("input_size",)
     float_only = True
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 2:
-            return self, args
-        size = shape_of(self.name, "input_size", args[1])
-        return replace(self, input_size=size), args[:1]
+    settings = (("input_size", shape_of),)
+    optional_settings = 1
 
     def rule(self, dout: TensorType) -> str:
         image, result = self.sides(self.input_size)
@@ -267,11 +263,8 @@ class _Called(_Resized, abstract=True):
     half_pixel_centers: bool = False
     size: Any = (1, 1)
     data_format: str = ""
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 2:
-            return self, args
-        return replace(self, size=plain(args[1])), args[:1]
+    settings = (("size", constant_of),)
+    optional_settings = 1
 
 
 class _Bilinear(_Resized, abstract=True):

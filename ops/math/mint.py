@@ -21,9 +21,20 @@ from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.reduce import CumSum, ReduceMax, ReduceMean, ReduceMin
 from mspc.ops.nn.activation import Activation, Elu, Sigmoid
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
-from mspc.ops.operator_arguments import axis_in, dtype_arg, int_of, ints_of, plain, sequence_of, shape_of, split_call
+from mspc.ops.operator_arguments import (
+    axis_in,
+    dtype_arg,
+    float_of,
+    int_of,
+    ints_of,
+    number_of,
+    plain,
+    sequence_of,
+    shape_of,
+    split_call,
+)
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum, sum_to_shape
-from mspc.ops.tensor.creation import Fill, LinSpace, OnesLike, Range, ZerosLike, number_of, shape_rule
+from mspc.ops.tensor.creation import Fill, LinSpace, OnesLike, Range, ZerosLike, shape_rule
 from mspc.ops.tensor.embedding import Gather, OneHot
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.reshape import Cast, Reshape
@@ -37,11 +48,9 @@ class _ScaledBinary(Binary, abstract=True):
     alpha: int | float = 1
     sign: ClassVar[int] = 1
     additive = True
+    settings = (("alpha", number_of),)
+    optional_settings = 1
     samples = (sample((8, 16), (8, 16)), sample((8, 16), (16,), alpha=0.5))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 2, ("alpha",), optional=1)
-        return replace(self, alpha=number_of(self.name, "alpha", found.get("alpha", 1))), tensors
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         factor = self.sign * self.alpha
@@ -80,11 +89,8 @@ class Muls(Unary):
 
     other: int | float = 1
     additive = True
+    settings = (("other", number_of),)
     samples = (sample((8, 16), other=0.5), sample((8, 16), other=3))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("other",))
-        return replace(self, other=number_of(self.name, "other", found["other"])), tensors
 
     def rule(self, x: TensorType) -> str:
         if x.dtype.is_integer and isinstance(self.other, float):
@@ -108,11 +114,9 @@ class AddcmulExt(Elementwise):
 
     value: int | float = 1
     promotes = "common"
+    settings = (("value", number_of),)
+    optional_settings = 1
     samples = (sample((8, 16), (8, 16), (8, 16)), sample((8, 16), (2, 8, 16), (16,), value=0.5))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 3, ("value",), optional=1)
-        return replace(self, value=number_of(self.name, "value", found.get("value", 1))), tensors
 
     def rule(self, x: TensorType, y: TensorType, z: TensorType) -> str:
         return broadcast_rule((x.shape, y.shape, z.shape))
@@ -313,15 +317,12 @@ class CumsumExt(CumSum):
 class IndexSelect(Gather):
     """Slices of a tensor along `axis`. Called as `IndexSelect()(input, axis, index)`."""
 
+    settings = (("axis", int_of),)
+    settings_at = 1
     samples = (
         sample((16, 8), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
         sample((4, 16, 2), (8,), dtypes=("Float64", "Int64"), low=0, high=16, axis=1),
     )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 3:
-            raise MspcError(f"IndexSelect takes 3 arguments (input, axis, index), not {len(args)}")
-        return replace(self, axis=int_of(self.name, "axis", args[1])), (args[0], args[2])
 
 
 class Embedding(Gather):
@@ -451,23 +452,18 @@ class Outer(Op):
 class EluExt(Elu):
     """x if it is positive, else alpha * (exp(x) - 1). Called as `EluExt()(input, alpha)`."""
 
+    settings = (("alpha", float_of),)
+    optional_settings = 1
     samples = UNARY_SAMPLES
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("alpha",), optional=1)
-        return replace(self, alpha=float(number_of(self.name, "alpha", found.get("alpha", 1.0)))), tensors
 
 
 class LeakyReLUExt(Activation):
     """x if it is positive, else negative_slope * x. Called as `LeakyReLUExt()(input, negative_slope)`."""
 
     negative_slope: float = 0.01
+    settings = (("negative_slope", float_of),)
+    optional_settings = 1
     samples = (sample((8, 16)), sample((8,), negative_slope=0.5))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("negative_slope",), optional=1)
-        slope = number_of(self.name, "negative_slope", found.get("negative_slope", self.negative_slope))
-        return replace(self, negative_slope=float(slope)), tensors
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         positive = b.emit(Greater(), x, constant(b, 0, x))
@@ -490,12 +486,9 @@ class SoftplusExt(Activation):
 
     beta: float = 1.0
     threshold: float = 20.0
+    settings = (("beta", float_of), ("threshold", float_of))
+    optional_settings = 2
     samples = (sample((8, 16)), sample((8,), low=-4, high=9, beta=2.0, threshold=8.0))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("beta", "threshold"), optional=2)
-        numbers = {key: float(number_of(self.name, key, value)) for key, value in found.items()}
-        return replace(self, **numbers), tensors
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         steep = scaled(b, self.beta, x)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from mspc.ops.op import (
     require_float,
     sample,
 )
-from mspc.ops.operator_arguments import axis_in, int_of, require_elements, split_call
+from mspc.ops.operator_arguments import axis_in, int_of, require_elements
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum, ReductionOp, broadcast_to
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.reshape import Cast
@@ -242,16 +241,13 @@ class _Running(Op, abstract=True):
     exclusive: bool = False
     reverse: bool = False
     axis: int = 0
+    settings = (("axis", int_of),)
     samples = (
         sample((8, 16)),
         sample((8, 16), axis=-1, reverse=True),
         sample((8, 16), axis=1, exclusive=True),
         sample((8, 4), axis=1, exclusive=True, reverse=True),
     )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("axis",))
-        return replace(self, axis=int_of(self.name, "axis", found["axis"])), tensors
 
     def rule(self, x: TensorType) -> str:
         names = " ".join(along(self.name, len(x.shape), self.axis)[0])

@@ -22,8 +22,8 @@ from mspc.ops.op import (
     require_same,
     sample,
 )
-from mspc.ops.operator_arguments import int_of, size_of, split_call
-from mspc.ops.tensor.creation import Range, number_of
+from mspc.ops.operator_arguments import int_of, number_of, size_of, split_call
+from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer
 from mspc.sharding.rules import Rule
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from mspc.ir.builder import Builder
@@ -13,7 +12,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.control.structural import items
 from mspc.ops.math.arithmetic import Add, Mul, Neg
 from mspc.ops.op import ArrayBackend, Gradients, Op, require_float, require_same, sample
-from mspc.ops.operator_arguments import int_of, split_call
+from mspc.ops.operator_arguments import int_of
 from mspc.ops.tensor.broadcast import sum_to_shape, zeros
 from mspc.ops.tensor.creation import OnesLike
 from mspc.ops.tensor.moving import Concat
@@ -125,14 +124,12 @@ class RotaryPositionEmbedding(Op):
     mode: int = 0
     float_only = True
     one_type = True
+    settings = (("mode", int_of),)
+    optional_settings = 1
     samples = (
         sample((4, 8, 2, 6), (4, 8, 1, 6), (4, 8, 1, 6)),
         sample((4, 2, 8, 4), (1, 1, 8, 4), (1, 1, 8, 4)),
     )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 3, ("mode",), optional=1)
-        return replace(self, mode=int_of(self.name, "mode", found.get("mode", self.mode))), tensors
 
     def rule(self, x: TensorType, cos: TensorType, sin: TensorType) -> str:
         if self.mode:

@@ -22,7 +22,7 @@ from mspc.ops.cuda.text import RANDOM, address, constants, grid_of, index_type, 
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 from mspc.ops.fused.dropout_mask import DropoutMask
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, require_float, sample
-from mspc.ops.operator_arguments import shape_of, split_call
+from mspc.ops.operator_arguments import shape_of
 from mspc.ops.random.words import (
     DrawnByPlace,
     before_step,
@@ -103,15 +103,12 @@ class DropoutGenMask(Drawn):
     seeds = ("Seed0", "Seed1")
     bprop = _RANDOM
     float_only = True
+    settings = (("shape", shape_of),)
+    settings_at = 0
     samples = (
         sample((), low=0.25, high=0.75, shape=(8, 16), gradient=False),
         sample((), low=0.25, high=0.75, shape=(4, 2, 8), Seed0=3, gradient=False),
     )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 2:
-            raise MspcError(f"DropoutGenMask takes 2 arguments (shape, keep_prob), not {len(args)}")
-        return replace(self, shape=shape_of(self.name, "shape", args[0])), (args[1],)
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Return the dimensions of the result, which MindSpore's strategy shards."""
@@ -181,11 +178,8 @@ class UniformReal(Drawn):
     seed2: int = 0
     seeds = ("seed", "seed2")
     bprop = _RANDOM
+    settings = (("shape", shape_of),)
     samples = (sample(shape=(8, 16), seed=1, gradient=False), sample(shape=(16,), gradient=False))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 0, ("shape",))
-        return replace(self, shape=shape_of(self.name, "shape", found["shape"])), tensors
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Return the dimensions of the result, which MindSpore's strategy shards."""

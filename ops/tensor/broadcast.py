@@ -128,6 +128,8 @@ class BroadcastTo(Op):
     moves = True
     linear_in = (0,)
     cuda = "{0}"
+    settings = (("shape", ints_of),)
+    optional_settings = 1
 
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
         return self, (types[0].shape,)
@@ -147,11 +149,6 @@ class BroadcastTo(Op):
     def made_in(self, order: MemoryOrder, types: Sequence[TensorType]) -> Reordered | None:
         operand = order.operand(types[0].shape) if types[0].size < math.prod(order.stored) else None
         return None if operand is None else Reordered(BroadcastTo(order.stored), (operand,), (order,))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("shape",), optional=1)
-        shape = found.get("shape", self.shape)
-        return replace(self, shape=ints_of(self.name, "shape", shape)), tensors
 
     def rule(self, x: TensorType) -> str:
         lead = len(self.shape) - len(x.shape)

@@ -17,7 +17,7 @@ from mspc.ops.bases import Elementwise, Unary
 from mspc.ops.device import Array, Device, Launch, computing_type
 from mspc.ops.math.arithmetic import Mul, Select, Sub
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
-from mspc.ops.operator_arguments import describe, dtype_arg, int_of, shape_of, size_of, split_call
+from mspc.ops.operator_arguments import dtype_arg, int_of, number_of, shape_of, size_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.rules import Rule, broadcast_rule, factor_names, sized
 
@@ -25,15 +25,6 @@ from mspc.sharding.rules import Rule, broadcast_rule, factor_names, sized
 def shape_rule(shape: Sequence[int]) -> str:
     """Return the rule of a tensor of a given shape without operands."""
     return " -> " + " ".join(sized(name, n) for name, n in zip(factor_names(len(shape)), shape, strict=True))
-
-
-def number_of(name: str, what: str, value: Any) -> int | float:
-    """Return `value` as a number. Raise MspcError unless it is one known at compile time."""
-    if isinstance(value, Constant) and value.value.size == 1:
-        value = value.value.item()
-    if isinstance(value, int | float):
-        return value
-    raise MspcError(f"{name}: {what} must be a number known at compile time, not {describe(value)}")
 
 
 class _WithoutOperands(Op, abstract=True):
@@ -49,17 +40,8 @@ class Fill(_WithoutOperands):
     type: DType = FLOAT32
     shape: tuple[int, ...] = ()
     value: bool | int | float = 0.0
+    settings = (("type", dtype_arg), ("shape", shape_of), ("value", number_of))
     samples = (sample(shape=(8, 16), value=0.5), sample(shape=(8,), type=INT64, value=3), sample())
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 0, ("type", "shape", "value"))
-        made = replace(
-            self,
-            type=dtype_arg(self.name, "type", found["type"]),
-            shape=shape_of(self.name, "shape", found["shape"]),
-            value=number_of(self.name, "value", found["value"]),
-        )
-        return made, tensors
 
     def rule(self) -> str:
         return shape_rule(self.shape)
@@ -268,17 +250,8 @@ class Eye(_WithoutOperands):
     m: int = 1
     type: DType = FLOAT32
     k: int = 0
+    settings = (("n", size_of), ("m", size_of), ("type", dtype_arg))
     samples = (sample(n=8, m=16), sample(n=8, m=8, type=INT64, k=1))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 0, ("n", "m", "type"))
-        made = replace(
-            self,
-            n=size_of(self.name, "n", found["n"]),
-            m=size_of(self.name, "m", found["m"]),
-            type=dtype_arg(self.name, "type", found["type"]),
-        )
-        return made, tensors
 
     def rule(self) -> str:
         return shape_rule((self.n, self.m))

@@ -27,7 +27,7 @@ from mspc.ops.op import (
     require_same,
     sample,
 )
-from mspc.ops.operator_arguments import axis_in, int_of, size_of, split_call
+from mspc.ops.operator_arguments import axis_in, int_of, size_of
 from mspc.ops.tensor.host_memory import REQUESTS, gathered_by_hand
 from mspc.ops.tensor.reshape import Cast
 from mspc.sharding.rules import Rule, factor_names, sized
@@ -67,6 +67,7 @@ class Gather(RowsByIntegers):
     total: int = 0
     linear_in = (0,)
     requests = REQUESTS
+    settings = (("axis", int_of),)
     samples = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16),
         sample((16, 8), (8,), dtypes=("Float64", "Int64"), low=-16, high=16),
@@ -75,10 +76,6 @@ class Gather(RowsByIntegers):
         sample((8, 16, 2), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, axis=1, batch_dims=1),
         sample((4, 2, 8), (4, 2), dtypes=("Float64", "Int32"), low=-8, high=8, axis=2, batch_dims=1),
     )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 2, ("axis",))
-        return replace(self, axis=int_of(self.name, "axis", found["axis"])), tensors
 
     def check(self, *types: TensorType) -> None:
         require_integer(self.name, 1, types[1])
@@ -262,15 +259,12 @@ class UnsortedSegmentSum(RowSums):
     num_segments: int = 0
     offset: int = 0
     linear_in = (0,)
+    settings = (("num_segments", size_of),)
     samples = (
         sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, num_segments=16),
         sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8),
         sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=16, num_segments=8, offset=4),
     )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 2, ("num_segments",))
-        return replace(self, num_segments=size_of(self.name, "num_segments", found["num_segments"])), tensors
 
     def check(self, *types: TensorType) -> None:
         require_integer(self.name, 1, types[1])
@@ -324,14 +318,11 @@ class EmbeddingLookup(RowsByIntegers):
     offset: int = 0
     linear_in = (0,)
     requests = REQUESTS
+    settings = (("offset", int_of),)
     samples = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=24, offset=4),
         sample((16,), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
     )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 2, ("offset",))
-        return replace(self, offset=int_of(self.name, "offset", found["offset"])), tensors
 
     def check(self, *types: TensorType) -> None:
         require_integer(self.name, 1, types[1])
@@ -454,6 +445,8 @@ class OneHot(Op):
     promotes: ClassVar[str] = "common"
     promotes_from: ClassVar[int] = 1
     bprop = NotDifferentiable("its input is an integer")
+    settings = (("depth", size_of),)
+    settings_at = 1
     samples = (
         sample(
             (8,), (), (), dtypes=("Int32", "Float64", "Float64"), low=0, high=16, depth=16, gradient=False
@@ -500,14 +493,6 @@ class OneHot(Op):
         """Return the dimensions of OneHot's output, which MindSpore's strategy shards: ((indices..., classes), (),
         ())."""
         return (*rule.outputs, (), ())
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 4:
-            raise MspcError(
-                f"OneHot takes 4 arguments (indices, depth, on_value, off_value), not {len(args)}"
-            )
-        indices, depth, on, off = args
-        return replace(self, depth=size_of(self.name, "depth", depth)), (indices, on, off)
 
     def result_dtype(self, *types: TensorType) -> DType:
         return types[1].dtype
@@ -563,14 +548,11 @@ class _SegmentExtremum(Op, abstract=True):
     takes_bool = False
     num_segments: int = 0
     offset: int = 0
+    settings = (("num_segments", int_of),)
     samples = (
         sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8),
         sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8, gradient=False),
     )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 2, ("num_segments",))
-        return replace(self, num_segments=int_of(self.name, "num_segments", found["num_segments"])), tensors
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: self.num_segments}

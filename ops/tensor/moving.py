@@ -14,7 +14,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, along, padded
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
-from mspc.ops.operator_arguments import axis_in, ints_of, require_elements, sequence_of, split_call
+from mspc.ops.operator_arguments import axis_in, ints_of, require_elements, sequence_of
 from mspc.ops.tensor.broadcast import ReduceSum, zeros
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import StridedSlice, part_of, take_part
@@ -35,10 +35,7 @@ class Transpose(Op):
     may_alias = True
     moves = True
     linear_in = (0,)
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("perm",))
-        return replace(self, perm=ints_of(self.name, "perm", found["perm"])), tensors
+    settings = (("perm", ints_of),)
 
     def order(self, rank: int) -> tuple[int, ...]:
         """Return `perm` counted from 0. Raise MspcError unless it is a permutation of the dimensions."""
@@ -390,9 +387,7 @@ class Tile(Op):
     """A strategy with as many entries as the input has dimensions, fewer than there are multiples, is for the last
     ones."""
 
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("multiples",))
-        return replace(self, multiples=ints_of(self.name, "multiples", found["multiples"])), tensors
+    settings = (("multiples", ints_of),)
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         (order,) = orders

@@ -19,7 +19,7 @@ from mspc.ops.math.elementwise import constant
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.activation import Sigmoid, SiLU
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
-from mspc.ops.operator_arguments import axis_in, describe, int_of, ints_of, plain, split_call
+from mspc.ops.operator_arguments import axis_in, constant_of, describe, int_of, ints_of, plain
 from mspc.ops.tensor.broadcast import ReduceSum, zeros
 from mspc.ops.tensor.moving import Concat, Pad, as_tuple, margins_in
 from mspc.ops.tensor.slicing import StridedSlice, part_of, take_part
@@ -35,10 +35,7 @@ class Slice(Op):
     may_alias = True
     moves = True
     linear_in = (0,)
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("begin", "size"))
-        return replace(self, **{key: ints_of(self.name, key, value) for key, value in found.items()}), tensors
+    settings = (("begin", ints_of), ("size", ints_of))
 
     def strided(self, shape: Sequence[int]) -> StridedSlice:
         """Return the same slice with ends. Raise MspcError if it leaves the tensor."""
@@ -157,12 +154,9 @@ class SplitWithSize(_Pieces):
 
     split_sizes: tuple[int, ...] = ()
     dim: int = 0
+    settings = (("split_sizes", ints_of), ("dim", int_of))
+    optional_settings = 1
     samples = (sample((8, 16), split_sizes=(4, 12), dim=-1), sample((3, 8), split_sizes=(1, 2)))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("split_sizes", "dim"), optional=1)
-        sizes = ints_of(self.name, "split_sizes", found["split_sizes"])
-        return replace(self, split_sizes=sizes, dim=int_of(self.name, "dim", found.get("dim", 0))), tensors
 
     def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         return axis_in(self.name, self.dim, len(shape)), self.split_sizes
@@ -176,12 +170,9 @@ class SplitTensor(_Pieces):
 
     split_size: int = 1
     dim: int = 0
+    settings = (("split_size", int_of), ("dim", int_of))
+    optional_settings = 1
     samples = (sample((8, 16), split_size=4, dim=1), sample((8, 4), split_size=3))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("split_size", "dim"), optional=1)
-        size = int_of(self.name, "split_size", found["split_size"])
-        return replace(self, split_size=size, dim=int_of(self.name, "dim", found.get("dim", 0))), tensors
 
     def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         axis = axis_in(self.name, self.dim, len(shape))
@@ -208,11 +199,9 @@ class Swiglu(Op):
 
     dim: int = -1
     float_only = True
+    settings = (("dim", int_of),)
+    optional_settings = 1
     samples = (sample((8, 16)), sample((4, 8, 2), dim=1))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("dim",), optional=1)
-        return replace(self, dim=int_of(self.name, "dim", found.get("dim", self.dim))), tensors
 
     def rule(self, x: TensorType) -> str:
         axis = axis_in(self.name, self.dim, len(x.shape))
@@ -458,17 +447,13 @@ class MirrorPad(_Margins):
     other end.
     """
 
+    settings = (("paddings", constant_of),)
     samples = (
         sample((4, 8), mode="REFLECT", paddings=((0, 0), (2, 3))),
         sample((4, 3, 4), mode="SYMMETRIC", paddings=((0, 0), (3, 0), (1, 1))),
         sample((4, 3), mode="EDGE", paddings=((0, 0), (4, 1))),
         sample((4, 3), mode="CIRCULAR", paddings=((0, 0), (3, 1))),
     )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 2:
-            raise MspcError(f"MirrorPad takes 2 arguments (x, paddings), not {len(args)}")
-        return replace(self, paddings=plain(args[1])), args[:1]
 
     def rule(self, x: TensorType) -> str:
         return " -> ".join(self.sides(x.shape))

@@ -122,10 +122,7 @@ class ExpandDims(Op):
     moves = True
     is_view = True
     reshapes = True
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("axis",))
-        return replace(self, axis=int_of(self.name, "axis", found["axis"])), tensors
+    settings = (("axis", int_of),)
 
     def rule(self, x: TensorType) -> str:
         (axis,) = axes_in(self.name, (self.axis,), len(x.shape) + 1)

@@ -25,7 +25,7 @@ from mspc.ops.op import (
     require_same,
     sample,
 )
-from mspc.ops.operator_arguments import axis_in, ints_of, split_call
+from mspc.ops.operator_arguments import axis_in, ints_of
 from mspc.ops.tensor.broadcast import BroadcastTo, zeros
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import Gather, local_places, require_integer, require_places, shard_begin
@@ -166,14 +166,11 @@ class ScatterNd(_Indexed):
 
     shape: tuple[int, ...] = ()
     linear_in = (1,)
+    settings = (("shape", ints_of),)
     samples = (
         sample((8, 2), (8, 16), dtypes=("Int32", "Float64"), low=0, high=8, shape=(8, 8, 16)),
         sample((8, 1), (8,), dtypes=("Int32", "Float64"), low=0, high=4, shape=(4,)),
     )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 2, ("shape",))
-        return replace(self, shape=ints_of(self.name, "shape", found["shape"])), tensors
 
     def check(self, *types: TensorType) -> None:
         require_integer(self.name, 0, types[0])

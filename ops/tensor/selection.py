@@ -274,11 +274,8 @@ class TopK(Op):
 
     sorted: bool = True
     k: int = 1
+    settings = (("k", int_of),)
     samples = (sample((8, 16), k=4), sample((16,), k=16))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("k",))
-        return replace(self, k=int_of(self.name, "k", found["k"])), tensors
 
     def rule(self, x: TensorType) -> str:
         names, axis = along(self.name, len(x.shape), -1)
@@ -319,15 +316,12 @@ class GatherD(Op):
     omitted = ("offset", "total")
     linear_in = (0,)
     selects = True
+    settings = (("dim", int_of),)
+    settings_at = 1
     samples = (
         sample((8, 16), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, dim=1),
         sample((16, 8), (4, 8), dtypes=("Float64", "Int64"), low=0, high=16, dim=-2),
     )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 3:
-            raise MspcError(f"GatherD takes 3 arguments (x, dim, index), not {len(args)}")
-        return replace(self, dim=int_of(self.name, "dim", args[1])), (args[0], args[2])
 
     def check(self, *types: TensorType) -> None:
         require_integer(self.name, 1, types[1])
