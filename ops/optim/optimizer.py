@@ -82,9 +82,13 @@ class Update(Op, abstract=True):
                 notes=["give the optimizer no such parameter: make it with requires_grad=False"],
                 kind=TypeError,
             )
+        require_float(self.name, *[types[i] for i in self.states])
+
+    def infer(self, *types: Any) -> Type:
+        inferred = super().infer(*types)
         if self.states:
-            require_float(self.name, *[types[i] for i in self.states])
             return TupleType(tuple(TensorType(types[i].dtype, types[0].shape) for i in self.mutates))
+        return inferred
 
     @property
     def copied(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on `cuda_update`
