@@ -7,26 +7,26 @@ from typing import Annotated
 
 import typer
 
-from mspc.commands.options import DeviceOption, Quiet, Ranks, check_seconds
+from mspc.commands import options as opts
 
 
 def calibrate(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the rates go (TOML).")],
-    ranks: Ranks = None,
+    ranks: opts.Ranks = None,
     device: Annotated[
-        DeviceOption, typer.Option(help="What is measured; auto: GPUs where there are enough.")
-    ] = DeviceOption.AUTO,
+        opts.DeviceOption, typer.Option(help="What is measured; auto: GPUs where there are enough.")
+    ] = opts.DeviceOption.AUTO,
     name: Annotated[str, typer.Option(metavar="NAME", help="What the machine is called [the file's name].")] = "",
     tf32: Annotated[bool, typer.Option("--tf32", help="Needless: Float32 is timed as it is and rounded.")] = False,
     time_limit: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="After so long only products are begun; 0: no limit.")
     ] = 0,
-    quiet: Quiet = False,
+    quiet: opts.Quiet = False,
 ) -> None:
     """Time operators and collectives in several sizes, under mpirun or with --ranks N, and write a machine file."""
     from mspc.commands.calibrate import CalibrateOptions, calibrate_machine
     from mspc.runtime.device_choice import Wishes
 
-    seconds = check_seconds("--time-limit", time_limit)
+    seconds = opts.check_seconds("--time-limit", time_limit)
     options = CalibrateOptions(out, ranks, name, Wishes(str(device)), seconds, quiet)
     raise typer.Exit(calibrate_machine(options))

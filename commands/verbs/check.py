@@ -7,22 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mspc.commands import options as opts
 from mspc.commands.completion import complete_graph
-from mspc.commands.options import (
-    AllRows,
-    FromTorch,
-    Inputs,
-    JsonFile,
-    LayerStyles,
-    LossName,
-    OptimizerText,
-    Quiet,
-    Ranks,
-    Sizes,
-    StrategiesFile,
-    Verbose,
-    import_options,
-)
 
 BaselineFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Figures of an earlier compile, which are the limits.")
@@ -72,25 +58,24 @@ def check(
     baseline: BaselineFile = None,
     tolerance: Tolerance = None,
     write_baseline: WrittenBaseline = None,
-    ranks: Ranks = None,
-    input_: Inputs = None,
-    size: Sizes = None,
-    loss: LossName = "",
-    optimizer: OptimizerText = "",
-    plan: LayerStyles = "",
-    torch: FromTorch = False,
-    strategies: StrategiesFile = None,
-    json: JsonFile = None,
-    all_rows: AllRows = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
+    ranks: opts.Ranks = None,
+    input_: opts.Inputs = None,
+    size: opts.Sizes = None,
+    loss: opts.LossName = "",
+    optimizer: opts.OptimizerText = "",
+    plan: opts.LayerStyles = "",
+    torch: opts.FromTorch = False,
+    strategies: opts.StrategiesFile = None,
+    json: opts.JsonFile = None,
+    all_rows: opts.AllRows = False,
+    verbose: opts.Verbose = False,
+    quiet: opts.Quiet = False,
 ) -> None:
     """Hold a compile to a budget of bytes, memory, time and collectives; status 1 where it breaks a limit, with the
     collectives that do."""
     from mspc.commands.budget.limits import COLLECTIVES, budget_of, counts_of
     from mspc.commands.check import CheckOutput, Limits, check_target
     from mspc.commands.compile import CompileOptions
-    from mspc.commands.options import share_of
     from mspc.commands.report.verbosity import Loudness
 
     counts = counts_of(max_collectives, f"--{COLLECTIVES}") if max_collectives else None
@@ -98,10 +83,10 @@ def check(
         "max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "max-step": max_step,
         "max-idle": max_idle, "forbid": forbid,
     }  # fmt: skip
-    imported = import_options(loss, optimizer, size, torch, plan=plan)
+    imported = opts.import_options(loss, optimizer, size, torch, plan=plan)
     compiling = CompileOptions(
         ranks, inputs=tuple(input_ or ()), strategies=strategies, loudness=Loudness(verbose, quiet), imported=imported
     )
-    share = None if tolerance is None else share_of(tolerance, "--tolerance")
+    share = None if tolerance is None else opts.share_of(tolerance, "--tolerance")
     limits = Limits(budget_of(given, "--"), budget, name, baseline, share)
     raise typer.Exit(check_target(target, compiling, limits, CheckOutput(json, write_baseline, all_rows, quiet)))

@@ -7,27 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mspc.commands.options import (
-    Accumulated,
-    AllRows,
-    CompiledFor,
-    FromTorch,
-    Inputs,
-    JsonFile,
-    LayerStyles,
-    Loaded,
-    LossName,
-    OptimizerText,
-    PrecisionName,
-    Quiet,
-    Ranks,
-    ScriptArguments,
-    Sizes,
-    StrategiesFile,
-    Target,
-    Verbose,
-    import_options,
-)
+from mspc.commands import options as opts
 from mspc.engine.garbage import leave_out_loaded
 
 OnlyRanks = Annotated[
@@ -57,9 +37,9 @@ MoreKept = Annotated[
 
 
 def compile_(
-    target: Target,
-    script_arguments: ScriptArguments = None,
-    ranks: Ranks = None,
+    target: opts.Target,
+    script_arguments: opts.ScriptArguments = None,
+    ranks: opts.Ranks = None,
     save_graphs: Annotated[
         bool, typer.Option("--save-graphs", help="Write the graph after every pass, not the last one alone.")
     ] = False,
@@ -73,18 +53,18 @@ def compile_(
         Path | None, typer.Option(metavar="DIR", help="Where to write (default: saved_graph).")
     ] = None,
     rank: OnlyRanks = None,
-    input_: Inputs = None,
-    size: Sizes = None,
-    loss: LossName = "",
-    optimizer: OptimizerText = "",
-    plan: LayerStyles = "",
-    precision: PrecisionName = "",
-    accumulate: Accumulated = 1,
-    load: Loaded = None,
-    torch: FromTorch = False,
-    device: CompiledFor = "",
-    json: JsonFile = None,
-    strategies: StrategiesFile = None,
+    input_: opts.Inputs = None,
+    size: opts.Sizes = None,
+    loss: opts.LossName = "",
+    optimizer: opts.OptimizerText = "",
+    plan: opts.LayerStyles = "",
+    precision: opts.PrecisionName = "",
+    accumulate: opts.Accumulated = 1,
+    load: opts.Loaded = None,
+    torch: opts.FromTorch = False,
+    device: opts.CompiledFor = "",
+    json: opts.JsonFile = None,
+    strategies: opts.StrategiesFile = None,
     out_torch: TorchPlan = None,
     schedule: SchedulePicture = None,
     machine: ScheduleMachine = "",
@@ -92,9 +72,9 @@ def compile_(
     weights: Annotated[
         bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
     ] = False,
-    all_rows: AllRows = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
+    all_rows: opts.AllRows = False,
+    verbose: opts.Verbose = False,
+    quiet: opts.Quiet = False,
 ) -> None:
     """Compile the first graph that a script launches, for all ranks; run nothing, need no MPI, no device."""
     from mspc.commands.compile import CompileOptions, compile_target
@@ -108,7 +88,7 @@ def compile_(
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
             strategies=strategies, schedule=schedule, machine=machine, keep_more=keep_more,
             loudness=Loudness(verbose, quiet), all_rows=all_rows, out_torch=out_torch,
-            imported=import_options(loss, optimizer, size, torch, precision, accumulate, load, plan, device),
+            imported=opts.import_options(loss, optimizer, size, torch, precision, accumulate, load, plan, device),
         ),
     )
     leave_out_loaded()  # the process ends

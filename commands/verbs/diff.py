@@ -7,20 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mspc.commands import options as opts
 from mspc.commands.completion import complete_graph
-from mspc.commands.options import (
-    FromTorch,
-    Inputs,
-    JsonFile,
-    LossName,
-    OptimizerText,
-    Quiet,
-    Ranks,
-    Sizes,
-    Verbose,
-    import_options,
-)
-from mspc.commands.search_options import MachineName
 
 _COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
 First = Annotated[
@@ -41,10 +29,10 @@ EveryRow = Annotated[bool, typer.Option("--all", help="Print every row, not a su
 
 
 def diff(
-    first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, size: Sizes = None,
-    loss: LossName = "", optimizer: OptimizerText = "", plan: TwoStyles = None, torch: FromTorch = False,
-    json: JsonFile = None, html: Page = None, machine: MachineName = "", every_row: EveryRow = False,
-    verbose: Verbose = False, quiet: Quiet = False,
+    first: First, second: Second, ranks: opts.Ranks = None, input_: opts.Inputs = None, size: opts.Sizes = None,
+    loss: opts.LossName = "", optimizer: opts.OptimizerText = "", plan: TwoStyles = None, torch: opts.FromTorch = False,
+    json: opts.JsonFile = None, html: Page = None, machine: opts.MachineName = "", every_row: EveryRow = False,
+    verbose: opts.Verbose = False, quiet: opts.Quiet = False,
 ) -> None:  # fmt: skip
     """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
     differ."""
@@ -59,7 +47,7 @@ def diff(
     made = [
         CompileOptions(
             ranks, inputs=tuple(input_ or ()), loudness=Loudness(verbose, quiet),
-            imported=import_options(loss, optimizer, size, torch, plan=each),
+            imported=opts.import_options(loss, optimizer, size, torch, plan=each),
         )
         for each in plans
     ]

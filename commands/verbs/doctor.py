@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from mspc.commands import options as opts
 from mspc.commands.completion import complete_script
-from mspc.commands.options import JsonFile
 
 
 def doctor(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A script.", autocompletion=complete_script)],
-    json: JsonFile = None,
+    json: opts.JsonFile = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="List calls without a kernel of their own for GPUs, too.")] = False,
 ) -> None:
     """Read a script and the modules of its own that it imports, run nothing, and list every name, argument and setting

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from mspc.commands import options as opts
 from mspc.commands.completion import complete_operator
-from mspc.commands.options import JsonFile
 
 
 def ops(
@@ -17,7 +17,7 @@ def ops(
             metavar="[NAME]...", help="Only these operators.", show_default=False, autocompletion=complete_operator
         ),
     ] = None,
-    json: JsonFile = None,
+    json: opts.JsonFile = None,
 ) -> None:
     """List the operators: their sharding rules, attributes and gradients."""
     from mspc.commands.ops import list_operators

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mspc.commands import options as opts
 from mspc.commands.completion import complete_graph, complete_passes
-from mspc.commands.options import Quiet, Verbose
 
 
 def opt(
@@ -25,8 +25,8 @@ def opt(
             autocompletion=complete_passes,
         ),
     ] = "",
-    verbose: Verbose = False,
-    quiet: Quiet = False,
+    verbose: opts.Verbose = False,
+    quiet: opts.Quiet = False,
 ) -> None:
     """Read a graph, run passes on it and print it; without passes read and print."""
     from mspc.commands.opt import optimize

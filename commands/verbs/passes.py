@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mspc.commands.options import DeviceOption, JsonFile
+from mspc.commands import options as opts
 
 
 def passes(
@@ -15,9 +15,9 @@ def passes(
         typer.Option(metavar="MODE", help="Only passes of a parallel mode, as data_parallel.", show_default=False),
     ] = None,
     device: Annotated[
-        DeviceOption | None, typer.Option(help="Only passes for one device.", show_default=False)
+        opts.DeviceOption | None, typer.Option(help="Only passes for one device.", show_default=False)
     ] = None,
-    json: JsonFile = None,
+    json: opts.JsonFile = None,
 ) -> None:
     """List the passes of a compile in order."""
     from mspc.commands.passes import list_passes

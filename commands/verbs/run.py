@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from mspc.commands import options as opts
 from mspc.commands.completion import complete_script
-from mspc.commands.options import DeviceOption, Ranks, ScriptArguments, StrategiesFile, check_seconds
 from mspc.ir.diagnostics import MspcError
 
 
@@ -20,8 +20,8 @@ def run(
             metavar="TARGET", help="A script, or the folder of a compile.", autocompletion=complete_script
         ),
     ],
-    script_arguments: ScriptArguments = None,
-    ranks: Ranks = None,
+    script_arguments: opts.ScriptArguments = None,
+    ranks: opts.Ranks = None,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Run all ranks in this process, without MPI.")
     ] = False,
@@ -45,10 +45,11 @@ def run(
     save_outputs: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the outputs of a compiled program (npz).")
     ] = None,
-    strategies: StrategiesFile = None,
+    strategies: opts.StrategiesFile = None,
     device: Annotated[
-        DeviceOption, typer.Option(help="Where to run; auto: as the script says, else on GPUs where there are enough.")
-    ] = DeviceOption.AUTO,
+        opts.DeviceOption,
+        typer.Option(help="Where to run; auto: as the script says, else on GPUs where there are enough."),
+    ] = opts.DeviceOption.AUTO,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits at every run, on a GPU too.")
     ] = False,
@@ -71,7 +72,7 @@ def run(
     from mspc.engine.profile_options import profile_options
     from mspc.runtime.device_choice import Wishes
 
-    wishes = Wishes(str(device), deterministic, check_seconds("--timeout", timeout))
+    wishes = Wishes(str(device), deterministic, opts.check_seconds("--timeout", timeout))
     profiled = profile_options(profile, profile_steps)
     if os.path.isdir(target):
         if script_arguments or only_rank is not None or strategies is not None:

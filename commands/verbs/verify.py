@@ -6,57 +6,38 @@ from typing import Annotated
 
 import typer
 
+from mspc.commands import options as opts
 from mspc.commands.completion import complete_script
-from mspc.commands.options import (
-    Accumulated,
-    AllRows,
-    FromTorch,
-    Inputs,
-    JsonFile,
-    Judge,
-    LayerStyles,
-    Loaded,
-    LossName,
-    OptimizerText,
-    PrecisionName,
-    Quiet,
-    Ranks,
-    ScriptArguments,
-    Sizes,
-    StrategiesFile,
-    Verbose,
-    import_options,
-)
 
 
 def verify(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="As for compile, or its folder.", autocompletion=complete_script)
     ],
-    script_arguments: ScriptArguments = None,
-    ranks: Ranks = None,
-    input_: Inputs = None,
-    size: Sizes = None,
-    loss: LossName = "",
-    optimizer: OptimizerText = "",
-    plan: LayerStyles = "",
-    precision: PrecisionName = "",
-    accumulate: Accumulated = 1,
-    load: Loaded = None,
-    torch: FromTorch = False,
-    strategies: StrategiesFile = None,
+    script_arguments: opts.ScriptArguments = None,
+    ranks: opts.Ranks = None,
+    input_: opts.Inputs = None,
+    size: opts.Sizes = None,
+    loss: opts.LossName = "",
+    optimizer: opts.OptimizerText = "",
+    plan: opts.LayerStyles = "",
+    precision: opts.PrecisionName = "",
+    accumulate: opts.Accumulated = 1,
+    load: opts.Loaded = None,
+    torch: opts.FromTorch = False,
+    strategies: opts.StrategiesFile = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the data and weights that are compared.")] = 0,
     against: Annotated[
-        Judge | None, typer.Option(help="Hold one device against PyTorch instead, operator by operator.")
+        opts.Judge | None, typer.Option(help="Hold one device against PyTorch instead, operator by operator.")
     ] = None,
     mpi: Annotated[bool, typer.Option("--mpi", help="Run the ranks under mpirun, not in this process.")] = False,
     scale: Annotated[
         bool, typer.Option("--scale", help="Prove every rank's program at small sizes, all ranks at once.")
     ] = False,
-    json: JsonFile = None,
-    all_rows: AllRows = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
+    json: opts.JsonFile = None,
+    all_rows: opts.AllRows = False,
+    verbose: opts.Verbose = False,
+    quiet: opts.Quiet = False,
 ) -> None:
     """Run some steps on one device and on N simulated ranks and compare every output, gradient and parameter."""
     from mspc.commands.compile import CompileOptions
@@ -67,7 +48,7 @@ def verify(
     options = CompileOptions(
         ranks=ranks,
         inputs=tuple(input_ or ()),
-        imported=import_options(loss, optimizer, size, torch, precision, accumulate, load, plan),
+        imported=opts.import_options(loss, optimizer, size, torch, precision, accumulate, load, plan),
         json=json,
         strategies=strategies,
         script_arguments=tuple(script_arguments or ()),
@@ -82,4 +63,4 @@ def verify(
             raise MspcError("--scale holds ranks to one device in this process", notes=notes)
         verify_scale(target, options, seed)
         return
-    verify_target(target, options, seed, against is Judge.TORCH, mpi)
+    verify_target(target, options, seed, against is opts.Judge.TORCH, mpi)

@@ -7,22 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mspc.commands import options as opts
 from mspc.commands.completion import complete_script
-from mspc.commands.options import (
-    FromTorch,
-    Inputs,
-    LayerStyles,
-    LossName,
-    OptimizerText,
-    Quiet,
-    Ranks,
-    ScriptArguments,
-    Sizes,
-    StrategiesFile,
-    Verbose,
-    import_options,
-)
-from mspc.commands.search_options import MachineName
 
 
 def view(
@@ -33,7 +19,7 @@ def view(
             autocompletion=complete_script,
         ),
     ],
-    script_arguments: ScriptArguments = None,
+    script_arguments: opts.ScriptArguments = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The page (default: TARGET's name with .view.html).")
     ] = None,
@@ -44,17 +30,17 @@ def view(
     proof: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Of `mspc verify --scale TARGET --json FILE`, shown as a view.")
     ] = None,
-    machine: MachineName = "",
-    ranks: Ranks = None,
-    input_: Inputs = None,
-    size: Sizes = None,
-    loss: LossName = "",
-    optimizer: OptimizerText = "",
-    plan: LayerStyles = "",
-    torch: FromTorch = False,
-    strategies: StrategiesFile = None,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
+    machine: opts.MachineName = "",
+    ranks: opts.Ranks = None,
+    input_: opts.Inputs = None,
+    size: opts.Sizes = None,
+    loss: opts.LossName = "",
+    optimizer: opts.OptimizerText = "",
+    plan: opts.LayerStyles = "",
+    torch: opts.FromTorch = False,
+    strategies: opts.StrategiesFile = None,
+    verbose: opts.Verbose = False,
+    quiet: opts.Quiet = False,
 ) -> None:
     """Write one HTML file that shows what every rank does and why: scopes, layouts, collectives with reasons, the
     step's times and memory. It needs no server and no network."""
@@ -64,6 +50,6 @@ def view(
 
     common = CompileOptions(
         ranks=ranks, inputs=tuple(input_ or ()), script_arguments=tuple(script_arguments or ()), strategies=strategies,
-        loudness=Loudness(verbose, quiet), imported=import_options(loss, optimizer, size, torch, plan=plan),
+        loudness=Loudness(verbose, quiet), imported=opts.import_options(loss, optimizer, size, torch, plan=plan),
     )  # fmt: skip
     view_target(target, ViewOptions(common, machine, profile, proof, out, open_))
