@@ -14,12 +14,14 @@ from typing import Any
 
 from mspc.commands.facts.model import (
     EQUALS,
+    CollectiveFact,
     CompileFacts,
     OperatorFact,
     PipelineFacts,
     PlannedMemory,
     RankFacts,
     ScopeTotals,
+    SentTensor,
     cell_of,
 )
 from mspc.commands.report.tables import TextTable, group, size_text, time_text
@@ -44,8 +46,8 @@ class SentDifference(Difference):
     """A difference in the collectives of one tensor. operators: in each, "" if only the other has one. bytes: bytes of
     the tensor that a rank sends in each."""
 
-    operators: tuple[str, str] = ("", "")
-    bytes: tuple[int, int] = (0, 0)
+    operators: tuple[str, ...] = ("", "")
+    bytes: tuple[int, ...] = (0, 0)
 
 
 OVER = " over "
@@ -116,28 +118,8 @@ class Differences:
         return bool(self.header or self.layouts or self.memory or self.stages or self.tensors or self.kinds)
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """The part of a collective that concerns one tensor. cell, line: "" for a gradient, named by its parameter."""
-
-    name: str
-    phase: str
-    cell: str
-    line: str
-    shown_cell: str
-    shown_line: str
-    parameter: str
-    operator: str
-    attributes: str
-    ranks: tuple[int, ...]
-    nbytes: int
-    reason: str
-    times: str
-
-    def text(self, with_attributes: bool) -> str:
-        times = f", {self.times}" if self.times else ""
-        attributes = f" {{{self.attributes}}}" if self.attributes and with_attributes else ""
-        return f"{self.operator}{attributes} of {self.nbytes} bytes{times}{OVER}{group(self.ranks)}"
+_Sent = tuple[CollectiveFact, SentTensor]
+"""The part of a collective that concerns one tensor."""
 
 
 class _Sources:
@@ -173,22 +155,22 @@ def differences(first: CompileFacts, second: CompileFacts) -> Differences:
     kinds: dict[Hashable, RankDifferences] = {}
     known = _Sources(first, second)
     for one, other in _same_ranks(first.kinds, second.kinds):
-        each = _ranks_differ(one, other, foreign, moved, known)
-        sums = each.sums[0]
+        ranks = one.ranks, other.ranks
+        operators = list(_operators(one, other, foreign, moved, known))
+        sums = RankSums(ranks, list(_scopes(one, other, foreign)), list(_figures(one, other)))
+        each = RankDifferences(ranks, operators, list(_collectives(one, other, foreign)), [sums])
         if each.operators or each.collectives or sums.scopes or sums.figures:
-            same = kinds.setdefault(_without_groups(each), each)
+            # Kinds of ranks with the same differences, each in groups of its own, are one.
+            sent = [
+                (d.name, d.cell, d.line, *(text and text.partition(OVER)[0] for text in (d.first, d.second)), d.why)
+                for d in each.collectives
+            ]
+            same = kinds.setdefault((tuple(each.operators), tuple(sent)), each)
             if same is not each:
                 same.ranks = _joined(same.ranks, each.ranks)
                 _add(same.sums, sums)
     found.kinds = list(kinds.values())
     return found
-
-
-def _without_groups(each: RankDifferences) -> Hashable:
-    """Return a key that is equal for kinds of ranks with the same differences in groups of their own."""
-    texts = [(d.name, d.cell, d.line, *(text and text.partition(OVER)[0] for text in (d.first, d.second)), d.why)
-             for d in each.collectives]  # fmt: skip
-    return tuple(each.operators), tuple(texts)
 
 
 def _joined(one: RankPair, other: RankPair) -> RankPair:
@@ -253,21 +235,6 @@ def _same_ranks(first: Sequence[RankFacts], second: Sequence[RankFacts]) -> list
     return list(pairs.values()) or list(zip(first[:1], second[:1], strict=False))
 
 
-def _ranks_differ(
-    first: RankFacts, second: RankFacts, foreign: bool, moved: Collection[Place], known: _Sources
-) -> RankDifferences:  # fmt: skip
-    return RankDifferences(
-        ranks=(first.ranks, second.ranks),
-        operators=list(_operators(first, second, foreign, moved, known)),
-        collectives=list(_collectives(first, second, foreign)),
-        sums=[
-            RankSums(
-                (first.ranks, second.ranks), list(_scopes(first, second, foreign)), list(_figures(first, second))
-            )
-        ],
-    )
-
-
 def _operators(
     first: RankFacts, second: RankFacts, foreign: bool, moved: Collection[Place], known: _Sources
 ) -> Iterator[Difference]:
@@ -317,52 +284,48 @@ def _phased(label: str, phase: str) -> str:
     return label if phase == "forward" else f"{label} ({phase})"
 
 
-def _sent(facts: RankFacts) -> Iterator[_Sent]:
-    for fact in facts.collectives:
-        row = fact.row
-        for tensor in fact.tensors:
-            by_name = bool(tensor.parameter)
-            name = f"{GRADIENT_OF}{tensor.parameter}" if by_name else _phased(row.operator, row.phase)
-            yield _Sent(
-                name, row.phase, "" if by_name else cell_of(fact.scope), "" if by_name else row.line, tensor.cell,
-                row.line, tensor.parameter, row.operator, fact.attributes, row.ranks, tensor.bytes, row.reason,
-                row.times,
-            )  # fmt: skip
-
-
 def _collectives(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[SentDifference]:
     same_rank = first.ranks[0] == second.ranks[0]
 
     def said(sent: _Sent) -> tuple[Hashable, ...]:
-        attributes = "" if foreign else sent.attributes
-        ranks = () if foreign else sent.ranks if same_rank else len(sent.ranks)
-        return sent.operator, attributes, sent.nbytes, sent.times, ranks
-
-    def place(sent: _Sent) -> Hashable:
-        phase = "" if sent.parameter else sent.phase
-        return phase, sent.cell, "" if foreign else sent.line, sent.parameter
+        row, tensor = sent[0].row, sent[1]
+        ranks = () if foreign else row.ranks if same_rank else len(row.ranks)
+        return row.operator, "" if foreign else sent[0].attributes, tensor.bytes, row.times, ranks
 
     def cell(sent: _Sent) -> Hashable:
-        return sent.phase, sent.cell, sent.parameter
+        fact, tensor = sent
+        return fact.row.phase, "" if tensor.parameter else cell_of(fact.scope), tensor.parameter
+
+    def place(sent: _Sent) -> Hashable:
+        """Return the cell and the line; a gradient is identified by its parameter alone."""
+        return ("", "", sent[1].parameter) if sent[1].parameter else (cell(sent), "" if foreign else sent[0].row.line)
 
     stages = [
-        MatchingRound(lambda s: (place(s), s.reason), True), MatchingRound(place, True),
-        MatchingRound(lambda s: (cell(s), s.reason), True), MatchingRound(cell, True),
-        MatchingRound(lambda s: (place(s), s.operator)), MatchingRound(place),
+        MatchingRound(lambda s: (place(s), s[0].row.reason), True), MatchingRound(place, True),
+        MatchingRound(lambda s: (cell(s), s[0].row.reason), True), MatchingRound(cell, True),
+        MatchingRound(lambda s: (place(s), s[0].row.operator)), MatchingRound(place),
     ]  # fmt: skip
-    for one, other in paired(_sent(first), _sent(second), stages, said):
-        if one is not None and other is not None and said(one) == said(other):
+    ours, theirs = ([(f, tensor) for f in facts.collectives for tensor in f.tensors] for facts in (first, second))
+    for pair in paired(ours, theirs, stages, said):
+        known: list[_Sent] = [sent for sent in pair if sent is not None]
+        if len(known) == 2 and said(known[0]) == said(known[1]):
             continue
-        there = one or other
-        assert there is not None
-        attributes = one is not None and other is not None and one.operator == other.operator and (
-            said(one)[1] != said(other)[1]
-        )
-        texts = [None if sent is None else sent.text(attributes) for sent in (one, other)]
-        why = tuple(dict.fromkeys(sent.reason for sent in (one, other) if sent is not None and sent.reason))
-        operators = "" if one is None else one.operator, "" if other is None else other.operator
-        sent = 0 if one is None else one.nbytes, 0 if other is None else other.nbytes
-        yield SentDifference(there.name, there.shown_cell, there.shown_line, *texts, why, operators, sent)
+        (fact, tensor), *_ = known
+        alike = len({sent[0].row.operator for sent in known}) == 1
+        attributes = len(known) == 2 and alike and said(known[0])[1] != said(known[1])[1]
+        texts = [None if sent is None else _sent_text(*sent, attributes) for sent in pair]
+        why = tuple(dict.fromkeys(sent[0].row.reason for sent in known if sent[0].row.reason))
+        operators = tuple("" if sent is None else sent[0].row.operator for sent in pair)
+        nbytes = tuple(0 if sent is None else sent[1].bytes for sent in pair)
+        by_name = f"{GRADIENT_OF}{tensor.parameter}"
+        name = by_name if tensor.parameter else _phased(fact.row.operator, fact.row.phase)
+        yield SentDifference(name, tensor.cell, fact.row.line, texts[0], texts[1], why, operators, nbytes)
+
+
+def _sent_text(fact: CollectiveFact, tensor: SentTensor, with_attributes: bool) -> str:
+    times = f", {fact.row.times}" if fact.row.times else ""
+    attributes = f" {{{fact.attributes}}}" if fact.attributes and with_attributes else ""
+    return f"{fact.row.operator}{attributes} of {tensor.bytes} bytes{times}{OVER}{group(fact.row.ranks)}"
 
 
 def _scopes(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[ScopeDifference]:
@@ -396,12 +359,8 @@ def _figures(first: RankFacts, second: RankFacts) -> Iterator[Figure]:
             Figure(f"time: {name}", "seconds", getattr(first.times, name), getattr(second.times, name))
             for name in ("step", "compute", "exposed")
         ]
-    return (figure for figure in figures if figure.first != figure.second and not _only_rounding(figure))
-
-
-def _only_rounding(figure: Figure) -> bool:
-    """Return whether a figure is a time that is printed alike for both."""
-    return figure.unit == "seconds" and time_text(figure.first) == time_text(figure.second)
+    differing = (figure for figure in figures if figure.first != figure.second)
+    return (f for f in differing if f.unit != "seconds" or time_text(f.first) != time_text(f.second))
 
 
 Pair = tuple[Any, Any]
@@ -456,21 +415,20 @@ def memory_differences(first: PlannedMemory | None, second: PlannedMemory | None
 
     The cell of a Difference names the treatment; `first` or `second` is None if that plan does not apply it.
     """
-    return [] if first is None or second is None else list(_differences(first, second))
-
-
-def _differences(first: PlannedMemory, second: PlannedMemory) -> Iterator[Difference]:
+    if first is None or second is None:
+        return []
     pairs = (
         (RECOMPUTED, dict.fromkeys(first.recompute, YES), dict.fromkeys(second.recompute, YES)),
         (STORED, first.parameters, second.parameters),
         (GATHERED, dict.fromkeys(first.gather_again, YES), dict.fromkeys(second.gather_again, YES)),
         (OFFLOADED, dict.fromkeys(first.offload, YES), dict.fromkeys(second.offload, YES)),
     )
-    for what, ours, theirs in pairs:
-        for name in dict.fromkeys([*ours, *theirs]):
-            if ours.get(name) != theirs.get(name):
-                yield Difference(name, what, "", ours.get(name), theirs.get(name))
-
+    return [
+        Difference(name, what, "", ours.get(name), theirs.get(name))
+        for what, ours, theirs in pairs
+        for name in dict.fromkeys([*ours, *theirs])
+        if ours.get(name) != theirs.get(name)
+    ]
 
 
 Place = tuple[str, str, str]
@@ -531,8 +489,18 @@ def stage_differences(
         return StageDifferences(settings), frozenset()
     moved = dict(_moved(_places(first), _places(second))) if is_whole(first) and is_whole(second) else {}
     every = [difference for differences in moved.values() for difference in differences]
-    borders, stages = list(_borders(first, second)), list(_stages(first, second))
-    return StageDifferences(settings, every, borders, stages, _step(first, second)), frozenset(moved)
+    traffic = ((b, *(facts.borders.get(b, (0, 0)) for facts in (first, second)))
+               for b in sorted({*first.borders, *second.borders}))  # fmt: skip
+    borders = [
+        BorderDifference(*border, (one[0], other[0]), (one[1], other[1]))
+        for border, one, other in traffic
+        if one != other and _both_tell(border[0], first, second)
+    ]
+    stages = list(_stages(first, second))
+    step = (first.step, second.step) if first.step is not None and second.step is not None else None
+    if step is not None and f"{step[0]:.4g}" == f"{step[1]:.4g}":
+        step = None
+    return StageDifferences(settings, every, borders, stages, step), frozenset(moved)
 
 
 def is_whole(facts: PipelineFacts) -> bool:
@@ -556,13 +524,10 @@ def _settings(first: PipelineFacts | None, second: PipelineFacts | None) -> Iter
         one, other = ((1 if key == "count" else "") if facts is None else getattr(facts, key)
                       for facts in (first, second))  # fmt: skip
         told = key == "count" or (first and second and one and other)
-        if told and one != other and not (key == "chunks" and _one_chunk_each(first, second)):
+        # With one chunk of every stage in both, the number of chunks adds no information.
+        one_each = key == "chunks" and all(facts and facts.chunks == facts.count for facts in (first, second))
+        if told and one != other and not one_each:
             yield Difference(name, "", "", str(one), str(other))
-
-
-def _one_chunk_each(first: PipelineFacts | None, second: PipelineFacts | None) -> bool:
-    """Return whether every stage has one chunk in both; the number of chunks then adds no information."""
-    return all(facts is not None and facts.chunks == facts.count for facts in (first, second))
 
 
 def _places(facts: PipelineFacts) -> dict[Place, list[tuple[int, OperatorFact]]]:
@@ -584,26 +549,19 @@ def _moved(
         if len(others) != len(facts):
             continue
         found = [
-            Difference(one.label, cell_of(one.scope), one.line, *_texts(stage, one, there, other))
+            Difference(one.label, cell_of(one.scope), one.line, f"stage {stage}{types[0]}", f"stage {there}{types[1]}")
             for (stage, one), (there, other) in zip(facts, others, strict=True)
             if stage != there
+            for types in [_changed_types(one, other)]
         ]
         if found:
             yield place, found
 
 
-def _texts(stage: int, one: OperatorFact, there: int, other: OperatorFact) -> tuple[str, str]:
-    """Return the stages of an operator in both, with its types if they have changed, too."""
-    types = [f"{'; '.join(fact.inputs)} -> {'; '.join(fact.outputs)}" for fact in (one, other)]
-    told = [f": {text}" if types[0] != types[1] else "" for text in types]
-    return f"stage {stage}{told[0]}", f"stage {there}{told[1]}"
-
-
-def _borders(first: PipelineFacts, second: PipelineFacts) -> Iterator[BorderDifference]:
-    for border in sorted({*first.borders, *second.borders}):
-        one, other = (facts.borders.get(border, (0, 0)) for facts in (first, second))
-        if one != other and _both_tell(border[0], first, second):
-            yield BorderDifference(*border, (one[0], other[0]), (one[1], other[1]))
+def _changed_types(one: OperatorFact, other: OperatorFact) -> list[str]:
+    """Return the types of an operator in both as `: types`, "" if they are equal."""
+    types = [f": {'; '.join(fact.inputs)} -> {'; '.join(fact.outputs)}" for fact in (one, other)]
+    return types if types[0] != types[1] else ["", ""]
 
 
 def _stages(first: PipelineFacts, second: PipelineFacts) -> Iterator[StageDifference]:
@@ -614,12 +572,6 @@ def _stages(first: PipelineFacts, second: PipelineFacts) -> Iterator[StageDiffer
         timed = all(each is None or each.idle is not None for each in (one, other))
         if timed and _both_tell(stage, first, second) and (idle[0] != idle[1] or keeps[0] != keeps[1]):
             yield StageDifference(stage, (idle[0], idle[1]), (keeps[0], keeps[1]))
-
-
-def _step(first: PipelineFacts, second: PipelineFacts) -> tuple[float, float] | None:
-    if first.step is None or second.step is None or f"{first.step:.4g}" == f"{second.step:.4g}":
-        return None
-    return first.step, second.step
 
 
 NOTHING = "-"
@@ -639,7 +591,8 @@ def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list
             "stages: idle part of a step, and micro-batches that they keep",
             ("stage", *(f"{what}, {name}" for what in ("idle", "keeps") for name in names)),
             [
-                (str(d.stage), *map(_share, d.idle), *(NOTHING if n is None else str(n) for n in d.keeps))
+                (str(d.stage), *(NOTHING if share is None else f"{share:.1%}" for share in d.idle),
+                 *(NOTHING if n is None else str(n) for n in d.keeps))
                 for d in found.stages
             ],
             (0, 1, 2, 3, 4),
@@ -680,5 +633,3 @@ def _around(cell: str) -> list[str]:
     return ["/".join(parts[: count + 1]) for count in range(len(parts))]
 
 
-def _share(share: float | None) -> str:
-    return NOTHING if share is None else f"{share:.1%}"
