@@ -48,17 +48,6 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class CheckOutput:
-    """Output of `mspc check`. every: print all collectives of a limit, not only the largest. quiet: only breaches.
-    baseline: the file for the figures of this compile."""
-
-    json: Path | None = None
-    baseline: Path | None = None
-    every: bool = False
-    quiet: bool = False
-
-
-@dataclass(frozen=True)
 class Checked:
     """The result of a check. broken: the limits that are exceeded. free: there are no limits."""
 
@@ -75,33 +64,46 @@ class Checked:
         return f"{self.facts.name} breaks its budget: {limits} limit{'s' * (limits != 1)}"
 
 
-def check_target(target: str, compiling: CompileOptions, limits: Limits, output: CheckOutput) -> int:
+def check_target(
+    target: str, compiling: CompileOptions, limits: Limits, json: Path | None = None, baseline: Path | None = None,
+    every: bool = False, quiet: bool = False,
+) -> int:  # fmt: skip
     """Print the breaches of a budget, the worst first, write them as JSON on request, and return the exit status.
 
     Args:
         target: the folder of a compile, a graph, a script or a network. compiling: how a script is compiled.
+        baseline: file for the figures of this compile. every: print all collectives of a limit, not only the largest.
+        quiet: print only breaches.
 
     Raises:
         MspcError: the target or a file cannot be read, or there are no limits.
     """
-    check_json(output.json)
-    if output.baseline is not None:
-        check_writable(output.baseline, "--write-baseline")
-    checked = checked_target(target, compiling, limits, may_be_free=output.baseline is not None)
-    if output.baseline is not None:
-        write_baseline(output.baseline, checked.facts)
-    if output.json is not None:
+    check_json(json)
+    if baseline is not None:
+        check_writable(baseline, "--write-baseline")
+    checked = checked_target(target, compiling, limits, may_be_free=baseline is not None)
+    if baseline is not None:
+        write_baseline(baseline, checked.facts)
+    status = BROKEN if checked.broken else 0
+    if json is not None:
         content = {"kept": not checked.broken, "broken": [asdict(breach) for breach in checked.broken]}
-        write_report(output.json, "check", content, BROKEN if checked.broken else 0)
-    if output.json != Path("-"):
-        _print(checked, output)
-    return BROKEN if checked.broken else 0
+        write_report(json, "check", content, status)
+    if json == Path("-"):
+        return status
+    _print_breaches(checked.broken, every)
+    if not checked.free and (checked.broken or not quiet):
+        print_line(checked.verdict)
+    if baseline is not None and not quiet:
+        print_line(f"the figures of {checked.facts.name} are in {shown_path(baseline)}")
+    for note in [] if quiet else checked.facts.notes:
+        print_line(f"note: {note}")
+    return status
 
 
-def _print(checked: Checked, output: CheckOutput) -> None:
+def _print_breaches(broken: Sequence[Breach], every: bool) -> None:
     listed: dict[tuple[CollectiveFact, ...], str] = {}
-    for breach in checked.broken:
-        if output.every or breach.memory:
+    for breach in broken:
+        if every or breach.memory:
             print_table(breach_table(breach))
         elif not breach.collectives:
             print_line(breach_title(breach))
@@ -114,16 +116,6 @@ def _print(checked: Checked, output: CheckOutput) -> None:
         print()
     if listed:
         print_line(f"{ALL} shows every collective by itself, with its cell")
-    if output.quiet and not checked.broken:
-        return
-    if not checked.free:
-        print_line(checked.verdict)
-    if output.quiet:
-        return
-    if output.baseline is not None:
-        print_line(f"the figures of {checked.facts.name} are in {shown_path(output.baseline)}")
-    for note in checked.facts.notes:
-        print_line(f"note: {note}")
 
 
 def checked_target(target: str, compiling: CompileOptions, limits: Limits, may_be_free: bool = False) -> Checked:

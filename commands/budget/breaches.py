@@ -45,8 +45,11 @@ def breaches(facts: CompileFacts, budget: Budget) -> list[Breach]:
     if not facts.kinds:
         raise MspcError(f"{facts.name} is a plan, which sends nothing", notes=["check the folder of its compile"])
     found: list[Breach] = []
-    if budget.nbytes is not None:
-        found += _bytes(facts, budget.nbytes)
+    worst = max(facts.kinds, key=lambda kind: kind.bytes_sent)
+    if budget.nbytes is not None and worst.bytes_sent > budget.nbytes:
+        message = f"{exact_text(worst.bytes_sent)} are sent in a step, {exact_text(budget.nbytes)} may be"
+        times = _times(worst.bytes_sent, budget.nbytes)
+        found.append(Breach(BYTES, message, worst.ranks, times, _largest_first(worst, lambda _: True)))
     if budget.memory is not None:
         found += _memory(facts, budget.memory)
     for operator, most in (budget.collectives or {}).items():
@@ -61,13 +64,6 @@ def breaches(facts: CompileFacts, budget: Budget) -> list[Breach]:
     return sorted(found, key=lambda breach: -breach.times)
 
 
-def _bytes(facts: CompileFacts, most: int) -> Iterator[Breach]:
-    worst = max(facts.kinds, key=lambda kind: kind.bytes_sent)
-    if worst.bytes_sent > most:
-        message = f"{exact_text(worst.bytes_sent)} are sent in a step, {exact_text(most)} may be"
-        yield Breach(BYTES, message, worst.ranks, _times(worst.bytes_sent, most), _largest_first(worst, lambda _: True))
-
-
 def _memory(facts: CompileFacts, most: int) -> Iterator[Breach]:
     kinds = [(kind.peak_bytes, kind) for kind in facts.kinds if kind.peak_bytes is not None]
     if not kinds:
@@ -80,8 +76,14 @@ def _memory(facts: CompileFacts, most: int) -> Iterator[Breach]:
 
 
 def _step(facts: CompileFacts, most: float) -> Iterator[Breach]:
-    if facts.pipeline is not None and facts.pipeline.step is not None:
-        yield from _step_of_stages(facts, facts.pipeline.step, most)
+    if facts.pipeline is not None and (step := facts.pipeline.step) is not None:
+        if step > most:
+            share, busiest = min(((kind.idle or 0.0, kind) for kind in facts.kinds), key=lambda entry: entry[0])
+            message = (
+                f"a step is predicted to take {time_text(step)} with the waits of stages for each other, "
+                f"{time_text(most)} may be; the busiest stage is idle for {share:.1%} of it"
+            )
+            yield Breach(STEP, message, busiest.ranks, _times(step, most))
         return
     timed = [(kind.times, kind) for kind in facts.kinds if kind.times is not None]
     if not timed:
@@ -94,16 +96,6 @@ def _step(facts: CompileFacts, most: float) -> Iterator[Breach]:
         )
         slowest = sorted(worst.collectives, key=lambda fact: -(fact.seconds or 0.0))
         yield Breach(STEP, message, worst.ranks, _times(times.step, most), tuple(slowest))
-
-
-def _step_of_stages(facts: CompileFacts, step: float, most: float) -> Iterator[Breach]:
-    if step > most:
-        share, busiest = min(((kind.idle or 0.0, kind) for kind in facts.kinds), key=lambda entry: entry[0])
-        message = (
-            f"a step is predicted to take {time_text(step)} with the waits of stages for each other, {time_text(most)} "
-            f"may be; the busiest stage is idle for {share:.1%} of it"
-        )
-        yield Breach(STEP, message, busiest.ranks, _times(step, most))
 
 
 def _idle(facts: CompileFacts, most: float) -> Iterator[Breach]:
@@ -137,19 +129,18 @@ def _count(facts: CompileFacts, operator: str, most: int) -> Iterator[Breach]:
 
 
 def _forbidden(facts: CompileFacts, forbidden: Forbidden) -> Iterator[Breach]:
+    cell = forbidden.cell
+
     def is_one(fact: CollectiveFact) -> bool:
-        return forbidden.operator in (ANY, fact.row.operator) and _is_inside(fact, forbidden.cell)
+        cells = (cell_of(fact.scope), *(tensor.cell for tensor in fact.tensors))
+        inside = not cell or any(own == cell or own.startswith(f"{cell}/") for own in cells)
+        return forbidden.operator in (ANY, fact.row.operator) and inside
 
     worst = max(facts.kinds, key=lambda kind: sum(map(is_one, kind.collectives)))
     meeting = _largest_first(worst, is_one)
     if meeting:
         message = f"{forbidden} is forbidden, and there {'is one' if len(meeting) == 1 else f'are {len(meeting)}'}"
         yield Breach(FORBID, message, worst.ranks, float(len(meeting)), meeting)
-
-
-def _is_inside(fact: CollectiveFact, cell: str) -> bool:
-    cells = (cell_of(fact.scope), *(tensor.cell for tensor in fact.tensors))
-    return not cell or any(own == cell or own.startswith(f"{cell}/") for own in cells)
 
 
 def _largest_first(kind: RankFacts, wanted: Callable[[CollectiveFact], bool]) -> tuple[CollectiveFact, ...]:

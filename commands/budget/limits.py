@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,13 +57,12 @@ class Budget:
     def under(self, other: Budget) -> Budget:
         """Return this budget with its limits overridden by those of another; collectives forbidden in either stay
         forbidden."""
-        return Budget(
-            self.nbytes if other.nbytes is None else other.nbytes,
-            self.memory if other.memory is None else other.memory,
-            {**(self.collectives or {}), **(other.collectives or {})},
-            tuple(dict.fromkeys((*self.forbidden, *other.forbidden))),
-            self.step if other.step is None else other.step,
-            self.idle if other.idle is None else other.idle,
+        figures = {name: getattr(other, name) for name in ("nbytes", "memory", "step", "idle")}
+        return replace(
+            self,
+            **{name: value for name, value in figures.items() if value is not None},
+            collectives={**(self.collectives or {}), **(other.collectives or {})},
+            forbidden=tuple(dict.fromkeys((*self.forbidden, *other.forbidden))),
         )
 
 
@@ -75,20 +75,8 @@ def budget_of(limits: Mapping[str, Any], where: str = "") -> Budget:
     Raises:
         MspcError: a value is invalid for its key.
     """
-    counts = limits.get(COLLECTIVES)
-    forbidden = limits.get(FORBID)
-    forbidden = [forbidden] if isinstance(forbidden, str) else forbidden
-    if forbidden is not None and not isinstance(forbidden, list | tuple):
-        raise MspcError(f"{where}{FORBID} is {forbidden!r}, not a list as in ['AllGather in Default/network-Net']")
-    entries = cast("Iterable[Any]", forbidden or ())
-    return Budget(
-        _size(limits.get(BYTES), f"{where}{BYTES}"),
-        _size(limits.get(MEMORY), f"{where}{MEMORY}"),
-        None if counts is None else _counts(counts, f"{where}{COLLECTIVES}"),
-        tuple(_forbidden(entry, f"{where}{FORBID}") for entry in entries),
-        _seconds(limits.get(STEP), f"{where}{STEP}"),
-        _share(limits.get(IDLE), f"{where}{IDLE}"),
-    )
+    given = {key: value for key, value in limits.items() if value is not None}
+    return Budget(**{FIELDS[key][0]: FIELDS[key][1](value, f"{where}{key}") for key, value in given.items()})
 
 
 def counts_of(texts: Iterable[str], name: str) -> dict[str, int]:
@@ -103,23 +91,13 @@ def counts_of(texts: Iterable[str], name: str) -> dict[str, int]:
     return found
 
 
-def _size(value: Any, name: str) -> int | None:
-    if value is None:
-        return None
+def _size(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise MspcError(f"{name} is {value!r}, not a size as in 80GB or 512MiB")
     return size_of(str(value), name, 0)
 
 
-def _seconds(value: Any, name: str) -> float | None:
-    if value is None:
-        return None
-    return seconds_of(value if isinstance(value, str) else repr(value), name)
-
-
-def _share(value: Any, name: str) -> float | None:
-    if value is None:
-        return None
+def _share(value: Any, name: str) -> float:
     if not isinstance(value, str):
         raise MspcError(f"{name} is {value!r}, not a share as in '20%'")
     return share_of(value, name)
@@ -133,11 +111,16 @@ def _counts(value: Any, name: str) -> dict[str, int]:
     return {_known(str(operator), name): count for operator, count in entries.items()}
 
 
-def _forbidden(value: Any, name: str) -> Forbidden:
-    match = _FORBIDDEN.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        raise MspcError(f"{name} has {value!r}, not 'AllGather' or 'AllGather in Default/network-Net/head'")
-    return Forbidden(_known(match[1], name), (match[2] or "").strip("/"))
+def _forbidden(value: Any, name: str) -> tuple[Forbidden, ...]:
+    if not isinstance(value, list | tuple | str):
+        raise MspcError(f"{name} is {value!r}, not a list as in ['AllGather in Default/network-Net']")
+    found: list[Forbidden] = []
+    for entry in [value] if isinstance(value, str) else cast("Iterable[Any]", value):
+        match = _FORBIDDEN.fullmatch(entry.strip()) if isinstance(entry, str) else None
+        if match is None:
+            raise MspcError(f"{name} has {entry!r}, not 'AllGather' or 'AllGather in Default/network-Net/head'")
+        found.append(Forbidden(_known(match[1], name), (match[2] or "").strip("/")))
+    return tuple(found)
 
 
 def _known(operator: str, name: str) -> str:
@@ -150,6 +133,16 @@ def _known(operator: str, name: str) -> str:
         raise MspcError(f"{name} names {operator!r}, which is no collective", notes=notes)
     return operator
 
+
+FIELDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+    BYTES: ("nbytes", _size),
+    MEMORY: ("memory", _size),
+    COLLECTIVES: ("collectives", _counts),
+    STEP: ("step", lambda value, name: seconds_of(value if isinstance(value, str) else repr(value), name)),
+    IDLE: ("idle", _share),
+    FORBID: ("forbidden", _forbidden),
+}
+"""The field of a Budget for every key, and the function that reads its value."""
 
 LARGEST = 1 << 20
 """Most bytes of a file."""
@@ -173,14 +166,12 @@ def read_budget(path: Path, name: str = "") -> Budget:
         if name not in several:
             notes = did_you_mean(name, several) or [f"it has {', '.join(several)}"]
             raise MspcError(f"{shown}: there is no budget {name!r}", kind=ValueError, notes=notes)
-        return _budget(_table(several, name, shown, f"mspc.{SEVERAL}.{name}"), shown)
-    if ONE not in found and SEVERAL in found:
+        table = _table(several, name, shown, f"mspc.{SEVERAL}.{name}")
+    elif ONE not in found and SEVERAL in found:
         names = ", ".join(_table(found, SEVERAL, shown, f"mspc.{SEVERAL}"))
         raise MspcError(f"{shown} has several budgets", notes=[f"name one of them: {names}"])
-    return _budget(_table(found, ONE, shown, f"mspc.{ONE}"), shown)
-
-
-def _budget(table: dict[str, Any], shown: str) -> Budget:
+    else:
+        table = _table(found, ONE, shown, f"mspc.{ONE}")
     check_keys(shown, table, KEYS, "a budget")
     return budget_of(table, f"{shown}: ")
 

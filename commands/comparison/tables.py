@@ -91,7 +91,8 @@ def _tables_of(kind: RankDifferences, names: tuple[str, str]) -> list[TextTable]
     made = [
         TextTable(
             f"operators that differ: {len(kind.operators)}; types on {where}", ("operator", "line", "cell", *names),
-            _rows(kind.operators), below=(2, 3, 4),
+            [(d.name, d.line or NOTHING, d.cell or NOTHING, _text(d.first), _text(d.second)) for d in kind.operators],
+            below=(2, 3, 4),
         ),
         TextTable(
             f"collectives that differ: {len(kind.collectives)}; on {where}",
@@ -107,9 +108,9 @@ def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[TextTable]:
     where = where_of(sums.ranks, names)
     scopes = [
         (
-            d.cell or NOTHING, both_text(d.first.sent, d.second.sent),
+            d.cell or NOTHING, _both_text(d.first.sent, d.second.sent),
             sizes_text(d.first.bytes_sent, d.second.bytes_sent),
-            both_text(_time(d.first.seconds), _time(d.second.seconds)),
+            _both_text(_time(d.first.seconds), _time(d.second.seconds)),
         )
         for d in sums.scopes
     ]  # fmt: skip
@@ -137,16 +138,11 @@ def where_of(ranks: RankPair, names: tuple[str, str]) -> str:
     return f"{ranks_text(ranks[0])} of {names[0]}, {ranks_text(ranks[1])} of {names[1]}"
 
 
-def _rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
-    return [(d.name, d.line or NOTHING, d.cell or NOTHING, _text(d.first), _text(d.second)) for d in differences]
-
-
 def _text(text: str | None) -> str:
     return NOTHING if text is None else text or "replicated"
 
 
-def both_text(first: object, second: object) -> str:
-    """Return one text for both values: the value if they are equal, else `first -> second`."""
+def _both_text(first: object, second: object) -> str:
     return str(first) if first == second else f"{first} -> {second}"
 
 
@@ -258,24 +254,15 @@ def changes_table(collectives: Sequence[SentDifference]) -> TextTable:
     changes = sorted(merged.items(), key=lambda entry: -len(entry[1]) * abs(entry[0][2][1] - entry[0][2][0]))
     rows = [
         [
-            _ways(operators) + (f" of the {name}" if name.startswith(GRADIENT_OF) else _inside(cell)),
+            " -> ".join(operator for operator in dict.fromkeys(operators) if operator)
+            + (f" of the {name}" if name.startswith(GRADIENT_OF) else f" in {inside}" * bool(inside)),
             str(len(those)), sizes_text(len(those) * before, len(those) * after), line or OUTSIDE,
         ]
         for (name, operators, (before, after), line, cell), those in changes
+        for inside in [cell.rpartition("/")[2]]
     ]  # fmt: skip
     title = "collectives whose bytes change most in a step"
     return _in_one_line(title, ("collective", "times", "bytes sent", "line"), rows, (1, 2))
-
-
-def _ways(operators: tuple[str, str]) -> str:
-    """Return `AllReduce`, or `AllReduce -> AllGather` if the two have another operator each."""
-    return " -> ".join(name for name in dict.fromkeys(operators) if name)
-
-
-def _inside(cell: str) -> str:
-    """Return ` in attention-Attention`."""
-    inside = cell.rpartition("/")[2]
-    return f" in {inside}" * bool(inside)
 
 
 def _in_one_line(

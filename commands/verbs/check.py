@@ -74,7 +74,7 @@ def check(
     """Hold a compile to a budget of bytes, memory, time and collectives; status 1 where it breaks a limit, with the
     collectives that do."""
     from mspc.commands.budget.limits import COLLECTIVES, budget_of, counts_of
-    from mspc.commands.check import CheckOutput, Limits, check_target
+    from mspc.commands.check import Limits, check_target
     from mspc.commands.compile import CompileOptions
     from mspc.commands.report.verbosity import Loudness
 
@@ -89,4 +89,4 @@ def check(
     )
     share = None if tolerance is None else opts.share_of(tolerance, "--tolerance")
     limits = Limits(budget_of(given, "--"), budget, name, baseline, share)
-    raise typer.Exit(check_target(target, compiling, limits, CheckOutput(json, write_baseline, all_rows, quiet)))
+    raise typer.Exit(check_target(target, compiling, limits, json, write_baseline, all_rows, quiet))

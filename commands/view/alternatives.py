@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from mspc.analysis.cost.machine import Machine
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh
 from mspc.passes.lib.layout_search import Search
@@ -97,34 +98,26 @@ class _Neighbours:
         for index, node in enumerate(configured.nodes):
             if node in model.of:
                 self.numbers[node] = index
-                self._note(model.of[node], self._place(node, there[node]))
+                choices, stated = model.variables[model.of[node]].choices, there[node].in_layouts
+                self._note(model.of[node], (choice.inputs == stated for choice in choices))
         for value, variable in model.of.items():
             if isinstance(value, Parameter) and value.name in parameters:
-                self._note(variable, self._stored(value, parameters[value.name].layout))
+                stored, numbers = parameters[value.name].layout, model.variables[variable].outputs[0]
+                self._note(variable, (model.layout(value, int(n)) == stored for n in numbers))
         self.around: dict[int, list[Factor]] = defaultdict(list)
         for factor in model.factors:
             for variable in factor.variables:
                 self.around[variable].append(factor)
 
-    def _note(self, variable: int, place: int | None) -> None:
+    def _note(self, variable: int, is_present: Iterable[bool]) -> None:
+        """Record the present choice of a variable, if it has one. is_present: whether each choice is that one."""
+        place = next((i for i, present in enumerate(is_present) if present), None)
         if place is not None:
             self.stands.setdefault(variable, place)
 
-    def _place(self, node: Node, decided: Node) -> int | None:
-        choices = self.model.variables[self.model.of[node]].choices
-        return next((i for i, choice in enumerate(choices) if choice.inputs == decided.in_layouts), None)
-
-    def _stored(self, value: Value, layout: Any) -> int | None:
-        numbers = self.model.variables[self.model.of[value]].outputs[0]
-        return next((i for i, n in enumerate(numbers) if self.model.layout(value, int(n)) == layout), None)
-
     def all_ways(self) -> dict[int, list[OperatorAlternative]]:
-        found: dict[int, list[OperatorAlternative]] = {}
-        for node, number in self.numbers.items():
-            ways = self._ways(self.model.of[node])
-            if ways:
-                found[number] = ways
-        return found
+        every = {number: self._ways(self.model.of[node]) for node, number in self.numbers.items()}
+        return {number: ways for number, ways in every.items() if ways}
 
     def _ways(self, variable: int) -> list[OperatorAlternative]:
         """Return the present way and the `NEXT` cheapest others; [] if the present way is not one of the model's."""

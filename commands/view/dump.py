@@ -166,14 +166,16 @@ class _CompileFolder:
         return found
 
     def _read_stages(self, found: Dump) -> None:
-        """Read the graphs of all ranks from the dumps of the first rank, or make them again if there are none."""
+        """Read the graphs of all ranks from the dumps of the first rank, or make them again from the network in the
+        program if there are none."""
         if not self.program.network:
             found.notes.append("the ranks' networks are their own, so there is no graph of all ranks and no layouts")
             return
         graphs = self._dumped((self.path / self.program.execute[found.ranks_of[0][0]]).parent, found.programs[0])
         plan = next((name for name in PLANS if name in graphs), None)
         if plan is None:
-            graphs = self._again()
+            program, path = self.program, str(self.path / PROGRAM)
+            graphs = stages_again(program.network, path, program.compile_id, STAGES)
             plan = next((name for name in PLANS if name in graphs), None)
         if plan is None:
             found.notes.append("no layouts of results: mspc compile --save-graphs writes the graphs that have them")
@@ -183,13 +185,9 @@ class _CompileFolder:
         if configured and DECIDED in graphs:
             found.configured, found.decided = graphs[configured], graphs[DECIDED]
 
-    def _again(self) -> dict[str, Graph]:
-        """Return, by pass, the graphs of all ranks of a compile without dumps, made from the network in its program."""
-        program, path = self.program, str(self.path / PROGRAM)
-        return stages_again(program.network, path, program.compile_id, STAGES)
-
     def _dumped(self, folder: Path, program: Graph) -> dict[str, Graph]:
-        """Return the same from a rank's dumps: the latest of `PLANS`, and the graphs before and after the decision."""
+        """Return, by pass, the graphs of all ranks in a rank's dumps: the latest of `PLANS`, and the graphs before and
+        after the decision."""
         texts: dict[str, Path] = {}
         for path in sorted(folder.glob("*.ir")):
             said = _AFTER.match(read_begin(path)) if path.is_file() else None

@@ -9,7 +9,7 @@ from typing import Any
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.timeline import missing_rates
 from mspc.commands.report.notes import missing_rate_notes
-from mspc.commands.view.alternatives import OperatorAlternative, next_ways
+from mspc.commands.view.alternatives import next_ways
 from mspc.commands.view.dump import Dump
 from mspc.commands.view.graph_columns import add_regions, collective_facts, graph_columns
 from mspc.commands.view.origins import Origins
@@ -37,7 +37,8 @@ def page_facts(
     """
     tables = NodeTables()
     graphs = [_graph(graph, tables, machine, "rank") for graph in dump.programs]
-    modules = _files(dump)
+    module = dump.module
+    modules = [] if module is None else module.graphs if module.dialect else [module.main]
     roots = [*dump.programs, *modules]
     graphs += [_graph(graph, tables, machine, "file") for graph in modules]
     plan = -1
@@ -50,18 +51,20 @@ def page_facts(
         plan = len(graphs)
         roots.append(dump.plan)
         graphs.append(_graph(dump.plan, tables, machine, "plan"))
-    if dump.module is None or not dump.module.dialect:
+    if module is None or not module.dialect:
         add_regions(graphs, roots, plan, tables, machine)
-    native = [] if dump.module is None or dump.module.dialect else modules
-    entry = dump.module.entry if dump.module is not None else ""
-    measured = _measured(profile, dump)
+    native = [] if module is None or module.dialect else modules
+    entry = module.entry if module is not None else ""
+    if profile is not None and module is not None:
+        raise MspcError("--profile is for the folder of a compile, not for one graph")
+    measured = {} if profile is None else read_profile(profile, dump)
     return {
         "format": FORMAT,
         "title": dump.title,
         "ranks": dump.ranks,
         "compile_id": dump.compile_id,
         "mode": dump.mode,
-        "dialect": dump.module.dialect if dump.module is not None else "",
+        "dialect": module.dialect if module is not None else "",
         "notes": [*dump.notes, *missing_rate_notes(missing_rates(dump.programs or native, machine), machine)],
         "machine": machine_facts(machine),
         "programs": dump.kinds,
@@ -74,21 +77,6 @@ def page_facts(
         "proof": None if proof is None else read_proof(proof, dump),
         **tables.as_dict(),
     }
-
-
-def _files(dump: Dump) -> list[Graph]:
-    """Return the main graph of a single file, or all graphs of a MindSpore file."""
-    if dump.module is None:
-        return []
-    return dump.module.graphs if dump.module.dialect else [dump.module.main]
-
-
-def _measured(profile: Path | None, dump: Dump) -> dict[int, dict[str, Any]]:
-    if profile is None:
-        return {}
-    if dump.module is not None:
-        raise MspcError("--profile is for the folder of a compile, not for one graph")
-    return read_profile(profile, dump)
 
 
 def _graph(graph: Graph, tables: NodeTables, machine: Machine, kind: str) -> dict[str, Any]:
@@ -106,11 +94,13 @@ def _ways(dump: Dump, tables: NodeTables, machine: Machine) -> dict[int, Any]:
         return {}
     found = next_ways(dump.configured, dump.decided, machine)
     places = _same_nodes(dump.decided, dump.plan)
-    return {places[n]: [_row(way, tables) for way in ways] for n, ways in found.items() if n in places}
-
-
-def _row(way: OperatorAlternative, tables: NodeTables) -> list[Any]:
-    return [tables.layouts(way.operands), None if math.isinf(way.seconds) else rounded(way.seconds)]
+    return {
+        places[n]: [
+            [tables.layouts(way.operands), None if math.isinf(way.seconds) else rounded(way.seconds)] for way in ways
+        ]
+        for n, ways in found.items()
+        if n in places
+    }
 
 
 def _same_nodes(first: Graph, then: Graph) -> dict[int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 from mspc.analysis.cost.machine import COLLECTIVES, Machine
 from mspc.analysis.cost.nodes import seconds, sent_bytes
 from mspc.commands.facts.graph import GraphFacts, listed_ranks
-from mspc.commands.facts.model import CollectiveFact, phase_of
+from mspc.commands.facts.model import phase_of
 from mspc.commands.view.origins import Origins
 from mspc.commands.view.page_tables import NodeTables
 from mspc.commands.view.stages import message_facts, rounded
@@ -238,24 +238,24 @@ def collective_facts(graph: Graph, machine: Machine, rank: int = -1, runs: int =
         if isinstance(node.op, Collective):
             found[index] = _facts(node, node.op, rank, machine, runs)
         elif node.op.name in COLLECTIVES:
-            found[index] = _foreign_facts(node, told.collective(node), told.ranks_of(node))
+            fact = told.collective(node)  # of MindSpore; the bytes of some operators are unknown
+            listed = listed_ranks(node.op.attributes().get("rank_list")) if fact is None else fact.row.ranks
+            known = {} if fact is None else {"size": told.ranks_of(node), "bytes": fact.row.bytes}
+            found[index] = _group(listed, 0) | known
     return found
-
-
-def _foreign_facts(node: Node, fact: CollectiveFact | None, ranks: int) -> dict[str, Any]:
-    """Return the facts that the text of a MindSpore collective contains. The bytes of some operators are unknown."""
-    listed = listed_ranks(node.op.attributes().get("rank_list")) if fact is None else fact.row.ranks
-    return _group(listed, 0) | ({} if fact is None else {"size": ranks, "bytes": fact.row.bytes})
 
 
 def _facts(node: Node, op: Collective, rank: int, machine: Machine, runs: int) -> dict[str, Any]:
     if op.over_mesh:
         strides = strides_of_axes(getattr(op, "mesh", ()), getattr(op, "axes", ()))
         return {"group": strides, "size": len(members_of(strides, 0))}
-    facts = _group(op.members, rank)
-    return facts | {
+    members = op.members or (rank, *op.partners(rank))
+    several = machine.ranks_per_host and machine.network is not None
+    hosts = {member // machine.ranks_per_host for member in members} if several else {0}
+    return _group(op.members, rank) | {
         "bytes": rounded(sent_bytes(node) * runs), "seconds": rounded(seconds(node, machine) * runs),
-        "link": _link(op.members or (rank, *op.partners(rank)), machine), **message_facts(node, rank),
+        "link": "between ranks of one host" if len(hosts) < 2 else f"between {len(hosts)} hosts",
+        **message_facts(node, rank),
     }  # fmt: skip
 
 
@@ -264,10 +264,3 @@ def _group(members: Sequence[int], rank: int) -> dict[str, Any]:
     by_rule = strides is not None and rank in members and members_of(strides, rank) == tuple(sorted(members))
     return {"size": len(members), **({"group": strides} if by_rule else {"members": list(members)})}
 
-
-def _link(members: Sequence[int], machine: Machine) -> str:
-    """Return, in words, the link that a collective of these ranks uses."""
-    if not members or not machine.ranks_per_host or machine.network is None:
-        return "between ranks of one host"
-    hosts = {rank // machine.ranks_per_host for rank in members}
-    return "between ranks of one host" if len(hosts) < 2 else f"between {len(hosts)} hosts"

@@ -90,25 +90,19 @@ class Origins:
             if found is not None:
                 alike.pop(found)
             elif isinstance(node.type, TupleType):
-                found = self._expanded(node)
-            elif isinstance(node.op, StridedSlice | Concat) or self._is_last_step(node):
+                # The last of several steps in which a rank computes one node with the same scope and line.
+                slices = [one for one in self._around.get(_line(node), ()) if _are_slices(node.type, one)]
+                found = slices[0] if len(slices) == 1 else None
+            elif isinstance(node.op, StridedSlice | Concat) or (
+                node.op.name not in self._operators and node not in self._sent  # an operator that only ranks have
+            ):
                 found = self._in_place(node, node.type)
             else:
-                found = self._take((one for one in self._around[_line(node)] if _is_same(node, one)), operands)
+                # The operator, surrounded by others and therefore without its name, as a convolution of others' rows.
+                same = (one for one in self._around[_line(node)] if one.op.name == node.op.name)
+                found = self._take((one for one in same if _is_slice(node.type, one)), operands)
         self._found[node] = found
         return found
-
-    def _is_last_step(self, node: Node) -> bool:
-        """Return whether the plan lacks a node's operator and no collective sends the node's result."""
-        return node.op.name not in self._operators and node not in self._sent
-
-    def _expanded(self, node: Node) -> Node | None:
-        """Return the original of the last of several steps in which a rank computes one node; None if it is not unique.
-
-        It has the same scope and line, and its slices have the types of the step's results.
-        """
-        alike = [one for one in self._around.get(_line(node), ()) if _are_slices(node.type, one)]
-        return alike[0] if len(alike) == 1 else None
 
     def _element(self, node: Node, index: int) -> Node | None:
         """Return the plan's node that extracts the same element of a tuple; None if there is none."""
@@ -222,12 +216,6 @@ def _are_slices(type: Type, original: Node) -> bool:
         return False
     slices = [there.with_shape(layout.local_shape(there.shape)) for there, layout in zip(types, layouts, strict=True)]
     return list(own) == slices
-
-
-def _is_same(node: Node, original: Node) -> bool:
-    """Return whether a rank's node may be that operator, surrounded by others and therefore without its name, as for a
-    convolution that reads rows of other ranks."""
-    return node.op.name == original.op.name and _is_slice(node.type, original)
 
 
 def _fits(type: Type, original: Node) -> bool:

@@ -37,9 +37,9 @@ BUILT = Path(__file__).parent / "page" / "built"
 
 def html_of(facts: Mapping[str, Any]) -> str:
     """Return the text of the page for these facts."""
-    code, styles = (_built(name) for name in ("view.js", "view.css"))
-    data = _visible(json.dumps(facts, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
-    data = data.replace("<", f"\\u{ord('<'):04x}")
+    code, styles = ((BUILT / name).read_text(encoding="utf-8") for name in ("view.js", "view.css"))
+    data = json.dumps(facts, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    data = _ESCAPED.sub(_as_text, data).replace("<", f"\\u{ord('<'):04x}")
     policy = (
         f"default-src 'none'; script-src {_digest(code)}; style-src {_digest(styles)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -57,22 +57,12 @@ def html_of(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _visible(data: str) -> str:
-    """Return JSON in which control characters, and those that change the direction of writing, are shown as escapes.
-
-    mspc shows names of files in the same way everywhere. Tabs stay, because they indent source lines.
-    """
-    return _ESCAPED.sub(_as_text, data)
-
-
 def _as_text(found: re.Match[str]) -> str:
+    """Return an escape of JSON in which a control character, or one that changes the direction of writing, is shown as
+    names of files are shown everywhere. Tabs stay, because they indent source lines."""
     character = json.loads(f'"{found[0]}"') if found[0].startswith("\\") else found[0]
     text = shown(character, lines=character == "\t")
     return found[0] if text == character else text.replace("\\", "\\\\")
-
-
-def _built(name: str) -> str:
-    return (BUILT / name).read_text(encoding="utf-8")
 
 
 def _digest(content: str) -> str:
@@ -106,7 +96,8 @@ def view_target(target: str, options: ViewOptions) -> None:
         MspcError: the target is no dump and no script that compiles, the profile is of another compile, or the page
             cannot be written.
     """
-    out = options.out or Path(_stem(target) + ENDING)
+    shown_as = Path(os.path.realpath(file_of(target)))
+    out = options.out or Path((shown_as.name if shown_as.is_dir() else shown_as.stem) + ENDING)
     check_writable(out, "--out")
     quiet = options.compile.loudness.quiet
     with ProgressLine(not quiet) as progress:
@@ -131,12 +122,6 @@ def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
         dump = read_dump(folder)
         dump.title = os.path.basename(target)
         return page_facts(dump, machine, options.profile, options.proof)
-
-
-def _stem(target: str) -> str:
-    """Return the default name of a page, without its ending: that of the folder, the file or the script it shows."""
-    path = Path(os.path.realpath(file_of(target)))
-    return path.name if path.is_dir() else path.stem
 
 
 def _summary(facts: dict[str, Any]) -> str:

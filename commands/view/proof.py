@@ -13,7 +13,7 @@ from mspc.commands.view.stages import rounded
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import read_bytes
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Graph
 from mspc.ops.control.structural import label_of_result
 
 HOW = "mspc verify --scale TARGET --json FILE writes one"
@@ -35,7 +35,15 @@ def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
     """
     if dump.module is not None:
         raise MspcError("--proof is for the folder of a compile, not for one graph")
-    content = _content(path)
+    content = _json_of(path, "report", "report of a proof", HOW)
+    if (
+        not isinstance(content, dict)
+        or not isinstance(content.get("equal"), bool)
+        or not all(_is_count(content.get(name)) for name in COUNTS)
+        or not _is_number(content.get("seconds"))
+        or not math.isfinite(content["seconds"])
+    ):
+        raise MspcError(f"{path} is no report of mspc verify --scale", notes=[HOW])
     if content["ranks"] != dump.ranks:
         raise MspcError(f"{path} is of another compile: it is of {content['ranks']} ranks, this is of {dump.ranks}")
     own = str(content.get("compile_id", ""))
@@ -60,24 +68,16 @@ def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
         raise MspcError(f"{path} is damaged: {what}", notes=[HOW]) from None
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _json_of(path: Path, name: str, kind: str, how: str) -> Any:
+    """Return the content of a JSON file. name, kind: what it should be, for messages. how: to write one."""
     try:
-        content = parsed_json(read_bytes(path))
+        return parsed_json(read_bytes(path))
     except FileNotFoundError:
-        raise MspcError(f"there is no report {str(path)!r}", notes=[HOW]) from None
+        raise MspcError(f"there is no {name} {str(path)!r}", notes=[how]) from None
     except ValueError as error:
-        raise MspcError(f"{path} is no report of a proof: {error}", notes=[HOW]) from None
+        raise MspcError(f"{path} is no {kind}: {error}", notes=[how]) from None
     except OSError as error:
         raise MspcError(f"cannot read {path}: {error.strerror}") from None
-    if (
-        not isinstance(content, dict)
-        or not isinstance(content.get("equal"), bool)
-        or not all(_is_count(content.get(name)) for name in COUNTS)
-        or not _is_number(content.get("seconds"))
-        or not math.isfinite(content["seconds"])
-    ):
-        raise MspcError(f"{path} is no report of mspc verify --scale", notes=[HOW])
-    return content
 
 
 def _failure(content: Content) -> Content:
@@ -97,12 +97,12 @@ def _node(failure: Content, dump: Dump) -> list[int] | None:
     if number is None:
         return None
     wanted = failure.get("operator"), failure.get("place"), failure.get("scope")
-    found = [i for i, node in enumerate(dump.programs[number].nodes) if _told(node) == wanted]
+    found = [
+        i
+        for i, node in enumerate(dump.programs[number].nodes)
+        if (label_of_result(node), str(node.frames[0]) if node.frames else "", node.scope) == wanted
+    ]
     return [number, found[0]] if len(found) == 1 else None
-
-
-def _told(node: Node) -> tuple[str, str, str]:
-    return label_of_result(node), str(node.frames[0]) if node.frames else "", node.scope
 
 
 def _values(rows: list[Any]) -> list[list[Any]]:
@@ -119,7 +119,9 @@ def _values(rows: list[Any]) -> list[list[Any]]:
         [
             *key, max(ranks[key].values()), _shown(_number(row, "difference")),
             _shown(_number(row, "tolerance")), _same(row),
-            [] if _same(row) else [row["step"], _rank(row), _counts(row, "element")],
+            [] if _same(row) else [
+                row["step"], -1 if row["rank"] == -1 else _count(row, "rank"), _counts(row, "element")
+            ],
         ]
         for key, row in worst.items()
     ]  # fmt: skip
@@ -147,37 +149,28 @@ def _is_number(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) < LARGEST)
 
 
-def _count(row: Content, key: str) -> int:
-    """Return an entry that is a count. Raise ValueError for any other value, KeyError if it is missing."""
-    if not _is_count(row[key]):
-        raise ValueError(f"{key} is {row[key]!r:.80}, not a number that counts")
+def _entry(row: Content, key: str, fits: bool, what: str) -> Any:
+    """Return an entry if it fits. Raise ValueError if not, KeyError if it is missing."""
+    if not fits:
+        raise ValueError(f"{key} is {row[key]!r:.80}, not {what}")
     return row[key]
+
+
+def _count(row: Content, key: str) -> int:
+    return _entry(row, key, _is_count(row[key]), "a number that counts")
 
 
 def _counts(row: Content, key: str) -> list[int]:
-    """Return an entry that is a list of counts. Raise as `_count` does."""
-    if not isinstance(row[key], list) or not all(map(_is_count, row[key])):
-        raise ValueError(f"{key} is {row[key]!r:.80}, not a list of numbers that count")
-    return row[key]
-
-
-def _rank(row: Content) -> int:
-    """Return the rank on which a value is wrong, -1 if it is not that of a single rank. Raise as `_count` does."""
-    return -1 if row["rank"] == -1 else _count(row, "rank")
+    fits = isinstance(row[key], list) and all(map(_is_count, row[key]))
+    return _entry(row, key, fits, "a list of numbers that count")
 
 
 def _number(row: Content, key: str) -> float:
-    """Return an entry that is a number; it may be infinite. Raise as `_count` does."""
-    if not _is_number(row[key]):
-        raise ValueError(f"{key} is {row[key]!r:.80}, not a number")
-    return float(row[key])
+    return float(_entry(row, key, _is_number(row[key]), "a number"))
 
 
 def _same(row: Content) -> bool:
-    """Return whether a row's values are equal. Raise as `_count` does."""
-    if not isinstance(row["same"], bool):
-        raise ValueError(f"same is {row['same']!r:.80}, not true or false")
-    return row["same"]
+    return _entry(row, "same", isinstance(row["same"], bool), "true or false")
 
 
 HOW_TO_PROFILE = "mspc run --profile FILE writes one"
@@ -193,10 +186,16 @@ def read_profile(path: Path, dump: Dump) -> dict[int, dict[str, Any]]:
     Raises:
         MspcError: the file cannot be read or is no profile, or it is of another compile.
     """
-    events = _events(path)
+    content = _json_of(path, "profile", "profile", HOW_TO_PROFILE)
+    events = content.get("traceEvents") if isinstance(content, dict) else None
+    if not isinstance(events, list):
+        raise MspcError(f"{path} is no profile: it has no list of traceEvents", notes=[HOW_TO_PROFILE])
     graphs = {rank: graph for kind, graph in zip(dump.ranks_of, dump.programs, strict=True) for rank in kind}
     spans: dict[int, dict[int, list[tuple[int, float, float]]]] = defaultdict(lambda: defaultdict(list))
     for event in events:
+        args = event.get("args") if isinstance(event, dict) and event.get("ph") == "X" else {"region": True}
+        if isinstance(args, dict) and args.get("region"):
+            continue
         rank, node, step = _checked(path, event, graphs)
         spans[rank][node].append((step, float(event["ts"]) / 1e6, float(event["dur"]) / 1e6))
     if len(spans) > MEASURED:
@@ -204,28 +203,13 @@ def read_profile(path: Path, dump: Dump) -> dict[int, dict[str, Any]]:
     return {rank: _means(spans[rank]) for rank in sorted(spans)[:MEASURED]}
 
 
-def _events(path: Path) -> list[dict[str, Any]]:
-    try:
-        content = parsed_json(read_bytes(path))
-    except FileNotFoundError:
-        raise MspcError(f"there is no profile {str(path)!r}") from None
-    except ValueError as error:
-        raise MspcError(f"{path} is no profile: {error}", notes=[HOW_TO_PROFILE]) from None
-    except OSError as error:
-        raise MspcError(f"cannot read {path}: {error.strerror}") from None
-    events = content.get("traceEvents") if isinstance(content, dict) else None
-    if not isinstance(events, list):
-        raise MspcError(f"{path} is no profile: it has no list of traceEvents", notes=[HOW_TO_PROFILE])
-    spans = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
-    return [event for event in spans if not (isinstance(args := event.get("args"), dict) and args.get("region"))]
-
-
 def _checked(path: Path, event: dict[str, Any], graphs: dict[int, Graph]) -> tuple[int, int, int]:
     """Return (rank, node, step) of an event. Raise MspcError if the dump has no such node."""
     args = event.get("args")
     said = args if isinstance(args, dict) else {}
-    rank, node, step = (_integer(number) for number in (event.get("pid"), said.get("node"), said.get("step")))
-    if min(rank, node, step) < 0 or not all(_is_time(event.get(key)) for key in ("ts", "dur")):
+    rank, node, step = event.get("pid"), said.get("node"), said.get("step")
+    times = [event.get(key) for key in ("ts", "dur")]
+    if not all(map(_is_count, (rank, node, step))) or not all(_is_number(t) and 0 <= t < LONGEST for t in times):
         raise MspcError(f"{path} is no profile of mspc: an event {str(event.get('name'))!r} names no node")
     graph = graphs.get(rank)
     if graph is None:
@@ -239,15 +223,6 @@ def _checked(path: Path, event: dict[str, Any], graphs: dict[int, Graph]) -> tup
             f"{there.label} {there.type} here"
         )
     return rank, node, step
-
-
-def _is_time(number: Any) -> bool:
-    return isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < LONGEST
-
-
-def _integer(number: Any) -> int:
-    """Return an integer; -1 for any other value."""
-    return number if isinstance(number, int) and not isinstance(number, bool) else -1
 
 
 def _means(rows: dict[int, list[tuple[int, float, float]]]) -> dict[str, Any]:

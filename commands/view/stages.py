@@ -54,19 +54,25 @@ def _schedule(
     from mspc.output.stage_times import stage_times
     from mspc.passes.lib.schedules import parts_of
     from mspc.passes.lib.stage_placement import has_weights_apart, kinds_of
+    from mspc.passes.lib.stage_programs import work_of as scheduled_work
 
     numbers = {id(graph): number for number, graph in enumerate(programs)}
     timeline = stage_times([stages[stage] for stage in sorted(stages)], machine)
     rows: list[dict[str, Any]] = []
     for stage, graph in sorted(stages.items()):
-        calls, apart = _calls(graph), has_weights_apart(graph.attrs)
+        calls = {scheduled_work(node): index for index, node in enumerate(graph.nodes) if WORK in node.attrs}
+        apart = has_weights_apart(graph.attrs)
         spans: list[list[Any]] = []
         begin = 0.0
         for span in timeline.spans[stage]:
             blocks = [
-                [part.kind, part.chunk, part.micro_batch, _call(calls, kinds_of(part.kind, apart), part)]
+                [
+                    part.kind, part.chunk, part.micro_batch,
+                    next((calls[key] for kind in kinds_of(part.kind, apart)
+                          if (key := (kind, part.chunk, part.micro_batch)) in calls), -1),
+                ]
                 for part in parts_of(span.entry)
-            ]
+            ]  # fmt: skip
             waited = tables.string(wait_text(span, begin)) if span.awaited is not None else -1
             spans.append([rounded(span.start), rounded(span.end), blocks, waited])
             begin = span.end
@@ -85,18 +91,6 @@ def _tail(tail: StepTail | None, begin: float, tables: NodeTables) -> list[Any] 
         return None
     waited = tables.string(tail_wait_text(tail, begin)) if tail.start > begin else -1
     return [rounded(tail.start), rounded(tail.end), waited, tables.string(tail_text(tail))]
-
-
-def _calls(graph: Graph) -> dict[tuple[str, int, int], int]:
-    """Return the nodes that work on micro-batches, by kind of work, chunk and micro-batch."""
-    from mspc.passes.lib.stage_programs import work_of  # late, as above
-
-    return {work_of(node): index for index, node in enumerate(graph.nodes) if WORK in node.attrs}
-
-
-def _call(calls: dict[tuple[str, int, int], int], kinds: Sequence[str], part: Any) -> int:
-    """Return the first node that an action runs; -1 if the program has none for it."""
-    return next((calls[key] for kind in kinds if (key := (kind, part.chunk, part.micro_batch)) in calls), -1)
 
 
 def message_facts(node: Node, rank: int) -> dict[str, Any]:
