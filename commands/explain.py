@@ -20,7 +20,7 @@ from mspc.ir.layout import Layout
 from mspc.plans.files.plan_file import names_layers_together, read_plan
 from mspc.runtime.program import Program
 from mspc.search.plans.alternatives import PlanRequest
-from mspc.search.plans.explained import NAMED, Explanation, explain
+from mspc.search.plans.explained import NAMED, explain
 from mspc.search.plans.row import PlanResult
 from mspc.search.plans.table import plan_of_file
 
@@ -45,21 +45,13 @@ def explain_node(captured: CapturedCall, asked: PlanRequest, name: str, top: int
         held = f", {size_text(way.memory)} held" if asked.memory else ""
         print_line(f"{'*' if way.taken else ' '} {more:>15}  {'; '.join(way.layouts)}{held}")
         for spent in way.where:
-            print_line(f"{'':19}{spent.seconds * 1e6:+.1f} us {spent.what} {_short(spent.name)}")
+            innermost = "/".join(spent.name.split("/")[-2:])
+            print_line(f"{'':19}{spent.seconds * 1e6:+.1f} us {spent.what} {innermost}")
     for why in (*found.cannot, *found.memory, *missing_rate_notes(found.missing_rates, asked.machine)):
         print_line(f"note: {why}")
     if found.others:
         shown = ", ".join(found.others[:NAMED]) + (" ..." if len(found.others) > NAMED else "")
         print_line(f"note: the first of {len(found.others) + 1} operators of that name; the others are {shown}")
-    _explain_limit(found, asked)
-
-
-def _short(name: str) -> str:
-    """Return the innermost cell and the operator of a name."""
-    return "/".join(name.split("/")[-2:])
-
-
-def _explain_limit(found: Explanation, asked: PlanRequest) -> None:
     taken = next((a for a in found.alternatives if a.taken), None)
     if taken is not None and taken.seconds > 0 and found.origin != "search":
         print_line(f"note: {found.origin} speaks against the ways that cost less")
@@ -77,7 +69,11 @@ def compare_plans(captured: CapturedCall, asked: PlanRequest, files: Sequence[Pa
     memory = memory_differences(planned_memory(first), planned_memory(second))
     plans = [plan_of_file(captured, asked, file) for file in files]
     if json is not None:
-        operators = {name: [_texts(plan.operators.get(name)) for plan in (first, second)] for name in differing}
+        pairs = {name: [plan.operators.get(name) for plan in (first, second)] for name in differing}
+        operators = {
+            name: [None if layouts is None else [str(layout) for layout in layouts] for layouts in pair]
+            for name, pair in pairs.items()
+        }
         told = {"operators": operators, "memory": [asdict(d) for d in memory]}
         write_report(json, "search --compare", {**told, "plans": [plan.content for plan in plans]})
     if json == Path("-"):
@@ -117,10 +113,6 @@ def _sides(plans: Sequence[PlanResult], files: Sequence[Path]) -> list[tuple[str
     sent, collectives = f"{'-' if more < 0 else '+'}{size_text(abs(more))}", f"{b.collectives - a.collectives:+d}"
     rows.append(("second - first", *signed, sent, collectives, memory))
     return rows
-
-
-def _texts(layouts: Sequence[Layout] | None) -> list[str] | None:
-    return None if layouts is None else [str(layout) for layout in layouts]
 
 
 def _shown(layouts: Sequence[Layout] | None) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.timeline import MissingRate, together
+from mspc.analysis.cost.timeline import together
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.options import numbers_of, size_of
@@ -220,19 +220,19 @@ def _tell(found: Sequence[Plans | StagePlans], machine: Machine, device: str, op
         _print([plans for plans in found if isinstance(plans, Plans)], target, options)
         if device != machine.device:
             print_line(f"note: programs are for {device}, and rates are of a {machine.device}: see --device, --machine")
-        for why in missing_rate_notes(_missing(found), machine):
+        # Over all rows, because some of those that are shown may not have been compiled.
+        every = (row for plans in found for row in plans.plans)
+        rates = (row.remarks.missing_rates if isinstance(row, PlanResult) else row.missing_rates for row in every)
+        for why in missing_rate_notes(together(rates), machine):
             print_line(f"note: {why}")
         for plans in found if options.summary else ():
             for line in summary_lines(plans.plans, machine):
                 print_line(line)
-        _print_where(options)
-
-
-def _missing(found: Sequence[Plans | StagePlans]) -> tuple[MissingRate, ...]:
-    """Return the rates for which estimates use those of another dtype, over all rows, because some of the displayed
-    rows may not have been compiled."""
-    every = (row for plans in found for row in plans.plans)
-    return together(row.remarks.missing_rates if isinstance(row, PlanResult) else row.missing_rates for row in every)
+        if options.out is not None and not options.out.suffix:
+            print_line(f"the plans are in {options.out}; `mspc compile --strategies` takes one")
+        elif options.out is not None:
+            where = f"the plan of the search is in {options.out}"
+            print_line(f"{where}; `mspc compile --strategies {options.out}` takes it")
 
 
 def _check(options: SearchOptions, cases: int) -> None:
@@ -282,14 +282,6 @@ def _print(found: list[Plans], target: str, options: SearchOptions) -> None:
                 print_line(f"note: {plan.name} on {plan.ranks} ranks {told}")
         for why in plans.refused:
             print_line(f"note: {why}")
-
-
-def _print_where(options: SearchOptions) -> None:
-    """Print the path to which plans were written, if any."""
-    if options.out is not None and not options.out.suffix:
-        print_line(f"the plans are in {options.out}; `mspc compile --strategies` takes one")
-    elif options.out is not None:
-        print_line(f"the plan of the search is in {options.out}; `mspc compile --strategies {options.out}` takes it")
 
 
 def _row(plan: PlanResult) -> tuple[str, ...]:
@@ -363,37 +355,27 @@ def print_stage_plans(found: Sequence[StagePlans], target: str, top: int) -> Non
         if mesh:
             print_line(f"note: layouts are those that the search finds on a mesh of {mesh} in every stage")
         for row in plans.plans[:top]:
-            for told in filter(None, (row.note, *_memory_notes(row))):
+            measures = memory_notes(row.recompute, row.cut_further, 0, row.offload, row.offload_states)
+            for told in filter(None, (row.note, *measures)):
                 print_line(f"note: {row.name} on {row.ranks} ranks {told}")
         own = next((row for row in plans.plans if row.name == SEARCH), None)
         if own is not None and own.foreseen:
-            print_line(f"note: {SEARCH} on {own.ranks} ranks {_proof(plans)}")
+            of = f"of all borders between {plans.units} units, schedules and micro-batches"
+            gap = plans.gap
+            what = "is proved to be the quickest" if gap < 5e-4 else f"is within {gap:.1%} of the quickest"
+            print_line(f"note: {SEARCH} on {own.ranks} ranks {what} {of}, by the times of single units")
         for why in dict.fromkeys(plans.refused):
             print_line(f"note: {why}")
 
 
-def _proof(plans: StagePlans) -> str:
-    of = f"of all borders between {plans.units} units, schedules and micro-batches"
-    what = "is proved to be the quickest" if plans.gap < 5e-4 else f"is within {plans.gap:.1%} of the quickest"
-    return f"{what} {of}, by the times of single units"
-
-
 def _stage_row(row: StageRow) -> tuple[str, ...]:
+    held = ["slices"] * (row.cut_further > 0) + ["cells again"] * bool(row.recompute)
+    held += ["states on host"] * row.offload_states + ["values on host"] * bool(row.offload)
     return (
         str(row.ranks), row.name, str(row.stages), row.schedule, str(row.micro_batches), time_text(row.step),
-        f"{row.idle:.1%}" if row.stages > 1 else "-", size_text(int(row.nbytes)), size_text(row.memory), _held(row),
-        _cells(row.cells),
+        f"{row.idle:.1%}" if row.stages > 1 else "-", size_text(int(row.nbytes)), size_text(row.memory),
+        ", ".join(held) or "-", _cells(row.cells),
     )  # fmt: skip
-
-
-def _memory_notes(row: StageRow) -> Iterator[str]:
-    return memory_notes(row.recompute, row.cut_further, 0, row.offload, row.offload_states)
-
-
-def _held(row: StageRow) -> str:
-    ways = ["slices"] * (row.cut_further > 0) + ["cells again"] * bool(row.recompute)
-    ways += ["states on host"] * row.offload_states + ["values on host"] * bool(row.offload)
-    return ", ".join(ways) or "-"
 
 
 def _cells(cells: Sequence[int]) -> str:

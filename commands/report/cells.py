@@ -31,24 +31,20 @@ def named_cells(kinds: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
     order = {name: place for place, name in enumerate(kinds)}
     top = os.path.commonpath([kind for kind in kinds if kind]) if any(kinds) else ""
     top = os.path.dirname(top) if top in kinds else top
-    shown = _tree(sorted(kinds[:MOST_KINDS], key=lambda kind: _place(kind, order)), top)
-    shown += _tree(kinds[MOST_KINDS:], top)
-    return f" in {top}" if top else "", [(kind, _short(name)) for kind, name in shown]
 
+    def place(kind: str) -> tuple[int, ...]:
+        """Return a key that sorts a kind after its ancestors: their first positions, then its own."""
+        parts = kind.split("/")
+        ancestors = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+        return tuple(min(p for k, p in order.items() if k == a or k.startswith(f"{a}/")) for a in ancestors)
 
-def _short(name: str) -> str:
-    """Return a name in LONGEST_NAME characters. A path is cut to its last part, which identifies it best."""
-    if len(name) > LONGEST_NAME and "/" in name:
-        indent = name[: len(name) - len(name.lstrip())]
-        name = f"{indent}{ELLIPSIS}/{name.rpartition('/')[2]}"
-    return clipped(name, LONGEST_NAME)
-
-
-def _place(kind: str, order: dict[str, int]) -> tuple[int, ...]:
-    """Return a key that sorts a kind after its ancestors: their first positions, then its own."""
-    parts = kind.split("/")
-    ancestors = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-    return tuple(min(p for k, p in order.items() if k == a or k.startswith(f"{a}/")) for a in ancestors)
+    shown: list[tuple[str, str]] = []
+    for kind, name in [*_tree(sorted(kinds[:MOST_KINDS], key=place), top), *_tree(kinds[MOST_KINDS:], top)]:
+        if len(name) > LONGEST_NAME and "/" in name:  # the last part of a path identifies it best
+            indent = name[: len(name) - len(name.lstrip())]
+            name = f"{indent}{ELLIPSIS}/{name.rpartition('/')[2]}"
+        shown.append((kind, clipped(name, LONGEST_NAME)))
+    return f" in {top}" if top else "", shown
 
 
 def _tree(kinds: Sequence[str], top: str) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import Frames
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
+from mspc.ir.graph import Constant, Graph, Node, Parameter, element_layouts
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.collective.base import Collective
@@ -235,17 +235,15 @@ def ran_nodes(program: Graph) -> list[tuple[Node, Times | None]]:
 
 
 def _operator(node: Node, sharded: bool, times: Times | None) -> OperatorRow:
-    strategy = tuple(shards for value in node.inputs for shards in _strategies(value)) if sharded else ()
+    strategy: list[Shape] = []
+    for value in node.inputs if sharded else ():
+        one = isinstance(value, Constant)
+        layouts = [] if one else element_layouts(value.layout)
+        strategy += [(1,) * len(value.shape)] if one else [layout.strategy for layout in layouts]
     return OperatorRow(
-        node.op.name, node.instance, strategy, str(node.attrs.get("strategy_from", "")), source_line(node.frames),
-        node.scope, "" if times is None else times.text,
+        node.op.name, node.instance, tuple(strategy), str(node.attrs.get("strategy_from", "")),
+        source_line(node.frames), node.scope, "" if times is None else times.text,
     )  # fmt: skip
-
-
-def _strategies(value: Value) -> list[Shape]:
-    if isinstance(value, Constant):
-        return [(1,) * len(value.shape)]
-    return [layout.strategy for layout in element_layouts(value.layout)]
 
 
 def _parameter(parameter: Parameter) -> ParameterRow:

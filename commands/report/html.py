@@ -64,19 +64,14 @@ def page(title: str, lines: Sequence[str], tables: Sequence[TextTable]) -> str:
 
 
 def _table(number: int, table: TextTable) -> Iterator[str]:
-    kinds = [_kind(table, i) for i in range(len(table.columns))]
+    # Numbers are right-aligned, and short texts do not wrap.
+    short = [all(len(row[i]) <= SHORT for row in table.rows) for i in range(len(table.columns))]
+    kinds = [' class="number"' if i in table.numbers else ' class="short"' * fits for i, fits in enumerate(short)]
     yield f'<section id="table-{number}"><h2>{escape(table.title)}</h2><div class="wide"><table>'
     yield f"<thead>{_row('th', kinds, table.columns)}</thead><tbody>"
     for row in table.rows:
         yield _row("td", kinds, row)
     yield "</tbody></table></div></section>"
-
-
-def _kind(table: TextTable, column: int) -> str:
-    """Return the style of a column's cells: numbers are right-aligned, short texts do not wrap."""
-    if column in table.numbers:
-        return ' class="number"'
-    return ' class="short"' if all(len(row[column]) <= SHORT for row in table.rows) else ""
 
 
 def _row(element: str, kinds: Sequence[str], texts: Sequence[str]) -> str:

@@ -49,7 +49,7 @@ def cost_table(steps: Sequence[Sequence[NodeTiming]], first: int, executor: Any)
     rows = [
         (
             layer_kind(those[0].label), str(len(those)), those[0].stream, _ms(sum(c.seconds for c in those)),
-            f"{100 * sum(c.share for c in those):.1f} %", _about(those[0]),
+            f"{100 * sum(c.share for c in those):.1f} %", _place_and_result(those[0]),
         )
         for those in joined
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def joined_costs(found: Sequence[NodeCost]) -> list[list[NodeCost]]:
     return sorted(joined.values(), key=lambda those: -sum(c.seconds for c in those))
 
 
-def _about(cost: NodeCost) -> str:
+def _place_and_result(cost: NodeCost) -> str:
     """Return the innermost cell, the line and the result: `gradient of a-Dense, net.py:13, Float32 (16, 256)`."""
     cell = layer_kind(cost.scope.removeprefix(GRADIENTS)).rpartition("/")[2]
     cell = "gradient of " * cost.scope.startswith(GRADIENTS) + cell if cell else ""

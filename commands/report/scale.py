@@ -67,16 +67,11 @@ def _show(found: ScaleProof, wrong: Sequence[Compared], seed: int) -> None:
     if wrong:
         cells = [
             (
-                row.what,
-                row.name,
-                str(row.step + 1),
-                str(row.rank),
-                str(row.place),
-                f"{row.expected:.6g}",
-                f"{row.found:.6g}",
+                row.what, row.name, str(row.step + 1), str(row.rank), str(row.place),
+                f"{row.expected:.6g}", f"{row.found:.6g}",
             )
             for row in wrong[:MOST]
-        ]
+        ]  # fmt: skip
         heads = ("value", "name", "step", "rank", "element", "one device", "the rank")
         print_table(TextTable(f"{len(wrong)} values differ", heads, cells, (2, 3, 5, 6)))
 
@@ -127,16 +122,12 @@ def told_nodes(found: ScaleProof) -> list[tuple[int, RankKind, Node]]:
 
 
 def _frames(found: ScaleProof) -> Any:
-    if found.odd is not None:
-        return found.odd.node.frames
-    if found.first is not None:
-        return found.first.node.frames
-    if found.stuck:
-        return found.stuck[0][1].frames
-    if found.failed is not None:
-        return found.failed[1].frames
-    misuses = found.memory.misuses if found.memory is not None else ()
-    return misuses[0][1].node.frames if misuses and all(row.same for row in found.rows) else ()
+    misuses = found.memory.misuses if found.memory is not None and all(row.same for row in found.rows) else ()
+    nodes = [
+        *(each.node for each in (found.odd, found.first) if each is not None), *(node for _, node in found.stuck),
+        *([] if found.failed is None else [found.failed[1]]), *(misuse.node for _, misuse in misuses),
+    ]  # fmt: skip
+    return nodes[0].frames if nodes else ()
 
 
 def _where(node: Node) -> dict[str, str]:

@@ -46,7 +46,9 @@ def run_guarded(command: Callable[[], Any]) -> int:
     try:
         command()
     except SystemExit as stop:
-        status = _status_of(stop)
+        if isinstance(stop.code, str):
+            complain(stop.code)
+        status = 1 if isinstance(stop.code, str) else int(stop.code or 0)
     except OSError:
         if out is None or out.lost is None:
             raise
@@ -141,13 +143,6 @@ def _guarded_stdout() -> StandardOut | None:
     if sys.__stdout__ is old:
         sys.__stdout__ = out  # pyright: ignore[reportConstantRedefinition]  # its stream has gone
     return out
-
-
-def _status_of(stop: SystemExit) -> int:
-    if isinstance(stop.code, str):
-        complain(stop.code)
-        return 1
-    return int(stop.code or 0)
 
 
 def _give_up(out: StandardOut) -> None:

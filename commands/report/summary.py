@@ -90,38 +90,26 @@ def kinds_table(report: Report) -> TextTable:
 
 
 def collectives_table(rows: Sequence[CollectiveRow], title: str) -> TextTable:
-    """Return the collectives that send most first, with one row for equal ones of repeated layers."""
-    merged = alike(rows, _alike)
+    """Return the collectives that send most first, with one row for equal ones of repeated layers. Reasons that
+    differ in the numbers of layers have `*` for them."""
+    merged = alike(rows, lambda row: (
+        row.operator, row.ranks, row.bytes, row.line, row.times, layer_kind(row.reason or ""), layer_kind(row.scope)
+    ))  # fmt: skip
     ordered = sorted(merged.values(), key=lambda those: -sum(row.bytes for row in those))
     return TextTable(
         title, ("operator", "group", "times", "bytes", "line", "reason"),
         [
             (
-                those[0].operator, group(those[0].ranks), _times(those), size_text(sum(row.bytes for row in those)),
-                those[0].line or "-", _reason(those) or "-",
+                those[0].operator, group(those[0].ranks),
+                f"{sum(row.runs for row in those)}{' an iteration' * those[0].a_turn}",
+                size_text(sum(row.bytes for row in those)), those[0].line or "-",
+                (reasons[0] if len(reasons) == 1 else layer_kind(reasons[0])) or "-",
             )
             for those in ordered
+            for reasons in [list(dict.fromkeys(row.reason for row in those))]
         ],
         (2, 3), below=(5,),
     )  # fmt: skip
-
-
-def _alike(row: CollectiveRow) -> tuple[object, ...]:
-    """Return equal keys for collectives that differ in the numbers of their layers alone."""
-    return (
-        row.operator, row.ranks, row.bytes, row.line, row.times, layer_kind(row.reason or ""), layer_kind(row.scope),
-    )  # fmt: skip
-
-
-def _reason(those: Sequence[CollectiveRow]) -> str | None:
-    """Return the reason of all, with `*` for the numbers of layers if it names several."""
-    reason = those[0].reason
-    return reason if reason is None or all(row.reason == reason for row in those) else layer_kind(reason)
-
-
-def _times(those: Sequence[CollectiveRow]) -> str:
-    """Return, as text, how often equal collectives run in a step or in an iteration of a loop."""
-    return f"{sum(row.runs for row in those)}{' an iteration' if those[0].a_turn else ''}"
 
 
 def _strategies(operators: list[OperatorRow]) -> list[str]:
@@ -154,5 +142,3 @@ def _slices(report: Report) -> str:
         return f"1 slice was inserted, which sends nothing, at {places}"
     return f"{count} slices were inserted, which send nothing, at {places}"
 
-
-PICTURES, TABLE = (".svg", ".txt"), ".csv"

@@ -27,7 +27,8 @@ BOLD, PLAIN = "\033[1m", "\033[0m"
 def print_table(table: TextTable) -> None:
     """Print to stdout, in lines as wide as the terminal, COLUMNS or `OTHERWISE`."""
     fitted = fit(table, line_width())
-    if not _colours():
+    # Escape codes are for a terminal that supports them.
+    if not is_terminal(sys.stdout) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         print("\n".join(fitted.lines))
         return
     bold = [f"{BOLD}{line}{PLAIN}" for line in (*fitted.title, *fitted.headings)]
@@ -43,11 +44,6 @@ def print_line(text: str) -> None:
 def line_width() -> int:
     """Return the width of a line of stdout in characters."""
     return terminal_columns(sys.stdout) or columns_setting() or OTHERWISE
-
-
-def _colours() -> bool:
-    """Return whether escape codes may be printed: stdout is a terminal that supports them, and NO_COLOR is unset."""
-    return is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def check_json(path: Path | None) -> None:
@@ -130,7 +126,14 @@ def fit(table: TextTable, width: int) -> Fitted:
         below.append(index)
     widths = _narrowed(_natural(table, inside), [i in table.numbers for i in inside], width)
     headings, *rows = [
-        _row(table, row, inside, widths) + _below(row, below, width) for row in (table.columns, *table.rows)
+        _row(table, row, inside, widths)
+        + [
+            " " * INDENT + line
+            for cell in (row[index] for index in below)
+            if cell not in ("", "-")
+            for line in broken(cell, width - INDENT)
+        ]
+        for row in (table.columns, *table.rows)
     ]
     return Fitted([table.title], headings, [line for lines in rows for line in lines])
 
@@ -173,12 +176,6 @@ def _narrowed(widths: list[int], fixed: Sequence[bool], width: int) -> list[int]
     for i in free:  # space left by rounding goes to the narrowed columns
         found[i] += max(0, min(widths[i] - found[i], width - _total(found)))
     return found
-
-
-def _below(row: Sequence[str], below: Sequence[int], width: int) -> list[str]:
-    """Return the lines below a row; an empty cell has none."""
-    cells = [row[index] for index in below if row[index] not in ("", "-")]
-    return [" " * INDENT + line for cell in cells for line in broken(cell, width - INDENT)]
 
 
 def _row(table: TextTable, row: Sequence[str], inside: Sequence[int], widths: Sequence[int]) -> list[str]:

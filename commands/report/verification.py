@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mspc.commands.report.facts import source_line
 from mspc.commands.report.tables import (
@@ -110,7 +109,10 @@ def report_against(
             shown = [row for row in rows if row.kind != "step" or not row.same]
             title = f"one device beside {library}: one step, inputs from seed {seed}"
             print_values(shown, title, all_rows)
-        print_line(_counted(found))
+        names = [name if count == 1 else f"{count} {name}" for name, count in sorted(found.without.items())]
+        rest = f" ({', '.join(names)})" if names else ""
+        rest += f"; of the backward graph, judged by the gradients: {found.backward.total()}" if found.backward else ""
+        print_line(f"operators with a counterpart: {found.judged.total()}; without: {found.without.total()}{rest}")
         if steps := sum(row.kind == "step" for row in rows):
             print_line(f"training steps that networks share, beside PyTorch's or their formulas: {steps}")
         if found.unjudged:
@@ -124,22 +126,12 @@ def report_against(
 
 def _write(json: Path, rows: Sequence[ComparedValue]) -> None:
     equal = all(row.same for row in rows)
-    content = {"equal": equal, "values": [_fields(row) for row in rows]}
+    values = [row.__dict__ | {"shape": list(row.shape), "same": row.same} for row in rows]
+    for value in values:
+        if value["stage"] is None:
+            del value["stage"]
+    content = {"equal": equal, "values": values}
     write_report(json, "verify", content, 0 if equal else ExecutionError.exit_status)
-
-
-def _fields(row: ComparedValue) -> dict[str, Any]:
-    """Return a row for JSON, with its stage if it has one."""
-    told = row.__dict__ | {"shape": list(row.shape), "same": row.same}
-    return {name: value for name, value in told.items() if name != "stage" or value is not None}
-
-
-def _counted(found: Against) -> str:
-    """Return a line with the number of operators that have a counterpart, and the names of those that have none."""
-    names = [name if count == 1 else f"{count} {name}" for name, count in sorted(found.without.items())]
-    rest = f" ({', '.join(names)})" if names else ""
-    behind = f"; of the backward graph, judged by the gradients: {found.backward.total()}" if found.backward else ""
-    return f"operators with a counterpart: {found.judged.total()}; without: {found.without.total()}{rest}{behind}"
 
 
 def _check(
@@ -161,11 +153,6 @@ def _ranks(config: Config) -> str:
     return f"{config.all_ranks} rank{'s' if config.all_ranks != 1 else ''}{stages}"
 
 
-def _branch(node: Node, condition: str) -> str:
-    place = source_line(node.frames)
-    return f"the branch of {node.label}{f' at {place}' if place else ''} for which its condition is {condition}"
-
-
 def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
     title = f"one device beside {_ranks(config)}: {STEPS} steps, inputs from seed {seed}"
     print_values(found.rows, title, all_rows)
@@ -173,8 +160,10 @@ def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
         print_line(f"input {name}: {made.said}")
     if found.not_finite:
         print_line(f"not finite on one device, so that their numbers are not compared: {_listed(found.not_finite)}")
-    for line in dict.fromkeys(_branch(node, condition) for node, condition in found.untaken):
-        print_line(f"not compared, as no step takes it: {line}")
+    branches = [(node.label, source_line(node.frames), condition) for node, condition in found.untaken]
+    for label, place, condition in dict.fromkeys(branches):
+        branch = f"the branch of {label}{f' at {place}' if place else ''} for which its condition is {condition}"
+        print_line(f"not compared, as no step takes it: {branch}")
     if found.directions.count:
         count = found.directions.count
         many = "direction" if count == 1 else "directions"
@@ -256,7 +245,8 @@ def verdict(
             f"differs: {len(wrong)} of {_values(len(rows))} {where}; the worst is {worst.kind} {worst.name}, "
             f"{apart} where {worst.tolerance:.0e} is allowed"
         )
-        return text if first is None else f"{text}; they part at {first.label}{place}{_line(first)}"
+        line = source_line(first.frames) if first is not None else ""
+        return text if first is None else f"{text}; they part at {first.label}{place}{f', {line}' if line else ''}"
     within = max((r.tolerance for r in rows), default=0.0)
     text = f"{equal}: {_values(len(rows))} {where} within {within:.0e} of {reference}" if within else (
         f"{equal}: {_values(len(rows))} {where} exactly as on {reference}"
@@ -272,7 +262,3 @@ def verdict(
 def _values(count: int) -> str:
     return f"{count} value{'s' if count != 1 else ''}"
 
-
-def _line(node: Node) -> str:
-    place = next((f for f in node.frames if not f.file.startswith("mspc/")), node.frames[0] if node.frames else None)
-    return f", {place.file}:{place.line}" if place is not None else ""

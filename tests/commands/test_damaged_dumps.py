@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mspc.commands.budget.limits import budget_of
-from mspc.commands.check import CheckOutput, Limits, check_target
+from mspc.commands.check import Limits, check_target
 from mspc.commands.compile import CompileOptions
 from mspc.commands.diff import diff_targets
 from mspc.commands.report.verbosity import Loudness
@@ -71,7 +71,7 @@ def diff(target: str) -> None:
 
 def check(target: str) -> None:
     limits = Limits(budget_of({"max-bytes": "1KB"}, "--"))
-    check_target(target, CompileOptions(), limits, CheckOutput(Path("table.json")))
+    check_target(target, CompileOptions(), limits, Path("table.json"))
 
 
 @pytest.mark.parametrize("command", [view, diff, check])

@@ -10,7 +10,7 @@ import pytest
 
 from mspc.commands.budget.breaches import baseline_of
 from mspc.commands.budget.limits import budget_of
-from mspc.commands.check import CheckOutput, Limits, check_target
+from mspc.commands.check import Limits, check_target
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.facts.reading import folder_facts
 from mspc.commands.report.verbosity import Loudness
@@ -171,7 +171,7 @@ def test_a_budget_holds_stages_to_their_idle_time(tmp_path: Path, capsys: pytest
 
     def checked(most: str) -> int:
         limits = Limits(budget_of({"max-idle": most}))
-        return check_target(str(out), CompileOptions(), limits, CheckOutput())
+        return check_target(str(out), CompileOptions(), limits)
 
     assert (checked("10%"), checked("90%")) == (1, 0)
     assert capsys.readouterr().out.startswith("max-idle: a stage is idle for ")
@@ -190,7 +190,7 @@ def test_a_budget_holds_the_step_with_the_waits_of_stages(tmp_path: Path, capsys
 
     def checked(share: float) -> int:
         limits = Limits(budget_of({"max-step": f"{(facts.step or 0.0) * share * 1e6:.3f}us"}))
-        return check_target(str(out), CompileOptions(), limits, CheckOutput())
+        return check_target(str(out), CompileOptions(), limits)
 
     assert (checked(0.99), checked(1.01)) == (1, 0)
     assert " with the waits of stages for each other, " in capsys.readouterr().out
