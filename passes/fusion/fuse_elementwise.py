@@ -30,7 +30,7 @@ from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.fusion_groups import GroupSlot, Member, NodeOrder, needed
-from mspc.passes.fusion.rewriter import Rewriter, element, gathered, parts_of
+from mspc.passes.fusion.rewriter import Rewriter, element, gathered, node_like, parts_of
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def row_member(node: Node, updates: Updates) -> Member | None:
     """Return a node as a member of a group with rows, or None."""
     if isinstance(node.op, TupleGetItem) or not isinstance(node.type, TensorType) or not isinstance(node.op, Op):
         return None
-    if _is_complex(node):
-        return None
+    if any(t.dtype.is_complex for v in (node, *node.inputs) for t in element_types(v.type)):
+        return None  # fused kernels have no type for them
     if by_element(node.op):
         sources = plain_sources(node, updates)
         _, shapes = form_of(node.op, [value.tensor_type for value in sources])
@@ -121,11 +121,6 @@ def row_member(node: Node, updates: Updates) -> Member | None:
         return None
     places = frozenset(cuts(work, [d in axes for d in range(len(work))]))
     return Member(work, [(node.inputs[0], work)], places, row_of(work, axes), reduces=True)
-
-
-def _is_complex(node: Node) -> bool:
-    """Return True if it reads or makes complex numbers, which fused kernels have no type for."""
-    return any(t.dtype.is_complex for v in (node, *node.inputs) for t in element_types(v.type))
 
 
 class _Emission:
@@ -159,7 +154,9 @@ class _Emission:
         for node in seen:
             root = self._root(node, slot)
             if root is not node:
-                nodes.append(_view(node, self.rewriter.now(root)))
+                # In the shape of the node, whatever views came between.
+                view = Reshape(node.shape)
+                nodes.append(node_like(node, view, [self.rewriter.now(root)], node.type, takes=True))
                 self.rewriter.replace(node, nodes[-1])
         self.rewriter.put(self.graph.nodes[slot.position], nodes)
 
@@ -188,8 +185,7 @@ class _Emission:
                 kept.append(node)
         if len(steps) == 1:
             (only,) = kept
-            alone = Node(only.op, sources[only], only.type, scope=only.scope, frames=only.frames, phase=only.phase)
-            alone.name, alone.instance, alone.attrs = only.name, only.instance, dict(only.attrs)
+            alone = node_like(only, cast(Op, only.op), sources[only], only.type, takes=True)
             return [alone], dict.fromkeys(results, alone)
         first = {lines[node]: node for node in reversed(results)}
         results_of = {line: first[line] for line in dict.fromkeys(lines[node] for node in results)}
@@ -207,13 +203,6 @@ class _Emission:
         for line, part in parts.items():
             part.name = results_of[line].name
         return [fused, *parts.values()], {node: parts[lines[node]] for node in results}
-
-
-def _view(node: Node, source: Value) -> Node:
-    """Return `source` in the shape of `node`, whatever views came between."""
-    made = Node(Reshape(node.shape), [source], node.type, scope=node.scope, frames=node.frames, phase=node.phase)
-    made.name, made.instance, made.attrs = node.name, node.instance, dict(node.attrs)
-    return made
 
 
 def plain_sources(node: Node, updates: Updates) -> list[Value]:

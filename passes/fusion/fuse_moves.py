@@ -188,15 +188,15 @@ class _Kernels:
         space = expanded.space
         if space.columns and not old.expanded.space.columns and not enough_rows(math.prod(space.dims), space.row):
             return None
-        return _Reader(reader, new, old.read_bytes() - new.read_bytes(), new.work() - old.work())
+        return _Reader(reader, new, old.read_bytes - new.read_bytes, new.work() - old.work())
 
     def _ceases(self, value: Value, node: Node, kernel: NodeLines, made: NodeLines) -> tuple[float, int]:
         """Return (bytes, work) saved once nothing reads a value."""
         others = [v for v in self.results[node] if v is not value and self._is_read(v)]
         if not others:
-            return value.type.nbytes + made.read_bytes(), made.work()
+            return value.type.nbytes + made.read_bytes, made.work()
         left = kernel.part([kernel.returns[self.kernels[v][1]] for v in others])
-        return value.type.nbytes + kernel.read_bytes() - left.read_bytes(), 0
+        return value.type.nbytes + kernel.read_bytes - left.read_bytes, 0
 
     def _worth(self, readers: Sequence[_Reader], ceases: tuple[float, int], value: Value | None) -> bool:
         """Return True if fewer bytes move, and no more are stored for longer than the value is."""
@@ -207,7 +207,9 @@ class _Kernels:
         longer = self._stored_longer(readers)
         if value is None or not longer:
             return not longer
-        others = dict.fromkeys(v for root in longer for v in self.moved.get(root, ()) if self._may_cease(v))
+        # What only kernels read need not be stored.
+        moved = (v for root in longer for v in self.moved.get(root, ()))
+        others = dict.fromkeys(v for v in moved if v not in self.others and self.readers.get(v))
         return sum(root.type.nbytes for root in longer) <= sum(v.type.nbytes for v in {value: None, **others})
 
     def _stored_longer(self, readers: Sequence[_Reader]) -> set[Node]:
@@ -220,23 +222,16 @@ class _Kernels:
                     found.add(root)
         return found
 
-    def _may_cease(self, value: Value) -> bool:
-        """Return True if only kernels read a value, so that it need not be stored."""
-        return value not in self.others and bool(self.readers.get(value))
-
     def _take(self, each: _Reader, value: Value, maker: Node) -> None:
         self.nodes[each.node] = each.kernel
         labels = self.changed.setdefault(each.node, list(parts_of(_whole(each.node))))
-        labels[:0] = [label for label in self._labels(value, maker) if label not in labels]
+        labels[:0] = [label for label in self.changed.get(maker) or parts_of(_whole(maker)) if label not in labels]
         del self.readers[value][each.node]
         for operand in each.kernel.operands:
             root = shown_through(operand)[0]
             self.readers.setdefault(root, {})[each.node] = None
         if value not in self.others and not self.readers[value]:
             self._drop(value, maker)
-
-    def _labels(self, value: Value, maker: Node) -> Sequence[str]:
-        return self.changed.get(maker) or parts_of(_whole(maker))
 
     def _drop(self, value: Value, maker: Node) -> None:
         """Forget the reads of a value that nothing reads, if its kernel makes nothing else."""
@@ -250,8 +245,7 @@ class _Kernels:
         for node, labels in self.changed.items():
             kernel = self.nodes[node]
             node.attrs["fused"] = tuple(labels)
-            steps, node.inputs = kernel.steps()
-            node.op = FusedElementwise.of(steps, kernel.returns)
+            node.op, node.inputs = kernel.fused(), list(kernel.operands)
 
 
 def _whole(node: Node) -> Node:

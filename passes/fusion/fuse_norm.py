@@ -25,7 +25,7 @@ from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.rewriter import Rewriter, fused, successor
+from mspc.passes.fusion.rewriter import Rewriter, fused, node_like, successor
 
 
 @dataclass(frozen=True)
@@ -205,10 +205,7 @@ def _before_view(value: Value, like: Value, views: list[Node]) -> Value:
     if shown is value:
         return source
     assert isinstance(value, Node)
-    kind = TensorType(source.tensor_type.dtype, value.shape)
-    views.append(
-        Node(Reshape(value.shape), [source], kind, scope=value.scope, frames=value.frames, phase=value.phase)
-    )
+    views.append(node_like(value, Reshape(value.shape), [source], source.tensor_type.with_shape(value.shape)))
     return views[-1]
 
 

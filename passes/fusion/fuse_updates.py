@@ -32,7 +32,7 @@ from mspc.ops.tensor.moving import Split
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import Pass
-from mspc.passes.fusion.rewriter import Rewriter, element, gathered, merged_attributes, parts_of
+from mspc.passes.fusion.rewriter import Rewriter, element, gathered, merged_attributes, node_like, parts_of
 
 # Finds updates of parameters that are written as operators on elements, and makes one operator of each.
 #
@@ -205,9 +205,7 @@ class _Body:
 
     def _number(self, value: Value, nodes: list[Node]) -> Value:
         if value.shape and value not in self.scalars:
-            last = self.members[-1]
-            nodes.append(Node(Reshape(()), [value], value.tensor_type.with_shape(()), scope=last.scope,
-                              frames=last.frames, phase=last.phase))  # fmt: skip
+            nodes.append(node_like(self.members[-1], Reshape(()), [value], value.tensor_type.with_shape(())))
             self.scalars[value] = nodes[-1]
         return self.scalars.get(value, value)
 

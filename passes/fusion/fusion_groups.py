@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from typing import cast
 
 from mspc.analysis.aliasing import Updates
@@ -178,7 +179,10 @@ class NodeOrder:
         found = [s for s in slots if s is new or not self.updates.between(s.inputs, s.position, place)]
         while len(found) > 1:
             space = self._space(found)
-            bad = next((s for s in found if _stuck(s, found, place)), None)
+            # A slot cannot move if a reader outside would come first.
+            bad = next((s for s in found if s.first_reader <= place or any(
+                reader not in found and reader.position <= place for reader in s.readers
+            )), None)  # fmt: skip
             if bad is None and space is not None and _fit(found):
                 return found, space
             if bad is None:
@@ -277,11 +281,6 @@ def enough_rows(size: int, row: int) -> bool:
     return size // row >= LEAST_ROWS or size <= LITTLE
 
 
-def _stuck(slot: GroupSlot, group: Sequence[GroupSlot], place: int) -> bool:
-    """Return True if the slot cannot move there: a reader outside would come first."""
-    return slot.first_reader <= place or any(r not in group and r.position <= place for r in slot.readers)
-
-
 def _reduces_for(slot: GroupSlot, group: Sequence[GroupSlot]) -> bool:
     return bool(slot.totals) and any(not slot.totals.keys().isdisjoint(other.inputs) for other in group)
 
@@ -316,54 +315,70 @@ Source = tuple[str, int] | Value
 Line = tuple[Op, tuple[Source, ...]]
 
 
-@dataclass(slots=True)
+class LineTable:
+    """Lines of several kernels, equal ones once."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self._known: dict[tuple[Op, tuple[object, ...]], int] = {}
+
+    def add(self, op: Op, sources: Iterable[Source]) -> tuple[str, int]:
+        """Add a line, and return how others read it."""
+        read = tuple(sources)
+        key = op, tuple(id(s) if isinstance(s, Value) else s for s in read)
+        number = self._known.setdefault(key, len(self.lines))
+        if number == len(self.lines):
+            self.lines.append((op, read))
+        return "t", number
+
+    def add_all(self, kernel: NodeLines, shown: Mapping[Value, Source] | None = None) -> list[tuple[str, int]]:
+        """Add a kernel's lines, and return how others read each. shown: sources in place of some of its operands."""
+        found: list[tuple[str, int]] = []
+        for op, sources in kernel.lines:
+            read = ((shown or {}).get(s, s) if isinstance(s, Value) else found[s[1]] for s in sources)
+            found.append(self.add(op, read))
+        return found
+
+
+@dataclass
 class NodeLines:
     """The lines of a node, and which of them are its results."""
 
     lines: list[Line]
     returns: tuple[int, ...]
-    _made: tuple[Expanded | None, list[Value]] | None = field(default=None, init=False)
-    _operands: tuple[Value, ...] | None = field(default=None, init=False)
-    _read_bytes: float | None = field(default=None, init=False)
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Value, ...]:
-        """Return the values from outside, once each."""
-        if self._operands is None:
-            read = (s for _, sources in self.lines for s in sources if isinstance(s, Value))
-            self._operands = tuple(dict.fromkeys(read))
-        return self._operands
+        """The values from outside, once each."""
+        return tuple(dict.fromkeys(s for _, sources in self.lines for s in sources if isinstance(s, Value)))
 
     @property
     def moves(self) -> bool:
         """Whether a line moves elements."""
         return any(moves_elements(op) for op, _ in self.lines)
 
-    def steps(self) -> tuple[tuple[BodyLine, ...], list[Value]]:
-        """The lines of a fused operator, and its operands."""
-        places: dict[Value, int] = {}
-        steps: list[BodyLine] = []
-        for op, sources in self.lines:
-            read = [("x", places.setdefault(s, len(places))) if isinstance(s, Value) else s for s in sources]
-            steps.append(BodyLine(op, tuple(read)))
-        return tuple(steps), list(places)
+    def steps(self) -> tuple[BodyLine, ...]:
+        """Return the lines as those of a fused operator, with the numbers of `operands`."""
+        place = {value: number for number, value in enumerate(self.operands)}
+        return tuple(
+            BodyLine(op, tuple(("x", place[s]) if isinstance(s, Value) else s for s in sources))
+            for op, sources in self.lines
+        )
 
-    @property
+    def fused(self) -> FusedElementwise:
+        """Return the fused operator of the lines."""
+        return FusedElementwise.of(self.steps(), self.returns)
+
+    @cached_property
     def expanded(self) -> Expanded | None:
-        """Return the lines as a kernel of a GPU has them, or None if they cannot be one."""
-        return self._as_kernel()[0]
-
-    def _as_kernel(self) -> tuple[Expanded | None, list[Value]]:
-        if self._made is None:
-            steps, operands = self.steps()
-            try:
-                self._made = expanded_lines(steps, self.returns, tuple(v.tensor_type for v in operands)), operands
-            except MspcError:
-                self._made = None, operands
-        return self._made
+        """The lines as a kernel of a GPU has them, or None if they cannot be one."""
+        try:
+            return expanded_lines(self.steps(), self.returns, tuple(v.tensor_type for v in self.operands))
+        except MspcError:
+            return None
 
     def part(self, returns: Sequence[int]) -> NodeLines:
-        """The lines that these results are computed from."""
+        """Return the lines that these results are computed from."""
         needed = set(returns)
         for number in range(max(returns), -1, -1):
             if number in needed:
@@ -376,56 +391,34 @@ class NodeLines:
         return NodeLines(lines, tuple(place[line] for line in returns))
 
     def with_lines_for(self, seen: dict[Value, tuple[Op, ...]], made: NodeLines) -> NodeLines:
-        """The kernel with the lines of `made` in place of the operands in `seen`, each of which shows its result by
-        these views."""
-        lines: list[Line] = []
-        known: dict[tuple[Op, tuple[object, ...]], int] = {}
-
-        def add(op: Op, sources: Iterable[Source]) -> tuple[str, int]:
-            read = tuple(sources)
-            key = op, tuple(id(s) if isinstance(s, Value) else s for s in read)
-            if key not in known:
-                known[key] = len(lines)
-                lines.append((op, read))
-            return "t", known[key]
-
-        place: dict[int, tuple[str, int]] = {}
-        for number, (op, sources) in enumerate(made.lines):
-            place[number] = add(op, (s if isinstance(s, Value) else place[s[1]] for s in sources))
+        """Return the kernel with the lines of `made` in place of the operands in `seen`, each of which shows its result
+        by these views."""
+        table = LineTable()
+        places = table.add_all(made)
         shown: dict[Value, Source] = {}
         for value, views in seen.items():
-            shown[value] = place[made.returns[0]]
+            shown[value] = places[made.returns[0]]
             for view in views:
-                shown[value] = add(view, (shown[value],))
-        own: dict[int, tuple[str, int]] = {}
-        for number, (op, sources) in enumerate(self.lines):
-            own[number] = add(op, (shown.get(s, s) if isinstance(s, Value) else own[s[1]] for s in sources))
-        return NodeLines(lines, tuple(own[line][1] for line in self.returns))
+                shown[value] = table.add(view, (shown[value],))
+        own = table.add_all(self, shown)
+        return NodeLines(table.lines, tuple(own[line][1] for line in self.returns))
 
     def plainly_read(self) -> set[Value]:
-        """The operands of which lines need the element at their own place."""
-        expanded, operands = self._as_kernel()
-        assert expanded is not None
-        read = {i for step in expanded.steps for kind, i in step.operands if kind == "x" and i < len(operands)}
-        return {operands[i] for i in read}
+        """Return the operands of which lines need the element at their own place."""
+        assert self.expanded is not None
+        read = {i for step in self.expanded.steps for kind, i in step.operands if kind == "x"}
+        return {self.operands[i] for i in read if i < len(self.operands)}
 
+    @cached_property
     def read_bytes(self) -> float:
         """Bytes that the kernel loads."""
-        if self._read_bytes is None:
-            self._read_bytes = self._loaded()
-        return self._read_bytes
-
-    def _loaded(self) -> float:
-        if not self.moves:
-            return sum(value.tensor_type.nbytes for value in self.operands)
-        expanded, operands = self._as_kernel()
-        types = [value.tensor_type for value in operands]
-        if expanded is None:
+        types = [value.tensor_type for value in self.operands]
+        if not self.moves or self.expanded is None:
             return sum(type.nbytes for type in types)
-        return sum(loaded_bytes(expanded, types, in_tiles=len(self.lines) == 1))
+        return sum(loaded_bytes(self.expanded, types, in_tiles=len(self.lines) == 1))
 
     def work(self) -> int:
-        """Elements of all lines together."""
+        """Return the number of elements of all lines together."""
         expanded = self.expanded
         return len(expanded.steps) * math.prod(expanded.space.dims) if expanded is not None else 0
 

@@ -22,7 +22,7 @@ from mspc.ops.tensor.embedding import RowsByIntegers, RowSums
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import Pass
 from mspc.passes.fusion.fusion_groups import looked_at
-from mspc.passes.fusion.rewriter import Rewriter, groups_of_alike, parts_of, successor
+from mspc.passes.fusion.rewriter import Rewriter, groups_of_alike, node_like, parts_of, successor
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _join(rewriter: Rewriter, members: list[Node], casts: Mapping[Node, Node]) -
     made_by = [casts.get(member, member) for member in members]
     types = tuple(type for node in made_by if isinstance(type := node.type, TensorType))
     inputs = [value for member in members for value in member.inputs]
-    grouped = Node(op, inputs, TupleType(types), scope=last.scope, frames=last.frames, phase=last.phase)
+    grouped = node_like(last, op, inputs, TupleType(types))
     parts = [part for member in members for part in parts_of(member)]
     parts += [part for member in members if member in casts for part in parts_of(casts[member])]
     grouped.attrs = {"fused": tuple(parts)}

@@ -22,7 +22,7 @@ from mspc.ops.tensor.embedding import RowSums
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
-from mspc.passes.fusion.rewriter import Rewriter
+from mspc.passes.fusion.rewriter import Rewriter, node_like
 
 
 @dataclass(frozen=True)
@@ -112,5 +112,4 @@ def _joined(sums: Sequence[Node], place: Node) -> list[Node]:
 
 def _made(op: Op, inputs: Sequence[Value], place: Node) -> Node:
     types = [value.type for value in inputs]
-    inferred = op.infer(*[type for type in types if isinstance(type, TensorType)])
-    return Node(op, inputs, inferred, scope=place.scope, frames=place.frames, phase=place.phase)
+    return node_like(place, op, inputs, op.infer(*[type for type in types if isinstance(type, TensorType)]))

@@ -33,13 +33,20 @@ from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.body import BodyLine, along_rows, by_element
-from mspc.ops.fused.elementwise import FusedElementwise, space_of_steps, steps_of
+from mspc.ops.fused.body import along_rows, by_element, closes
+from mspc.ops.fused.elementwise import FusedElementwise, space_of_steps
 from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Concat
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.fusion_groups import FARTHEST, MOST_LINES, MOST_OPERANDS
+from mspc.passes.fusion.fusion_groups import (
+    FARTHEST,
+    MOST_LINES,
+    MOST_OPERANDS,
+    LineTable,
+    NodeLines,
+    kernel_of,
+)
 from mspc.passes.fusion.rewriter import gathered, parts_of, successor
 
 # Finds minimum cuts of networks by Dinic's algorithm.
@@ -192,19 +199,11 @@ def join_recomputed(graph: Graph) -> int:
     return saved
 
 
-def _lines_of_kernel(node: Node) -> Sequence[BodyLine]:
-    """Return the lines of an elementwise kernel, () otherwise."""
+def _lines_of_kernel(node: Node) -> NodeLines | None:
+    """Return the lines of an elementwise kernel of the gradients, or None."""
     if node.phase != "backward" or not isinstance(node.op, Op) or node.op.mutates:
-        return ()
-    if isinstance(node.op, FusedElementwise):
-        return steps_of(node.op)
-    if not by_element(node.op) or not isinstance(node.type, TensorType):
-        return ()
-    return (BodyLine(node.op, tuple(("x", i) for i in range(len(node.inputs)))),)
-
-
-def _returns(node: Node) -> tuple[int, ...]:
-    return node.op.returns if isinstance(node.op, FusedElementwise) else (0,)
+        return None
+    return kernel_of(node) if isinstance(node.op, FusedElementwise) or by_element(node.op) else None
 
 
 class _Joining:
@@ -233,9 +232,9 @@ class _Joining:
             if not shared[place]:
                 break
             moved = self._moved(at, place)
-            op = None if moved is None else _joined(copy, nodes[place])
-            if moved is not None and op is not None:
-                return shared[place], self._rewrite(at, place, moved, *op)
+            joined = None if moved is None else _joined(copy, nodes[place])
+            if moved is not None and joined is not None:
+                return shared[place], self._rewrite(at, place, moved, joined)
         return None
 
     def _moved(self, at: int, place: int) -> list[Node] | None:
@@ -266,13 +265,13 @@ class _Joining:
         shown = {p for value in values for p in self.updates.parameters(value)} if writing else set[Value]()
         return any(not shown.isdisjoint(self.updates.written(node)) for node in writing)
 
-    def _rewrite(self, at: int, place: int, moved: list[Node], op: FusedElementwise, operands: list[Value]) -> int:
+    def _rewrite(self, at: int, place: int, moved: list[Node], joined: NodeLines) -> int:
         """Put both in the kernel's position; return the position of the node that followed the copy."""
-        nodes = self.graph.nodes
+        nodes, op = self.graph.nodes, joined.fused()
         copy, kernel = nodes[at], nodes[place]
-        type = op.infer(*[value.type for value in operands])
+        type = op.infer(*[value.tensor_type for value in joined.operands])
         labels = dict.fromkeys((*parts_of(kernel), *parts_of(copy)))
-        made = gathered(op, operands, type, [copy, kernel], labels)
+        made = gathered(op, joined.operands, type, [copy, kernel], labels)
         made.attrs.pop("recomputed", None)
         assert isinstance(type, TupleType)
         again = successor(made, len(type.elements) - 1, copy)
@@ -316,29 +315,22 @@ def _shared(copy: Node, kernel: Node) -> int:
     return sum(value.tensor_type.nbytes for value in both if value.tensor_type.size >= size)
 
 
-def _joined(copy: Node, kernel: Node) -> tuple[FusedElementwise, list[Value]] | None:
-    """Return the operator of both and its operands, or None if it cannot be one kernel or needs more passes."""
-    operands: dict[Value, int] = {}
-    numbers: dict[BodyLine, int] = {}
-    returns: list[int] = []
+def _joined(copy: Node, kernel: Node) -> NodeLines | None:
+    """Return the lines of both, or None if they cannot be one kernel or need more passes."""
+    table, returns = LineTable(), list[int]()
     for node in (kernel, copy):
-        own: list[int] = []
-        for line in _lines_of_kernel(node):
-            read = tuple(
-                ("x", operands.setdefault(node.inputs[i], len(operands))) if kind == "x" else ("t", own[i])
-                for kind, i in line.operands
-            )
-            own.append(numbers.setdefault(BodyLine(line.op, read), len(numbers)))
-        returns += [own[i] for i in _returns(node)]
-    if len(numbers) > MOST_LINES or len(operands) > MOST_OPERANDS or len(set(returns)) < len(returns):
+        own = _lines_of_kernel(node)
+        assert own is not None
+        places = table.add_all(own)
+        returns += [places[line][1] for line in own.returns]
+    joined = NodeLines(table.lines, tuple(returns))
+    if len(joined.lines) > MOST_LINES or len(joined.operands) > MOST_OPERANDS or len(set(returns)) < len(returns):
         return None
-    op, types = FusedElementwise.of(list(numbers), returns), [value.tensor_type for value in operands]
     try:
-        if space_of_steps(op, types).columns:
-            return None
+        space = space_of_steps(joined.fused(), [value.tensor_type for value in joined.operands])
     except MspcError:
         return None
-    return op, list(operands)
+    return None if space.columns else joined
 
 
 PRICE = 3
@@ -417,7 +409,7 @@ class _Choice:
         self.known: dict[Value, tuple[Value, ...] | None] = {}
         self.of_parameters: set[Value] = set()
         for node in graph.nodes:
-            if all(v in self.of_parameters if isinstance(v, Node) else _lasts(v) for v in node.inputs):
+            if all(v in self.of_parameters if isinstance(v, Node) else not _is_fed(v) for v in node.inputs):
                 self.of_parameters.add(node)
         self.last_gradient = max((i for i, n in enumerate(graph.nodes) if n.phase == "backward"), default=0)
         self.wanted = dict.fromkeys(self._wanted())
@@ -494,8 +486,8 @@ class _Choice:
         maker = _maker(cast(Node, value))
         if not isinstance(maker.op, FusedElementwise):
             return instructions(cast(Op, maker.op)) * value.tensor_type.size if by_element(maker.op) else 0.0
-        op, operands = _slice_of(maker, [cast(Node, value)])
-        cost = cost_of_fused(op, tuple(each.tensor_type for each in operands))
+        lines = _lines_for(maker, [cast(Node, value)])
+        cost = cost_of_fused(lines.fused(), tuple(each.tensor_type for each in lines.operands))
         return cost.operations + DRAW * cost.draws
 
     def sources(self, value: Value) -> tuple[Value, ...] | None:
@@ -510,15 +502,15 @@ class _Choice:
         maker = _maker(value)
         if not _repeats(maker, value) or not all(isinstance(v.type, TensorType) for v in maker.inputs):
             return None
-        inputs = _slice_of(maker, [value])[1] if isinstance(maker.op, FusedElementwise) else list(maker.inputs)
+        fused = isinstance(maker.op, FusedElementwise)
+        inputs = list(_lines_for(maker, [value]).operands if fused else maker.inputs)
         if self.updates.between(inputs, self.alive.made[value], self.last_gradient):
             return None
         return tuple(dict.fromkeys(map(self.alive.of, inputs)))
 
 
-def _lasts(value: Value) -> bool:
-    """Return True for an operand without a node that is the same at every step except for updates."""
-    return not isinstance(value, Parameter) or value.kind != "input"
+def _is_fed(value: Value) -> bool:
+    return isinstance(value, Parameter) and value.kind == "input"
 
 
 def _maker(value: Node) -> Node:
@@ -531,41 +523,14 @@ def _repeats(maker: Node, value: Node) -> bool:
     op = maker.op
     if not isinstance(op, FusedElementwise):
         return maker is value and not op.mutates and (by_element(op) or along_rows(op) or isinstance(op, Concat))
-    steps, lines = _lines(maker, [value])
-    return not any(step.reduces for i, step in enumerate(steps) if i in lines)
+    return not any(closes(op) for op, _ in _lines_for(maker, [value]).lines)
 
 
-def _lines(maker: Node, values: Sequence[Node]) -> tuple[Sequence[BodyLine], list[int]]:
-    """Return all lines of a fused kernel, and the numbers of those that these results need."""
-    op = cast(FusedElementwise, maker.op)
-    steps, found = steps_of(op), set[int]()
-    waiting = [_line_of(op, value) for value in values]
-    while waiting:
-        line = waiting.pop()
-        if line not in found:
-            found.add(line)
-            waiting += [i for kind, i in steps[line].operands if kind == "t"]
-    return steps, sorted(found)
-
-
-def _line_of(op: FusedElementwise, value: Node) -> int:
-    return op.returns[value.op.index if isinstance(value.op, TupleGetItem) else 0]
-
-
-def _slice_of(maker: Node, values: Sequence[Node]) -> tuple[FusedElementwise, list[Value]]:
-    """Return the operator of the lines of a fused kernel that these results need, and its operands."""
-    steps, lines = _lines(maker, values)
-    number = {line: i for i, line in enumerate(lines)}
-    operands: dict[int, int] = {}
-    kept = [
-        BodyLine(steps[line].op, tuple(
-            ("x", operands.setdefault(i, len(operands))) if kind == "x" else ("t", number[i])
-            for kind, i in steps[line].operands
-        ))
-        for line in lines
-    ]  # fmt: skip
-    returns = [number[_line_of(cast(FusedElementwise, maker.op), value)] for value in values]
-    return FusedElementwise.of(kept, returns), [maker.inputs[i] for i in operands]
+def _lines_for(maker: Node, values: Sequence[Node]) -> NodeLines:
+    """Return the lines of a fused kernel that these results need."""
+    kernel = kernel_of(maker)
+    assert kernel is not None
+    return kernel.part([kernel.returns[v.op.index if isinstance(v.op, TupleGetItem) else 0] for v in values])
 
 
 def _make_again(graph: Graph, alive: Alive, again: set[Value], peak: int) -> None:
@@ -580,9 +545,10 @@ def _make_again(graph: Graph, alive: Alive, again: set[Value], peak: int) -> Non
         if value not in copies:
             node = cast(Node, value)
             maker = _maker(node)
-            op, inputs = maker.op, list(maker.inputs)
+            op, inputs = maker.op, tuple(maker.inputs)
             if isinstance(op, FusedElementwise):
-                op, inputs = _slice_of(maker, [node])
+                lines = _lines_for(maker, [node])
+                op, inputs = lines.fused(), lines.operands
             operands: list[Value] = []
             for source in inputs:
                 operands.append((yield (source,)))
@@ -617,7 +583,8 @@ def drop_unread_results(graph: Graph) -> None:
         chosen = {cast(TupleGetItem, part.op).index: part for part in live}
         values = list(chosen.values())
         place = {index: i for i, index in enumerate(chosen)}
-        node.op, node.inputs = _slice_of(node, values)
+        lines = _lines_for(node, values)
+        node.op, node.inputs = lines.fused(), list(lines.operands)
         node.type = values[0].type if len(values) == 1 else TupleType(tuple(v.tensor_type for v in values))
         for part in live:
             part.op = TupleGetItem(place[cast(TupleGetItem, part.op).index])

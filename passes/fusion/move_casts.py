@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, TypeGuard, cast
 
-from mspc.analysis.aliasing import Updates
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.iterative import iterative
@@ -27,6 +26,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.rewriter import NodeWalk
 
 EXACT = {FLOAT16: (FLOAT32, FLOAT64), BFLOAT16: (FLOAT32, FLOAT64), FLOAT32: (FLOAT64,)}
 """Element types that hold all numbers of another."""
@@ -40,50 +40,27 @@ class MoveCasts(Pass):
         if not any(isinstance(node.op, Cast) for node in graph.nodes):
             return False
         changed = remove_dead(graph)
-        changed = _WidenLater(graph).run() or changed
-        changed = _NarrowEarlier(graph).run() or changed
+        for walk_of in (_WidenLater, _NarrowEarlier):
+            walk = walk_of(graph)
+            walk.run()
+            changed |= walk.changed
         if changed:
             remove_dead(graph)
         return changed
 
 
-class _CastWalk:
-    """A walk over the nodes of a graph, which makes the list anew.
+class _CastWalk(NodeWalk):
+    """changed: whether anything was."""
 
-    replaced: values that others replace. nodes: those of the new list.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.users = graph.users()
-        self.results = set(graph.results)
-        self.updates = Updates(graph)
-        self.replaced: dict[Value, Value] = {}
-        self.nodes: list[Node] = []
-        self.changed = False
-
-    def run(self) -> bool:
-        """Visit all nodes; whether anything changed."""
-        for node in self.graph.nodes:
-            node.inputs = [self.replaced.get(value, value) for value in node.inputs]
-            self.visit(node)
-        self.graph.nodes = self.nodes
-        self.graph.results = [self.replaced.get(value, value) for value in self.graph.results]
-        return self.changed
-
-    def visit(self, node: Node) -> None:
-        raise NotImplementedError
-
-    def readers(self, value: Value) -> list[Node]:
-        """Those of the graph as it was."""
-        return [user for user, _ in self.users.get(value, ())]
+    changed = False
 
     def cast(self, value: Value, dtype: DType, like: Node) -> Node:
-        """A new cast of a value, at the lines of another node."""
-        made = Node(Cast(dst_type=dtype), [value], _with_dtype(value.type, dtype), "", "", like.scope, like.frames,
-                    like.phase)  # fmt: skip
-        self.nodes.append(made)
-        return made
+        """Return a new cast of a value, at the lines of another node."""
+        return self.make(like, Cast(dst_type=dtype), [value], _with_dtype(value.type, dtype))
+
+    def retype(self, node: Node, inputs: list[Value], dtype: DType) -> Node:
+        """Return the node's operator on operands of another element type."""
+        return self.make(node, cast(Op, node.op), inputs, _with_dtype(node.type, dtype), takes=True)
 
 
 class _WidenLater(_CastWalk):
@@ -109,8 +86,7 @@ class _WidenLater(_CastWalk):
                 self.narrow[node] = node.inputs[0]
 
     def _pass(self, node: Node, narrow: list[Value], dtype: DType) -> None:
-        moved = _retyped(node, narrow, dtype)
-        self.nodes.append(moved)
+        moved = self.retype(node, narrow, dtype)
         self.changed = True
         if isinstance(node.type, TupleType):
             self.narrow[node] = moved
@@ -177,8 +153,7 @@ class _NarrowEarlier(_CastWalk):
             return source
         found = self.made.get((source, dtype))
         if found is None and _is_moved_view(source):
-            found = _retyped(source, [(yield self, source.inputs[0], dtype, like)], dtype)
-            self.nodes.append(found)
+            found = self.retype(source, [(yield self, source.inputs[0], dtype, like)], dtype)
         elif found is None:
             found = self.cast(source, dtype, like)
         self.made[source, dtype] = found
@@ -249,14 +224,6 @@ def _elements(type: Type) -> int:
 def _bytes(value: Value) -> int:
     """Return the bytes of one element."""
     return element_types(value.type)[0].dtype.itemsize
-
-
-def _retyped(node: Node, inputs: list[Value], dtype: DType) -> Node:
-    """Return the node's operator on operands of another element type."""
-    made = Node(node.op, inputs, _with_dtype(node.type, dtype), node.name, node.instance, node.scope, node.frames,
-                node.phase)  # fmt: skip
-    made.attrs = dict(node.attrs)
-    return made
 
 
 def _with_dtype(type: Type, dtype: DType) -> Type:

@@ -33,7 +33,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.fusion_groups import MOST_LINES, MOST_OPERANDS, Source, enough_rows
+from mspc.passes.fusion.fusion_groups import MOST_LINES, MOST_OPERANDS, NodeLines, Source, enough_rows
 from mspc.passes.fusion.rewriter import parts_of
 
 LITTLE = 64
@@ -102,19 +102,16 @@ class _Kernel:
             return
         needed = self._needed(live.values())
         number = {old: new for new, old in enumerate(needed)}
-        operands: dict[Value, int] = {}
-        steps: list[BodyLine] = []
-        for old in needed:
-            op, sources = self.lines[old]
-            read = [("x", operands.setdefault(s, len(operands))) if isinstance(s, Value) else ("t", number[s[1]])
-                    for s in sources]  # fmt: skip
-            steps.append(BodyLine(op, tuple(read)))
+        lines = [
+            (op, tuple(s if isinstance(s, Value) else ("t", number[s[1]]) for s in sources))
+            for op, sources in map(self.lines.__getitem__, needed)
+        ]
         returns = list(dict.fromkeys(live.values()))
         node, types = self.node, {line: value.tensor_type for value, line in live.items()}
         node.attrs["fused"] = parts_of(node)
-        shows = len(steps) == 1 and reshapes(steps[0].op)  # and is no copy
-        node.op = steps[0].op if shows else FusedElementwise.of(steps, [number[line] for line in returns])
-        node.inputs = list(operands)
+        kernel = NodeLines(lines, tuple(number[line] for line in returns))
+        shows = len(lines) == 1 and reshapes(lines[0][0])  # and is no copy
+        node.op, node.inputs = lines[0][0] if shows else kernel.fused(), list(kernel.operands)
         node.type = types[returns[0]] if len(returns) == 1 else TupleType(tuple(types[line] for line in returns))
         for value, line in live.items():
             if value is node:

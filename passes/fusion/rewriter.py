@@ -122,6 +122,42 @@ class Rewriter:
         return True
 
 
+class NodeWalk:
+    """A walk over the nodes of a graph that makes the list of nodes anew. users: the readers of values in the graph as
+    it was. replaced: values by their replacements. nodes: the new list. index: of the node that is visited."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.users = graph.users()
+        self.results = set(graph.results)
+        self.updates = Updates(graph)
+        self.replaced: dict[Value, Value] = {}
+        self.nodes: list[Node] = []
+        self.index = 0
+
+    def run(self) -> None:
+        """Visit all nodes, whose operands are replaced before."""
+        for index, node in enumerate(self.graph.nodes):
+            self.index = index
+            node.inputs = [self.replaced.get(value, value) for value in node.inputs]
+            self.visit(node)
+        self.graph.nodes = self.nodes
+        self.graph.results = [self.replaced.get(value, value) for value in self.graph.results]
+
+    def visit(self, node: Node) -> None:
+        """Add a node to the new list, or others in its place."""
+        raise NotImplementedError
+
+    def readers(self, value: Value) -> list[Node]:
+        """Return the readers of a value in the graph as it was."""
+        return [user for user, _ in self.users.get(value, ())]
+
+    def make(self, like: Node, op: Op, inputs: Iterable[Value], type: Type, takes: bool = False) -> Node:
+        """Add a new node, see `node_like`."""
+        self.nodes.append(node_like(like, op, inputs, type, takes))
+        return self.nodes[-1]
+
+
 class Emitter(Rewriter):
     """A rewriter that makes nodes one by one."""
 
@@ -133,11 +169,9 @@ class Emitter(Rewriter):
         It replaces all of `parts`, or `takes` the names and facts of `like`.
         """
         type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # structural operators take tuples
-        made = Node(op, inputs, type, scope=like.scope, frames=like.frames, phase=like.phase)
+        made = node_like(like, op, inputs, type, takes)
         if STAGE in like.attrs:
             made.attrs[STAGE] = like.attrs[STAGE]
-        if takes:
-            made.name, made.instance, made.attrs = like.name, like.instance, dict(like.attrs)
         if parts:
             made.attrs["fused"] = tuple(part.label for part in parts)
         self.put_ahead(place, [made])
@@ -168,6 +202,14 @@ class Emitter(Rewriter):
             self.replace(part, self.emit(place, Reshape(part.shape), [made], part, takes=True) if shaped else made)
 
 
+def node_like(like: Node, op: Op, inputs: Iterable[Value], type: Type, takes: bool = False) -> Node:
+    """Return a new node at the lines and in the phase of `like`; it `takes` the names and facts of `like`, too."""
+    made = Node(op, inputs, type, scope=like.scope, frames=like.frames, phase=like.phase)
+    if takes:
+        made.name, made.instance, made.attrs = like.name, like.instance, dict(like.attrs)
+    return made
+
+
 def fused(op: Op, inputs: Iterable[Value], type: Type, first: Node, last: Node, parts: Iterable[str]) -> Node:
     """The node of an operator to which others were joined: it has the name and the place in the network of `first`,
     the lines of `last` and the facts of both; it lists the labels `parts`."""
@@ -180,8 +222,7 @@ def fused(op: Op, inputs: Iterable[Value], type: Type, first: Node, last: Node, 
 def gathered(op: Op, inputs: Iterable[Value], type: Type, members: Sequence[Node], parts: Iterable[str]) -> Node:
     """Return a node that does the work of several members, at the lines of the last, with the labels `parts` and all
     members' facts."""
-    last = members[-1]
-    made = Node(op, inputs, type, scope=last.scope, frames=last.frames, phase=last.phase)
+    made = node_like(members[-1], op, inputs, type)
     made.attrs = {"fused": tuple(parts), **merged_attributes(members)}
     return made
 
@@ -189,8 +230,7 @@ def gathered(op: Op, inputs: Iterable[Value], type: Type, members: Sequence[Node
 def element(several: Node, index: int, like: Node) -> Node:
     """One result of several, at the lines of the node `like` that gave it before."""
     assert isinstance(several.type, TupleType)
-    type = several.type.elements[index]
-    return Node(TupleGetItem(index), [several], type, scope=like.scope, frames=like.frames, phase=like.phase)
+    return node_like(like, TupleGetItem(index), [several], several.type.elements[index])
 
 
 def successor(several: Node, index: int, like: Node) -> Node:

@@ -19,7 +19,6 @@ from collections.abc import Generator, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
@@ -33,6 +32,7 @@ from mspc.ops.tensor.moving import Concat, Transpose
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.fusion.rewriter import NodeWalk
 
 Shape = tuple[int, ...]
 
@@ -46,37 +46,23 @@ class SimplifyProducts(Pass):
             return False
         changed = remove_dead(graph)
         walk = _ProductWalk(graph)
-        for index, node in enumerate(graph.nodes):
-            node.inputs = [walk.replaced.get(value, value) for value in node.inputs]
-            walk.visit(node, index)
+        walk.run()
         if not walk.replaced:
             return changed
-        graph.nodes = walk.nodes
-        graph.results = [walk.replaced.get(value, value) for value in graph.results]
         remove_dead(graph)
         return True
 
 
-class _ProductWalk:
-    """The nodes in order, some replaced.
-
-    replaced: values and their replacements. read_by: the nodes that read a value that is no result. exchanged:
-    transposes that replace others for matmuls.
-    """
+class _ProductWalk(NodeWalk):
+    """read_by: the nodes that read a value that is no result. exchanged: transposes that replace others for matmuls."""
 
     def __init__(self, graph: Graph) -> None:
-        self.users = graph.users()
-        self.results = set(graph.results)
-        self.updates = Updates(graph)
-        self.replaced: dict[Value, Value] = {}
+        super().__init__(graph)
         self.read_by: dict[Value, list[Node]] = {}
         self.exchanged: dict[Value, Node] = {}
-        self.nodes: list[Node] = []
-        self.index = 0
 
-    def visit(self, node: Node, index: int) -> None:
-        """Append a node or its replacement."""
-        self.index, begin = index, len(self.nodes)
+    def visit(self, node: Node) -> None:
+        begin = len(self.nodes)
         if isinstance(node.op, MatMul | BatchMatMul):
             made: Value | None = self._product(node)
         elif isinstance(node.op, Transpose):
@@ -93,7 +79,7 @@ class _ProductWalk:
             self.replaced[node] = made
         now = node if made is None else made
         if node not in self.results and now in self.nodes[begin:]:
-            self.read_by[now] = [user for user, _ in self.users.get(node, ())]
+            self.read_by[now] = self.readers(node)
 
     # What is simpler
 
@@ -135,7 +121,7 @@ class _ProductWalk:
         for reader in waiting:  # it becomes longer
             if isinstance(reader.op, MatMul | BatchMatMul):
                 continue
-            users = [user for user, _ in self.users.get(reader, ())]
+            users = self.readers(reader)
             is_view = isinstance(reader.op, Reshape) and _stays(reader.inputs[0].shape, reader.shape)
             if not is_view or not users or reader in self.results:
                 return False
@@ -231,9 +217,8 @@ class _ProductWalk:
             values = [product.inputs[place] for product in products]
             shape = list(values[0].shape)
             shape[axis] *= len(values)
-            joined = Node(Concat(axis), values, values[0].tensor_type.with_shape(tuple(shape)), scope=node.scope,
-                          frames=products[0].frames, phase=node.phase)  # fmt: skip
-            self.nodes.append(joined)
+            joined = self.make(node, Concat(axis), values, values[0].tensor_type.with_shape(tuple(shape)))
+            joined.frames = products[0].frames
             sides.append(joined)
         wide = products[0].tensor_type.dtype != node.tensor_type.dtype
         one: Op = FusedMatMul(op.transpose_a, op.transpose_b, wide=True) if wide else op
@@ -244,11 +229,7 @@ class _ProductWalk:
     # How
 
     def _like(self, node: Node, op: Op, inputs: Sequence[Value], shape: Shape) -> Node:
-        made = Node(op, inputs, node.tensor_type.with_shape(shape), node.name, node.instance, node.scope, node.frames,
-                    node.phase)  # fmt: skip
-        made.attrs = dict(node.attrs)
-        self.nodes.append(made)
-        return made
+        return self.make(node, op, inputs, node.tensor_type.with_shape(shape), takes=True)
 
     def _ordered(self, node: Node, value: Value, order: Shape) -> Value:
         if _is_still(order, value.shape):
@@ -260,10 +241,7 @@ class _ProductWalk:
         shape = Reshape(shape).resolved(value.shape)
         if value.shape == shape:
             return value
-        made = Node(Reshape(shape), [value], value.tensor_type.with_shape(shape), scope=like.scope, frames=like.frames,
-                    phase=like.phase)  # fmt: skip
-        self.nodes.append(made)
-        return made
+        return self.make(like, Reshape(shape), [value], value.tensor_type.with_shape(shape))
 
 
 def left_of_batch(node: Node) -> int | None:

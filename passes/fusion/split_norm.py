@@ -23,7 +23,7 @@ from mspc.ops.fused.kernel import row_of
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.fusion.fusion_groups import enough_rows
-from mspc.passes.fusion.rewriter import split
+from mspc.passes.fusion.rewriter import node_like, split
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,8 @@ def _make_again(graph: Graph, result: Value, nodes: Sequence[Node]) -> None:
         if value not in copies:
             node = cast(Node, value)
             inputs = [copy(other) for other in node.inputs]
-            made = Node(node.op, inputs, node.type, scope=node.scope, frames=node.frames, phase="backward")
-            made.attrs = dict(node.attrs)
-            copies[value] = made
+            made = copies[value] = node_like(node, cast(Op, node.op), inputs, node.type)
+            made.phase, made.attrs = "backward", dict(node.attrs)
         return copies[value]
 
     again = copy(result)

@@ -22,7 +22,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.base import Pass
-from mspc.passes.fusion.rewriter import Rewriter
+from mspc.passes.fusion.rewriter import Rewriter, node_like
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,6 @@ def _made_summed(
     op = node.op.summed_over(axes, *types)
     if op is None:
         return None
-    made = Node(op, node.inputs, node.type.with_shape(shape), node.name, node.instance, node.scope, node.frames,
-                node.phase)  # fmt: skip
-    made.attrs = dict(node.attrs)
+    made = node_like(node, op, node.inputs, node.type.with_shape(shape), takes=True)
     rewriter.put(node, [made])
     return made

@@ -19,7 +19,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Unstack
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import Pass
-from mspc.passes.fusion.rewriter import Rewriter, parts_of, successor
+from mspc.passes.fusion.rewriter import Rewriter, node_like, parts_of, successor
 
 MOST = 64
 """Places of an axis."""
@@ -66,7 +66,7 @@ def _join(rewriter: Rewriter, value: Value, axis: int, places: dict[Node, int]) 
     first = members[0]
     op = Unstack(axis)
     types = element_types(op.infer(value.tensor_type))
-    made = Node(op, [value], TupleType(types), scope=first.scope, frames=first.frames, phase=first.phase)
+    made = node_like(first, op, [value], TupleType(types))
     made.attrs = {"fused": tuple(part for member in members for part in parts_of(member))}
     elements = {place: successor(made, place, member) for member, place in reversed(places.items())}
     for member, place in places.items():

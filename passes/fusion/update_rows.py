@@ -24,7 +24,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import RowSums
 from mspc.passes.base import Pass
 from mspc.passes.fusion.fusion_groups import looked_at
-from mspc.passes.fusion.rewriter import Rewriter, element
+from mspc.passes.fusion.rewriter import Rewriter, element, node_like
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class _RowUpdates:
     def _made(self, node: Node, op: Op, inputs: list[Value], members: Sequence[int]) -> Node:
         """Return a node for some of a node's members, with their attributes."""
         count = len(_members(node))
-        made = Node(op, inputs, node.type, scope=node.scope, frames=node.frames, phase=node.phase)
+        made = node_like(node, op, inputs, node.type)
         made.type = op.infer(*operand_types(made))
         for key, facts in node.attrs.items():
             if isinstance(facts, tuple) and isinstance(node.op, GroupedUpdate) and len(facts) == count:
@@ -166,8 +166,7 @@ class _RowUpdates:
         members = node.op.members(node.inputs)
         op = GroupedRowSums.of([members[index][0] for index in left])
         types = tuple(element_types(node.type)[index] for index in left)
-        made = Node(op, [v for index in left for v in members[index][1]], TupleType(types), scope=node.scope,
-                    frames=node.frames, phase=node.phase)  # fmt: skip
+        made = node_like(node, op, [v for index in left for v in members[index][1]], TupleType(types))
         made.attrs = {key: _some(value, left) for key, value in node.attrs.items()}
         self.rewriter.put(node, [made])
         for reader, index in readers:
