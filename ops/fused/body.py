@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
@@ -23,13 +23,22 @@ from mspc.ops.bases import Elementwise
 from mspc.ops.index_map import Coordinate, IndexMap, along, flattened, reshaped
 from mspc.ops.math.arithmetic import Select
 from mspc.ops.math.elementwise import Identity
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op
 from mspc.ops.tensor.broadcast import ReductionOp
 
 _LINE = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*\Z", re.DOTALL)
 _OPERAND = re.compile(r"\s*([xt])(0|[1-9]\d{0,5})\s*(?:,|\Z)")
 _KEY = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{},]|[^"()\[\]{},]+')
+
+
+class RankOp(Op, abstract=True):
+    """An operator of a rank's own graph, which a pass makes after all gradients are taken."""
+
+    bprop = NotDifferentiable("operators are fused after all gradients are taken")
+
+    def rule(self, *types: TensorType) -> Any:
+        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +141,21 @@ def read_line(line: str) -> BodyLine:
     if pairs and operands and rest[:at].rstrip()[-1:] != ",":
         _fail(line, f"unexpected {rest[at:]!r}")
     return BodyLine(_operator(line, name, pairs), tuple(operands))
+
+
+@functools.lru_cache(maxsize=4096)
+def member_of_line(line: str, kind: type[Op], lacks: str, group: str = "") -> Any:
+    """Return the operator of a line without operands, a member of a group.
+
+    Raises:
+        MspcError: it names operands, or is not of this kind: then it `lacks` something. group: begins the message.
+    """
+    step = read_line(line)
+    if step.operands:
+        raise MspcError(f"{group}{line!r} names operands; write {step.op.name}(key=value) alone")
+    if not isinstance(step.op, kind):
+        raise MspcError(f"{group}{step.op.name} {lacks}")
+    return step.op
 
 
 def _split(text: str) -> list[str]:

@@ -12,12 +12,13 @@ from mspc.ir.types import BOOL, TensorType
 from mspc.ops.cuda.moves import put_values
 from mspc.ops.cuda.text import RANDOM, seed_name
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.fused.body import RankOp
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 from mspc.ops.random.words import before_step, device_keeps, device_key, keep_mask, key_of, number_of_run
 
 
-class DropoutMask(Op):
+class DropoutMask(RankOp):
     """The mask of a Dropout in a rank's own graph: a Bool of shape `sizes`, true for stored elements. It has no
     operands, so that readers may draw it again instead of reading it.
 
@@ -55,9 +56,6 @@ class DropoutMask(Op):
 
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
         return self, ()
-
-    def rule(self, *types: TensorType) -> str:
-        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
 
     def infer(self, *types: TensorType) -> TensorType:
         if types:

@@ -13,6 +13,7 @@ from mspc.ops.device import Array, Device, Launch, RankSum
 from mspc.ops.fused.body import (
     BodyLine,
     Moved,
+    RankOp,
     expanded,
     line_of,
     moves_elements,
@@ -22,10 +23,10 @@ from mspc.ops.fused.body import (
     types_of_lines,
 )
 from mspc.ops.fused.kernel import Space, blocked_kernel, plain_kernel, space_of
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
+from mspc.ops.op import ArrayBackend
 
 
-class FusedElementwise(Op):
+class FusedElementwise(RankOp):
     """The operators of `body`, one a line, each applied to operands x0, x1, ... and results t0, t1, ... of lines.
 
     All lines have the same number of elements, in shapes to which the operands are broadcast; reductions may close
@@ -38,7 +39,6 @@ class FusedElementwise(Op):
     in_place = True
     any_types = True
     widens = False  # its lines do, each rounding its own result
-    bprop = NotDifferentiable("operators are fused after all gradients are taken")
 
     def __post_init__(self) -> None:
         read_body(self.body, self.returns)
@@ -47,9 +47,6 @@ class FusedElementwise(Op):
     def of(cls, steps: Sequence[BodyLine], returns: Sequence[int]) -> FusedElementwise:
         """Return the operator of these lines."""
         return cls(tuple(line_of(step.op, step.operands) for step in steps), tuple(returns))
-
-    def rule(self, *types: TensorType) -> str:
-        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
 
     def infer(self, *types: Any) -> Type:
         steps = steps_of(self)

@@ -1,4 +1,4 @@
-"""One operator that adds rows up by integers for many tables."""
+"""Operators that look rows up, add them up, or update them, by integers for many tables."""
 
 from __future__ import annotations
 
@@ -10,88 +10,146 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.device import Array, Copy, Device, Launch
-from mspc.ops.fused.body import line_of, read_line
+from mspc.ops.fused.body import RankOp, line_of, member_of_line, read_line
 from mspc.ops.fused.updates import FusedUpdate, unchanged_at_zero
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
+from mspc.ops.op import ArrayBackend, NotDifferentiable
 from mspc.ops.tensor.embedding import RowsByIntegers, RowSums
 from mspc.ops.tensor.reshape import Cast
 
 
-class GroupedRowSums(Op):
-    """Every one of `sums`, written as lines without operands: `UnsortedSegmentSum(num_segments=8, offset=0)`.
+class _GroupedRows(RankOp, abstract=True):
+    """Every one of `lines`, operators on rows by integers, written without operands: `Gather(axis=0, ...)`.
 
-    Operands are the rows and the integers of the first member, then those of the second, and so on; the result is the
-    tuple of the members' results.
+    Operands are the rows or the table and the integers of the first member, then those of the second, and so on; the
+    result is the tuple of the members' results.
     """
 
-    sums: tuple[str, ...] = ()
-    traffic = "row_sums"
-    bprop = NotDifferentiable("operators are fused after all gradients are taken")
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The members' lines."""
+        raise NotImplementedError
+
+    @staticmethod
+    def member(line: str) -> Any:
+        """Return the operator of a line. Raise MspcError if it is none of the group's."""
+        raise NotImplementedError
 
     def __post_init__(self) -> None:
-        if not self.sums:
-            raise MspcError("GroupedRowSums has no members; it needs at least one")
-        for line in self.sums:
-            sum_of(line)
+        if not self.lines:
+            raise MspcError(f"{self.name} has no members; it needs at least one")
+        for line in self.lines:
+            self.member(line)
 
-    @classmethod
-    def of(cls, members: Sequence[RowSums]) -> GroupedRowSums:
-        """Return these operators as one."""
-        return cls(tuple(line_of(op, ()) for op in members))
-
-    def members(self, operands: Sequence[Any]) -> list[tuple[RowSums, Sequence[Any]]]:
+    def members(self, operands: Sequence[Any]) -> list[tuple[Any, Sequence[Any]]]:
         """Return the operators, each with its operands."""
-        return [(sum_of(line), operands[2 * i : 2 * i + 2]) for i, line in enumerate(self.sums)]
-
-    def rule(self, *types: TensorType) -> str:
-        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
+        return [(self.member(line), operands[2 * i : 2 * i + 2]) for i, line in enumerate(self.lines)]
 
     def infer(self, *types: Any) -> Type:
-        if len(types) != 2 * len(self.sums):
-            raise MspcError(f"{self.name} takes {2 * len(self.sums)} tensors, not {len(types)}")
-        found: list[TensorType] = []
-        for op, operands in self.members(types):
-            inferred = op.infer(*operands)
-            assert isinstance(inferred, TensorType)
-            found.append(inferred)
-        return TupleType(tuple(found))
+        if len(types) != 2 * len(self.lines):
+            raise MspcError(f"{self.name} takes {2 * len(self.lines)} tensors, not {len(types)}")
+        return TupleType(tuple(self.stored(op.infer(*operands)) for op, operands in self.members(types)))
+
+    def stored(self, type: TensorType) -> TensorType:
+        """Return the type in which a member's result is stored."""
+        return type
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         limits = [op.index_limits(*operands)[1] for op, operands in self.members(types)]
         return {2 * i + 1: limit for i, limit in enumerate(limits)}
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        kernels = [sum_of(line).kernel(be) for line in self.sums]
+        kernels = [self.member(line).kernel(be) for line in self.lines]
         return lambda *inputs: tuple(run(*inputs[2 * i : 2 * i + 2]) for i, run in enumerate(kernels))
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.rows_by_number import (
-            NamedRows,  # late, as all that only a GPU needs
-            add_rows_of_several,
-        )
+    def named_rows(self, inputs: Sequence[Array], out: Any) -> list[Any]:
+        """Return the members' rows as kernels take them."""
+        from mspc.ops.cuda.rows_by_number import NamedRows  # late, as all that only a GPU needs
 
-        several = [
+        return [
             NamedRows(op.lookup(rows.shape, ids.shape), rows, ids, made)
             for (op, (rows, ids)), made in zip(self.members(inputs), out, strict=True)
         ]
-        return add_rows_of_several(device, "row_sums", several)
 
 
-@functools.lru_cache(maxsize=1024)
+class GroupedRowSums(_GroupedRows):
+    """Sums of rows by integers for many tables: `sums` are lines as `UnsortedSegmentSum(num_segments=8, offset=0)`."""
+
+    sums: tuple[str, ...] = ()
+    traffic = "row_sums"
+
+    @classmethod
+    def of(cls, members: Sequence[RowSums]) -> GroupedRowSums:
+        """Return these operators as one."""
+        return cls(tuple(line_of(op, ()) for op in members))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self.sums
+
+    @staticmethod
+    def member(line: str) -> Any:
+        return sum_of(line)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.rows_by_number import add_rows_of_several  # late, as all that only a GPU needs
+
+        return add_rows_of_several(device, "row_sums", self.named_rows(inputs, out))
+
+
 def sum_of(line: str) -> RowSums:
     """Return the operator of a line without operands. Raise MspcError for text that is no sum of rows by integers."""
-    step = read_line(line)
-    if step.operands:
-        raise MspcError(f"{line!r} names operands; write {step.op.name}(key=value) alone")
-    if not isinstance(step.op, RowSums):
-        raise MspcError(f"{step.op.name} does not add rows up by integers")
-    return step.op
+    return member_of_line(line, RowSums, "does not add rows up by integers")
+
+
+class GroupedLookups(_GroupedRows):
+    """Lookups of rows in many tables: `lookups` are lines as `Gather(batch_dims=0, axis=0, ...)`.
+
+    dst_type: the floating-point type to which the results are rounded; None for the tables'.
+    """
+
+    lookups: tuple[str, ...] = ()
+    dst_type: DType | None = None
+    omitted = ("dst_type",)
+
+    @classmethod
+    def of(cls, members: Sequence[RowsByIntegers], dst_type: DType | None) -> GroupedLookups:
+        """Return these operators as one."""
+        return cls(tuple(line_of(op, ()) for op in members), dst_type)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self.lookups
+
+    @staticmethod
+    def member(line: str) -> Any:
+        return member_of_line(line, RowsByIntegers, "does not look rows up by integers")
+
+    def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
+        triples = zip(types[::2], types[1::2], results, strict=True)
+        return sum(min(table.nbytes, made.nbytes) + ids.nbytes + made.nbytes for table, ids, made in triples)
+
+    def stored(self, type: TensorType) -> TensorType:
+        if self.dst_type is not None and not (type.dtype.is_float and self.dst_type.is_float):
+            raise MspcError(f"{self.name}: {type.dtype} is not rounded to {self.dst_type}")
+        return TensorType(self.dst_type or type.dtype, type.shape)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        look_up = super().kernel(be)
+        if self.dst_type is None:
+            return look_up
+        cast = Cast(self.dst_type).kernel(be)
+        return lambda *inputs: tuple(map(cast, look_up(*inputs)))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.rows_by_number import look_up  # late, as all that only a GPU needs
+
+        return look_up(device, self.named_rows(inputs, out))
 
 
 # This operator updates the rows of tables that integers name.
 
 
-class GroupedRowUpdate(Op):
+class GroupedRowUpdate(RankOp):
     """The operator `update` for every one of `sums`, with that sum as its operand `gradient`.
 
     Both are written as lines without operands: `FusedUpdate(body=(...), ...)`, `GatherGrad(size=8, ...)`. The update
@@ -162,9 +220,6 @@ class GroupedRowUpdate(Op):
             found += sum(type.nbytes for type in summed)
         return int(found)
 
-    def rule(self, *types: TensorType) -> str:
-        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
-
     def infer(self, *types: Any) -> Type:
         if len(types) != len(self.sums) * self.width:
             raise MspcError(f"{self.name} takes {len(self.sums) * self.width} tensors, not {len(types)}")
@@ -198,11 +253,7 @@ class GroupedRowUpdate(Op):
     def launch(
         self, device: Device, inputs: Sequence[Array], out: Any, copies: Mapping[int, Copy] | None = None
     ) -> Launch | None:
-        from mspc.ops.cuda.rows_by_number import (
-            NamedRows,  # late, as all that only a GPU needs
-            UpdatedRows,
-            update_rows,
-        )
+        from mspc.ops.cuda.rows_by_number import NamedRows, UpdatedRows, update_rows  # late: only a GPU needs it
 
         several: list[UpdatedRows] = []
         for m, (op, operands, (rows, ids)) in enumerate(self.members(inputs)):
@@ -217,90 +268,4 @@ def fused_update_of(line: str) -> FusedUpdate:
     step = read_line(line)
     if step.operands or not isinstance(step.op, FusedUpdate):
         raise MspcError(f"GroupedRowUpdate: {line!r} is no FusedUpdate(key=value) without operands")
-    return step.op
-
-
-# This operator looks rows up in many tables at once.
-
-
-class GroupedLookups(Op):
-    """Every one of `lookups`, written as lines without operands: `Gather(batch_dims=0, axis=0, ...)`.
-
-    Operands are the table and the integers of the first member, then those of the second, and so on; the result is the
-    tuple of the members' results. dst_type: the floating-point type to which they are rounded; None for the tables'.
-    """
-
-    lookups: tuple[str, ...] = ()
-    dst_type: DType | None = None
-    omitted = ("dst_type",)
-    bprop = NotDifferentiable("operators are fused after all gradients are taken")
-
-    def __post_init__(self) -> None:
-        if not self.lookups:
-            raise MspcError("GroupedLookups has no members; it needs at least one")
-        for line in self.lookups:
-            lookup_of(line)
-
-    @classmethod
-    def of(cls, members: Sequence[RowsByIntegers], dst_type: DType | None) -> GroupedLookups:
-        """Return these operators as one."""
-        return cls(tuple(line_of(op, ()) for op in members), dst_type)
-
-    def members(self, operands: Sequence[Any]) -> list[tuple[RowsByIntegers, Sequence[Any]]]:
-        """Return the operators, each with its operands."""
-        return [(lookup_of(line), operands[2 * i : 2 * i + 2]) for i, line in enumerate(self.lookups)]
-
-    def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:
-        triples = zip(types[::2], types[1::2], results, strict=True)
-        return sum(min(table.nbytes, made.nbytes) + ids.nbytes + made.nbytes for table, ids, made in triples)
-
-    def rule(self, *types: TensorType) -> str:
-        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
-
-    def infer(self, *types: Any) -> Type:
-        if len(types) != 2 * len(self.lookups):
-            raise MspcError(f"{self.name} takes {2 * len(self.lookups)} tensors, not {len(types)}")
-        found: list[TensorType] = []
-        for op, operands in self.members(types):
-            inferred = op.infer(*operands)
-            assert isinstance(inferred, TensorType)
-            if self.dst_type is not None and not (inferred.dtype.is_float and self.dst_type.is_float):
-                raise MspcError(f"{self.name}: {inferred.dtype} is not rounded to {self.dst_type}")
-            found.append(TensorType(self.dst_type or inferred.dtype, inferred.shape))
-        return TupleType(tuple(found))
-
-    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
-        limits = [op.index_limits(*operands)[1] for op, operands in self.members(types)]
-        return {2 * i + 1: limit for i, limit in enumerate(limits)}
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        kernels = [lookup_of(line).kernel(be) for line in self.lookups]
-        cast = None if self.dst_type is None else Cast(self.dst_type).kernel(be)
-
-        def kernel(*inputs: Any) -> tuple[Any, ...]:
-            made = (run(*inputs[2 * i : 2 * i + 2]) for i, run in enumerate(kernels))
-            return tuple(made if cast is None else map(cast, made))
-
-        return kernel
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.rows_by_number import (
-            NamedRows,
-            look_up,  # late, as all that only a GPU needs
-        )
-
-        return look_up(device, [
-            NamedRows(op.lookup(table.shape, ids.shape), table, ids, made)
-            for (op, (table, ids)), made in zip(self.members(inputs), out, strict=True)
-        ])  # fmt: skip
-
-
-@functools.lru_cache(maxsize=1024)
-def lookup_of(line: str) -> RowsByIntegers:
-    """Return the operator of a line without operands. Raise MspcError for text that is no lookup of rows."""
-    step = read_line(line)
-    if step.operands:
-        raise MspcError(f"{line!r} names operands; write {step.op.name}(key=value) alone")
-    if not isinstance(step.op, RowsByIntegers):
-        raise MspcError(f"{step.op.name} does not look rows up by integers")
     return step.op

@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type, dtype_of
 from mspc.ops.device import Array, Device, Launch, c_type
+from mspc.ops.fused.body import RankOp
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.reduce import ReduceSum
 from mspc.ops.memory_order import MemoryOrder, Reordered
@@ -199,7 +200,7 @@ class FusedLayerNormGrad(Op):
 # These operators remain of BatchNorm on a rank if the rest of it is fused into its elementwise neighbours.
 
 
-class _Moving(Op, abstract=True):
+class _Moving(RankOp, abstract=True):
     """An operator that sets its operands 1 and 2 to (1 - momentum) * operand + momentum * statistic."""
 
     momentum: float = 0.1
@@ -207,10 +208,6 @@ class _Moving(Op, abstract=True):
     updates_aside = True
     has_side_effect = True
     any_types = True
-    bprop = _LATE
-
-    def rule(self, *types: TensorType) -> str:
-        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
 
 
 class BatchStatistics(_Moving):

@@ -9,11 +9,11 @@ from typing import Any, cast
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BOOL, FLOAT32, HALVES, DType, TensorType, TupleType, Type
 from mspc.ops.device import Array, Copy, Device, Launch, computing_type
-from mspc.ops.fused.body import BodyLine, line_of, operand_count, read_body, read_line, types_of_lines
+from mspc.ops.fused.body import BodyLine, RankOp, line_of, member_of_line, operand_count, read_body, types_of_lines
 from mspc.ops.fused.kernel import blocked_kernel, plain_kernel
 from mspc.ops.math.arithmetic import Add, Mul, Neg, Sub
 from mspc.ops.math.elementwise import Identity
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
 from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.reshape import Cast
 
@@ -173,7 +173,7 @@ def _product(first: str, second: str) -> str:
 # This operator updates many parameters by one optimizer.
 
 
-class GroupedUpdate(Op):
+class GroupedUpdate(RankOp):
     """`count` times the operator `update`, written as a line without operands: `AssignAdd()`.
 
     Operands are those of the first member, then those of the second, and so on; the result is the tuple of the members'
@@ -219,9 +219,6 @@ class GroupedUpdate(Op):
         """Return the operands of every member."""
         return [operands[start : start + self.width] for start in range(0, len(operands), self.width)]
 
-    def rule(self, *types: TensorType) -> str:
-        raise MspcError(f"{self.name} is of a rank's own graph: it has no sharding rule")
-
     def infer(self, *types: Any) -> Type:
         if len(types) != self.count * self.width:
             raise MspcError(f"{self.name} takes {self.count * self.width} tensors, not {len(types)}")
@@ -256,15 +253,9 @@ class GroupedUpdate(Op):
         return launch_updates(device, self.member, self.members(inputs), found)
 
 
-@functools.lru_cache(maxsize=1024)
 def update_of(line: str) -> Update:
     """Return the operator of a line without operands. Raise MspcError for text that is no update of a parameter."""
-    step = read_line(line)
-    if step.operands:
-        raise MspcError(f"GroupedUpdate: {line!r} names operands; write {step.op.name}(key=value) alone")
-    if not isinstance(step.op, Update):
-        raise MspcError(f"GroupedUpdate: {step.op.name} is no update of a parameter")
-    return step.op
+    return member_of_line(line, Update, "is no update of a parameter", "GroupedUpdate: ")
 
 
 @functools.lru_cache(maxsize=1024)
