@@ -83,7 +83,6 @@ class _Grid:
         return _Grid(mesh, dims, shape, block, strides, unused, math.prod(mesh[a] for a in unused))
 
     def index(self, rank: int) -> Index:
-        """Return the index of the block that `rank` holds."""
         place = coordinates(self.mesh, rank)
         found: list[int] = []
         for axes in self.dims:
@@ -103,7 +102,6 @@ class _Grid:
         return [range(b // n, (e - 1) // n + 1) for b, e, n in bounds]
 
     def holders(self, index: Index) -> tuple[int, ...]:
-        """Return the ranks that hold block `index`, ascending."""
         ranks = [self._first_holder(index)]
         for a in self.unused:
             ranks = [r + i * self.strides[a] for r in ranks for i in range(self.mesh[a])]
@@ -118,7 +116,6 @@ class _Grid:
         return rank
 
     def replica(self, rank: int) -> int:
-        """Return the position of `rank` among the holders of its block."""
         found = 0
         for a in self.unused:
             found = found * self.mesh[a] + rank // self.strides[a] % self.mesh[a]

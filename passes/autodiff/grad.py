@@ -132,9 +132,7 @@ def _mark_regions(node: Node, computed: Collection[Value]) -> None:
                 _mark_regions(each, inside)
 
 
-def _backward(
-    b: Builder, request: Node, op: Gradient, mode: str, differentiate: Differentiate
-) -> list[Value]:
+def _backward(b: Builder, request: Node, op: Gradient, mode: str, differentiate: Differentiate) -> list[Value]:
     last = len(request.inputs) - (op.outputs if op.has_sens else 0)
     outputs, wanted = request.inputs[: op.outputs], request.inputs[op.outputs : last]
     forward = list(b.nodes)
@@ -152,7 +150,8 @@ def _backward(
     for value in wanted:
         found = terms.get(value)
         grad = summed(b, found) if found else _zeros(b, value)
-        source = _source(value)
+        # An Identity is there so that one function alone reads the value.
+        source = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, Identity) else value
         if found and isinstance(source, Parameter) and not isinstance(grad, Node) and mode == "data_parallel":
             grad = b.emit(Identity(), grad)  # every rank has its own; their sum is the gradient
         name = _trained_name(source, mode)
@@ -161,11 +160,6 @@ def _backward(
             grad.attrs["gradient_for"] = f"{earlier},{name}" if earlier else name
         grads.append(grad)
     return grads
-
-
-def _source(value: Value) -> Value:
-    """Return the operand of an Identity, through which one function alone reads it; other values as they are."""
-    return value.inputs[0] if isinstance(value, Node) and isinstance(value.op, Identity) else value
 
 
 def _trained_name(value: Value, mode: str) -> str:

@@ -83,7 +83,12 @@ def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
         graph.nodes.insert(at, copy)
         at += 1
         if node in chosen and node in read and isinstance(node.type, TensorType):
-            inside[node] = _hand_in(loop, number, copy, region)
+            loop.inputs.append(copy)
+            taken = {parameter.name for each in loop.regions for parameter in each.parameters}
+            name = next(name for name in _names(copy) if name not in taken)
+            for each in loop.regions:
+                each.parameters.append(Parameter(name, copy.type, "input"))
+            inside[node] = region.parameters[-1]
     region.replace(inside)
     _drop_unread(region, moved)
     return True
@@ -167,16 +172,6 @@ def _read_by_others(region: Graph, moved: list[Node]) -> set[Value]:
     """Return the moved nodes that the region's other nodes or its results read."""
     gone = set(moved)
     return {*region.results, *(value for node in region.nodes if node not in gone for value in node.inputs)}
-
-
-def _hand_in(loop: Node, number: int, value: Node, region: Graph) -> Parameter:
-    """Give the loop and all of its regions another operand; return the parameter of `region`."""
-    loop.inputs.append(value)
-    taken = {parameter.name for each in loop.regions for parameter in each.parameters}
-    name = next(name for name in _names(value) if name not in taken)
-    for each in loop.regions:
-        each.parameters.append(Parameter(name, value.type, "input"))
-    return region.parameters[-1]
 
 
 def _names(value: Node) -> Iterator[str]:

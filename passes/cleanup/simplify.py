@@ -141,7 +141,6 @@ class _Known:
         self._varying: dict[Any, list[Node]] = {}
 
     def first(self, node: Node, rest: tuple[Any, ...]) -> Node:
-        """The first node that equals this one; perhaps itself."""
         op = node.op
         exact = self._exact.setdefault(rest, {})
         varying = self._varying.get(rest, ()) if self._varying else ()
@@ -166,7 +165,6 @@ class _Constants:
         self._varying: list[VaryingConstant] = []
 
     def unique(self, value: Value) -> Value:
-        """The first constant that equals this one; another value as it is."""
         if not isinstance(value, Constant):
             return value
         if isinstance(value, VaryingConstant):

@@ -167,7 +167,12 @@ class _Inserter:
         if ahead is not None:
             # Every iteration needs it alike: it is brought there once, before the loop.
             self.nodes.insert(self.nodes.index(ahead.begin), redistributed)
-            ahead.keep_outside(self.regions, known is self.copies, value, target, redistributed)
+            is_ordinary = known is self.copies
+            at = list(self.regions).index(ahead)
+            if at:
+                self.regions[at - 1].made.add(redistributed)
+            for region in self.regions[at:]:
+                region.before[0 if is_ordinary else 1].setdefault(value, {})[target] = redistributed
         else:
             self.made(redistributed)
         return redistributed
@@ -325,16 +330,6 @@ class OpenRegion:
                 break
             found = region
         return found
-
-    def keep_outside(
-        self, regions: Sequence[OpenRegion], is_ordinary: bool, value: Value, target: Layout, copy: Value
-    ) -> None:
-        """Remember a copy that was made before this region, in it and in those inside of it."""
-        at = list(regions).index(self)
-        if at:
-            regions[at - 1].made.add(copy)
-        for region in regions[at:]:
-            region.before[0 if is_ordinary else 1].setdefault(value, {})[target] = copy
 
 
 def _copied(copies: Copies) -> Copies:

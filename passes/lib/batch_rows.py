@@ -311,7 +311,10 @@ class FedRows:
             found = (_result(rule, index, number, rows) for index, rows in flat)
             place = next((rows for rows in found if rows is not None), None)
             if place is not None and node in self._of_one_row and node.op.is_view:
-                place = _at_ones(type.shape, place)
+                dimension, outer = place  # (2, 4) reshaped to (1, 8) has its row in dimension 0
+                while outer == 1 and dimension and type.shape[dimension - 1] == 1:
+                    dimension -= 1
+                place = dimension, outer
             results.append(place or next(filter(None, (_by_size(node, type.shape, i, r) for i, r in flat)), None))
         return tuple(results)
 
@@ -392,15 +395,6 @@ def _place(rule: Rule, dims: Sequence[Dim], found: Rows) -> Rows | None:
         if factor in dim:
             return dimension, outer * math.prod(rule.sizes[f] for f in dim[: dim.index(factor)])
     return None
-
-
-def _at_ones(shape: Sequence[int], rows: Rows) -> Rows:
-    """Return the first of the dimensions of size 1 that end at the beginning of rows, if a rank has one row: (2, 4)
-    reshaped to (1, 8) has it in dimension 0, as (4, 4) reshaped to (2, 8) has two."""
-    dimension, outer = rows
-    while outer == 1 and dimension and shape[dimension - 1] == 1:
-        dimension -= 1
-    return dimension, outer
 
 
 def _by_size(node: Node, shape: Sequence[int], index: int, rows: Rows) -> Rows | None:

@@ -192,7 +192,6 @@ class _Router:
                            for value in node.inputs}.union(graph.results)  # fmt: skip
 
     def run(self) -> None:
-        """Replace the nodes of the graph."""
         for node in self.graph.nodes:
             self.b.like(node).phase = node.phase
             if not self._replaced(node):
@@ -218,7 +217,6 @@ class _Router:
         self.first[value] = min(self.first.get(value, number), number)
 
     def _multiply(self, node: Node, mesh: ExpertMesh) -> None:
-        """Multiply rows in blocks."""
         x, w, ends = node.inputs[0], *map(self._rows_of, node.inputs[1:])
         key = (ends, x.shape[0], mesh.of_blocks)
         if key not in self.routes:
@@ -245,7 +243,6 @@ class _Router:
         return route.blocks[value]
 
     def _look_up(self, route: _Route, node: Node) -> bool:
-        """Look up the blocks instead of the rows."""
         table = _looked_up(node)
         if table is None or table[0] not in route.blocks or table[1] in route.blocks:
             return False
@@ -316,7 +313,12 @@ def with_other_rows(node: Node, rows: int, other: int) -> tuple[Op, tuple[int, .
         keeps = node.inputs[0].shape[:1] == node.tensor_type.shape[:1] == (rows,)
         return (replace(op, shape=(other, *node.tensor_type.shape[1:])), (0,)) if keeps else None
     if isinstance(op, StridedSlice):
-        return _slice_of(op, node, rows, other)
+        first = op.cuts(node.inputs[0].shape)[0]
+        if first.dim != 0 or not first.takes_all or node.inputs[0].shape[0] != rows:
+            return None
+        if op.ellipsis_mask & 1 or op.end_mask & 1 or not op.end:
+            return op, (0,)
+        return replace(op, end=(other, *op.end[1:])), (0,)
     if type(op).localize is not Op.localize or type(op).expand is not Op.expand:
         return None  # its attributes may hold sizes
     rule = op.parsed_rule(*operand_types(node))
@@ -338,16 +340,6 @@ def with_other_rows(node: Node, rows: int, other: int) -> tuple[Op, tuple[int, .
 
 def _has(dims: tuple[tuple[int, ...], ...], factor: int) -> bool:
     return any(factor in dim for dim in dims)
-
-
-def _slice_of(op: StridedSlice, node: Node, rows: int, other: int) -> tuple[Op, tuple[int, ...]] | None:
-    """Return a slice along other dimensions than the first."""
-    first = op.cuts(node.inputs[0].shape)[0]
-    if first.dim != 0 or not first.takes_all or node.inputs[0].shape[0] != rows:
-        return None
-    if op.ellipsis_mask & 1 or op.end_mask & 1 or not op.end:
-        return op, (0,)
-    return replace(op, end=(other, *op.end[1:])), (0,)
 
 
 def route_slots(graph: Graph) -> bool:

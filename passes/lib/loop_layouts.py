@@ -131,13 +131,6 @@ def _as_stored(graph: Graph, given: set[Node]) -> dict[Node, Layout]:
     return found if any(layout != node.layout for node, layout in found.items()) else {}
 
 
-def _lay_zeros(value: Value, layout: Layout) -> None:
-    """Make zeros in a layout; they are parts of a sum of zeros too."""
-    value.layout = layout
-    if isinstance(value, Node):
-        value.in_layouts = tuple(Layout.replicated(layout.ranks, len(each.shape)) for each in value.inputs)
-
-
 def _layouts_of_updates(graph: Graph) -> dict[tuple[Node, int], Layout]:
     """Return by loop and number of a result the layout of the parameter that it updates element by element."""
     found: dict[tuple[Node, int], Layout] = {}
@@ -169,7 +162,10 @@ def _try(values: list[Value], states: list[State], wanted: dict[Node, Layout], d
     for enter, layout in wanted.items():
         enter.attrs["strategy_from"] = LEFT
         if is_zero(enter.inputs[0]):
-            _lay_zeros(enter.inputs[0], layout)
+            value = enter.inputs[0]
+            value.layout = layout
+            if isinstance(value, Node):
+                value.in_layouts = tuple(Layout.replicated(layout.ranks, len(each.shape)) for each in value.inputs)
     decide()
 
 

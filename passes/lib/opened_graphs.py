@@ -100,7 +100,6 @@ class _Opener:
         self.nodes.append(node)
 
     def branches(self, node: Node, op: RegionOp, border: Border) -> list[Value]:
-        """The graphs of an If or a Call."""
         given = node.inputs
         if isinstance(op, If):
             self.read(node, self.emit(Decide(node), self.scalar if node.layout is not None else None, given[0]))
@@ -333,7 +332,6 @@ class _Closer:
     # The node ------------------------------------------------------------------------------------------------
 
     def finish(self, node: Node, parts: _Parts) -> None:
-        """Make the node of its parts, and append it."""
         border = parts.border
         assert border is not None, f"{node.label} has no regions"
         op = border.op

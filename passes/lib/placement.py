@@ -222,7 +222,7 @@ class Traffic:
         found: list[Layout] = []
         for node, index, adds in self._readers.get(value, ()):
             in_layouts = node.in_layouts
-            if in_layouts is None or (adds and _added_first(node, value)):
+            if in_layouts is None or (adds and [other.layout for other in node.inputs].count(value.layout) > 1):
                 continue
             layout = in_layouts[index]
             if layout is not None and layout not in found:
@@ -263,11 +263,6 @@ class Traffic:
 def slice_bytes(type: TensorType, layout: Layout) -> float:
     """Return the bytes of a rank's slice of a tensor."""
     return math.prod(layout.local_shape(type.shape)) * type.dtype.itemsize
-
-
-def _added_first(node: Node, value: Value) -> bool:
-    """Return whether `value` is a term that is added to others of its layout before the sum is redistributed."""
-    return [other.layout for other in node.inputs].count(value.layout) > 1
 
 
 def bytes_between(source: Layout, target: Layout, type: TensorType) -> float:

@@ -186,7 +186,9 @@ class BackwardLayouts:
         for self.mirrors in ("whole", "partial", ""):
             for node in nodes:
                 self.follow_operands(node)
-            settle_rest(self.graph, self.ranks)
+            for parameter in self.graph.parameters:
+                if parameter.layout is None:
+                    parameter.layout = Layout.replicated(self.ranks, len(parameter.shape))
             self.improve([node for node in nodes if node.phase == "backward"])
             found.append((self.total(nodes), [state_of(value) for value in values]))
             restore(values, begin)
@@ -809,13 +811,6 @@ def store_operands(node: Node, replicated: Mapping[Value, Layout] | None = None)
     for value, layout in zip(node.inputs, node.in_layouts, strict=True):
         if isinstance(value, Parameter) and value.layout is None and layout is not None:
             value.layout = (replicated or {}).get(value, layout).without_partial()
-
-
-def settle_rest(graph: Graph, ranks: int) -> None:
-    """Replicate whatever nobody reads on every rank."""
-    for parameter in graph.parameters:
-        if parameter.layout is None:
-            parameter.layout = Layout.replicated(ranks, len(parameter.shape))
 
 
 def _width(value: Value) -> int:

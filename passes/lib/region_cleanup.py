@@ -58,7 +58,6 @@ def _plain(node: Node) -> RegionOp:
 
 
 def _tuples(node: Node) -> tuple[tuple[int, int], ...]:
-    """Return the operands that are tuples, with the numbers of their elements."""
     types = enumerate(value.type for value in node.inputs)
     return tuple((place, len(type.elements)) for place, type in types if isinstance(type, TupleType))
 
@@ -93,18 +92,9 @@ class _Reads:
                         self.of_tuples.setdefault(value, []).append(node)
 
     def numbers(self, node: Node) -> set[int]:
-        """The results that are read."""
         if node in self.whole:
             return set(range(len(node.type.elements)))  # type: ignore[union-attr]  # it is a tuple
         return {number for item in self.items.get(node, ()) for number in taken_elements(item.op) or ()}
-
-    def renumber_results(self, node: Node, kept: Sequence[int]) -> None:
-        for item in self.items.get(node, ()):
-            if isinstance(item.op, TupleGetItems):
-                item.op = TupleGetItems(tuple(map(kept.index, item.op.indices)))
-            else:
-                assert isinstance(item.op, TupleGetItem)
-                item.op = TupleGetItem(kept.index(item.op.index))
 
     def can_narrow(self, value: Value, by: Sequence[Node]) -> bool:
         """Return whether a tuple may lose elements that these nodes do not read, each of which reads it once."""
@@ -177,7 +167,12 @@ class _Border:
             region.results = [region.results[k] for k in results]
             region.returns_tuple = True
         for node in self.nodes:
-            self.reads.renumber_results(node, outside)
+            for item in self.reads.items.get(node, ()):
+                if isinstance(item.op, TupleGetItems):
+                    item.op = TupleGetItems(tuple(map(outside.index, item.op.indices)))
+                else:
+                    assert isinstance(item.op, TupleGetItem)
+                    item.op = TupleGetItem(outside.index(item.op.index))
             if isinstance(node.layout, tuple) and node.layout:
                 node.layout = tuple(node.layout[k] for k in outside)
         self.remove(gone, changed)
@@ -211,7 +206,6 @@ class _Border:
     # Operands -------------------------------------------------------------------------------------------------
 
     def captured(self) -> range:
-        """The operands that regions read as they are."""
         op = self.op
         first = op.scanned_operands.stop if isinstance(op, Loop) else 1 if isinstance(op, If) else 0
         return range(first, len(self.nodes[0].inputs))

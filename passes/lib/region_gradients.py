@@ -142,23 +142,25 @@ def gradient_of_loop(request: GradientRequest, differentiate: Differentiate) -> 
     made = _Backward(op, split)
     for i in flow.carried:
         source = Source("gradient" if i in given else "zero gradient", i)  # carried results come first
-        made.carry(split.given[i], split.gradient(op.leading + i), source)
+        made.grads[i + op.first] = len(made.carried)
+        made.carried.append((split.given[i], split.gradient(op.leading + i), source))
     for number in range(behind + op.scanned, len(parameters)):
         if number in split.grads:
             made.add_up(number)
     for k in flow.seeds:
         if k >= op.carried:
-            made.scan(split.given[k], Source("gradient", _result(op, k)))
+            made.scanned.append((split.given[k], Source("gradient", _result(op, k))))
     made.hand_on()
     forward = made.scan_saved(scanned, captured)
     for number in range(behind, behind + op.scanned):
         if number in split.grads:
-            made.stack(number)
+            made.grads[made.operand(number)] = len(made.carried) + len(made.stacked)
+            made.stacked.append(split.grads[number])
     if not made.grads:
         return None
     for number in range(behind + op.scanned, len(parameters)):
         if parameters[number] in split.reads:
-            made.capture(number)
+            made.captured.append((split.reads[split.forward.parameters[number]], made.source(number)))
     return made.gradient(replace(forward, mutates=(), has_side_effect=False), regions[:-1], saving.note)
 
 
@@ -220,16 +222,11 @@ class _Backward:
         self.op = op
         self.split = split
         self.grads: dict[int, int] = {}
-        self._carried: list[tuple[Parameter, Value, Source]] = []
-        self._scanned: list[tuple[Parameter, Source]] = []
-        self._stacked: list[Value] = []
-        self._captured: list[tuple[Parameter, Source]] = []
-
-    def carry(self, parameter: Parameter, result: Value, source: Source) -> None:
-        """The gradient of a carried value, from turn to turn."""
-        number = source.number + self.op.first
-        self.grads[number] = len(self._carried)
-        self._carried.append((parameter, result, source))
+        # Gradients of carried values and totals, saved and stacked values, gradients of scanned ones, captured values.
+        self.carried: list[tuple[Parameter, Value, Source]] = []
+        self.scanned: list[tuple[Parameter, Source]] = []
+        self.stacked: list[Value] = []
+        self.captured: list[tuple[Parameter, Source]] = []
 
     def add_up(self, number: int) -> None:
         """The gradient of a captured parameter: the sum of those of all turns, in Float32 at least."""
@@ -242,12 +239,9 @@ class _Backward:
         if wide != own:
             grad = b.emit(Cast(wide.dtype), grad)
         total = Parameter(f"gradient_of_{parameter.name}", wide)
-        operand = self._operand(number)
-        self.grads[operand] = len(self._carried)
-        self._carried.append((total, summed(b, [total, grad]), Source("wide zeros", operand)))
-
-    def scan(self, parameter: Parameter, source: Source) -> None:
-        self._scanned.append((parameter, source))
+        operand = self.operand(number)
+        self.grads[operand] = len(self.carried)
+        self.carried.append((total, summed(b, [total, grad]), Source("wide zeros", operand)))
 
     def hand_on(self) -> None:
         """Read values that an iteration has carried on from the saved operands of the next one."""
@@ -255,7 +249,7 @@ class _Backward:
         for i, value in enumerate(forward.results[: op.carried]):
             given = forward.parameters[op.leading + i]
             if value in reads and given in reads and value is not given:
-                self._carried.append((reads.pop(value), reads[given], Source("result", i)))
+                self.carried.append((reads.pop(value), reads[given], Source("result", i)))
 
     def scan_saved(self, scanned: Sequence[Value], captured: Sequence[Value]) -> Loop:
         """Scan the values of every iteration that the gradient reads, and return the forward loop, which stacks
@@ -268,7 +262,7 @@ class _Backward:
                 continue
             if value in scanned:
                 number = op.leading + op.carried + list(scanned).index(value)
-                self.scan(parameter, Source("operand", self._operand(number)))
+                self.scanned.append((parameter, self.source(number)))
                 continue
             stacked = forward.results[op.carried :]
             if value in stacked:
@@ -278,20 +272,14 @@ class _Backward:
                 forward.results.append(value)
                 forward.returns_tuple = True
                 more += 1
-            self.scan(parameter, Source("result", _result(op, number)))
+            self.scanned.append((parameter, Source("result", _result(op, number))))
         return replace(op, stacked=op.stacked + more)
 
-    def stack(self, number: int) -> None:
-        """The gradient of a scanned parameter, which is stacked."""
-        self.grads[self._operand(number)] = len(self._carried) + len(self._stacked)
-        self._stacked.append(self.split.grads[number])
-
-    def capture(self, number: int) -> None:
-        parameter = self.split.forward.parameters[number]
-        self._captured.append((self.split.reads[parameter], Source("operand", self._operand(number))))
-
-    def _operand(self, number: int) -> int:
+    def operand(self, number: int) -> int:
         return number - self.op.leading + self.op.first
+
+    def source(self, number: int) -> Source:
+        return Source("operand", self.operand(number))
 
     def gradient(self, forward: Loop, others: tuple[Graph, ...], note: str) -> RegionGradient:
         op, split = self.op, self.split
@@ -299,12 +287,12 @@ class _Backward:
         if not isinstance(op, Scan):
             read = next((split.reads[p] for p in split.forward.parameters[: op.leading] if p in split.reads), None)
             turn = [read or Parameter("turn", COUNT)]
-        pairs = [*((p, s) for p, _, s in self._carried), *self._scanned, *self._captured]
-        results = [*(result for _, result, _ in self._carried), *self._stacked]
+        pairs = [*((p, s) for p, _, s in self.carried), *self.scanned, *self.captured]
+        results = [*(result for _, result, _ in self.carried), *self.stacked]
         graph = split.backward([*turn, *(parameter for parameter, _ in pairs)], results)
         kind = Scan if isinstance(op, Scan) else For
         backward = kind(
-            carried=len(self._carried), scanned=len(self._scanned), stacked=len(self._stacked),
+            carried=len(self.carried), scanned=len(self.scanned), stacked=len(self.stacked),
             reverse=not op.reverse, turns=_turns(op),
         )  # fmt: skip
         if _of_micro_batches(op):
@@ -598,20 +586,15 @@ def joint_of(region: Graph, wanted: Sequence[int], seeds: Sequence[int], differe
     for node in graph.nodes[len(forward) :]:
         source = node.inputs[0] if isinstance(node.op, TupleGetItem) else None
         if isinstance(source, Node) and source in own:
-            _move_ahead(node, source)
+            node.phase, node.scope, node.forward, node.forward_input = source.phase, source.scope, None, -1
+            if "recompute" in source.attrs:
+                node.attrs["recompute"] = source.attrs["recompute"]
             forward.append(node)
             own.add(node)
         else:
             backward.append(node)
     graph.nodes = [*forward, *backward]
     return Joint(graph, forward, _live(backward, grads.values()), overwritten, given, grads)
-
-
-def _move_ahead(item: Node, source: Node) -> None:
-    """Make an element that the gradient reads of a region's node one of the region's own nodes."""
-    item.phase, item.scope, item.forward, item.forward_input = source.phase, source.scope, None, -1
-    if "recompute" in source.attrs:
-        item.attrs["recompute"] = source.attrs["recompute"]
 
 
 def _live(nodes: Sequence[Node], results: Collection[Value]) -> list[Node]:

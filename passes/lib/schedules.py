@@ -348,7 +348,9 @@ class _ZeroBubbleVStage:
             for chunk in chunks:
                 action = Action(kind, chunk, self.counts[kind, chunk])
                 if action.micro_batch < self.micro_batches and self._may(action, made):
-                    self._do(action)
+                    self.counts[action.kind, action.chunk] += 1
+                    self.kept += {FORWARD: 1, INPUT_GRADIENT: 0, WEIGHT_GRADIENT: -1}[action.kind]
+                    self.found.append(action)
                     return action
         return None
 
@@ -363,11 +365,6 @@ class _ZeroBubbleVStage:
             if self.kept + reserved >= 2 * self.stages:
                 return False
         return made.issuperset(reads(action, 2 * self.stages))
-
-    def _do(self, action: Action) -> None:
-        self.counts[action.kind, action.chunk] += 1
-        self.kept += {FORWARD: 1, INPUT_GRADIENT: 0, WEIGHT_GRADIENT: -1}[action.kind]
-        self.found.append(action)
 
 
 def dual_pipe_v(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
@@ -427,7 +424,11 @@ class _DualPipeVStage:
         for _ in range(behind):
             self._weight_gradient()
             self._input_gradient(there)
-        self._rest()
+        for chunk in (self.back, self.there):
+            while self.backwards[chunk] < self.micro_batches:
+                self._input_gradient(chunk)
+        while self.late:
+            self._weight_gradient()
         return tuple(self.found)
 
     def _forward(self, chunk: int) -> None:
@@ -461,14 +462,6 @@ class _DualPipeVStage:
         else:
             self._forward(forward)
             self._backward(backward)
-
-    def _rest(self) -> None:
-        """Emit the work that is left if there are fewer micro-batches than turns."""
-        for chunk in (self.back, self.there):
-            while self.backwards[chunk] < self.micro_batches:
-                self._input_gradient(chunk)
-        while self.late:
-            self._weight_gradient()
 
 
 SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {

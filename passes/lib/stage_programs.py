@@ -255,14 +255,11 @@ class OrderedWork:
             inputs: list[Value] = []
             for each in value.inputs:
                 inputs.append((yield self, each, number))
-            self._values[value, number] = self._made(value, inputs, number)
+            op = value.op
+            if isinstance(op, SendToStage | ReceiveFromStage):
+                op = replace(op, sr_tag=op.sr_tag + number, micro_batch=number)
+            self._values[value, number] = self._copied(value, inputs, op)
         return self._values[value, number]
-
-    def _made(self, value: Node, inputs: Sequence[Value], number: int) -> Node:
-        op = value.op
-        if isinstance(op, SendToStage | ReceiveFromStage):
-            op = replace(op, sr_tag=op.sr_tag + number, micro_batch=number)
-        return self._copied(value, inputs, op)
 
     def _part(self, parameter: Parameter, number: int) -> Node:
         """Return the part of a scanned operand for a micro-batch."""

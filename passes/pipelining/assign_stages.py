@@ -137,7 +137,12 @@ def chunks_of(loop: Node, placement: StagePlacement, errors: list[MspcError]) ->
     _with_weights(loop, forward, found)
     near_their_readers(body_of(loop), forward, found, placement, errors)
     _backward([node for node in nodes if node.phase == "backward"], found)
-    _place_results(body_of(loop), found)
+    body = body_of(loop)
+    first, last = min(found.values(), default=0), max(found.values(), default=0)
+    for value in body.results:
+        if isinstance(value, Node) and value not in found:
+            found[value] = last if value.phase == "backward" else first
+            value.attrs[FROM] = "where gradients begin" if value.phase == "backward" else "where data come in"
     for node in nodes:
         if node in found:
             node.attrs[STAGE] = found[node]
@@ -175,16 +180,6 @@ def _backward(nodes: Sequence[Node], found: dict[Value, int]) -> None:
             node.attrs[FROM] = "the latest gradient that reads it"
         for value in node.inputs:
             readers.setdefault(value, []).append(node)
-
-
-def _place_results(body: Graph, found: dict[Value, int]) -> None:
-    """Place the results of a loop that read nothing of a chunk: on the last chunk if gradients begin, else on the
-    first."""
-    first, last = min(found.values(), default=0), max(found.values(), default=0)
-    for value in body.results:
-        if isinstance(value, Node) and value not in found:
-            found[value] = last if value.phase == "backward" else first
-            value.attrs[FROM] = "where gradients begin" if value.phase == "backward" else "where data come in"
 
 
 def _with_weights(loop: Node, forward: Sequence[Node], found: dict[Value, int]) -> None:

@@ -50,15 +50,14 @@ class ShardByPlan(Pass):
                 mistakes.append(error)
         raise_all(mistakes)
         forget_plan(graph)
-        decided = (node for node in graph.nodes if node.phase == "forward" and rule_of(node) and not _is_scanned(node))
+        decided = (
+            node
+            for node in graph.nodes
+            if node.phase == "forward" and rule_of(node) and not (isinstance(node.op, Enter) and node.op.scanned)
+        )
         if all(node.in_layouts is not None for node in decided):
             graph.attrs.pop("search_mode", None)
         return True
-
-
-def _is_scanned(node: Node) -> bool:
-    """Return whether a node is an element that an iteration reads of a scanned value: it has that layout."""
-    return isinstance(node.op, Enter) and node.op.scanned
 
 
 def _recompute(graph: Graph, plan: NotedPlan) -> None:
@@ -186,9 +185,7 @@ def _fits(node: Node, layout: Layout) -> bool:
     return len(layout.dims) == len(shape) and layout.divides(shape)
 
 
-def _shard(
-    node: Node, layouts: Sequence[Layout], results: Sequence[Layout] | None, ranks: int, file: str
-) -> None:
+def _shard(node: Node, layouts: Sequence[Layout], results: Sequence[Layout] | None, ranks: int, file: str) -> None:
     """Give one operator the layouts of its operands and results. Raise MspcError if it cannot have them."""
     rule = rule_of(node)
     if rule is None:

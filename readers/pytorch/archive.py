@@ -236,7 +236,12 @@ class Archive:
         found: dict[str, tuple[zipfile.ZipInfo, ArchivePlace]] = {}
         ends: list[tuple[int, int, str]] = []
         for info in infos:
-            name = self._inner_name(info)
+            if "\\" in info.orig_filename or ":" in info.filename or "\0" in info.orig_filename:
+                raise MspcError(f"{self.shown} names {info.orig_filename!r:.100}, which can be no member of a program")
+            check_name(info.filename, self.shown)
+            if info.flag_bits & ENCRYPTED:
+                raise MspcError(f"{self.shown}: {info.filename} is encrypted")
+            name = info.filename.partition("/")[2] or info.filename
             if name in found:
                 raise self._damaged(f"it has {name!r:.100} twice")
             place = self._member_offset(file, info)
@@ -248,15 +253,6 @@ class Archive:
                 raise self._damaged(f"{name} and {other} lie on top of each other")
         self._check_folder(infos)
         return found
-
-    def _inner_name(self, info: zipfile.ZipInfo) -> str:
-        """Return the name inside of the folder of all members."""
-        if "\\" in info.orig_filename or ":" in info.filename or "\0" in info.orig_filename:
-            raise MspcError(f"{self.shown} names {info.orig_filename!r:.100}, which can be no member of a program")
-        check_name(info.filename, self.shown)
-        if info.flag_bits & ENCRYPTED:
-            raise MspcError(f"{self.shown}: {info.filename} is encrypted")
-        return info.filename.partition("/")[2] or info.filename
 
     def _check_folder(self, infos: list[zipfile.ZipInfo]) -> None:
         folders = sorted({info.filename.partition("/")[0] for info in infos if "/" in info.filename})

@@ -302,11 +302,11 @@ def evaluated(
     tensors = iter(given)
     for each in program.inputs:
         if each.kind == "value":
-            walk.values[each.name] = NamedValue(storage := Storage(each.value), storage.value)
+            walk.values[each.name] = _alone(each.value)
         else:
             value = next(tensors) if each.kind == "user" else evaluator.held(held[each.name], each.qualified)
             trains = each.kind == "user" or getattr(held[each.name], "requires_grad", False)
-            walk.values[each.name] = NamedValue(Storage(value, trains), value)
+            walk.values[each.name] = _alone(value, trains)
     walk.run(program.graph)
     _update(walk, program, held)
     found = tuple(walk.result(output.value) for output in results)
@@ -404,8 +404,7 @@ class _Walk:
         if name not in self.values:
             known = self.known[name]
             if known.varies:
-                value = self.evaluator.call(expanded, [self._constant(name, known), known.shape])
-                self.values[name] = NamedValue(Storage(value), value)
+                self.values[name] = _alone(self.evaluator.call(expanded, [self._constant(name, known), known.shape]))
             else:
                 self._made(self.delayed[name])
         return self.values[name]
@@ -427,14 +426,8 @@ class _Walk:
 
     def _run(self, node: ExportedNode) -> None:
         if node.target in CONTROL:
-            runs = (
-                self._run_branch
-                if node.target == CONDITION
-                else self._run_loop
-                if node.target in LOOPS
-                else self._inline
-            )
-            runs(node)
+            runs = {CONDITION: self._run_branch, **dict.fromkeys(LOOPS, self._run_loop)}
+            runs.get(node.target, self._inline)(node)
             return
         kind = kind_of(node.target)
         assert kind is not None, "the kinds were looked at before"
@@ -469,7 +462,7 @@ class _Walk:
         if base is not None and kind.name in SPLITS:
             dim = split_dimension(kind.name, operands, len(operands[0].shape))
             return base.parts(kind.name, dim, values, [1 if SPLITS[kind.name] else v.shape[dim] for v in values])
-        found = [NamedValue(Storage(value, self.is_differentiated), value) for value in values]
+        found = [_alone(value, self.is_differentiated) for value in values]
         if base is not None and kind.writes:
             found[0] = base
         elif base is not None and values[0] is operands[0] and shares(kind, operands, base.is_in_order):
@@ -537,7 +530,7 @@ class _Walk:
             if isinstance(output, NodeResult) and self.evaluator.type_of(value) is not None:
                 self.values[name] = inner.named(output.name)
             else:
-                self.values[name] = NamedValue(Storage(value), value)
+                self.values[name] = _alone(value)
         if not differentiated:
             self._stop(node.results, [self.named(each.name) for each in operands if isinstance(each, NodeResult)])
 
@@ -567,29 +560,25 @@ class _Walk:
             both = [self._graph_results(graph, operands, self.autocast) for graph in graphs]
             self._at_node(node)
             values = [self.evaluator.call(ops.where, [answer, *pair]) for pair in zip(*both, strict=True)]
-        for name, value in zip(node.results, values, strict=True):
-            self.values[name] = NamedValue(Storage(value), value)
+        self.values.update(zip(node.results, map(_alone, values), strict=True))
 
     def _run_loop(self, node: ExportedNode) -> None:
         """Run graphs repeatedly: while a condition holds, or for every row."""
 
         def turned(evaluator: Evaluator, graph: ExportedGraph, given: Sequence[Any]) -> list[Any]:
             inner = _Walk(evaluator, {}, self.autocast)
-            for (name, _), value in zip(graph.inputs, given, strict=True):
-                inner.values[name] = NamedValue(Storage(value), value)
+            inner.values = {name: _alone(value) for (name, _), value in zip(graph.inputs, given, strict=True)}
             inner.run(graph)
             return [inner.result(output) for output in graph.outputs]
 
         given = [value if isinstance(value, ExportedGraph) else self.argument(value) for _, value in node.arguments]
         self._at_node(node)
         values = looped(node.target, given, self.evaluator.call, turned)
-        for name, value in zip(node.results, values, strict=True):
-            self.values[name] = NamedValue(Storage(value), value)
+        self.values.update(zip(node.results, map(_alone, values), strict=True))
 
     def _graph_results(
         self, graph: ExportedGraph, operands: Sequence[Argument], autocast: Autocast | None
     ) -> list[Any]:
-        """Return the results of a graph for these operands."""
         inner = self._inner_walk(graph, operands, autocast, self.is_differentiated)
         return [inner.argument(output) for output in graph.outputs]
 
@@ -605,7 +594,7 @@ class _Walk:
             elif isinstance(operand, NodeResult):
                 inner.values[name] = self.named(operand.name)
             else:
-                inner.values[name] = NamedValue(Storage(value := self.argument(operand)), value)
+                inner.values[name] = _alone(self.argument(operand))
         inner.run(graph)
         return inner
 
@@ -614,8 +603,12 @@ class _Walk:
         found = self.named(name)
         if autocast is None or not autocast.is_exported:
             return found
-        value = self.evaluator.call(ops.cast, [found.read(self.evaluator.call), FLOAT32])
-        return NamedValue(Storage(value), value)
+        return _alone(self.evaluator.call(ops.cast, [found.read(self.evaluator.call), FLOAT32]))
+
+
+def _alone(value: Any, is_differentiated: bool = True) -> NamedValue:
+    """Return a value that shares its elements with no other."""
+    return NamedValue(Storage(value, is_differentiated), value)
 
 
 def _has_numbers(value: Any) -> bool:

@@ -136,18 +136,15 @@ def _of(tree: ast.expr) -> Expression:
         case ast.Call(func=ast.Name(id="Float"), args=[ast.Constant(value=str(text)), *_]):
             return float(text)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            return _call(name, [_of(arg) for arg in args])
+            operands = [_of(arg) for arg in args]
+            known = OTHER_NAMES.get(name, name)
+            if not known and operands:
+                return operands[0]
+            if known not in OPERATIONS:
+                raise ValueError(f"sizes are computed by {name!r:.60}, which mspc does not know")
+            return CallExpression(known, tuple(operands))
         case _:
             raise ValueError(f"{ast.unparse(tree)!r:.80} is no arithmetic over sizes")
-
-
-def _call(name: str, operands: Sequence[Expression]) -> Expression:
-    known = OTHER_NAMES.get(name, name)
-    if not known and operands:
-        return operands[0]
-    if known not in OPERATIONS:
-        raise ValueError(f"sizes are computed by {name!r:.60}, which mspc does not know")
-    return CallExpression(known, tuple(operands))
 
 
 def symbols(expression: Expression) -> Iterator[str]:
@@ -190,12 +187,8 @@ def shown(expression: Expression) -> str:
 def _in_brackets(operand: Expression, outer: str) -> str:
     """Return an operand, in brackets if the sign around it would take only a part of it."""
     text = shown(operand)
-    plain = (
-        not isinstance(operand, CallExpression)
-        or operand.kind not in SIGNS
-        or (operand.kind == "Mul" and outer == "Add")
-    )
-    return text if plain else f"({text})"
+    is_sum = isinstance(operand, CallExpression) and operand.kind in SIGNS
+    return f"({text})" if is_sum and not (operand.kind == "Mul" and outer == "Add") else text
 
 
 # Names are those of the file: a node's kind and the names of its arguments are ATen's (`aten.linear.default`, `input`,
@@ -224,22 +217,8 @@ class SymbolicSize:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryFormat:
-    """How the dimensions of an image lie in memory, by PyTorch's name: `contiguous_format`, `channels_last`."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class StorageLayout:
-    """How the elements of a tensor are stored, by PyTorch's name: `strided`, `sparse_coo`."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramDevice:
-    """The device of a tensor, by PyTorch's name: `cpu`, `cuda:0`, `meta`."""
+class TensorPlace:
+    """A memory format, layout or device of a tensor, by PyTorch's name: `channels_last`, `strided`, `cuda:0`."""
 
     name: str
 
@@ -275,6 +254,11 @@ class ExportedNode:
     given_by_name: int = 0
 
     @property
+    def operands(self) -> list[str]:
+        """The names of the values in its arguments."""
+        return names_in(tuple(value for _, value in self.arguments))
+
+    @property
     def user_line(self) -> Location | None:
         """The innermost line of its call stack that is not PyTorch's own; None if it has none."""
         return next((frame for frame in self.frames if not OWN.search(frame.file)), None)
@@ -290,22 +274,26 @@ class ExportedGraph:
 
 
 Argument = (
-    NodeResult
-    | SymbolicSize
-    | ExportedGraph
-    | int
-    | float
-    | bool
-    | str
-    | complex
-    | None
-    | DType
-    | MemoryFormat
-    | StorageLayout
-    | ProgramDevice
+    NodeResult | SymbolicSize | ExportedGraph | TensorPlace | DType | int | float | bool | str | complex | None
     | tuple["Argument", ...]
-)
+)  # fmt: skip
 """An argument of a node; a graph is one that a control operator runs."""
+
+
+def names_in(value: Argument) -> list[str]:
+    """Return the names of the values in an argument, also in lists."""
+    if isinstance(value, NodeResult):
+        return [value.name]
+    return [name for each in value for name in names_in(each)] if isinstance(value, tuple) else []
+
+
+def all_nodes(graph: ExportedGraph) -> Iterator[ExportedNode]:
+    """The nodes of a graph and of those that its nodes run."""
+    for node in graph.nodes:
+        yield node
+        for _, argument in node.arguments:
+            if isinstance(argument, ExportedGraph):
+                yield from all_nodes(argument)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from mspc.checkpoint.opening import HUGGING_FACE_INDEX, open_checkpoint
-from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.setting_kind import say_once
@@ -322,14 +321,9 @@ def read_folder(folder: Path, sizes: Mapping[str, int]) -> ExportedProgram:
     Raises:
         MspcError: PyTorch or transformers is missing, cannot make or export the model, or weights are not the model's.
     """
-    stored = _weights_in(folder)
+    found = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    stored = None if found is None else open_checkpoint(found)
     with TemporaryDirectory(prefix="mspc-") as place:
         exported = export_folder(folder, Path(place) / "model.pt2", sizes, [*(stored.tensors if stored else ())])
         program = replace(read_program(exported.path), name=str(folder), same=exported.same, own_plan=exported.own_plan)
         return program if stored is None else with_weights(program, stored, exported.stored, ADVICE)
-
-
-def _weights_in(folder: Path) -> Checkpoint | None:
-    """Return the weights in the folder, or None."""
-    found = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-    return None if found is None else open_checkpoint(found)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import Frames, Location, MspcError
 from mspc.ir.files.parsing import parsed_json
-from mspc.ir.late_dataclass import dataclass
 from mspc.readers.pytorch.archive import (
     LAYOUTS,
     MEMORY_FORMATS,
@@ -35,15 +34,12 @@ from mspc.readers.pytorch.exported_program import (
     ExportedNode,
     ExportedProgram,
     ExportedType,
-    Expression,
-    MemoryFormat,
     NodeResult,
-    ProgramDevice,
     ProgramInput,
     ProgramOutput,
     Range,
-    StorageLayout,
     SymbolicSize,
+    TensorPlace,
     parsed,
 )
 
@@ -52,14 +48,6 @@ MOST_FRAMES = 256
 REPEATED = re.compile(r"@\d+$")
 """The suffix of a module's path if it is called once more."""
 _OLD_PATH = re.compile(r"\['?([^'\]]*)'?\]")
-
-
-@dataclass(frozen=True, slots=True)
-class Modules:
-    """The modules around a node: the path of the innermost one, and the classes from the outermost one on."""
-
-    path: str = ""
-    classes: tuple[str, ...] = ()
 
 
 def frames_in(text: str) -> Frames:
@@ -80,8 +68,9 @@ def frames_in(text: str) -> Frames:
     return tuple(found[: -MOST_FRAMES - 1 : -1])
 
 
-def modules_in(text: str) -> Modules:
-    """The modules of `L__self__,,__main__.Net;L__self__fc,fc,torch.nn.modules.linear.Linear`."""
+def modules_in(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return (the path of the innermost module, the classes from the outermost one on) of
+    `L__self__,,__main__.Net;L__self__fc,fc,torch.nn.modules.linear.Linear`."""
     path, classes = "", list[str]()
     for each in text.split(";"):
         parts = each.split(",")
@@ -89,24 +78,13 @@ def modules_in(text: str) -> Modules:
             continue
         path = _path(",".join(parts[1:-1]))
         classes.append(parts[-1].rpartition(".")[2])
-    return Modules(path, tuple(classes))
+    return path, tuple(classes)
 
 
 def _path(text: str) -> str:
     """Return the path `layers.0.fc`, also from `L['self'].layers[0].fc` of older versions."""
     path = REPEATED.sub("", text).removeprefix("L['self']")
     return _OLD_PATH.sub(r".\1", path).strip(".")
-
-
-def plain_number(tag: str, content: Any, where: str) -> int | float | bool:
-    """A number that no symbol is in. Raises ValueError: it is none."""
-    if tag == "as_int":
-        return whole_in(content, where, -(1 << 63), (1 << 64) - 1)
-    if tag == "as_bool":
-        return flag_in(content, where)
-    if tag == "as_float":
-        return _float(content, where)
-    raise ValueError(f"{where} is of kind {tag!r:.40}, not a number")
 
 
 def _float(content: Any, where: str) -> float:
@@ -118,10 +96,10 @@ def _float(content: Any, where: str) -> float:
     return float(content)
 
 
-def _device(content: Any, where: str) -> ProgramDevice:
+def _device(content: Any, where: str) -> TensorPlace:
     owner = object_in(content, where)
     kind, index = text_in(entry(owner, "type", where), where), owner.get("index")
-    return ProgramDevice(kind if index is None else f"{kind}:{whole_in(index, where)}")
+    return TensorPlace(kind if index is None else f"{kind}:{whole_in(index, where)}")
 
 
 def _complex(content: Any, where: str) -> complex:
@@ -129,7 +107,7 @@ def _complex(content: Any, where: str) -> complex:
     return complex(_float(entry(owner, "real", where), where), _float(entry(owner, "imag", where), where))
 
 
-def _custom(content: Any, where: str) -> Argument:
+def _custom(content: Any, where: str) -> NoReturn:
     raise ValueError(f"{where} is an object of TorchScript ({content!r:.80}), which cannot be read as data")
 
 
@@ -137,31 +115,37 @@ def _list_of(one: Callable[[Any, str], Argument]) -> Callable[[Any, str], Argume
     return lambda content, where: tuple(one(value, where) for value in list_in(content, where))
 
 
-def _int(content: Any, where: str) -> Argument:
+def _int(content: Any, where: str) -> int:
     return whole_in(content, where, -(1 << 63), (1 << 64) - 1)
 
 
+NUMBERS: Mapping[str, Callable[[Any, str], int | float | bool]] = {
+    "as_int": _int, "as_float": _float, "as_bool": flag_in,
+}  # fmt: skip
 PLAIN: Mapping[str, Callable[[Any, str], Argument]] = {
     "as_none": lambda content, where: None,
-    "as_int": _int,
-    "as_ints": _list_of(_int),
+    **NUMBERS,
+    **{f"{tag}s": _list_of(one) for tag, one in NUMBERS.items()},
     "as_int_lists": _list_of(_list_of(_int)),
-    "as_float": _float,
-    "as_floats": _list_of(_float),
     "as_float_lists": _list_of(_list_of(_float)),
-    "as_bool": flag_in,
-    "as_bools": _list_of(flag_in),
     "as_string": text_in,
     "as_strings": _list_of(text_in),
     "as_operator": text_in,
     "as_complex": _complex,
     "as_scalar_type": element_type,
-    "as_memory_format": lambda content, where: MemoryFormat(named(content, MEMORY_FORMATS, where)),
-    "as_layout": lambda content, where: StorageLayout(named(content, LAYOUTS, where)),
+    "as_memory_format": lambda content, where: TensorPlace(named(content, MEMORY_FORMATS, where)),
+    "as_layout": lambda content, where: TensorPlace(named(content, LAYOUTS, where)),
     "as_device": _device,
     "as_custom_obj": _custom,
 }
 """Kinds of arguments that are data of their own."""
+
+
+def plain_number(tag: str, content: Any, where: str) -> int | float | bool:
+    """A number that no symbol is in. Raises ValueError: it is none."""
+    if tag not in NUMBERS:
+        raise ValueError(f"{where} is of kind {tag!r:.40}, not a number")
+    return NUMBERS[tag](content, where)
 
 
 QUALIFIED: Mapping[str, tuple[str, str]] = {
@@ -183,16 +167,10 @@ DEEPEST = 64
 """Containers inside of each other."""
 
 
-@dataclass(frozen=True)
-class Signature:
-    """The inputs and outputs of a program."""
-
-    inputs: tuple[ProgramInput, ...]
-    outputs: tuple[ProgramOutput, ...]
-
-
-def signature_of(module: dict[str, Any], graph: ExportedGraph) -> Signature:
-    """The signature of a graph, as its module describes it. Raises ValueError: they do not fit each other."""
+def signature_of(
+    module: dict[str, Any], graph: ExportedGraph
+) -> tuple[tuple[ProgramInput, ...], tuple[ProgramOutput, ...]]:
+    """The inputs and outputs of a graph as its module describes them. Raises ValueError: they do not fit each other."""
     owner = object_in(entry(module, "signature", "its module"), "its signature")
     outside, inside = _paths(module)
     specified = list_in(entry(owner, "input_specs", "its signature"), "its input_specs")
@@ -205,7 +183,7 @@ def signature_of(module: dict[str, Any], graph: ExportedGraph) -> Signature:
         raise ValueError(f"its signature has {len(specified)} outputs, and its graph has {len(graph.outputs)}")
     paths = iter(inside)
     outputs = [_output(value, f"output {at}", graph.outputs[at], paths) for at, value in enumerate(specified)]
-    return Signature(tuple(inputs), tuple(outputs))
+    return tuple(inputs), tuple(outputs)
 
 
 def _input(value: Any, where: str, known: tuple[str, Any], names: Iterator[str]) -> ProgramInput:
@@ -230,7 +208,7 @@ def _input(value: Any, where: str, known: tuple[str, Any], names: Iterator[str])
         tag, content = tagged(entry(owner, "value", where), f"{where}: value")
         return ProgramInput("value", name, next(names, name), None, value=_constant(tag, content, where))
     if tag == "custom_obj":
-        raise ValueError(f"{where} is an object of TorchScript ({content!r:.80}), which cannot be read as data")
+        _custom(content, where)
     raise ValueError(f"{where} is of kind {tag!r:.40}, which mspc does not know")
 
 
@@ -302,7 +280,6 @@ def _argument_names(tree: dict[str, Any], names: list[str], fields: Mapping[str,
 
 
 def _leaves(tree: dict[str, Any], path: str, fields: Mapping[str, list[str]], depth: int = 0) -> Iterator[str]:
-    """Return the path of every value, as `past.0.key`."""
     if depth > DEEPEST:
         raise ValueError("containers of inputs or outputs stand too deep in each other")
     if tree.get("type") is None:
@@ -390,7 +367,7 @@ class _OneGraph:
             self._define(name, where)
             return name, None
         if tag == "as_custom_obj":
-            raise ValueError(f"{where} is an object of TorchScript ({content!r:.80}), which cannot be read as data")
+            _custom(content, where)
         return "", None
 
     def _node(self, value: Any, where: str) -> ExportedNode:
@@ -412,13 +389,13 @@ class _OneGraph:
                 results.append(name)
                 types.append(type)
         about = object_in(owner.get("metadata") or {}, f"{where}: metadata")
-        place = self.reader.modules(text_in(about.get("nn_module_stack", ""), f"{where}: nn_module_stack"))
+        path, classes = self.reader.modules(text_in(about.get("nn_module_stack", ""), f"{where}: nn_module_stack"))
         name = owner.get("name")
         return ExportedNode(
             text_in(name, f"{where}: name") if name is not None else next(iter(results), ""),
             target, tuple(arguments), tuple(results), tuple(types),
             self.reader.frames(text_in(about.get("stack_trace", ""), f"{where}: stack_trace")),
-            place.path, place.classes, by_name,
+            path, classes, by_name,
         )  # fmt: skip
 
     def _results(self, value: Any, where: str) -> list[tuple[str, ExportedType | None]]:
@@ -499,15 +476,12 @@ class _OneGraph:
                 found = parsed(text)
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
-            self._note_example(found, owner.get("hint"))
+            hint = owner.get("hint")
+            example = hint.get("as_int") if isinstance(hint, dict) else None
+            if isinstance(found, str) and type(example) is int:
+                self.reader.examples.setdefault(found, example)
             return found if isinstance(found, int | float) else SymbolicSize(found)
         return plain_number(tag, content, where)
-
-    def _note_example(self, expression: Expression, hint: Any) -> None:
-        """Note the value of a symbol in the example that the program was exported with."""
-        value = hint.get("as_int") if isinstance(hint, dict) else None
-        if isinstance(expression, str) and type(value) is int:
-            self.reader.examples.setdefault(expression, value)
 
     def argument(self, value: Any, where: str) -> Argument:
         """Return an argument of a node. Raise ValueError if it has another form."""
@@ -590,7 +564,7 @@ def read_program(path: Path) -> ExportedProgram:
         module = object_in(entry(content, "graph_module", "it"), "its graph_module")
         reader = GraphReader()
         graph = reader.graph(entry(module, "graph", "its module"))
-        signature = signature_of(module, graph)
+        inputs, outputs = signature_of(module, graph)
         ranges = _ranges(content)
         version = text_in(content.get("torch_version", ""), "its torch_version")
     except ValueError as error:
@@ -598,10 +572,9 @@ def read_program(path: Path) -> ExportedProgram:
     if f"data/weights/{name}.pt" in archive:
         raise _pickled(archive, f"PyTorch {version.partition('+')[0] or '2.8'}")
     weights, same = weights_of(archive, name)
-    _check_weights(archive, signature, weights)
+    _check_weights(archive, inputs, weights)
     return ExportedProgram(
-        archive.shown, graph, signature.inputs, signature.outputs, weights, same, ranges, reader.examples, schema,
-        version,
+        archive.shown, graph, inputs, outputs, weights, same, ranges, reader.examples, schema, version
     )  # fmt: skip
 
 
@@ -668,10 +641,10 @@ def _ranges(content: dict[str, Any]) -> dict[str, Range]:
     return found
 
 
-def _check_weights(archive: Archive, signature: Signature, weights: ProgramWeights) -> None:
+def _check_weights(archive: Archive, inputs: Sequence[ProgramInput], weights: ProgramWeights) -> None:
     """Check that the program has values for all tensors, or none, which leaves them to initializers, and of its
     types."""
-    for each in signature.inputs:
+    for each in inputs:
         stored = weights.tensors.get(each.qualified) if each.kind in ("parameter", "buffer", "constant") else None
         if stored is not None and each.type is not None and (each.type.dtype, each.type.shape) != (
             stored.type.dtype, stored.type.shape,

@@ -17,6 +17,7 @@ from mspc.readers.pytorch.exported_program import (
     Number,
     Range,
     SymbolicSize,
+    all_nodes,
     shown,
     symbols,
     value_of,
@@ -140,8 +141,9 @@ def _solved_symbol(program: ExportedProgram, name: str, size: Expression, value:
 def _check_data_dependent(program: ExportedProgram, known: set[str]) -> None:
     """Raise MspcError if the sizes of some values depend on the numbers in others."""
     found: dict[str, ExportedNode] = {}
-    for node in _nodes(program.graph):
-        for symbol in _symbols_of_node(node):
+    for node in all_nodes(program.graph):
+        shapes = [type.shape for type in node.types if type is not None]
+        for symbol in _symbols_of((*shapes, *(value for _, value in node.arguments))):
             if symbol not in known:
                 found.setdefault(symbol, node)
     if not found:
@@ -157,20 +159,6 @@ def _check_data_dependent(program: ExportedProgram, known: set[str]) -> None:
 def _called(node: ExportedNode) -> str:
     line = node.user_line
     return f"{node.target}{f' at {line}' if line else ''}{f' in {node.scope}' if node.scope else ''}"
-
-
-def _nodes(graph: ExportedGraph) -> Iterator[ExportedNode]:
-    for node in graph.nodes:
-        yield node
-        for _, value in node.arguments:
-            if isinstance(value, ExportedGraph):
-                yield from _nodes(value)
-
-
-def _symbols_of_node(node: ExportedNode) -> Iterator[str]:
-    for type in node.types:
-        yield from _symbols_of(type.shape if type is not None else ())
-    yield from _symbols_of(value for _, value in node.arguments)
 
 
 def _symbols_of(values: Iterable[Argument]) -> Iterator[str]:

@@ -28,11 +28,12 @@ from mspc.readers.pytorch.exported_program import (
     NodeResult,
     ProgramInput,
     ProgramOutput,
+    all_nodes,
 )
-from mspc.readers.pytorch.kinds.aten_table import all_nodes, kind_of
+from mspc.readers.pytorch.kinds.aten_table import kind_of
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.plans.strategies import LayerPlan
-from mspc.readers.pytorch.written_values import differentiated_names, names_in, written_names
+from mspc.readers.pytorch.written_values import differentiated_names, written_names
 
 # Rewrites a program whose batch is computed in parts, so that ratios of sums in its loss are those of the whole batch.
 #
@@ -71,20 +72,6 @@ _NUMBER = ExportedType(FLOAT32, ())
 
 
 @dataclass(frozen=True)
-class LossInParts:
-    """A program for the parts of a batch.
-
-    losses: the program with one more input for each count, [1]: the total over all parts. counts: the program that
-    gives each part's counts; None if there are none. unread: lines of ratios whose counts are not followed, so that the
-    loss remains a mean of the parts' ratios.
-    """
-
-    losses: ExportedProgram
-    counts: ExportedProgram | None
-    unread: tuple[Location | None, ...]
-
-
-@dataclass(frozen=True)
 class _Ratio:
     """A division by a count. count: the name of the sum, which the program of counts gives. made: nodes of that program
     that the program does not have. chain: nodes from the sum to the denominator."""
@@ -96,15 +83,22 @@ class _Ratio:
     chain: tuple[ExportedNode, ...] = ()
 
 
-def loss_in_parts(program: ExportedProgram, loss: ProgramOutput, parts: int) -> LossInParts:
-    """Return the programs of the losses and the counts of so many parts of a batch."""
+def loss_in_parts(
+    program: ExportedProgram, loss: ProgramOutput, parts: int
+) -> tuple[ExportedProgram, ExportedProgram | None, list[Location | None]]:
+    """Return the programs for so many parts of a batch.
+
+    The first has one more input for each count, [1]: the total over all parts. The second gives each part's counts;
+    None if there are none. Last come the lines of ratios whose counts are not followed, so that the loss remains a mean
+    of the parts' ratios.
+    """
     search = _Search(program)
     found = list(search.ratios(loss.value))
     known = {ratio.node.name for ratio in found}
     unread = [node.user_line for node in all_nodes(program.graph) if node.name not in known and search.divides(node)]
     if not found:
-        return LossInParts(program, None, tuple(unread))
-    return LossInParts(_losses(program, found, parts), search.counts(found), tuple(unread))
+        return program, None, unread
+    return _losses(program, found, parts), search.counts(found), unread
 
 
 class _Search:
@@ -151,9 +145,9 @@ class _Search:
         """Return the program of the counts, of the nodes that these need alone."""
         graph = self.program.graph
         made = [node for ratio in ratios for node in ratio.made]
-        needed = {name for node in made for _, value in node.arguments for name in names_in(value)}
+        needed = {name for node in made for name in node.operands}
         nodes = self._needed_nodes(needed | {ratio.count for ratio in ratios})
-        read = {name for node in (*nodes, *made) for _, value in node.arguments for name in names_in(value)}
+        read = {name for node in (*nodes, *made) for name in node.operands}
         inputs = [each for each in self.program.inputs if each.kind in ("user", "value") or each.name in read]
         fixed = [each if each.kind in ("user", "value") else replace(each, kind="constant") for each in inputs]
         outputs = tuple(ProgramOutput("user", NodeResult(ratio.count), str(i)) for i, ratio in enumerate(ratios))
@@ -200,7 +194,7 @@ class _Search:
             if _functional_kind(maker.target) in SUMS and type is not None:
                 return _Ratio(node, below.name, type, (), tuple(chain[::-1]))
             chain.append(maker)
-            names = {name for _, value in maker.arguments for name in names_in(value)} & self.data
+            names = self.data.intersection(maker.operands)
             below = NodeResult(next(iter(names))) if len(names) == 1 else None
             if maker.target in CONTROL or not self._is_number(below):
                 return None
@@ -220,11 +214,9 @@ class _Search:
 
     def _is_fixed(self, values: Iterable[NodeResult]) -> bool:
         """Return whether values depend on no parameter, and on nothing that is overwritten."""
-        needed = {name for value in values for name in (value.name, *self._operand_names(value.name))}
-        return not needed & (self.written | self.trained)
-
-    def _operand_names(self, name: str) -> set[str]:
-        return {name for node in self._needed_nodes({name}) for _, value in node.arguments for name in names_in(value)}
+        names = {value.name for value in values}
+        names.update(name for node in self._needed_nodes(names) for name in node.operands)
+        return not names & (self.written | self.trained)
 
     def _needed_nodes(self, names: set[str]) -> list[ExportedNode]:
         """Return the nodes that compute names, in order."""
@@ -232,7 +224,7 @@ class _Search:
         for node in reversed(self.program.graph.nodes):
             if not needed.isdisjoint(node.results):
                 found.append(node)
-                needed |= {name for _, value in node.arguments for name in names_in(value)}
+                needed.update(node.operands)
         return found[::-1]
 
     def _is_data(self, value: Argument) -> bool:
@@ -314,7 +306,7 @@ def _dependent_names(nodes: Sequence[ExportedNode], names: Iterable[str]) -> set
     """Return the names that are computed from others."""
     found = set(names)
     for node in nodes:
-        if any(not found.isdisjoint(names_in(value)) for _, value in node.arguments):
+        if not found.isdisjoint(node.operands):
             found.update(node.results)
     return found
 
@@ -483,7 +475,14 @@ def compiled_as(program: ExportedProgram, training: Training) -> CompiledStep:
             network, counts = _counted_networks(program, loss, training, half)
             part = network
     if training.accumulate != 1:
-        trained = _in_parts(program, trained, part, counts, training.accumulate)
+        names = trained.network.argument_names
+        for type, name in zip(trained.inputs, names, strict=True):
+            if not type.shape:
+                raise MspcError(f"{program.name}: input {name} has no rows that could be parts of a batch")
+        types = tuple(
+            type.with_shape((type.shape[0] * training.accumulate, *type.shape[1:])) for type in trained.inputs
+        )
+        trained = CompiledStep(InParts(part, training.accumulate, names, counts), types)
     if not training.optimizer:
         return trained
     optimizer = optimizer_of(training.optimizer)(_groups(network, trained.network.trainable_params()))
@@ -526,8 +525,8 @@ def _counted_networks(
     program: ExportedProgram, loss: ProgramOutput, training: Training, half: DType | None
 ) -> tuple[ImportedNetwork, Cell | None]:
     """Return the network of the loss of one part, and the one of its counts, if the loss has some."""
-    found = loss_in_parts(program, loss, training.accumulate)
-    for place in found.unread:
+    losses, counts, unread = loss_in_parts(program, loss, training.accumulate)
+    for place in unread:
         where = f"{place}: " if place is not None else ""
         text = (
             f"{where}the denominator of this loss depends on each part's inputs; with --accumulate "
@@ -535,19 +534,8 @@ def _counted_networks(
             "A sum divided by a sum over inputs, added to the loss, is accumulated exactly"
         )
         say_once(f"parts {place}", text)
-    network = _as_said(ImportedNetwork(found.losses, loss.target or None, half), training.plan)
-    return network, None if found.counts is None else ImportedNetwork(found.counts, None, half)
-
-
-def _in_parts(
-    program: ExportedProgram, trained: CompiledStep, part: Cell, counts: Cell | None, parts: int
-) -> CompiledStep:  # fmt: skip
-    names = trained.network.argument_names
-    for type, name in zip(trained.inputs, names, strict=True):
-        if not type.shape:
-            raise MspcError(f"{program.name}: input {name} has no rows that could be parts of a batch")
-    types = tuple(type.with_shape((type.shape[0] * parts, *type.shape[1:])) for type in trained.inputs)
-    return CompiledStep(InParts(part, parts, names, counts), types)
+    network = _as_said(ImportedNetwork(losses, loss.target or None, half), training.plan)
+    return network, None if counts is None else ImportedNetwork(counts, None, half)
 
 
 def optimizer_of(text: str) -> Callable[[Any], Cell]:
@@ -615,7 +603,10 @@ def _loss(program: ExportedProgram, path: str) -> ProgramOutput:
     users = _user_results(program)
     for each, type in users:
         if each.target == path if path else each.target == LOSS or each.kind == LOSS:
-            return _checked(program, each, type)
+            if type.shape or not type.dtype.is_float:
+                shape = ", ".join(map(str, type.shape))
+                raise MspcError(f"{program.name}: its result {each.target!r:.60} is {type.dtype}[{shape}], and no loss")
+            return each
     if not path and users and users[0][1].dtype.is_float and not users[0][1].shape:
         return users[0][0]
     paths = [each.target or "one tensor" for each, _ in users]
@@ -625,13 +616,6 @@ def _loss(program: ExportedProgram, path: str) -> ProgramOutput:
     ]  # fmt: skip
     what = f"has no result {path!r:.60} to be the loss" if path else "returns no loss"
     raise MspcError(f"{program.name} {what}", notes=notes)
-
-
-def _checked(program: ExportedProgram, output: ProgramOutput, type: ExportedType) -> ProgramOutput:
-    if type.shape or not type.dtype.is_float:
-        shape = ", ".join(map(str, type.shape))
-        raise MspcError(f"{program.name}: its result {output.target!r:.60} is {type.dtype}[{shape}], and no loss")
-    return output
 
 
 def _result(program: ExportedProgram) -> ProgramOutput:

@@ -21,6 +21,7 @@ from mspc.readers.pytorch.exported_program import (
     ExportedType,
     NodeResult,
     inlined,
+    names_in,
 )
 from mspc.readers.pytorch.kinds.aten_table import GIVEN, STOPPED, kind_of, kinds
 from mspc.readers.pytorch.kinds.creation import with_gradient_of
@@ -196,7 +197,7 @@ def differentiated_names(graph: ExportedGraph, results: Iterable[str]) -> set[st
 
 def read_names(graph: ExportedGraph) -> set[str]:
     """The names of all values that nodes or the caller are given."""
-    return names_in((*[value for node in graph.nodes for _, value in node.arguments], *graph.outputs))
+    return {*(name for node in graph.nodes for name in node.operands), *names_in(graph.outputs)}
 
 
 def _differentiated_operands(node: ExportedNode) -> set[str]:
@@ -204,24 +205,17 @@ def _differentiated_operands(node: ExportedNode) -> set[str]:
     if node.target in STOPS or (node.types and not any(map(_is_differentiated, node.types))):
         return set()
     if node.target not in INLINED:
-        return names_in(tuple([value for _, value in node.arguments]))
+        return set(node.operands)
     graph, operands, is_differentiated = inlined(node)
     if not is_differentiated:
         return set(_overwritten_operands(node)[1].values())
-    reached = differentiated_names(graph, names_in(tuple(graph.outputs)))
+    reached = differentiated_names(graph, names_in(graph.outputs))
     pairs = zip(graph.inputs, operands, strict=True)
     return {operand.name for (name, _), operand in pairs if name in reached and isinstance(operand, NodeResult)}
 
 
 def _is_differentiated(type: ExportedType | None) -> bool:
     return type is None or type.dtype.is_float or type.dtype.is_complex
-
-
-def names_in(value: Any) -> set[str]:
-    """Return the names of the values in an argument, also in lists."""
-    if isinstance(value, NodeResult):
-        return {value.name}
-    return set().union(*map(names_in, value)) if isinstance(value, tuple) else set()
 
 
 def _written_and_origin(graph: ExportedGraph, of_gradients: bool = False) -> tuple[set[str], dict[str, str]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
-from mspc.readers.pytorch.exported_program import CONTROL, ExportedGraph, ExportedNode, ExportedProgram
+from mspc.readers.pytorch.exported_program import CONTROL, ExportedNode, ExportedProgram, all_nodes
 from mspc.readers.pytorch.kinds.creation import CREATION, RANDOM
 from mspc.readers.pytorch.kinds.indexing import BAGS, INDEXING
 from mspc.readers.pytorch.kinds.kind import NEEDED, Kind, KindArgument
@@ -87,15 +87,6 @@ def check_kinds(program: ExportedProgram) -> None:
     what = "an operator that is" if len(first) == 1 else f"{len(first)} kinds of operators that are"
     location = next((node.user_line for node in first.values() if node.user_line is not None), None)
     raise MspcError(f"{program.name} has {what} not known: {', '.join(first)}", location, lines)
-
-
-def all_nodes(graph: ExportedGraph) -> Iterator[ExportedNode]:
-    """The nodes of a graph and of those that its nodes run."""
-    for node in graph.nodes:
-        yield node
-        for _, argument in node.arguments:
-            if isinstance(argument, ExportedGraph):
-                yield from all_nodes(argument)
 
 
 def _told(node: ExportedNode, count: int) -> str:

@@ -114,8 +114,8 @@ def of_triangle(matrix: Any, right: Any, upper: Any, left: Any, unitriangular: A
     """x of matrix @ x = right, or of x @ matrix = right, if one half of the matrix is read."""
     half = ops.triu(matrix) if upper else ops.tril(matrix)
     if unitriangular:
-        half = (ops.triu(matrix, 1) if upper else ops.tril(matrix, -1)) + ops.eye(
-            matrix.shape[-1], matrix.shape[-1], matrix.dtype)
+        ones = ops.eye(matrix.shape[-1], matrix.shape[-1], matrix.dtype)
+        half = (ops.triu(matrix, 1) if upper else ops.tril(matrix, -1)) + ones
     return solved(half, right, left)
 
 
@@ -188,7 +188,9 @@ def attention(
     if isinstance(attn_mask, tuple):
         mode, before, behind = 4, attn_mask[0], attn_mask[1]
         if dropout_p > 0:
-            hidden = _outside_band(q, k, before, behind)
+            queries, keys = ops.arange(0, q.shape[2], 1), ops.arange(0, k.shape[2], 1)
+            apart = ops.ExpandDims()(keys, 0) - ops.ExpandDims()(queries, 1)
+            hidden = ops.LogicalOr()(ops.Less()(apart, -before), ops.Greater()(apart, behind))
     elif attn_mask is not None:
         mask = _in_four_by_ones(attn_mask)
         if mask.dtype == BOOL:
@@ -220,13 +222,6 @@ def _in_four_by_ones(mask: Any) -> Any:
     if len(mask.shape) == 4:
         return mask
     return ops.Reshape()(mask, (1,) * (4 - len(mask.shape)) + mask.shape)
-
-
-def _outside_band(query: Any, key: Any, before: Any, behind: Any) -> Any:
-    """Return a Bool [queries, keys]: the keys outside of the band around each query's own place."""
-    queries, keys = ops.arange(0, query.shape[2], 1), ops.arange(0, key.shape[2], 1)
-    apart = ops.ExpandDims()(keys, 0) - ops.ExpandDims()(queries, 1)
-    return ops.LogicalOr()(ops.Less()(apart, -before), ops.Greater()(apart, behind))
 
 
 def _written_out(

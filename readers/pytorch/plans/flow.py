@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from mspc.readers.pytorch.exported_program import (
     ExportedProgram,
     ExportedType,
     NodeResult,
-    frames_of,
 )
 from mspc.readers.pytorch.kinds.aten_table import kind_of
 from mspc.readers.pytorch.kinds.creation import RANDOM
@@ -31,20 +31,13 @@ def merged(shape: Sequence[int], result: Sequence[int], dim: int) -> int | None:
     If a dimension is taken apart it is the outermost one; one that is merged has to be the outermost of those that
     become one.
     """
-    before = _product(shape[:dim])
+    before = math.prod(shape[:dim])
     total = 1
     for number, size in enumerate(result):
         if total == before and size != 1:
             return number
         total *= size
     return None
-
-
-def _product(sizes: Sequence[int]) -> int:
-    found = 1
-    for size in sizes:
-        found *= size
-    return found
 
 
 def moved(kind: str, given: Mapping[str, Argument], dim: int, rank: int) -> int | None:
@@ -133,7 +126,7 @@ def _dims(
     ranks = sorted({0, 1, parts - 1})
     slices = [{n: _slice(a, cuts[n], parts, rank) if n in cuts else a for n, a in arrays.items()} for rank in ranks]
     for place, expected in enumerate(whole):
-        for dim in _candidates(expected, parts):
+        for dim in (*(dim for dim, size in enumerate(expected.shape) if size and size % parts == 0), None):
             wanted = [expected if dim is None else _slice(expected, dim, parts, rank) for rank in ranks]
             if _gives_arrays(kind, node, slices, smaller, place, wanted):
                 found.append(dim)
@@ -141,12 +134,6 @@ def _dims(
         else:
             return None
     return found
-
-
-def _candidates(expected: Any, parts: int) -> Iterator[int | None]:
-    """Yield the dimensions along which a result may be cut; last None."""
-    yield from (dim for dim, size in enumerate(expected.shape) if size % parts == 0 and size)
-    yield None
 
 
 def _gives_arrays(
@@ -264,9 +251,6 @@ class Mistake:
     node: ExportedNode
     text: str
 
-    def error(self, plan: str, notes: Sequence[str] = ()) -> MspcError:
-        return MspcError(f"{plan}: {self.text}", notes=notes, frames=frames_of(self.node))
-
 
 State = SlicedValue | None
 """None: every rank holds all of it."""
@@ -356,14 +340,14 @@ class LayerFlow:
             raise _Unknown
         if style is not None and isinstance(x, NodeResult) and x.name not in self.cuts:
             return _result_state(style, last, layer)
-        cut = _State(self.of(x))
+        cut = self.of(x)
         if style is None or style.weight == NOTHING:
-            if cut.dim == last:
+            if cut is not None and cut.dim == last:
                 raise _Wrong(
                     f"{layer} takes all of its input, of which {cut.layer} (column-wise) leaves every rank a slice: "
                     f"{layer} has to be row-wise, or {cut.layer} to gather what it gives"
                 )
-            return cut.state
+            return cut
         if style.weight not in (OUT, IN):
             raise _Wrong(f"{layer} has the style {style.name}, which is for tables of an embedding")
         gives, takes = (sizes[-2], sizes[-1]) if out_first else (sizes[-1], sizes[-2])
@@ -374,26 +358,27 @@ class LayerFlow:
         self._check_input(layer, style, cut, last)
         return _result_state(style, last, layer)
 
-    def _check_input(self, layer: str, style: Style, cut: _State, last: int) -> None:
+    def _check_input(self, layer: str, style: Style, cut: State, last: int) -> None:
         """Raise if the input is not cut as the style requires."""
-        if style.takes == CUT and cut.dim != last:
+        dim = -1 if cut is None else cut.dim
+        if style.takes == CUT and dim != last:
             if style.weight == OUT:
                 raise _Wrong(
                     f"{layer} gathers an input that is whole already: {style.name} says that ranks hold slices of it, "
                     "and it would be gathered twice"
                 )
-            behind = f"what {cut.layer} gives is cut along dimension {cut.dim}" if cut.layer else (
-                "no column-wise layer leaves slices of its input"
-            )  # fmt: skip
+            behind = "no column-wise layer leaves slices of its input"
+            if cut is not None:
+                behind = f"what {cut.layer} gives is cut along dimension {dim}"
             raise _Wrong(f"{layer} is row-wise ({style.name}), and {behind}: every rank holds all that it takes")
-        if style.takes == WHOLE and cut.dim >= 0:
+        if style.takes == WHOLE and cut is not None:
             what = "column-wise" if style.weight == OUT else "row-wise"
-            how = "along dimension 1" if cut.dim != last else "of its features"
+            how = "along dimension 1" if dim != last else "of its features"
             raise _Wrong(
                 f"{layer} is {what} ({style.name}) and takes all of its input, of which {cut.layer} leaves every rank "
                 f"a slice {how}: it has to be gathered before"
             )
-        if style.takes == SEQUENCE and cut.dim != 1:
+        if style.takes == SEQUENCE and dim != 1:
             raise _Wrong(f"{layer} gathers an input along dimension 1 that no layer has cut there ({style.name}): it "
                          "would be gathered twice")  # fmt: skip
 
@@ -413,8 +398,7 @@ class LayerFlow:
         return _result_state(style, len(self._result(node)) - 1, layer)
 
     def _other(self, node: ExportedNode, kind: str, given: Mapping[str, Argument]) -> State | list[State]:
-        values = [value for value in _results(tuple(given.values()))]
-        states = [(value, self.of(value)) for value in values]
+        states = [(value, self.of(value)) for value in map(NodeResult, node.operands)]
         cut = [(value, state) for value, state in states if state is not None]
         if kind in NORMS:
             return self._norm(node, given)
@@ -565,15 +549,6 @@ class LayerFlow:
         return state
 
 
-class _State:
-    """A state as numbers: dim -1 if it is whole."""
-
-    def __init__(self, state: State) -> None:
-        self.state = state
-        self.dim = -1 if state is None else state.dim
-        self.layer = "" if state is None else state.layer
-
-
 class _Unknown(Exception):
     """Nothing is known of a value."""
 
@@ -598,9 +573,3 @@ def _renamed_text(value: Argument, names: Mapping[str, str]) -> str:
     if isinstance(value, tuple):
         return f"({','.join(_renamed_text(each, names) for each in value)})"
     return f"%{names[value.name]}" if isinstance(value, NodeResult) else repr(value)
-
-
-def _results(value: Argument) -> list[NodeResult]:
-    if isinstance(value, NodeResult):
-        return [value]
-    return [found for each in value for found in _results(each)] if isinstance(value, tuple) else []

@@ -22,6 +22,7 @@ from mspc.readers.pytorch.exported_program import (
     NodeResult,
     ProgramInput,
     ProgramPart,
+    names_in,
 )
 
 PRODUCTS: Mapping[str, tuple[str, str, int]] = {
@@ -70,9 +71,9 @@ def unpacked(program: ExportedProgram, names: Collection[str]) -> tuple[Exported
     parameter stays if another node than one matmul reads it, or the matmul's result is not split into equal parts."""
     users: dict[str, list[ExportedNode]] = {}
     for node in program.graph.nodes:
-        for name in dict.fromkeys(values_in(tuple(value for _, value in node.arguments))):
+        for name in dict.fromkeys(node.operands):
             users.setdefault(name, []).append(node)
-    returned = set(values_in(program.graph.outputs))
+    returned = set(names_in(program.graph.outputs))
     inputs = {each.name: each for each in program.inputs}
     tied = {*program.same, *program.same.values()}
     found = [
@@ -212,10 +213,3 @@ def _weights_in_parts(program: ExportedProgram, parts: Mapping[str, ProgramPart]
             tensors[name] = TensorPieces(TensorType(weights.tensors[part.whole].type.dtype, tuple(shape)), ())
             tensors.pop(part.whole, None)
     return PartsOfWeights(weights.name, weights.files, tensors, whole=weights, parts=parts)
-
-
-def values_in(value: Argument) -> list[str]:
-    """The values that an argument has."""
-    if isinstance(value, NodeResult):
-        return [value.name]
-    return [name for each in value for name in values_in(each)] if isinstance(value, tuple) else []

@@ -16,9 +16,9 @@ from mspc.ir.layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import constrained
 from mspc.ops.op import Op
-from mspc.readers.pytorch.exported_program import ExportedProgram, NodeResult, scope_of
-from mspc.readers.pytorch.plans.flow import LayerFlow, Mistake
-from mspc.readers.pytorch.plans.packed import PRODUCTS, TURNS, unpacked, values_in
+from mspc.readers.pytorch.exported_program import ExportedProgram, NodeResult, frames_of, scope_of
+from mspc.readers.pytorch.plans.flow import LayerFlow
+from mspc.readers.pytorch.plans.packed import PRODUCTS, TURNS, unpacked
 from mspc.readers.pytorch.plans.written_plan import (
     COLUMNS,
     IN,
@@ -63,7 +63,7 @@ def matched(
     known = list(names)
     found: dict[str, tuple[str, T]] = {}
     for pattern in sorted(patterns, key=lambda each: (each.count("*") == 0, len(each))):
-        whole = _expression(pattern)
+        whole = re.compile(r"\.".join("[^.]+" if part == "*" else re.escape(part) for part in pattern.split(".")))
         named = [name for name in known if whole.fullmatch(name)]
         if not named:
             named = [name for name in known if whole.fullmatch(name.partition(".")[2])]
@@ -75,10 +75,6 @@ def matched(
             )
         found.update({name: (pattern, patterns[pattern]) for name in named})
     return found
-
-
-def _expression(pattern: str) -> re.Pattern[str]:
-    return re.compile(r"\.".join("[^.]+" if part == "*" else re.escape(part) for part in pattern.split(".")))
 
 
 # A network repeats one block, and the blocks are divided among the stages, in order. Modules that a plan names before
@@ -106,7 +102,12 @@ def stages_of(plan: str, program: ExportedProgram, count: int, named: Sequence[s
         for length in range(1, len(parts) + 1):
             first.setdefault(".".join(parts[:length]), place)
     found = matched(plan, dict.fromkeys(named), first, "module")
-    lists = _module_lists(scopes)
+    lists: dict[str, list[str]] = {}
+    """Lists of modules by their names, outermost ones, each with its modules in order."""
+    for scope in scopes:
+        block = _BLOCK.match(scope)
+        if block is not None and block[0] not in lists.setdefault(block[1], []):
+            lists[block[1]].append(block[0])
     chosen = {name: blocks for name, blocks in lists.items() if not named or name in found}
     blocks = max(chosen.values(), key=len, default=[])
     if len(blocks) < count:
@@ -125,16 +126,6 @@ def stages_of(plan: str, program: ExportedProgram, count: int, named: Sequence[s
         for node in program.graph.nodes
         if (stage := _stage_of_module(node.scope, stages)) is not None
     }
-
-
-def _module_lists(scopes: Sequence[str]) -> dict[str, list[str]]:
-    """Return lists of modules by their names, outermost ones, each with its modules in order."""
-    found: dict[str, list[str]] = {}
-    for scope in scopes:
-        block = _BLOCK.match(scope)
-        if block is not None and block[0] not in found.setdefault(block[1], []):
-            found[block[1]].append(block[0])
-    return found
 
 
 def _stage_of_module(scope: str, stages: Mapping[str, int]) -> int | None:
@@ -172,7 +163,7 @@ def inside_of_experts(program: ExportedProgram, styles: Mapping[str, Style]) -> 
     given: dict[str, str] = {}
     """Values that come of a stack's product, with its module."""
     for node in program.graph.nodes:
-        operands = values_in(tuple(value for _, value in node.arguments))
+        operands = node.operands
         if node.target in TURNS and operands and operands[0] in turned:
             turned[node.results[0]] = turned[operands[0]]
             continue
@@ -243,22 +234,16 @@ class LayerPlan:
         for node in builder.nodes[before:]:
             style = self._give(node) or style
             if self.stages:
-                self._note_stage(node)
+                stage = self.stages.get(scope_inside(node.scope))
+                if stage is not None:
+                    node.attrs[STAGE] = stage
         if style is None or not isinstance(found, Node) or not isinstance(found.type, TensorType):
             return found
         changed = {SEQUENCE: (IN, ROWS), WHOLE: (OUT, COLUMNS, ROWS)}.get(style.gives, ())
         if style.weight in changed:
-            cut = style.gives == SEQUENCE
-            axes: Cuts = {1: (self.plan.tensor_axis,)} if cut and self._divide(found.shape[1:2]) else {}
-            dims = [[number] for number in range(len(found.shape))]
-            self._cut_batch(found.shape, dims, found.shape, axes)
-            return constrained(builder, found, self._layout(dims, axes))
+            cut = style.gives == SEQUENCE and self._divide(found.shape[1:2])
+            return self._constrained(builder, found, {1: (self.plan.tensor_axis,)} if cut else {})
         return found
-
-    def _note_stage(self, node: Node) -> None:
-        stage = self.stages.get(scope_inside(node.scope))
-        if stage is not None:
-            node.attrs[STAGE] = stage
 
     def held(self, builder: Builder, name: str, value: Any) -> Any:
         """Return a value of the program, held in slices if layers leave it so."""
@@ -271,6 +256,9 @@ class LayerPlan:
             if dim >= len(value.shape) or not self._divide(value.shape[dim:]):
                 return value
             axes = {dim: (self.plan.tensor_axis,)}
+        return self._constrained(builder, value, axes)
+
+    def _constrained(self, builder: Builder, value: Node, axes: Cuts) -> Node:
         dims = [[number] for number in range(len(value.shape))]
         self._cut_batch(value.shape, dims, value.shape, axes)
         return constrained(builder, value, self._layout(dims, axes))
@@ -420,13 +408,18 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
                             f"{rows} rows")  # fmt: skip
     tensor = {name: dim for name, cuts in placed.items() for dim, axes in cuts.items() if plan.tensor_axis in axes}
     flow = LayerFlow(program, styles, plan.parts, tensor, tied)
-    _raise_first(plan.name, flow.mistakes)
+    if flow.mistakes:
+        first = flow.mistakes[0]
+        texts = list(dict.fromkeys(each.text for each in flow.mistakes))
+        notes = others_noted(texts[1:], MOST_TOLD - 1)
+        raise MspcError(f"{plan.name}: {first.text}", notes=notes, frames=frames_of(first.node))
     cuts = {
         name: state.dim for node in program.graph.nodes for name in node.results
         if (state := flow.cuts.get(name)) is not None
     }  # fmt: skip
+    scopes = {scope_of(node): tied[node.scope] for node in program.graph.nodes if node.scope in tied}
     return LayerPlan(
-        program, plan, styles, placed, rows if isinstance(rows, int) else 0, cuts, _scopes(program, tied),
+        program, plan, styles, placed, rows if isinstance(rows, int) else 0, cuts, scopes,
         _given_by(program, summed), stages_of(plan.name, program, plan.stages, plan.in_order),
     )  # fmt: skip
 
@@ -462,26 +455,16 @@ def _prepare(styles: dict[str, Style], prepared: Mapping[str, Style]) -> None:
                 styles[name] = replace(own, takes=style.takes or WHOLE)
 
 
-def _scopes(program: ExportedProgram, tied: Mapping[str, Style]) -> dict[str, Style]:
-    """Return styles of modules by the front end's names of scopes."""
-    return {scope_of(node): tied[node.scope] for node in program.graph.nodes if node.scope in tied}
-
-
 def _given_by(program: ExportedProgram, modules: Collection[str]) -> frozenset[str]:
     """Return the values that these modules give to others."""
     made = {name: node.scope for node in program.graph.nodes if node.scope in modules for name in node.results}
     return frozenset(
-        name for node in program.graph.nodes for name in values_in(tuple(value for _, value in node.arguments))
+        name for node in program.graph.nodes for name in node.operands
         if name in made and not f"{node.scope}.".startswith(f"{made[name]}.")
     )  # fmt: skip
 
 
-def _raise_first(plan: str, mistakes: Sequence[Mistake]) -> None:
-    """Raise an error of the first mistake, which names the others."""
-    if not mistakes:
-        return
-    texts = list(dict.fromkeys(each.text for each in mistakes))
-    notes = [f"also: {text}" for text in texts[1:MOST_TOLD]]
-    if len(texts) > MOST_TOLD:
-        notes.append(f"and {len(texts) - MOST_TOLD} more")
-    raise mistakes[0].error(plan, notes)
+def others_noted(texts: Sequence[str], most: int) -> list[str]:
+    """Return notes on further mistakes."""
+    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+    return [*(f"also: {text}" for text in texts[:most]), *more]

@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
-from typing import Protocol
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -16,7 +15,7 @@ from mspc.ir.layout import Layout
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import LayoutChange
 from mspc.ops.op import Op
-from mspc.readers.pytorch.plans.strategies import IMPORTED, parameter_of, scope_inside
+from mspc.readers.pytorch.plans.strategies import IMPORTED, others_noted, parameter_of, scope_inside
 
 
 @dataclass(frozen=True)
@@ -82,58 +81,42 @@ def said(axis: Axis | None) -> str:
 VIEWS = frozenset(("Reshape", "BroadcastTo", "Fill"))
 """Kinds that a module asks for by sizes, which are others for slices."""
 _PART = re.compile(r"(.*)\[(\d+)\]")
-Parts = tuple[tuple[str, int, int], ...]
-"""Names of parameters with the dimension that is cut, and of how many weights one after another each is."""
 
 
-class Searched(Protocol):
-    """The facts of a network's layers. users: of every node. wrong: mistakes with their nodes."""
-
-    graph: Graph
-    users: Mapping[Node, list[Node]]
-    wrong: list[tuple[str, Node | None]]
-
-    def cut(self, layout: object) -> list[int]:
-        """The dimensions that the axis of layers cuts."""
-        ...
-
-    def is_partial(self, layout: object) -> bool:
-        """Return whether it is a sum over that axis."""
-        ...
-
-    def is_of_gradients(self, node: Node) -> bool:
-        """Return whether gradients alone read it."""
-        ...
-
-    @staticmethod
-    def moves(node: Node) -> bool:
-        """Return whether ranks exchange something, or take slices."""
-        ...
-
-
-def local_parts(search: Searched, module: str, scope: str) -> tuple[Parts, set[Node]] | None:
-    """Return the parameters of a module, and its nodes that sum over ranks, or None if the plan cannot express it,
-    which `wrong` has.
+def _local_parts(search: _Search, module: str, scope: str) -> None:
+    """Note a module that computes with slices of its parameters by itself and gives sums, as experts do.
 
     Every rank runs the module's own code with its slices. So only sums are exchanged inside, and everything computed
     from a sum is linear in it, so that it may come last; and the code may ask for no size of a slice.
     """
+    if module in search.layers:
+        return
     nodes = [each for each in search.graph.nodes if each.scope == scope or each.scope.startswith(f"{scope}/")]
     inside, sums = set(nodes), set[Node]()
     for node in nodes:
         problem = _problem(search, module, node, inside)
         if problem:
             search.wrong.append((f"{module}: {problem}", node))
-            return None
-        if search.moves(node):
+            return
+        if _moves(node):
             sums.add(node)
     if not any(search.is_partial(node.inputs[0].layout) for node in sums):
         search.wrong.append((f"{module} gives no sum of what ranks have", None))
-        return None
-    return _parts(search, module), sums
+        return
+    search.covered |= sums
+    found: dict[str, tuple[int, int]] = {}
+    for parameter in search.graph.parameters:
+        owner, _, name = parameter.name.rpartition(".")
+        dims = search.cut(parameter.layout)
+        if owner == module and dims:
+            part = _PART.fullmatch(name)
+            name = part[1] if part else name
+            found[name] = dims[0], found.get(name, (0, 0))[1] + 1
+    parts = tuple((name, dim, count) for name, (dim, count) in found.items())
+    search.layers[module] = LayerBack(module, "Local", WHOLE, WHOLE, 0, parts=parts)
 
 
-def _problem(search: Searched, module: str, node: Node, inside: Collection[Value]) -> str:
+def _problem(search: _Search, module: str, node: Node, inside: Collection[Value]) -> str:
     """Return why ranks cannot run a node by themselves; "" if they can."""
     if search.is_of_gradients(node):
         return ""
@@ -143,7 +126,7 @@ def _problem(search: Searched, module: str, node: Node, inside: Collection[Value
             return f"{name} is whole, beside slices"
         if not name and value not in inside and search.cut(value.layout):
             return "it takes slices of what comes in"
-    if search.moves(node):
+    if _moves(node):
         if not search.is_partial(node.inputs[0].layout) or search.cut(node.layout):
             return f"{node.op.name} is inside of it"
         return "" if _is_last(search, node, inside) else "what it computes of a sum over ranks is not linear"
@@ -151,7 +134,7 @@ def _problem(search: Searched, module: str, node: Node, inside: Collection[Value
     return f"{node.op.name} asks for sizes, which slices have not" if cut and node.op.name in VIEWS else ""
 
 
-def _is_last(search: Searched, node: Node, inside: Collection[Value]) -> bool:
+def _is_last(search: _Search, node: Node, inside: Collection[Value]) -> bool:
     """Return whether everything that the module makes of a sum is linear in it."""
     pending, seen = [node], set[Node]()
     while pending:
@@ -163,26 +146,15 @@ def _is_last(search: Searched, node: Node, inside: Collection[Value]) -> bool:
             places = [number for number, each in enumerate(user.inputs) if each is value]
             op = user.op
             is_linear = isinstance(op, Op) and len(places) == 1 and (places[0] in op.linear_in)
-            if not is_linear and not search.moves(user) and user.op.name != "ShardingConstraint":
+            if not is_linear and not _moves(user) and user.op.name != "ShardingConstraint":
                 return False
             pending.append(user)
     return True
 
 
-def _parts(search: Searched, module: str) -> Parts:
-    found: dict[str, tuple[int, int]] = {}
-    for parameter in _own(search.graph.parameters, module):
-        dims = search.cut(parameter.layout)
-        name = parameter.name.rpartition(".")[2]
-        part = _PART.fullmatch(name)
-        name = part[1] if part else name
-        if dims:
-            found[name] = dims[0], found.get(name, (0, 0))[1] + 1
-    return tuple((name, dim, count) for name, (dim, count) in found.items())
-
-
-def _own(parameters: Sequence[Parameter], module: str) -> list[Parameter]:
-    return [each for each in parameters if each.name.rpartition(".")[0] == module]
+def _moves(node: Node) -> bool:
+    """Return whether ranks exchange something, or take slices."""
+    return isinstance(node.op, (Collective, LayoutChange))
 
 
 # Values between layers are plain local tensors in DTensor's plans, so a layer declares how it takes and gives its
@@ -263,7 +235,7 @@ class _Search:
         is_product = name == "MatMul" and number == 1 and len(parameter.shape) == 2
         is_own = cell not in ("Linear", "Embedding")
         if is_own and not (is_product and self._is_followed(scope)):
-            self._local(owner, scope)
+            _local_parts(self, owner, scope)
             return
         if other is None or not (is_product or (cell, name) == ("Embedding", "Gather")):
             self.wrong.append((f"{parameter.name}: what {cell} does with it, {name}, is no product", node))
@@ -284,18 +256,7 @@ class _Search:
     def _is_followed(self, scope: str) -> bool:
         """Return whether a module multiplies, adds and views, and nothing else."""
         inside = [node for node in self.graph.nodes if node.scope == scope]
-        return all(node.op.name in PRODUCTS_OF_OWN or self.moves(node) for node in inside)
-
-    def _local(self, module: str, scope: str) -> None:
-        """Look at a module that computes with slices of its parameters by itself and gives sums, as experts do."""
-        if module in self.layers:
-            return
-        found = local_parts(self, module, scope)
-        if found is None:
-            return
-        parts, nodes = found
-        self.covered |= nodes
-        self.layers[module] = LayerBack(module, "Local", WHOLE, WHOLE, 0, parts=parts)
+        return all(node.op.name in PRODUCTS_OF_OWN or _moves(node) for node in inside)
 
     def _parameters(self, owner: str) -> tuple[tuple[str, int], ...]:
         """Return the parameters of a module that are cut, with their dimensions."""
@@ -320,7 +281,7 @@ class _Search:
     def taken(self, value: Value, scope: str, given: Collection[Node]) -> int:
         """Return how the tensor axis cuts a module's input, before it moves: several modules may take it so."""
         while isinstance(value, Node) and value.inputs and value not in given:
-            if value.scope != scope and not self.moves(value):
+            if value.scope != scope and not _moves(value):
                 break
             self.covered.add(value)
             value = value.inputs[0]
@@ -353,7 +314,7 @@ class _Search:
         while True:
             users = [each for each in self.users.get(node, []) if not each.scope.startswith(GRADIENTS)]
             users = [each for each in users if each.op.name not in PASSED or each in self.users]  # some hold nothing
-            inside = [each for each in users if each.scope == scope or self.moves(each) or each.op.name in PASSED]
+            inside = [each for each in users if each.scope == scope or _moves(each) or each.op.name in PASSED]
             if len(inside) != 1 or len(users) != 1:
                 break
             node = inside[0]
@@ -384,10 +345,6 @@ class _Search:
     def is_partial(self, layout: object) -> bool:
         """Return whether it is a sum over the tensor axis, and over no other."""
         return isinstance(layout, Layout) and axes_of(layout, layout.partial) == [self.tensor]
-
-    @staticmethod
-    def moves(node: Node) -> bool:
-        return isinstance(node.op, (Collective, LayoutChange))
 
     def beside(self, node: Node, parameter: Parameter) -> None:
         """Look at an operator with a parameter that is whole: beside slices its gradient is a sum."""
@@ -466,7 +423,7 @@ def _walk(search: _Search, own: Mapping[str, Parameter]) -> None:
     search.layers = dict(sorted(search.layers.items(), key=lambda pair: order.get(pair[0], len(order))))
     for node in forward:
         is_stored = bool(node.inputs) and parameter_of(node.inputs[0]) in own  # fully_shard gathers it
-        if not search.moves(node) or node in search.covered or is_stored or search.is_of_gradients(node):
+        if not _moves(node) or node in search.covered or is_stored or search.is_of_gradients(node):
             continue
         is_result = node in search.graph.results and _of_batch(node, search.data)  # a process returns its own rows
         if not is_result and not _of_loss(node, search.data) and not _of_rows(node, search.data):
@@ -504,7 +461,7 @@ def _of_rows(node: Node, data: Axis | None) -> bool:
         if isinstance(value, Parameter) and value.kind != "input":
             return False
         if isinstance(value, Node):
-            if value.op.name not in ROW_BY_ROW and not _Search.moves(value):
+            if value.op.name not in ROW_BY_ROW and not _moves(value):
                 return False
             pending += value.inputs
     return True
@@ -541,9 +498,7 @@ def _first_error(wrong: Sequence[tuple[str, Node | None]]) -> MspcError:
     """Return the error of the first mistake, with the others."""
     text, node = next((each for each in wrong if each[1] is not None), wrong[0])
     others = [each for each in dict.fromkeys(each for each, _ in wrong) if each != text]
-    notes = [f"also: {each}" for each in others[:MOST_TOLD]]
-    if len(others) > MOST_TOLD:
-        notes.append(f"and {len(others) - MOST_TOLD} more")
+    notes = others_noted(others, MOST_TOLD)
     message = f"--out-torch: the plan cannot be said in DTensor's words: {text}"
     return MspcError(message, notes=notes) if node is None else MspcError(message, notes=notes, frames=node.frames)
 

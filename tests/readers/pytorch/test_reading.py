@@ -12,10 +12,8 @@ from mspc.ir.types import BFLOAT16, FLOAT32, INT64
 from mspc.readers.pytorch.exported_program import (
     ExportedGraph,
     ExportedType,
-    MemoryFormat,
     NodeResult,
-    ProgramDevice,
-    StorageLayout,
+    TensorPlace,
 )
 from mspc.readers.pytorch.exported_program import SymbolicSize as Symbolic
 from mspc.readers.pytorch.graph_reader import read_program
@@ -131,8 +129,8 @@ def test_kinds_of_arguments(tmp_path: Path) -> None:
     node = read_program(made.save(tmp_path / "all.pt2")).graph.nodes[-1]
     assert dict(node.arguments) == {
         "none": None, "int": -3, "ints": (1, 2), "float": 1e-5, "infinite": -np.inf, "bool": False, "text": "mean",
-        "dtype": BFLOAT16, "format": MemoryFormat("channels_last"), "layout": StorageLayout("strided"),
-        "device": ProgramDevice("cuda:0"), "complex": 1 - 2j, "tensors": (NodeResult("x"), NodeResult("relu")),
+        "dtype": BFLOAT16, "format": TensorPlace("channels_last"), "layout": TensorPlace("strided"),
+        "device": TensorPlace("cuda:0"), "complex": 1 - 2j, "tensors": (NodeResult("x"), NodeResult("relu")),
         "lists": ((1,), (2, 3)), "optional": (NodeResult("x"), None), "one": None, "sizes": (4,), "size": 5,
         "words": (("k", 1),), "operator": "_operator.mul",
     }  # fmt: skip
