@@ -306,12 +306,16 @@ def _named(graph: Graph, config: Config, plan: PlanFile | None, with_layers: boo
     strategies = StrategyNames()
     strategies.name(graph, with_layers or plan is not None)
     if plan is not None:
-        from mspc.passes.lib.plan_header import note_plan
+        from mspc.passes.lib.plan_header import NotedPlan, note_plan
         from mspc.plans.contents import give_strategies
 
         plan = plan.for_operators(set(strategies.places.values()))
         give_strategies(strategies, graph, plan, config.strategies_from)
-        note_plan(graph, plan, config.strategies_from, strategies.places)
+        noted = NotedPlan(
+            config.strategies_from, plan.operators, plan.results, plan.parameters, plan.recompute, plan.gather_again,
+            plan.loops, plan.offload, plan.offload_states,
+        )  # fmt: skip
+        note_plan(graph, noted, strategies.places)
     return strategies
 
 

@@ -11,8 +11,6 @@ except through its scanned operands, and two loops that carry only sums. Other l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value, free_name
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.regions import Scan, body_of, name_apart, with_effects
@@ -84,12 +82,12 @@ def _join(graph: Graph, forward: Node, backward: Node) -> None:
     joint.nodes = [*first.nodes, *second.nodes]
     results = second.results
     joint.results = [*results[: other.carried], *(first.results[i] for i in kept), *results[other.carried :]]
-    _name(joint.parameters)
+    taken: set[str] = set()
+    for parameter in joint.parameters:
+        parameter.name = free_name(parameter.name, taken)
     operands = [v for _, v in (*carried, *scanned, *captured)]
     stacked = len(kept) + other.stacked
-    made = Scan(
-        carried=other.carried, scanned=len(scanned), stacked=stacked, turns=op.turns, micro_batches=True
-    )  # fmt: skip
+    made = Scan(carried=other.carried, scanned=len(scanned), stacked=stacked, turns=op.turns, micro_batches=True)
     _replace(graph, forward, backward, made, operands, joint, kept)
 
 
@@ -109,12 +107,6 @@ def _read_results(graph: Graph, forward: Node, backward: Node) -> list[int]:
     elements = {n: n.op.index for n in graph.nodes if _is_element(n, forward)}  # type: ignore[attr-defined]  # TupleGetItem
     read = [v for node in graph.nodes if node is not backward for v in node.inputs if v in elements]
     return sorted({elements[v] for v in (*read, *graph.results) if v in elements})  # type: ignore[index]  # a node
-
-
-def _name(parameters: Sequence[Parameter]) -> None:
-    taken: set[str] = set()
-    for parameter in parameters:
-        parameter.name = free_name(parameter.name, taken)
 
 
 def _replace(
@@ -142,4 +134,3 @@ def _replace(
     graph.nodes = [node for node in graph.nodes if node not in gone]
     in_order(graph)
     name_apart(graph)
-

@@ -80,11 +80,8 @@ def recomputed_values(graph: Graph) -> set[Value]:
     leaving.update(handed_on(graph) if marked else ())
     for node in graph.nodes:
         if node.phase == "forward":
-            leaving.update(
-                v
-                for v in node.inputs
-                if isinstance(v, Node) and _recompute_mark(v) not in (True, _recompute_mark(node))
-            )
+            read = [value for value in node.inputs if isinstance(value, Node)]
+            leaving.update(value for value in read if _recompute_mark(value) not in (True, _recompute_mark(node)))
     return {node for node in marked if node not in leaving}
 
 

@@ -17,10 +17,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value, copied_node, element_types, operand_types
+from mspc.ir.graph import (
+    STAGE,
+    Constant,
+    Graph,
+    Node,
+    Parameter,
+    Value,
+    copied_node,
+    element_types,
+    free_name,
+    operand_types,
+)
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.custom import OwnGradient
@@ -85,7 +95,7 @@ def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
         if node in chosen and node in read and isinstance(node.type, TensorType):
             loop.inputs.append(copy)
             taken = {parameter.name for each in loop.regions for parameter in each.parameters}
-            name = next(name for name in _names(copy) if name not in taken)
+            name = free_name(copy.name or "hoisted", taken)
             for each in loop.regions:
                 each.parameters.append(Parameter(name, copy.type, "input"))
             inside[node] = region.parameters[-1]
@@ -172,15 +182,6 @@ def _read_by_others(region: Graph, moved: list[Node]) -> set[Value]:
     """Return the moved nodes that the region's other nodes or its results read."""
     gone = set(moved)
     return {*region.results, *(value for node in region.nodes if node not in gone for value in node.inputs)}
-
-
-def _names(value: Node) -> Iterator[str]:
-    wanted = value.name or "hoisted"
-    yield wanted
-    count = 1
-    while True:
-        yield f"{wanted}_{count}"
-        count += 1
 
 
 def _drop_unread(region: Graph, moved: list[Node]) -> None:

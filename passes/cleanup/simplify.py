@@ -206,12 +206,8 @@ def _simpler_value(node: Node) -> Value | None:
         return node.inputs[0]
     if isinstance(op, Mul):
         for one, other in (node.inputs, node.inputs[::-1]):
-            if (
-                isinstance(one, Constant)
-                and other.type == node.type
-                and one.value.size == 1
-                and one.value.item() == 1.0
-            ):
+            is_one = isinstance(one, Constant) and one.value.size == 1 and one.value.item() == 1.0
+            if is_one and other.type == node.type:
                 return other
     return _folded(node)
 

@@ -68,14 +68,12 @@ def _say_sent(graph: Graph, nodes: Mapping[Graph, Sequence[Node]]) -> None:
 
 
 def _lowered(b: Builder, node: Node) -> Value | None:
-    return _lower(b, node, node.op) if isinstance(node.op, Redistribute) else None
-
-
-def _lower(b: Builder, node: Node, op: Redistribute) -> Value:
+    if not isinstance(node.op, Redistribute):
+        return None
     b.like(node).phase = node.phase
     if isinstance(node.type, StackType):
-        return _lower_entries(b, node, op, node.type)
-    return _lower_tensor(b, node, op, node.inputs[0])
+        return _lower_entries(b, node, node.op, node.type)
+    return _lower_tensor(b, node, node.op)
 
 
 def _lower_entries(b: Builder, node: Node, op: Redistribute, type: StackType) -> Value:
@@ -87,7 +85,8 @@ def _lower_entries(b: Builder, node: Node, op: Redistribute, type: StackType) ->
     body.attrs = {"ranks": ranks}
     inner = copied_node(node, [entry])
     inner.type = type.entry
-    moved = _lower(Builder(body), inner, op)
+    moved = _lowered(Builder(body), inner)
+    assert moved is not None
     body.attrs = {}
     body.results, body.returns_tuple = [moved], True
     count = b.emit(TurnCount(), node.inputs[0])
@@ -100,8 +99,8 @@ def _lower_entries(b: Builder, node: Node, op: Redistribute, type: StackType) ->
     return found
 
 
-def _lower_tensor(b: Builder, node: Node, op: Redistribute, value: Value) -> Value:
-    type, layout = node.tensor_type, op.source
+def _lower_tensor(b: Builder, node: Node, op: Redistribute) -> Value:
+    value, type, layout = node.inputs[0], node.tensor_type, op.source
     for step in plan(op.source, op.target, type.shape, type.dtype.itemsize).steps:
         sent, value = emit_collective(b, step.op, value, layout, node.name)
         layout = sent.layout = value.layout = step.layout

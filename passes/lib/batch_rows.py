@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types, operand_types
@@ -206,7 +207,7 @@ class FedRows:
                 places[reader] = self._through(reader, places)
                 continue
             factors = [_factor(rule, rule.inputs[i], rows) for i, rows in _flat(reader, places)]
-            for value, start in zip(reader.inputs, _starts(reader), strict=True):
+            for value, start in zip(reader.inputs, _starts(reader), strict=False):
                 held = value not in places and not self._is_made(value)
                 if held and any(f is not None and f[0] in dim for f in factors for dim in rule.inputs[start]):
                     return False
@@ -346,25 +347,19 @@ def rows_beside(node: Node, rows: Rows) -> tuple[list[Rows | None], list[Rows | 
     return [_place(rule, dims, factor) for dims in rule.inputs], [_place(rule, dims, factor) for dims in rule.outputs]
 
 
+def _starts(node: Node) -> list[int]:
+    """Return the number of the first tensor of every operand among all operands' tensors, and of all."""
+    return list(accumulate((len(element_types(value.type)) for value in node.inputs), initial=0))
+
+
 def _flat(node: Node, places: Mapping[Value, Places]) -> list[tuple[int, Rows]]:
     """Return (number of the tensor among all operands', its rows) of those that have rows."""
-    found: list[tuple[int, Rows]] = []
-    number = 0
-    for value in node.inputs:
-        count = len(element_types(value.type))
-        of = places.get(value, (None,) * count)
-        found += [(number + i, rows) for i, rows in enumerate(of) if rows is not None]
-        number += count
-    return found
-
-
-def _starts(node: Node) -> list[int]:
-    found: list[int] = []
-    number = 0
-    for value in node.inputs:
-        found.append(number)
-        number += len(element_types(value.type))
-    return found
+    return [
+        (number, rows)
+        for value, start in zip(node.inputs, _starts(node), strict=False)
+        for number, rows in enumerate(places.get(value, ()), start)
+        if rows is not None
+    ]
 
 
 def _result(rule: Rule, index: int, number: int, rows: Rows) -> Rows | None:

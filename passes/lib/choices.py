@@ -72,8 +72,9 @@ def make_choice(
     """
     ins, outs = rule.layouts(mesh, axes, passed, reduction)
     if passed:
+        dims = [[tuple(a for f in dim for a in axes[f]) for dim in tensor] for tensor in rule.inputs]
         ins = tuple(
-            _with_partial(rule, mesh, axes, i, passed, reduction) if passing in (i, -1) else layout
+            Layout.of(mesh, dims[i], passed, reduction) if passing in (i, -1) else layout
             for i, layout in enumerate(ins)
         )
     shards = math.prod(mesh[a] for f in axes for a in f)
@@ -93,13 +94,6 @@ def operandwise_choice(op: Op, operands: Sequence[Layout], ranks: int) -> Shardi
         axes = {a for layout in sharded for dim in on_mesh(layout, mesh)[0] for a in dim}
         out = Layout.of(mesh, (), axes, op.reduction)
     return ShardingChoice(tuple(operands), (out,), 0.0)
-
-
-def _with_partial(
-    rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes], index: int, passed: Axes, reduction: str
-) -> Layout:
-    dims = [tuple(a for f in dim for a in axes[f]) for dim in rule.inputs[index]]
-    return Layout.of(mesh, dims, passed, reduction)
 
 
 @lru_cache(maxsize=16384)
@@ -216,15 +210,9 @@ def choices(
     leaders = [*hints, *sources, *scattered]
     for leader in leaders:
         rest = [s for s in sources if s is not leader]
-        orders.append((leader, *rest))
-        orders.append((leader, *reversed(rest)))
-    if not orders:
-        orders.append(())
+        orders += [(leader, *rest), (leader, *reversed(rest))]
     found: dict[ShardingChoice, None] = {}
-    shardings: dict[tuple[tuple[int, ...], tuple[Axes, ...]], None] = {}
-    for order in orders:
-        shardings[merge(rule, order, ranks)] = None
-    for mesh, axes in shardings:
+    for mesh, axes in dict.fromkeys(merge(rule, order, ranks) for order in orders or [()]):
         for choice in _partial_variants(op, rule, mesh, axes, operands):
             found[choice] = None
         found[make_choice(rule, mesh, axes)] = None

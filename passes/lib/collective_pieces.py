@@ -105,11 +105,8 @@ class Gains:
         exposed = min(self.exposed.get(node, 0.0), self._of(node))
         if not exposed:
             return 0.0
-        return (
-            self._gathered(node, pieces, exposed)
-            if isinstance(node.op, AllGather)
-            else self._summed(node, pieces, exposed)
-        )
+        gain = self._gathered if isinstance(node.op, AllGather) else self._summed
+        return gain(node, pieces, exposed)
 
     def _gathered(self, node: Node, pieces: int, exposed: float) -> float:
         rows = row_pieces(node, pieces)

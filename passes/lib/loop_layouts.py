@@ -12,7 +12,7 @@ from mspc.ops.control.borders import Back, Border, Enter, Joined, Keep, StandIn
 from mspc.ops.control.regions import For, Loop, MakeStack, RegionOp, Scan
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, is_constraint
 from mspc.ops.op import Op
-from mspc.passes.lib.layout_search import State, restore, state_of
+from mspc.passes.lib.layout_search import restore, state_of
 from mspc.passes.lib.opened_graphs import is_zero
 from mspc.passes.lib.placement import Traffic, result_layouts, sent_inside
 
@@ -73,7 +73,15 @@ def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bo
     def tried(wanted: dict[Node, Layout]) -> set[Node]:
         """Decide with these layouts, and return the values that cannot be carried in them."""
         fixed = dict(zip(values, begin, strict=True)) | {v: (v.op, (layout,), layout) for v, layout in wanted.items()}
-        _try(values, [fixed[value] for value in values], wanted, decide)
+        restore(values, [fixed[value] for value in values])
+        for enter, layout in wanted.items():
+            enter.attrs["strategy_from"] = LEFT
+            zeros = enter.inputs[0]
+            if is_zero(zeros):
+                zeros.layout = layout
+                if isinstance(zeros, Node):
+                    zeros.in_layouts = tuple(Layout.replicated(layout.ranks, len(each.shape)) for each in zeros.inputs)
+        decide()
         return _impossible_values(graph)
 
     stored = _as_stored(graph, given)
@@ -155,18 +163,6 @@ def _layouts_of_updates(graph: Graph) -> dict[tuple[Node, int], Layout]:
 
 def _is_back(node: Node) -> bool:
     return isinstance(node.op, Back)
-
-
-def _try(values: list[Value], states: list[State], wanted: dict[Node, Layout], decide: Callable[[], None]) -> None:
-    restore(values, states)
-    for enter, layout in wanted.items():
-        enter.attrs["strategy_from"] = LEFT
-        if is_zero(enter.inputs[0]):
-            value = enter.inputs[0]
-            value.layout = layout
-            if isinstance(value, Node):
-                value.in_layouts = tuple(Layout.replicated(layout.ranks, len(each.shape)) for each in value.inputs)
-    decide()
 
 
 def _better_layouts(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:

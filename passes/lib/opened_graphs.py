@@ -55,21 +55,23 @@ def open_regions(graph: Graph) -> None:
 
 def unshare_regions(graph: Graph) -> None:
     """Give every node with regions graphs of its own."""
-    _unshare(graph, set(), {each.name for each in graph.graphs()})
+    taken: set[Graph] = set()
+    names = {each.name for each in graph.graphs()}
 
-
-def _unshare(graph: Graph, taken: set[Graph], names: set[str]) -> None:
     def free(name: str) -> str:
         base = name.partition(COPY)[0]
         found = next(f"{base}{COPY}{i}" for i in count(1) if f"{base}{COPY}{i}" not in names)
         names.add(found)
         return found
 
-    for node in graph.nodes:
-        node.regions = tuple(copied_region(region, free) if region in taken else region for region in node.regions)
-        for region in node.regions:
-            taken.add(region)
-            _unshare(region, taken, names)
+    def unshare(graph: Graph) -> None:
+        for node in graph.nodes:
+            node.regions = tuple(copied_region(region, free) if region in taken else region for region in node.regions)
+            for region in node.regions:
+                taken.add(region)
+                unshare(region)
+
+    unshare(graph)
 
 
 class _Opener:
@@ -140,7 +142,9 @@ class _Opener:
         found: list[Value] = []
         for number in range(op.carried):
             back = Back(node, op.name, number, True)
-            found.append(self.emit(back, _own(entered[number].layout), entered[number], results[number]))
+            layout = entered[number].layout
+            layout = layout if isinstance(layout, Layout) else None
+            found.append(self.emit(back, layout, entered[number], results[number]))
         turns = op.known_turns([value.type for value in node.inputs])
         counts = len(element_types(node.type)) - op.carried - op.stacked
         kept: list[Node] = []
@@ -212,10 +216,6 @@ def _boundary_layouts(op: TypedOp, layout: Layout, inputs: Sequence[Value]) -> t
     return (needed,) * len(inputs)
 
 
-def _own(layout: Layouts) -> Layout | None:
-    return layout if isinstance(layout, Layout) else None
-
-
 def _element(layout: Layouts, number: int) -> Layout | None:
     return layout[number] if isinstance(layout, tuple) and layout else None
 
@@ -240,9 +240,9 @@ class _Parts:
     handed: list[Value] = field(default_factory=list[Value])
     lists: list[list[Node]] = field(default_factory=list[list[Node]])
     given: list[Node] = field(default_factory=list[Node])
-    entered: dict[int, Node] = field(default_factory=dict[int, Node])
     turn: Node | None = None
     conditions: list[Node] = field(default_factory=list[Node])
+    entered: dict[int, Node] = field(default_factory=dict[int, Node])
     left: dict[int, Node] = field(default_factory=dict[int, Node])
     backs: dict[int, Node] = field(default_factory=dict[int, Node])
     kept: dict[int, Node] = field(default_factory=dict[int, Node])
@@ -318,14 +318,9 @@ class _Closer:
             (parts.conditions if parts.lists else parts.given).append(node)
         elif isinstance(op, Handed):
             parts.hands, parts.handed = node, node.inputs
-        elif isinstance(op, Enter | StandIn):
-            parts.entered[op.number] = node
-        elif isinstance(op, Leave):
-            parts.left[op.number] = node
-        elif isinstance(op, Back):
-            parts.backs[op.number] = node
-        elif isinstance(op, Keep):
-            parts.kept[op.number] = node
+        elif isinstance(op, Enter | StandIn | Leave | Back | Keep):
+            of_kind: dict[type, dict[int, Node]] = {Leave: parts.left, Back: parts.backs, Keep: parts.kept}
+            of_kind.get(type(op), parts.entered)[op.number] = node
         elif isinstance(op, Turn) and not op.is_count:
             parts.turn = node
 
@@ -355,7 +350,8 @@ class _Closer:
         for number, region in enumerate(border.regions):
             first = turn if number == len(border.regions) - 1 else []
             names = _names(region, len(first) + len(entered), parts.handed, captured)
-            made = _closed_region(region.name, parts.lists[number], results[number])
+            made = Graph(region.name)
+            made.nodes, made.results = parts.lists[number], list(results[number])
             made.attrs, made.returns_tuple = dict(region.attrs), region.returns_tuple
             _add_parameters(made, [*first, *entered, *captured], names, self.is_sliced)
             regions.append(made)
@@ -411,13 +407,6 @@ def _names(region: Graph, lead: int, handed: Sequence[Value], captured: Sequence
             name = f"{wanted}_{number}"
         found[name] = None
     return list(found)
-
-
-def _closed_region(name: str, nodes: list[Node], results: Sequence[Value]) -> Graph:
-    """Return a region with these nodes and results, which still reads outside values."""
-    made = Graph(name)
-    made.nodes, made.results = nodes, list(results)
-    return made
 
 
 def _add_parameters(region: Graph, read: Sequence[Value], names: Sequence[str], is_sliced: bool) -> None:

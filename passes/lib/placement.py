@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -31,6 +31,16 @@ def readers_of(nodes: Sequence[Node]) -> dict[Value, list[Node]]:
         for value in node.inputs:
             readers.setdefault(value, []).append(node)
     return readers
+
+
+def sources_of(value: Value) -> Iterator[Value]:
+    """Yield a value and all values that it is computed from."""
+    found, seen = [value], {value}
+    for each in found:  # it becomes longer
+        yield each
+        more = [operand for operand in each.inputs if operand not in seen] if isinstance(each, Node) else []
+        seen.update(more)
+        found += more
 
 
 def operand_layouts(node: Node) -> tuple[Layout | None, ...]:
@@ -109,14 +119,7 @@ def batch_choice(node: Node, rule: Rule, ranks: int) -> ShardingChoice:
     The main input is the first with the most dimensions that is neither parameter nor constant. If that would not
     give slices of the result (of a tensor that is repeated) the result's first dimension is sharded instead.
     """
-    order = sorted(
-        range(len(rule.inputs)),
-        key=lambda i: (
-            _is_state(node.inputs[i]),
-            -len(rule.inputs[i]),
-            i,
-        ),
-    )
+    order = sorted(range(len(rule.inputs)), key=lambda i: (_is_state(node.inputs[i]), -len(rule.inputs[i]), i))
     replicated: list[Axes] = [()] * len(rule.names)
     for dims in (rule.inputs[order[0]], rule.outputs[0]) if order else ():
         factor = dims[0][0] if dims and dims[0] else -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
-from typing import Any, Protocol
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
@@ -32,38 +32,10 @@ KEYS = (
 )  # fmt: skip
 
 
-class HeaderPlan(Protocol):
-    """The part of a plan in a graph's header; a plan file has it too."""
-
-    @property
-    def operators(self) -> Mapping[str, tuple[Layout, ...]]: ...
-
-    @property
-    def results(self) -> Mapping[str, tuple[Layout, ...]]: ...
-
-    @property
-    def parameters(self) -> Mapping[str, Layout]: ...
-
-    @property
-    def recompute(self) -> tuple[str, ...]: ...
-
-    @property
-    def gather_again(self) -> tuple[str, ...]: ...
-
-    @property
-    def loops(self) -> Mapping[str, tuple[Layout, ...]]: ...
-
-    @property
-    def offload(self) -> tuple[str, ...]: ...
-
-    @property
-    def offload_states(self) -> bool: ...
-
-
 @dataclass(frozen=True)
 class NotedPlan:
-    """A plan, read from a graph's header. file: its origin, for messages. places: of the operators that were read,
-    by cell and kind, how many there were. The rest as in a plan file."""
+    """A plan in a graph's header. file: its origin, for messages. places: of the operators that were read, by cell and
+    kind, how many there were. The rest as in a plan file."""
 
     file: str
     operators: Mapping[str, tuple[Layout, ...]]
@@ -77,8 +49,8 @@ class NotedPlan:
     places: Counter[str] = field(default_factory=Counter[str])
 
 
-def note_plan(graph: Graph, plan: HeaderPlan, file: str, places: Mapping[Node, str]) -> None:
-    """Write a plan into a graph that was read. file: its origin. places: the names of the operators."""
+def note_plan(graph: Graph, plan: NotedPlan, places: Mapping[Node, str]) -> None:
+    """Write a plan into a graph that was read. places: the names of the operators."""
     noted: dict[str, Any] = {
         OPERATORS: _entries(plan.operators),
         RESULTS: _entries(plan.results),
@@ -90,7 +62,7 @@ def note_plan(graph: Graph, plan: HeaderPlan, file: str, places: Mapping[Node, s
         OFFLOADED_STATES: plan.offload_states,
         PLACES: tuple(kinds_of(places.values()).items()),
     }
-    graph.attrs |= {PLAN_FILE: file} | {key: value for key, value in noted.items() if value}
+    graph.attrs |= {PLAN_FILE: plan.file} | {key: value for key, value in noted.items() if value}
     for node, place in places.items():
         node.place = place
 

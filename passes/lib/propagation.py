@@ -530,7 +530,7 @@ class UnsetLayouts:
         values = [*region, *dict.fromkeys(f for node in region for f in self.search.followers.get(node, ()))]
         begin = [state_of(value) for value in values]
         found: list[tuple[float, float, list[State], dict[Node, str]]] = []
-        for decide in (self.shard_batch, self.follow, self.follow_readers):
+        for decide in (self.shard_batch, self.follow, lambda region: self.follow(reversed(region))):
             decide(region)
             self.improve(region)
             sources = {node: str(node.attrs["strategy_from"]) for node in region}
@@ -542,9 +542,6 @@ class UnsetLayouts:
         restore(values, states)
         for node, source in sources.items():
             node.attrs["strategy_from"] = source
-
-    def follow_readers(self, region: Sequence[Node]) -> None:
-        self.follow(reversed(region))
 
     def follow(self, nodes: Iterable[Node]) -> None:
         """Let every operator take the choice with the fewest bytes as far as others are decided."""

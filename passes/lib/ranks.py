@@ -390,9 +390,6 @@ def local_type(type: Type, value: Value) -> Type:
     if isinstance(type, TensorType) and isinstance(value.layout, Layout):
         return type.with_shape(value.layout.local_shape(type.shape))
     if isinstance(type, TupleType) and isinstance(value.layout, tuple):
-        return TupleType(
-            tuple(
-                t.with_shape(layout.local_shape(t.shape)) for t, layout in zip(type.elements, value.layout, strict=True)
-            )
-        )
+        pairs = zip(type.elements, value.layout, strict=True)
+        return TupleType(tuple(t.with_shape(layout.local_shape(t.shape)) for t, layout in pairs))
     return type

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -177,7 +179,7 @@ def _collectives(
         dims[split_dim] += moved
         group, axes, size = _group(mesh, moved)
         exchange = AlltoAll(split_count=size, split_dim=split_dim, concat_dim=concat_dim, mesh=group, axes=axes)
-        place(exchange, exchange.sent_bytes(_elements(layout, shape) * itemsize, size), size - 1)
+        place(exchange, exchange.sent_bytes(math.prod(layout.local_shape(shape)) * itemsize, size), size - 1)
     for d in reversed(range(len(dims))):
         rest = dims[d][len(new[d]) :]
         if not rest:
@@ -185,7 +187,7 @@ def _collectives(
         dims[d] = new[d]
         group, axes, size = _group(mesh, rest)
         gather = AllGather(axis=d, mesh=group, axes=axes)
-        place(gather, gather.sent_bytes(_elements(layout, shape) * itemsize, size), size - 1)
+        place(gather, gather.sent_bytes(math.prod(layout.local_shape(shape)) * itemsize, size), size - 1)
     return steps
 
 
@@ -195,15 +197,7 @@ def _group(mesh: tuple[int, ...], axes: Axes) -> tuple[tuple[int, ...], Axes, in
     return coarse.mesh, coarse.dims[0], coarse.size_of(coarse.dims[0])
 
 
-def _elements(layout: Layout, shape: tuple[int, ...]) -> int:
-    count = 1
-    for n in layout.local_shape(shape):
-        count *= n
-    return count
-
-
-@dataclass(frozen=True, slots=True)
-class _Reduction:
+class _Reduction(NamedTuple):
     """One way to reduce: axes sliced and axes scattered, per dimension, then axes that an all-reduce sums over."""
 
     sliced: Dims
@@ -212,14 +206,9 @@ class _Reduction:
 
 
 def _reduce(
-    source: Layout,
-    target: Layout,
-    mesh: tuple[int, ...],
-    parts: Axes,
-    remaining: Axes,
-    shape: tuple[int, ...],
+    source: Layout, target: Layout, mesh: tuple[int, ...], parts: Axes, remaining: Axes, shape: tuple[int, ...],
     itemsize: int,
-) -> RedistributionPlan:
+) -> RedistributionPlan:  # fmt: skip
     """Return the cheapest of the ways to reduce `parts`, each followed by the remaining redistribution; one that ends
     in hundreds of small blocks only if there is no other."""
     best: tuple[tuple[bool, float, int, int], RedistributionPlan] | None = None
@@ -287,14 +276,9 @@ def _at(dims: Dims, d: int, axes: Axes) -> Dims:
 
 
 def _reducing_steps(
-    source: Layout,
-    mesh: tuple[int, ...],
-    reduction: _Reduction,
-    parts: Axes,
-    remaining: Axes,
-    shape: tuple[int, ...],
-    itemsize: int,
-) -> list[RedistributionStep]:
+    source: Layout, mesh: tuple[int, ...], reduction: _Reduction, parts: Axes, remaining: Axes,
+    shape: tuple[int, ...], itemsize: int,
+) -> list[RedistributionStep]:  # fmt: skip
     old = on_mesh(source, mesh)[0]
     dims = [axes + more for axes, more in zip(old, reduction.sliced, strict=True)]
     open_parts = set(parts)
@@ -312,7 +296,7 @@ def _reducing_steps(
         if not axes:
             continue
         group, group_axes, size = _group(mesh, axes)
-        sent = ReduceScatter.sent_bytes(_elements(layout, shape) * itemsize, size)
+        sent = ReduceScatter.sent_bytes(math.prod(layout.local_shape(shape)) * itemsize, size)
         dims[d] += axes
         open_parts -= set(axes)
         layout = placed()
@@ -320,16 +304,12 @@ def _reducing_steps(
         steps.append(RedistributionStep(scatter, layout, sent, size - 1))
     if reduction.reduced:
         group, group_axes, size = _group(mesh, reduction.reduced)
-        sent = AllReduce.sent_bytes(_elements(layout, shape) * itemsize, size)
+        sent = AllReduce.sent_bytes(math.prod(layout.local_shape(shape)) * itemsize, size)
         open_parts -= set(reduction.reduced)
         layout = placed()
         steps.append(RedistributionStep(AllReduce(op=op, mesh=group, axes=group_axes), layout, sent, 2 * (size - 1)))
     if source.reduction == "mean":
-        last = steps[-1]
-        count = 1
-        for a in parts:
-            count *= mesh[a]
-        steps[-1] = RedistributionStep(last.op, last.layout, last.nbytes, last.messages, 1.0 / count)
+        steps[-1] = replace(steps[-1], scale=1.0 / math.prod(mesh[a] for a in parts))
     return steps
 
 

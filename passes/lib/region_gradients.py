@@ -56,14 +56,12 @@ def gradient_of_branches(request: GradientRequest, differentiate: Differentiate)
     if not numbers:
         return None
     savings = [saving_of(joint, joint.graph.parameters) for joint in joints]
-    splits = [JointSplit(joint, saving.again) for joint, saving in zip(joints, savings, strict=True)]
+    splits = [JointSplit(joint, again) for joint, (again, _) in zip(joints, savings, strict=True)]
     sources = [Source("gradient", k) for k in given]
     parameters: list[list[Parameter]] = [[split.given[k] for k in given] for split in splits]
     for split in splits:
         _share_saved(split, splits, sources, parameters)
-    grads: list[list[Value]] = []
-    for split in splits:
-        grads.append([split.gradient(n) for n in numbers])
+    grads = [[split.gradient(n) for n in numbers] for split in splits]
     for number in range(len(regions[0].parameters)):
         if any(split.forward.parameters[number] in split.reads for split in splits):
             sources.append(Source("operand", number + first))
@@ -80,7 +78,7 @@ def gradient_of_branches(request: GradientRequest, differentiate: Differentiate)
         backward,
         tuple(sources),
         {number + first: place for place, number in enumerate(numbers)},
-        "; ".join(saving.note for saving in savings),
+        "; ".join(note for _, note in savings),
     )
 
 
@@ -112,42 +110,29 @@ def _share_saved(
 # iteration, only the operands are saved: the results are the operands of the next one.
 
 
-@dataclass(frozen=True, eq=False)
-class LoopFlow:
-    """Which gradients a loop's body has to compute, by numbers of its parameters and results.
-
-    carried: numbers of carried values that have a gradient. wanted: parameters; seeds: results whose gradients they
-    come from.
-    """
-
-    carried: tuple[int, ...]
-    wanted: tuple[int, ...]
-    seeds: tuple[int, ...]
-
-
 def gradient_of_loop(request: GradientRequest, differentiate: Differentiate) -> RegionGradient | None:
     """How a loop is differentiated; None if nothing that is wanted has a gradient."""
     op, regions, _, given = request
     assert isinstance(op, Loop)
     body = regions[-1]
-    flow = _flow(request)
-    joint = joint_of(body, flow.wanted, flow.seeds, differentiate)
+    carried, wanted, seeds = _flow(request)
+    joint = joint_of(body, wanted, seeds, differentiate)
     parameters = joint.graph.parameters
     behind = op.leading + op.carried
     scanned, captured = parameters[behind : behind + op.scanned], parameters[behind + op.scanned :]
     handed_on = dict(zip(joint.graph.results[: op.carried], parameters[op.leading : behind], strict=True))
     turns = 0 if _of_micro_batches(op) else _turns(op)  # values saved by an iteration wait for no other
-    saving = saving_of(joint, captured, [*parameters[: op.leading], *scanned], handed_on, turns)
-    split = JointSplit(joint, saving.again)
+    again, note = saving_of(joint, captured, [*parameters[: op.leading], *scanned], handed_on, turns)
+    split = JointSplit(joint, again)
     made = _Backward(op, split)
-    for i in flow.carried:
+    for i in carried:
         source = Source("gradient" if i in given else "zero gradient", i)  # carried results come first
         made.grads[i + op.first] = len(made.carried)
         made.carried.append((split.given[i], split.gradient(op.leading + i), source))
     for number in range(behind + op.scanned, len(parameters)):
         if number in split.grads:
             made.add_up(number)
-    for k in flow.seeds:
+    for k in seeds:
         if k >= op.carried:
             made.scanned.append((split.given[k], Source("gradient", _result(op, k))))
     made.hand_on()
@@ -161,7 +146,7 @@ def gradient_of_loop(request: GradientRequest, differentiate: Differentiate) -> 
     for number in range(behind + op.scanned, len(parameters)):
         if parameters[number] in split.reads:
             made.captured.append((split.reads[split.forward.parameters[number]], made.source(number)))
-    return made.gradient(replace(forward, mutates=(), has_side_effect=False), regions[:-1], saving.note)
+    return made.gradient(replace(forward, mutates=(), has_side_effect=False), regions[:-1], note)
 
 
 def _of_micro_batches(op: Loop) -> bool:
@@ -177,16 +162,16 @@ def _result(op: Loop, number: int) -> int:
     return number + 1 if isinstance(op, While) and number >= op.carried else number
 
 
-def _flow(request: GradientRequest) -> LoopFlow:
-    """Return the carried values with a gradient: those that depend on wanted values, in this iteration or a later one,
-    and that something with a given gradient depends on."""
+def _flow(request: GradientRequest) -> tuple[list[int], list[int], list[int]]:
+    """Return (the numbers of carried values with a gradient, parameters to differentiate by, results that have the
+    gradients these come from): such values depend on wanted values, in this iteration or a later one, and something
+    with a given gradient depends on them."""
     op, regions, wanted, given = request
     assert isinstance(op, Loop)
     body = regions[-1]
     inside = [op.inside(len(regions) - 1, operand) for operand in wanted]
     active = {number for number in inside if number is not None}
-    count = -1
-    depending: set[Value] = set()
+    count, depending = -1, set[Value]()
     while len(active) != count:
         count = len(active)
         depending = depends_on(body.nodes, [body.parameters[number] for number in sorted(active)])
@@ -198,12 +183,10 @@ def _flow(request: GradientRequest) -> LoopFlow:
         count = len(found)
         found |= {i for i in range(op.carried) if body.parameters[op.leading + i] in useful}
         useful = _sources(body, [body.results[k] for k in found])
-    carried = tuple(i for i in range(op.carried) if i in found and op.leading + i in active)
-    return LoopFlow(
-        carried,
-        tuple(n for n in sorted(active) if body.parameters[n] in useful or n - op.leading in carried),
-        tuple(k for k in sorted(found) if k in carried or (k >= op.carried and body.results[k] in depending)),
-    )
+    carried = [i for i in range(op.carried) if i in found and op.leading + i in active]
+    wanted_inside = [n for n in sorted(active) if body.parameters[n] in useful or n - op.leading in carried]
+    seeds = [k for k in sorted(found) if k in carried or (k >= op.carried and body.results[k] in depending)]
+    return carried, wanted_inside, seeds
 
 
 def _sources(body: Graph, results: Sequence[Value]) -> set[Value]:
@@ -458,23 +441,11 @@ MOST_SAVED = 2**30
 of an iteration are recomputed."""
 
 
-@dataclass(frozen=True, eq=False)
-class Saving:
-    """again: nodes of the region that the gradient computes again. note: the saved values and the reason, for
-    people."""
-
-    again: Collection[Value]
-    note: str
-
-
 def saving_of(
-    joint: Joint,
-    captured: Sequence[Value],
-    by_turn: Sequence[Value] = (),
-    next_turn: Mapping[Value, Value] | None = None,
-    turns: int | None = None,
-) -> Saving:
-    """Return the values of a region to save.
+    joint: Joint, captured: Sequence[Value], by_turn: Sequence[Value] = (),
+    next_turn: Mapping[Value, Value] | None = None, turns: int | None = None,
+) -> tuple[set[Value], str]:  # fmt: skip
+    """Return (nodes of the region that the gradient computes again, a note on the saved values and the reason).
 
     captured, by_turn: parameters that the gradient gets from elsewhere; the latter are those of a loop that differ
     between iterations: scanned ones and the count. next_turn: carried results, with their parameters in the next
@@ -494,8 +465,8 @@ def saving_of(
         fewer = _bytes(read_from(joint, everything), through, next_turn or {})
         if fewer < saved:
             limit = f"{turns} turns of {saved} bytes are more than {MOST_SAVED}"
-            return Saving(everything, f"{fewer} bytes{unit}: what a turn is given, since {limit}")
-    return Saving(again, f"{saved} bytes{unit}: {reason}")
+            return everything, f"{fewer} bytes{unit}: what a turn is given, since {limit}"
+    return again, f"{saved} bytes{unit}: {reason}"
 
 
 def _bytes(read: Collection[Value], through: Collection[Value], next_turn: Mapping[Value, Value]) -> int:

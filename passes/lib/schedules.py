@@ -165,17 +165,12 @@ def gpipe(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
     chunks: a stage's. Raise MspcError if a number is not positive.
     """
     check_counts(GPIPE, stages, micro_batches, chunks)
-    entries = [
-        (
-            *(Action(FORWARD, c, n) for c in range(stage, stages * chunks, stages) for n in range(micro_batches)),
-            *(
-                Action(BACKWARD, c, n)
-                for c in reversed(range(stage, stages * chunks, stages))
-                for n in range(micro_batches)
-            ),
-        )
-        for stage in range(stages)
-    ]
+    entries: list[tuple[Entry, ...]] = []
+    for stage in range(stages):
+        own = range(stage, stages * chunks, stages)
+        forward = [Action(FORWARD, chunk, n) for chunk in own for n in range(micro_batches)]
+        backward = [Action(BACKWARD, chunk, n) for chunk in reversed(own) for n in range(micro_batches)]
+        entries.append((*forward, *backward))
     return Schedule(GPIPE, micro_batches, in_rounds(stages, chunks), tuple(entries))
 
 
@@ -291,10 +286,9 @@ def zero_bubble_2p(stages: int, micro_batches: int, chunks: int = 1) -> Schedule
     return Schedule(ZERO_BUBBLE_2P, micro_batches, in_rounds(stages, 1), tuple(entries))
 
 
-WARM_UP = (INPUT_GRADIENT, FORWARD, WEIGHT_GRADIENT)
 STEADY = (WEIGHT_GRADIENT, FORWARD, INPUT_GRADIENT)
-AT_THE_END = (INPUT_GRADIENT, FORWARD, WEIGHT_GRADIENT)
-"""Which kind of action comes first in the three parts of a step."""
+AT_THE_ENDS = STEADY[::-1]
+"""The kind of action that comes first in the middle of a step, and before and after that."""
 
 
 def zero_bubble_v(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
@@ -341,7 +335,8 @@ class _ZeroBubbleVStage:
 
     def choose(self, made: set[Made]) -> Action | None:
         """Return its action in this unit of time, given the values made so far, or None."""
-        for kind in self._kinds():
+        is_steady = self.counts[INPUT_GRADIENT, self.back] and self.counts[FORWARD, self.back] < self.micro_batches
+        for kind in STEADY if is_steady else AT_THE_ENDS:
             chunks = (self.back, self.there)
             if kind != FORWARD:
                 chunks = sorted(chunks, key=lambda chunk: (self.counts[kind, chunk], -chunk))
@@ -353,11 +348,6 @@ class _ZeroBubbleVStage:
                     self.found.append(action)
                     return action
         return None
-
-    def _kinds(self) -> tuple[str, ...]:
-        if self.counts[FORWARD, self.back] == self.micro_batches:
-            return AT_THE_END
-        return STEADY if self.counts[INPUT_GRADIENT, self.back] else WARM_UP
 
     def _may(self, action: Action, made: set[Made]) -> bool:
         if action.kind == FORWARD:
@@ -476,9 +466,7 @@ SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {
 """The function that makes a schedule for numbers of stages, of micro-batches and of chunks a stage, by its name."""
 IN_PARTS = ("seqpipe", "seqvpp", "seqsmartvpp")
 """MindSpore's schedules that cut micro-batches along the sequence, too."""
-WITH_SPLIT_GRADIENTS = frozenset(
-    (ZERO_BUBBLE_H1, ZERO_BUBBLE_2P, ZERO_BUBBLE_V, DUAL_PIPE_V)
-)  # fmt: skip
+WITH_SPLIT_GRADIENTS = frozenset((ZERO_BUBBLE_H1, ZERO_BUBBLE_2P, ZERO_BUBBLE_V, DUAL_PIPE_V))
 """Those that take gradients for inputs and for weights apart."""
 THERE_AND_BACK = frozenset((ZERO_BUBBLE_V, DUAL_PIPE_V))
 """Those in which stage i has chunks i and 2 p - 1 - i."""

@@ -256,9 +256,7 @@ def _actions(entries: tuple[Entry, ...]) -> tuple[Action, ...]:
     """Return the actions one by one, with gradients apart on all micro-batches if they are on some."""
     found = tuple(actions_of(entries))
     apart = any(action.kind == WEIGHT_GRADIENT for action in found)
-    return tuple(
-        replace(action, kind=kind) for action in found for kind in kinds_of(action.kind, apart)
-    )  # fmt: skip
+    return tuple(replace(action, kind=kind) for action in found for kind in kinds_of(action.kind, apart))
 
 
 def _rules(known: Schedule) -> list[OrderRule]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import STAGE, STAGES, Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGE, STAGES, Constant, Graph, Node, Value, copied_parameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.borders import Joined
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
@@ -62,15 +62,8 @@ def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[Rank
     shared: Shared = {}
     tuples: dict[Value, Node] = {}
     for parameter in graph.parameters:
-        copy = Parameter(
-            parameter.name,
-            local_type(parameter.type, parameter),
-            parameter.kind,
-            parameter.trainable,
-            parameter.layout,
-            parameter.global_type or parameter.type,
-        )
-        copy.attrs = dict(parameter.attrs)
+        copy = copied_parameter(parameter)
+        copy.type, copy.global_type = local_type(parameter.type, parameter), parameter.global_type or parameter.type
         local.parameters.append(copy)
         mapping[parameter] = copy
     for node in graph.nodes:
@@ -101,9 +94,7 @@ def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[Rank
     return local
 
 
-def add_on_rank(
-    nodes: list[Node], node: Node, inputs: list[Value], part: RankElement | None, shared: Shared
-) -> Value:
+def add_on_rank(nodes: list[Node], node: Node, inputs: list[Value], part: RankElement | None, shared: Shared) -> Value:
     """Append the nodes that are a node on a rank, and return their result."""
     if part is not None and part.op is None:
         return _place_several(nodes, node, inputs, part, shared)

@@ -26,7 +26,7 @@ from mspc.ops.control.regions import Loop, Scan, body_of
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.base import WHOLE, Pass
-from mspc.passes.lib.placement import readers_of
+from mspc.passes.lib.placement import readers_of, sources_of
 from mspc.passes.lib.stage_chunks import (
     FROM,
     check_order,
@@ -172,21 +172,23 @@ def _backward(nodes: Sequence[Node], found: dict[Value, int]) -> None:
         elif read:
             found[node] = min(read)
             node.attrs[FROM] = "the earliest gradient that it reads"
-    readers: dict[Value, list[Node]] = {}
+    readers = readers_of(nodes)
     for node in reversed(nodes):
         needed = [found[reader] for reader in readers.get(node, ()) if reader in found]
         if node not in found and needed:
             found[node] = max(needed)
             node.attrs[FROM] = "the latest gradient that reads it"
-        for value in node.inputs:
-            readers.setdefault(value, []).append(node)
 
 
 def _with_weights(loop: Node, forward: Sequence[Node], found: dict[Value, int]) -> None:
     """Place operators that read parameters and nothing of a stage on the earliest stage that reads them: only there the
     parameters are updated."""
     parameters = zip(loop.inputs, body_of(loop).parameters, strict=True)
-    held: set[Value] = {inside for operand, inside in parameters if _is_stored(operand)}
+    held: set[Value] = {
+        inside
+        for operand, inside in parameters
+        if any(isinstance(each, Parameter) and each.kind == "parameter" for each in sources_of(operand))
+    }
     readers = readers_of(forward)
     for node in forward:
         if node not in found and any(value in held for value in node.inputs):
@@ -195,18 +197,6 @@ def _with_weights(loop: Node, forward: Sequence[Node], found: dict[Value, int]) 
         if node in held:
             found[node] = min((found[each] for each in readers.get(node, ()) if each in found), default=0)
             node.attrs[FROM] = "the earliest that reads it, as it reads parameters"
-
-
-def _is_stored(value: Value) -> bool:
-    """Return whether a value is a parameter whose values last between steps, or is computed from one."""
-    seen, waiting = {value}, [value]
-    for each in waiting:  # it becomes longer
-        if isinstance(each, Parameter) and each.kind == "parameter":
-            return True
-        inputs = [operand for operand in each.inputs if operand not in seen] if isinstance(each, Node) else []
-        seen.update(inputs)
-        waiting += inputs
-    return False
 
 
 def check_stage(

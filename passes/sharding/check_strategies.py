@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError, raise_all
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, operand_types
+from mspc.ir.graph import Constant, Graph, Node, Parameter, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import INTERLEAVED, Axes, Layout, NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute
@@ -25,6 +25,7 @@ from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradien
 from mspc.ops.op import Op
 from mspc.passes.base import GLOBAL, Pass
 from mspc.passes.lib.choices import composite_conflict, make_choice, rule_of
+from mspc.passes.lib.placement import sources_of
 from mspc.passes.lib.strategies import decompose_nodes, differing_readers, insert_out_layouts, out_layout
 from mspc.sharding.rules import Dim, Rule
 
@@ -51,9 +52,7 @@ def strategy_mistakes(graph: Graph, ranks: int) -> list[MspcError]:
     return [*mistakes.values(), *_attach_all(graph, ranks, mistakes)[1]]
 
 
-def _attach_all(
-    graph: Graph, ranks: int, besides: Container[Node] = ()
-) -> tuple[dict[Node, Layout], list[MspcError]]:
+def _attach_all(graph: Graph, ranks: int, besides: Container[Node] = ()) -> tuple[dict[Node, Layout], list[MspcError]]:
     """Attach the layouts of given strategies, except to `besides`: (layouts for out_strategies, mistakes)."""
     errors: list[MspcError] = []
     used: set[int] = set()
@@ -108,7 +107,7 @@ def _attach(node: Node, rule: Rule, ranks: int) -> int:
     if len(strategy) != len(dims):
         raise node.error(
             f"{node.label}: the strategy has {len(strategy)} entries, but the operator has {len(dims)} tensor inputs",
-            notes=[f"give one tuple per input, for example {_example(dims)}"],
+            notes=[f"give one tuple per input, for example {_text([(1,) * len(tensor) for tensor in dims])}"],
         )
     if named:
         mesh, axes = _from_layouts(node, rule, dims, strategy, named[0].device_matrix, ranks)
@@ -142,20 +141,6 @@ def _with_replicated_dimensions(rule: Rule, dims: Sequence[tuple[Dim, ...]], str
     return [*found, *strategy[len(found) :]]
 
 
-def _is_number(value: Value) -> bool:
-    """Return whether a value is a number of the script, or computed from such numbers alone."""
-    seen, waiting = {value}, [value]
-    for each in waiting:  # it becomes longer
-        if isinstance(each, Constant):
-            continue
-        if not isinstance(each, Node) or not each.inputs:
-            return False
-        inputs = [operand for operand in each.inputs if operand not in seen]
-        seen.update(inputs)
-        waiting += inputs
-    return True
-
-
 def _from_tuples(
     node: Node, rule: Rule, dims: tuple[tuple[Dim, ...], ...], strategy: Sequence[tuple[int, ...]], ranks: int
 ) -> tuple[tuple[int, ...], list[Axes]]:
@@ -166,8 +151,10 @@ def _from_tuples(
     for i, (tensor, given) in enumerate(zip(dims, strategy, strict=True)):
         lead = len(tensor) - len(given) if from_right and len(given) == len(shapes[i]) else 0
         entry = (1,) * lead + given
-        if not tensor and i < len(node.inputs) and _is_number(node.inputs[i]):
-            entry = ()  # it has nothing to shard, and scripts begin sums with 0
+        if not tensor and i < len(node.inputs):
+            sources = sources_of(node.inputs[i])
+            if all(isinstance(each, Constant) or (isinstance(each, Node) and each.inputs) for each in sources):
+                entry = ()  # a number has nothing to shard, and scripts begin sums with 0
         if len(entry) != len(tensor):
             shape = f", whose shape is {shapes[i]}" if i < len(shapes) else ""
             raise node.error(
@@ -198,14 +185,11 @@ def _from_tuples(
     order = _mesh_order(rule)
     used = math.prod(counts.values())
     if used > ranks or ranks % used:
-        problem = (
-            f"needs {used} ranks, but there are {ranks}"
-            if used > ranks
-            else f"uses {used} ranks, which does not divide {ranks}"
-        )
-        raise _ranks_error(
-            node, used, f"the strategy {_text(strategy)} {problem}", f"the product of its numbers must divide {ranks}"
-        )
+        problem = f"uses {used} ranks, which does not divide {ranks}"
+        if used > ranks:
+            problem = f"needs {used} ranks, but there are {ranks}"
+        message = f"the strategy {_text(strategy)} {problem}"
+        raise _ranks_error(node, used, message, f"the product of its numbers must divide {ranks}")
     mesh = (*(counts.get(f, 1) for f in order), ranks // used)
     axes: list[Axes] = [()] * len(rule.names)
     for position, f in enumerate(order):
@@ -268,13 +252,9 @@ def _mesh_order(rule: Rule) -> list[int]:
 
 
 def _from_layouts(
-    node: Node,
-    rule: Rule,
-    dims: tuple[tuple[Dim, ...], ...],
-    strategy: Sequence[object],
-    mesh: tuple[int, ...],
+    node: Node, rule: Rule, dims: tuple[tuple[Dim, ...], ...], strategy: Sequence[object], mesh: tuple[int, ...],
     ranks: int,
-) -> tuple[tuple[int, ...], list[Axes]]:
+) -> tuple[tuple[int, ...], list[Axes]]:  # fmt: skip
     if math.prod(mesh) != ranks:
         raise _ranks_error(
             node, math.prod(mesh),
@@ -381,7 +361,3 @@ def _axes_of_factors(
 
 def _text(strategy: Sequence[object]) -> str:
     return "(" + ", ".join(str(s) for s in strategy) + ("," if len(strategy) == 1 else "") + ")"
-
-
-def _example(dims: tuple[tuple[Dim, ...], ...]) -> str:
-    return _text([(1,) * len(tensor) for tensor in dims])

@@ -66,5 +66,3 @@ def _fed_inputs(graph: Graph) -> dict[Value, Rows]:
             if sharded:
                 found[parameter] = sharded[0], 1
     return found
-
-

@@ -29,7 +29,7 @@ class StepParallelBegin(Pass):
         for node in graph.nodes:
             if node not in shown:
                 continue
-            inputs = [_seen(mapping, value) for value in node.inputs]
+            inputs = [mapping.get(value, value) for value in node.inputs]
             remaining = [v for v, original in zip(inputs, node.inputs, strict=True) if _is_among(shown, original)]
             if isinstance(node.op, Depend) and len(remaining) < len(inputs):
                 mapping[node] = inputs[0]
@@ -43,7 +43,7 @@ class StepParallelBegin(Pass):
             view.nodes.append(copy)
         for region in copies.values():
             _leave_strategies(region)
-        view.results = [_seen(mapping, value) for value in graph.results if _is_among(shown, value)]
+        view.results = [mapping.get(value, value) for value in graph.results if _is_among(shown, value)]
         used.update(view.results)
         for parameter in graph.parameters:
             copy = Parameter(parameter.name, parameter.type, parameter.kind, parameter.trainable)
@@ -88,7 +88,3 @@ def _shown_nodes(graph: Graph) -> set[Node]:
 
 def _is_among(shown: set[Node], value: Value) -> bool:
     return not isinstance(value, Node) or value in shown
-
-
-def _seen(mapping: dict[Value, Value], value: Value) -> Value:
-    return mapping.get(value, value)
