@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import types
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from mspc.compiler.frontend.source import FunctionTree
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import Frame, describe
+from mspc.compiler.frontend.values import describe
 from mspc.ir.diagnostics import OWN_FILES, MspcError
 from mspc.ir.graph import Parameter
 from mspc.mindspore_api.common import parameter as session
-from mspc.mindspore_api.errors import is_own
-from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.ops.checked import explained
 from mspc.ops.tensor.reshape import Cast
 
@@ -45,7 +41,10 @@ def bind(
     if spec.vararg:
         bound[spec.vararg.arg] = tuple(args[len(positional) :])
     elif len(args) > len(positional):
-        raise _too_many(name, positional, len(args), len(defaults), int(is_method))
+        shown = positional[int(is_method) :]
+        count = f"{max(len(shown) - len(defaults), 0)} to {len(shown)}" if defaults else str(len(shown))
+        taken = f"takes {count} argument{'s' * (count != '1')} ({', '.join(shown)})"
+        raise MspcError(f"{name}() {taken}, not {len(args) - int(is_method)}", kind=TypeError)
     only = [a.arg for a in spec.kwonlyargs]
     positional_only = {a.arg for a in spec.posonlyargs}
     extra: dict[str, Any] = {}
@@ -75,15 +74,6 @@ def bind(
         listed = ", ".join(f"'{key}'" for key in missing)
         raise MspcError(f"{name}() misses the argument{'s' * (len(missing) > 1)} {listed}", kind=TypeError)
     return bound
-
-
-def _too_many(name: str, positional: Sequence[str], given: int, defaults: int, hidden: int) -> MspcError:
-    """Return the error for a call with too many positional arguments. The first `hidden` parameters are not shown."""
-    takes = len(positional) - hidden
-    count = f"{max(takes - defaults, 0)} to {takes}" if defaults else str(takes)
-    listed = ", ".join(positional[hidden:])
-    plural = "s" * (count != "1")
-    return MspcError(f"{name}() takes {count} argument{plural} ({listed}), not {given - hidden}", kind=TypeError)
 
 
 @contextmanager
@@ -119,17 +109,3 @@ def as_it_is(tracer: Tracer, value: Any) -> Any:
     if not isinstance(value, Parameter) or value.kind != "parameter":
         return value
     return tracer.emit(Cast(dst_type=value.tensor_type.dtype), value)
-
-
-def handed_back(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, result: Any) -> Any:
-    """Return the result of a call in a script; a parameter returned by mspc's own function or cell becomes its current
-    value."""
-    if not _is_of_mspc(fn):
-        return result
-    tracer.at(frame, node)
-    return as_it_is(tracer, result)
-
-
-def _is_of_mspc(fn: Any) -> bool:
-    function = type(fn).construct if isinstance(fn, Cell) else getattr(fn, "__func__", fn)
-    return isinstance(function, types.FunctionType) and is_own(function.__code__.co_filename)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.compiler.frontend.source import FunctionSource
+from mspc.compiler.frontend.cell_marks import attribute_as_float, scope_of
+from mspc.compiler.frontend.source import IMPORTED
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import (
     MISSING,
@@ -96,8 +97,6 @@ def _of_cell(tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, name: str,
         name_tensor(tracer, found, full)
     if kind is None:
         return found
-    from mspc.compiler.frontend.cell_marks import attribute_as_float  # late: few cells have a precision of their own
-
     tracer.at(frame, node)
     return attribute_as_float(tracer, found, kind, full)
 
@@ -289,25 +288,14 @@ OUTSIDE = {
 """Methods that need values, and the alternative that the message suggests."""
 
 
-class _NoFile:
-    """Source file of the frame for nodes imported from a file; the nodes bring their own lines."""
-
-    name = ""
-    is_own = False
-
-
 _CALL = ast.Constant(None)
-_SOURCE = FunctionSource(_NoFile(), ast.parse("lambda: 0").body[0].value, 0)  # type: ignore[arg-type, attr-defined]  # only its name is read
 
 
 def call_imported(tracer: Tracer, frame: Frame, node: ast.AST, cell: Any, args: Sequence[Any],
                   kwargs: Mapping[str, Any]) -> Any:  # fmt: skip
     """Call a cell with `is_imported`, through its method `evaluate`. Raise MspcError for a wrong call."""
     outer = frame.frames(node)
-    label = tracer.cell_names.get(id(cell), "")
-    scope = frame.scope
-    if frame.depth:
-        scope = f"{scope}/{f'{label}-' if label else ''}{type(cell).__name__}"
+    scope = scope_of(tracer, frame.scope, cell) if frame.depth else frame.scope
     evaluator = _FrontEnd(tracer, frame, outer, scope, cell.get_flags().get("precision"), cell.plan)
     try:
         return cell.evaluate(evaluator, args, kwargs)
@@ -333,7 +321,7 @@ class _FrontEnd:
         self._plan = plan
 
     def at(self, frames: Frames, scope: str, precision: Precision | None) -> None:
-        made = Frame(_SOURCE, {}, {}, None, self._caller, (*frames, *self._outer))
+        made = Frame(IMPORTED, {}, {}, None, self._caller, (*frames, *self._outer))
         made.scope = f"{self._scope}/{scope}" if scope else self._scope
         made.precision = self._precision if precision is None else precision
         self._frame = made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -208,17 +209,13 @@ class Choosing:
         return Undecided(self._leaving(0, left), self._leaving(1, right), False, self.holds)
 
     def _leaving(self, way: int, value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            items = [self._leaving(way, item) for item in value]
-            return self.tracer.own(items) if isinstance(value, list) else tuple(items)
-        if isinstance(value, dict):
-            return self.tracer.own({key: self._leaving(way, item) for key, item in value.items()})
-        if not self.tracer.is_tensor(value):
-            return value
-        pair = [self.operand(way, value, None)] * 2
-        with emitting_to(self.tracer, self.nodes[1 - way]):
-            pair[1 - way] = zeros(self.tracer, pair[way].tensor_type)
-        return self.pick(*pair)
+        def leaf(tensor: Any) -> Any:
+            pair = [self.operand(way, tensor, None)] * 2
+            with emitting_to(self.tracer, self.nodes[1 - way]):
+                pair[1 - way] = zeros(self.tracer, pair[way].tensor_type)
+            return self.pick(*pair)
+
+        return mapped(self.tracer, value, leaf)
 
     def emit(self) -> None:
         """Append the `If` and the nodes that take its results, unless nothing reads them and it has no other effect."""
@@ -286,8 +283,12 @@ def _selected(join: Join, left: Any, right: Any) -> Any:
         return left if same else join.apart(left, right)
     like = next((tracer.value(v).tensor_type.dtype for v, t in zip((left, right), tensors, strict=True) if t), None)
     one, other = (join.operand(branch, v, like) for branch, v in enumerate((left, right)))
-    if one.type != other.type or (any(tensors) and any(numbers) and not _fits(left if numbers[0] else right, like)):
+    if one.type != other.type:
         return join.apart(left, right)
+    if any(tensors) and any(numbers):
+        number = left if numbers[0] else right
+        if isinstance(number, bool | np.bool_) != (like == BOOL) or number_dtype(number, like) != like:
+            return join.apart(left, right)
     found = join.pick(one, other)
     if tracer.weak and is_number(tracer, left) and is_number(tracer, right):
         tracer.weak.add(found)
@@ -308,10 +309,6 @@ def _behind(value: Any) -> Any:
     return Undecided(_behind(value.left), _behind(value.right), True) if isinstance(value, Undecided) else value
 
 
-def _fits(number: Any, like: DType | None) -> bool:
-    return isinstance(number, bool | np.bool_) == (like == BOOL) and number_dtype(number, like) == like
-
-
 def behind_orderings(value: Any) -> Any:
     """Return the value below any Depend nodes, so that ordering after an update does not make a value a different one.
     """
@@ -325,6 +322,24 @@ def zeros(tracer: Tracer, type: TensorType) -> Value:
     if type.size <= INLINE_LIMIT:
         return Constant(np.zeros(type.shape, type.dtype.numpy), type.dtype)
     return tracer.emit(tracer.op("Zeros", shape=type.shape, dtype=type.dtype))
+
+
+def _zeros_like(tracer: Tracer, tensor: Any) -> Any:
+    type = tracer.value(tensor).type
+    return zeros(tracer, type) if isinstance(type, TensorType) else tensor
+
+
+def mapped(tracer: Tracer, value: Any, leaf: Callable[[Any], Any], kinds: type | tuple[type, ...] = ()) -> Any:
+    """Return `value`, in nested tuples, lists and dicts, with `leaf` of every tensor and of every object of `kinds` in
+    its place."""
+    if isinstance(value, tuple | list):
+        items = [mapped(tracer, item, leaf, kinds) for item in value]
+        if isinstance(value, list):
+            return tracer.own(items)
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, dict):
+        return tracer.own({key: mapped(tracer, item, leaf, kinds) for key, item in value.items()})
+    return leaf(value) if tracer.is_tensor(value) or isinstance(value, kinds) else value
 
 
 class Ways:
@@ -407,35 +422,47 @@ def _guarded(tracer: Tracer, condition: Value) -> Generator[None]:
         tracer.ways -= 1
 
 
+Trace = Callable[[Ways], Sequence[Any]]
+"""Traces both paths of a condition. Returns the result of each."""
+
+
+def each_way(sides: Mapping[int, Callable[[], Any]]) -> Trace:
+    """Return a trace that runs one function for each path, in the order of `sides`."""
+
+    def trace(ways: Ways) -> list[Any]:
+        found: dict[int, Any] = {}
+        for way, run in sides.items():
+            with ways.along(way):
+                found[way] = run()
+        return [found[0], found[1]]
+
+    return trace
+
+
 def choose(
-    tracer: Tracer,
-    frame: Frame,
-    test: ast.AST,
-    whole: ast.AST,
-    holds: Value,
-    trace: Callable[[Ways], Sequence[Any]],
+    tracer: Tracer, frame: Frame, test: ast.AST, whole: ast.AST, holds: Value, trace: Trace,
     join: Callable[[Join, Any, Any], Any] = merged,
-) -> Any:
+) -> Any:  # fmt: skip
     """Trace both paths of a condition, and join them.
 
     Cheap paths, and paths with updates that can be masked, are both computed; otherwise an `If` runs one of them.
 
-    test, whole: the condition, and the statement or expression that depends on it. trace: traces both paths and returns
-    the result of each. join: joins the two results.
+    test, whole: the condition, and the statement or expression that depends on it. join: joins the two results.
     """
     key = (whole, frame.call_frames)
     if key not in tracer.guarded:
         beginning = TraceSnapshot(tracer, frame)
         ways = Ways(tracer, frame)
         given = trace(ways)
-        if _is_guarded(ways.nodes):
+        nodes = [*ways.nodes[0], *ways.nodes[1]]
+        if any(node.op.mutates and not node.regions for node in nodes) and not any(map(_must_not_run, nodes)):
             beginning.restore()
             tracer.guarded.add(key)
-        elif all(map(is_cheap, (*ways.nodes[0], *ways.nodes[1]))):
+        elif all(map(is_cheap, nodes)):
             if isinstance(whole, ast.stmt):
                 GuardedWays(tracer, frame, test, holds).put(ways)
             else:
-                tracer.builder.nodes += [*ways.nodes[0], *ways.nodes[1]]
+                tracer.builder.nodes += nodes
             return _joined(tracer, frame, whole, Selecting(tracer, holds, ways.contents()), ways, given, join)
         else:
             choosing = Choosing(tracer, holds, ways.contents(), ways.nodes)
@@ -448,14 +475,9 @@ def choose(
 
 
 def _joined(
-    tracer: Tracer,
-    frame: Frame,
-    whole: ast.AST,
-    join: Join,
-    ways: Ways,
-    given: Sequence[Any],
+    tracer: Tracer, frame: Frame, whole: ast.AST, join: Join, ways: Ways, given: Sequence[Any],
     of_results: Callable[[Join, Any, Any], Any],
-) -> Any:
+) -> Any:  # fmt: skip
     """Merge the names, list and dict elements, and attributes that the two paths left, and the two results."""
     tracer.at(frame, whole)
     left, right = ways.ends
@@ -490,12 +512,6 @@ def _join_attributes(tracer: Tracer, join: Join, left: dict[Any, Any], right: di
     if any(found.get(key, MISSING) is not value for key, value in left.items()) or len(found) != len(left):
         tracer.runs.clear()
     tracer.attributes = found
-
-
-def _is_guarded(ways: Sequence[Sequence[Node]]) -> bool:
-    """Return whether parameters are updated, and every effect can be disabled by a guard."""
-    nodes = [node for way in ways for node in way]
-    return any(node.op.mutates and not node.regions for node in nodes) and not any(map(_must_not_run, nodes))
 
 
 def _must_not_run(node: Node) -> bool:
@@ -537,10 +553,7 @@ def _is_free(node: Node) -> bool:
     return not op.is_collective and not op.draws
 
 
-Block = Callable[[Tracer, Frame, list[ast.stmt]], Any]
-
-
-def branch(tracer: Tracer, frame: Frame, node: ast.If, holds: Value, rest: list[ast.stmt], block: Block) -> Any:
+def branch(tracer: Tracer, frame: Frame, node: ast.If, holds: Value, rest: list[ast.stmt]) -> Any:
     """Run both branches of an `if`. `rest` is the statements that follow it in its block.
 
     A branch that ends in `raise` checks the contents of a tensor, which is unknown at compile time: it is left out,
@@ -556,28 +569,28 @@ def branch(tracer: Tracer, frame: Frame, node: ast.If, holds: Value, rest: list[
             tracer.at(frame, node.test)
             tracer.warn("this check depends on the contents of a tensor, and is left out")
             with frame.followed_by(rest):
-                return block(tracer, frame, other)
+                return tracer.block(frame, other)
 
     def trace(ways: Ways) -> list[Any]:
         signals: list[Any] = [None, None]
         for way in (0, 1):
             with frame.followed_by(rest), ways.along(way):
-                signals[way] = block(tracer, frame, bodies[way])
+                signals[way] = tracer.block(frame, bodies[way])
         if signals != [None, None]:
             for way in (0, 1):
                 if signals[way] is None:
                     with ways.along(way):
-                        signals[way] = remainder(tracer, frame, rest, block)
+                        signals[way] = remainder(tracer, frame, rest)
         return signals
 
     return choose(tracer, frame, node.test, node, holds, trace, joined_signals)
 
 
-def remainder(tracer: Tracer, frame: Frame, rest: list[ast.stmt], block: Block) -> Any:
+def remainder(tracer: Tracer, frame: Frame, rest: list[ast.stmt]) -> Any:
     """Run the rest of this block and of the blocks around it, up to the end of the innermost loop or `with`, or else of
     the function. Return how they end."""
     outer = frame.following
-    signal = block(tracer, frame, rest)
+    signal = tracer.block(frame, rest)
     try:
         for depth in range(len(outer) - 1, -1, -1):
             following = outer[depth]
@@ -586,15 +599,15 @@ def remainder(tracer: Tracer, frame: Frame, rest: list[ast.stmt], block: Block) 
             if following is None:
                 return END
             frame.following = outer[:depth]
-            signal = block(tracer, frame, following)
+            signal = tracer.block(frame, following)
     finally:
         frame.following = outer
     return Returned(None) if signal is None else signal
 
 
-def resumed(tracer: Tracer, frame: Frame, node: ast.stmt, left: Exit, rest: list[ast.stmt], block: Block) -> Any:
+def resumed(tracer: Tracer, frame: Frame, node: ast.stmt, left: Exit, rest: list[ast.stmt]) -> Any:
     """Return how a block ends after `node`, one of its statements, may have left it. `rest` follows that statement."""
-    return unless_left(tracer, frame, node, left, KINDS, lambda: remainder(tracer, frame, rest, block))
+    return unless_left(tracer, frame, node, left, KINDS, lambda: remainder(tracer, frame, rest))
 
 
 def unless_left(
@@ -614,15 +627,7 @@ def unless_left(
         as_left = simplest(Exit({kind: kind == possible[0] for kind in KINDS}, left.value))
     if holds is True:
         return as_left
-
-    def trace(ways: Ways) -> list[Any]:
-        with ways.along(0):
-            pass
-        with ways.along(1):
-            found = run()
-        return [as_left, found]
-
-    return choose(tracer, frame, node, node, holds, trace, joined_signals)
+    return choose(tracer, frame, node, node, holds, each_way({0: lambda: as_left, 1: run}), joined_signals)
 
 
 def any_flag(tracer: Tracer, left: Exit, kinds: tuple[str, ...]) -> Any:
@@ -648,23 +653,8 @@ def joined_signals(join: Join, left: Any, right: Any) -> Any:
     for way in (0, 1):
         if values[way] is MISSING and values[1 - way] is not MISSING:
             with emitting_to(join.tracer, join.nodes[way] if join.within else join.tracer.builder.nodes):
-                values[way] = zeros_like(join.tracer, values[1 - way])
+                values[way] = mapped(join.tracer, values[1 - way], partial(_zeros_like, join.tracer))
     return Exit(flags, merged(join, *values))
-
-
-def zeros_like(tracer: Tracer, value: Any) -> Any:
-    """Return `value` with every tensor in it replaced by zeros."""
-    if isinstance(value, tuple | list):
-        items = [zeros_like(tracer, item) for item in value]
-        if isinstance(value, list):
-            return tracer.own(items)
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, dict):
-        return tracer.own({key: zeros_like(tracer, item) for key, item in value.items()})
-    if not tracer.is_tensor(value):
-        return value
-    type_ = tracer.value(value).type
-    return zeros(tracer, type_) if isinstance(type_, TensorType) else value
 
 
 def finished(signal: Any) -> Any:
@@ -674,35 +664,21 @@ def finished(signal: Any) -> Any:
     return signal if isinstance(signal, Exit | Returned) else None
 
 
-def conditional(
-    tracer: Tracer, frame: Frame, node: ast.IfExp, holds: Value, evaluate: Callable[[Tracer, Frame, ast.expr], Any]
-) -> Any:
+def conditional(tracer: Tracer, frame: Frame, node: ast.IfExp, holds: Value) -> Any:
     """Evaluate `body if holds else orelse`."""
-
-    def trace(ways: Ways) -> list[Any]:
-        values: list[Any] = []
-        for way, operand in enumerate((node.body, node.orelse)):
-            with ways.along(way):
-                values.append(evaluate(tracer, frame, operand))
-        return values
-
-    return choose(tracer, frame, node.test, node, holds, trace)
+    sides = {way: partial(tracer.evaluate, frame, operand) for way, operand in enumerate((node.body, node.orelse))}
+    return choose(tracer, frame, node.test, node, holds, each_way(sides))
 
 
-Evaluate = Callable[[Tracer, Frame, ast.expr], Any]
-
-
-def all_of(
-    tracer: Tracer, frame: Frame, node: ast.BoolOp, place: int, met: Value, evaluate: Evaluate, is_test: bool
-) -> Any:
+def all_of(tracer: Tracer, frame: Frame, node: ast.BoolOp, place: int, met: Value, is_test: bool) -> Any:
     """Evaluate the operands from `place` on, whose own condition is `met`, as one Bool. Return False or True if an
     operand known at compile time decides.
 
-    evaluate: returns an operand's value. is_test: only the truth of the result is used, so an operand may be a number.
+    is_test: only the truth of the result is used, so an operand may be a number.
     """
     word, stop, name = ("or", True, "LogicalOr") if isinstance(node.op, ast.Or) else ("and", False, "LogicalAnd")
     for operand in node.values[place + 1 :]:
-        value, condition, is_whole = _under(tracer, frame, operand, met, stop, evaluate, is_test)
+        value, condition, is_whole = _under(tracer, frame, operand, met, stop, is_test)
         if condition is not None:
             met = condition if is_whole else tracer.emit(tracer.op(name), met, condition)
         elif truth(tracer, value, f"an operand of '{word}'") is stop:
@@ -711,7 +687,7 @@ def all_of(
 
 
 def _under(
-    tracer: Tracer, frame: Frame, operand: ast.expr, met: Value, stop: bool, evaluate: Evaluate, is_test: bool
+    tracer: Tracer, frame: Frame, operand: ast.expr, met: Value, stop: bool, is_test: bool
 ) -> tuple[Any, Value | None, bool]:
     """Evaluate an operand that is needed only if the operands before it, together `met`, are not `stop`.
 
@@ -720,45 +696,31 @@ def _under(
         already includes `met`. An expensive operand is computed only on demand.
     """
     beginning = TraceSnapshot(tracer, frame)
+    evaluate = tracer.evaluate_test if is_test else tracer.evaluate
     with apart(tracer) as nodes:
-        value = evaluate(tracer, frame, operand)
+        value = evaluate(frame, operand)
         tracer.at(frame, operand)
         condition = condition_of(tracer, value, not is_test)
     if condition is None or all(map(decides_cheaply, nodes)):
         tracer.builder.nodes += nodes
         return value, condition, False
     beginning.restore()
-
-    def trace(ways: Ways) -> list[Any]:
-        values: list[Any] = [stop, stop]
-        way = int(stop)
-        with ways.along(1 - way):
-            pass
-        with ways.along(way):
-            values[way] = condition_of(tracer, evaluate(tracer, frame, operand), not is_test)
-        return values
-
-    found = choose(tracer, frame, operand, operand, met, trace)
+    sides = {
+        1 - stop: lambda: stop, int(stop): lambda: condition_of(tracer, evaluate(frame, operand), not is_test)
+    }  # fmt: skip
+    found = choose(tracer, frame, operand, operand, met, each_way(sides))
     return found, found, True
 
 
-def one_of(tracer: Tracer, frame: Frame, node: ast.BoolOp, place: int, value: Any, evaluate: Evaluate) -> Any:
+def one_of(tracer: Tracer, frame: Frame, node: ast.BoolOp, place: int, value: Any) -> Any:
     """Evaluate operand `place`, whose value is a number known only at run time, or else the operands after it."""
     holds = condition_of(tracer, value)
     assert holds is not None
     behind = node.values[place + 1 :]
     rest = behind[0] if len(behind) == 1 else ast.copy_location(ast.BoolOp(node.op, behind), behind[0])
     way = int(isinstance(node.op, ast.Or))
-
-    def trace(ways: Ways) -> list[Any]:
-        values: list[Any] = [value, value]
-        with ways.along(1 - way):
-            pass
-        with ways.along(way):
-            values[way] = evaluate(tracer, frame, rest)
-        return values
-
-    return choose(tracer, frame, node.values[place], node.values[place], holds, trace)
+    sides = {1 - way: lambda: value, way: lambda: tracer.evaluate(frame, rest)}
+    return choose(tracer, frame, node.values[place], node.values[place], holds, each_way(sides))
 
 
 def element_at(tracer: Tracer, base: Sequence[Any], index: Value) -> Any:
@@ -802,16 +764,12 @@ def call_chosen(
         assert found is not None
         holds = found
 
-    def trace(traced: Ways) -> list[Any]:
-        found: list[Any] = []
-        for way in (0, 1):
-            with traced.along(way):
-                given = [on_way(arg, holds, way) for arg in args]
-                named = {name: on_way(arg, holds, way) for name, arg in kwargs.items()}
-                found.append(tracer.call(frame, node, on_way(fn, holds, way), given, named))
-        return found
+    def run(way: int) -> Any:
+        given = [on_way(arg, holds, way) for arg in args]
+        named = {name: on_way(arg, holds, way) for name, arg in kwargs.items()}
+        return tracer.call(frame, node, on_way(fn, holds, way), given, named)
 
-    return choose(tracer, frame, node, node, holds, trace)
+    return choose(tracer, frame, node, node, holds, each_way({way: partial(run, way) for way in (0, 1)}))
 
 
 def either(tracer: Tracer, function: Callable[..., Any], *operands: Any) -> Any:

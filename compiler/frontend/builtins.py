@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from mspc.compiler.frontend.argument_binding import as_it_is
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, fold, is_graph_value, require_decided, truth
 from mspc.compiler.frontend.state import Tracer
@@ -33,16 +34,12 @@ def _len(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
     return fold(t, "len()", len, value)
 
 
-def _elements(t: Tracer, name: str, value: Any) -> list[Any]:
-    return unpacked(t, value, f"{name}()")
-
-
 def _enumerate(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: int = 0) -> Any:
-    return [(start + i, item) for i, item in enumerate(_elements(t, "enumerate", iterable))]
+    return [(start + i, item) for i, item in enumerate(unpacked(t, iterable, "enumerate()"))]
 
 
 def _zip(t: Tracer, frame: Frame, node: ast.AST, *iterables: Any, strict: bool = False) -> Any:
-    columns = [_elements(t, "zip", iterable) for iterable in iterables]
+    columns = [unpacked(t, iterable, "zip()") for iterable in iterables]
     if strict and len({len(column) for column in columns}) > 1:
         names = [ast.unparse(each) for each in node.args] if isinstance(node, ast.Call) else []
         named = len(names) == len(columns) and not any(isinstance(each, ast.Starred) for each in node.args)
@@ -59,27 +56,11 @@ def _map(t: Tracer, frame: Frame, node: ast.AST, function: Any, *iterables: Any)
 
 def _filter(t: Tracer, frame: Frame, node: ast.AST, function: Any, iterable: Any) -> Any:
     selected: list[Any] = []
-    for item in _elements(t, "filter", iterable):
+    for item in unpacked(t, iterable, "filter()"):
         passes = item if function is None else t.call(frame, node, function, [item], {})
         if truth(t, passes, "the condition of filter()"):
             selected.append(item)
     return selected
-
-
-def _tuple(t: Tracer, frame: Frame, node: ast.AST, iterable: Any = ()) -> Any:
-    return tuple(_elements(t, "tuple", iterable))
-
-
-def _list(t: Tracer, frame: Frame, node: ast.AST, iterable: Any = ()) -> Any:
-    return t.own(_elements(t, "list", iterable))
-
-
-def _dict(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **kwargs: Any) -> Any:
-    return t.own(fold(t, "dict()", lambda: dict(*args, **kwargs)))
-
-
-def _reversed(t: Tracer, frame: Frame, node: ast.AST, iterable: Any) -> Any:
-    return _elements(t, "reversed", iterable)[::-1]
 
 
 def _sum(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: Any = 0) -> Any:
@@ -87,17 +68,10 @@ def _sum(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: Any = 0) 
         total = t.call(frame, node, TensorMethod(t.value(iterable), "sum"), [0], {})
         return total if isinstance(start, int) and start == 0 else binary(t, ast.Add, start, total)
     total = start
-    for item in _elements(t, "sum", iterable):
+    for item in unpacked(t, iterable, "sum()"):
         skip = is_graph_value(item) and isinstance(total, int) and total == 0
-        total = _alone(t, item) if skip else binary(t, ast.Add, total, item)
+        total = as_it_is(t, item) if skip else binary(t, ast.Add, total, item)
     return total
-
-
-def _alone(t: Tracer, value: Any) -> Any:
-    """Return the sum of one tensor."""
-    from mspc.compiler.frontend.argument_binding import as_it_is  # imported late: few networks add up lists
-
-    return as_it_is(t, value)
 
 
 def _extreme(name: str, operator: str) -> Handler:
@@ -106,7 +80,7 @@ def _extreme(name: str, operator: str) -> Handler:
             if len(args[0].shape) == 1 and not kwargs:
                 return t.emit(t.op("ReduceMax" if name == "max" else "ReduceMin", axis=0), args[0])
             raise t.error(f"{name}() of one tensor", [f"use x.{name}()"], kind=TypeError)
-        items = _elements(t, name, args[0]) if len(args) == 1 else list(args)
+        items = unpacked(t, args[0], f"{name}()") if len(args) == 1 else list(args)
         if not any(map(is_graph_value, items)):
             return fold(t, f"{name}()", lambda: getattr(builtins, name)(items, **kwargs))
         if kwargs:
@@ -124,20 +98,12 @@ def _extreme(name: str, operator: str) -> Handler:
     return handler
 
 
-def _abs(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
-    return t.emit(t.op("Abs"), value) if is_graph_value(value) else fold(t, "abs()", abs, value)
-
-
 def _round(t: Tracer, frame: Frame, node: ast.AST, value: Any, digits: int | None = None) -> Any:
     if is_graph_value(value):
         if digits:
             raise t.error("round() of a tensor takes no number of digits", kind=TypeError)
         return t.emit(t.op("Round"), value)
     return fold(t, "round()", round, value, digits)
-
-
-def _pow(t: Tracer, frame: Frame, node: ast.AST, base: Any, exponent: Any) -> Any:
-    return binary(t, ast.Pow, base, exponent)
 
 
 def _number(kind: type) -> Handler:
@@ -164,13 +130,7 @@ def _isinstance(t: Tracer, frame: Frame, node: ast.AST, value: Any, classes: Any
 
 
 def _type(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
-    return (
-        Tensor
-        if isinstance(value, Value)
-        else types.FunctionType
-        if isinstance(value, Closure)
-        else type(value)
-    )
+    return Tensor if isinstance(value, Value) else types.FunctionType if isinstance(value, Closure) else type(value)
 
 
 def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **options: Any) -> None:
@@ -203,16 +163,12 @@ def _sorted(
 
 def _every(name: str, decided_by: bool) -> Handler:
     def handler(t: Tracer, frame: Frame, node: ast.AST, iterable: Any) -> Any:
-        for item in _elements(t, name, iterable):
+        for item in unpacked(t, iterable, f"{name}()"):
             if truth(t, item, f"a condition of {name}()") is decided_by:
                 return decided_by
         return not decided_by
 
     return handler
-
-
-def _str(t: Tracer, frame: Frame, node: ast.AST, value: Any = "") -> Any:
-    return text_of(value)
 
 
 def text_of(value: Any) -> str:
@@ -222,10 +178,6 @@ def text_of(value: Any) -> str:
     if isinstance(value, Parameter):
         return value.name
     return describe(value) if isinstance(value, Closure | TensorMethod) else str(value)
-
-
-def _callable(t: Tracer, frame: Frame, node: ast.AST, value: Any) -> Any:
-    return isinstance(value, TensorMethod) or (not isinstance(value, Value) and callable(value))
 
 
 def super_of(t: Tracer, frame: Frame, node: ast.AST, *args: Any) -> Any:
@@ -261,13 +213,20 @@ def attribute_handlers(get: GetAttribute) -> dict[Any, Handler]:
 
 
 HANDLERS: dict[Any, Handler] = {
-    len: _len, enumerate: _enumerate, zip: _zip, map: _map, filter: _filter, tuple: _tuple, list: _list,
-    dict: _dict,
-    reversed: _reversed, sum: _sum, max: _extreme("max", "Maximum"), min: _extreme("min", "Minimum"),
-    abs: _abs,
-    round: _round, pow: _pow, int: _number(int), float: _number(float), bool: _number(bool),
+    len: _len, enumerate: _enumerate, zip: _zip, map: _map, filter: _filter,
+    tuple: lambda t, frame, node, iterable=(): tuple(unpacked(t, iterable, "tuple()")),
+    list: lambda t, frame, node, iterable=(): t.own(unpacked(t, iterable, "list()")),
+    dict: lambda t, frame, node, *args, **kwargs: t.own(fold(t, "dict()", lambda: dict(*args, **kwargs))),
+    reversed: lambda t, frame, node, iterable: unpacked(t, iterable, "reversed()")[::-1],
+    sum: _sum, max: _extreme("max", "Maximum"), min: _extreme("min", "Minimum"),
+    abs: lambda t, frame, node, x: t.emit(t.op("Abs"), x) if is_graph_value(x) else fold(t, "abs()", abs, x),
+    round: _round, pow: lambda t, frame, node, base, exponent: binary(t, ast.Pow, base, exponent),
+    int: _number(int), float: _number(float), bool: _number(bool),
     isinstance: _isinstance, type: _type, print: _print, sorted: _sorted, any: _every("any", True),
-    all: _every("all", False), str: _str, repr: _str, callable: _callable, super: super_of,
+    all: _every("all", False), super: super_of,
+    **dict.fromkeys((str, repr), lambda t, frame, node, value="": text_of(value)),
+    callable: lambda t, frame, node, value:
+        isinstance(value, TensorMethod) or (not isinstance(value, Value) and callable(value)),
 }  # fmt: skip
 
 REFUSED = frozenset(

@@ -10,11 +10,34 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from mspc.compiler.frontend.argument_binding import bind, naming_arguments
-from mspc.compiler.frontend.attributes import get_attribute, method_function, register_cells, take_early_reads
+from mspc.compiler.frontend.argument_binding import as_it_is, bind, naming_arguments
+from mspc.compiler.frontend.attributes import (
+    call_imported,
+    get_attribute,
+    method_function,
+    register_cells,
+    take_early_reads,
+)
+from mspc.compiler.frontend.branches import call_chosen
 from mspc.compiler.frontend.builtins import HANDLERS, attribute_handlers
-from mspc.compiler.frontend.cell_marks import is_sharded_function, planned, shard_values, within
-from mspc.compiler.frontend.gradient import call_gradient
+from mspc.compiler.frontend.cell_marks import (
+    as_float,
+    is_sharded_function,
+    mark,
+    planned,
+    scope_of,
+    shard_values,
+    within,
+)
+from mspc.compiler.frontend.gradient import (
+    HookedInputs,
+    call_custom,
+    call_gradient,
+    hook_backward,
+    inserted_gradient,
+    own_gradient,
+    register_hook,
+)
 from mspc.compiler.frontend.primitives import call_primitive
 from mspc.compiler.frontend.python import call_class, call_handler, call_python
 from mspc.compiler.frontend.remembered_calls import call_key, remember
@@ -83,12 +106,8 @@ def call(
         Poisoned: the callee had an error, already recorded.
     """
     if isinstance(fn, OneOf) or (not is_read(fn) and way_of(fn, *args, *kwargs.values()) is not None):
-        from mspc.compiler.frontend.branches import call_chosen
-
         return call_chosen(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, Custom):
-        from mspc.compiler.frontend.gradient import call_custom  # imported late: few networks have one
-
         return call_custom(tracer, frame, node, fn, fn.applied(args, kwargs)[1], _runner(tracer, frame, node))
     if isinstance(fn, Primitive):
         return call_primitive(tracer, frame, node, fn, args, kwargs)
@@ -96,8 +115,10 @@ def call(
     first = len(tracer.builder.nodes)
     result = _call(tracer, frame, node, fn, args, kwargs, held)
     if isinstance(result, Weight | Parameter) and not frame.source.file.is_own:
-        from mspc.compiler.frontend.argument_binding import handed_back  # imported late: few calls do
-        result = handed_back(tracer, frame, node, fn, result)
+        function = type(fn).construct if isinstance(fn, Cell) else getattr(fn, "__func__", fn)
+        if isinstance(function, types.FunctionType) and is_own(function.__code__.co_filename):
+            tracer.at(frame, node)
+            result = as_it_is(tracer, result)  # the current value of a parameter that mspc's own function returns
     if key is not None:
         remember(tracer, key, result, first, (fn, args, kwargs))
     return result
@@ -124,12 +145,8 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
     if isinstance(fn, GradientFunction):
         return call_gradient(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, InsertGradientOf) and len(args) == 1 and not kwargs:
-        from mspc.compiler.frontend.gradient import inserted_gradient
-
         return inserted_gradient(tracer, fn.f, args[0], _runner(tracer, frame, node))
     if isinstance(fn, HookBackward) and not kwargs:
-        from mspc.compiler.frontend.gradient import hook_backward
-
         return hook_backward(tracer, fn.hook_fn, args, _runner(tracer, frame, node))
     if isinstance(fn, Attributed):
         first = len(tracer.builder.nodes)
@@ -211,8 +228,6 @@ def call_cell(
     first = len(tracer.builder.nodes)
     inputs: Args = args
     if "to_float" in flags:
-        from mspc.compiler.frontend.cell_marks import as_float
-
         inputs = [as_float(tracer, arg, flags["to_float"]) for arg in args]
         kwargs = as_float(tracer, dict(kwargs), flags["to_float"])
     inputs = shard_values(tracer, inputs, cell.in_strategy, "in_strategy")
@@ -221,10 +236,12 @@ def call_cell(
     for hook, is_named in cell.hooks("before"):
         inputs, kwargs = _hooked(tracer, frame, node, cell, hook, inputs, kwargs, is_named)
     inputs, end_hooks = _with_backward_hooks(tracer, frame, node, cell, inputs)
-    with planned(tracer, cell.parameter_plan), _named(tracer, frame, node, cell, function, inputs, kwargs):
+    naming: AbstractContextManager[None] = nullcontext()
+    if is_own(function.__code__.co_filename):
+        depth = len(frame.frames(node))
+        naming = naming_arguments(tracer, type(cell).__name__, function, [cell, *inputs], kwargs, depth)
+    with planned(tracer, cell.parameter_plan), naming:
         if getattr(cell, "is_imported", False):
-            from mspc.compiler.frontend.attributes import call_imported  # late: few networks come from other files
-
             result = call_imported(tracer, frame, node, cell, inputs, kwargs)
         else:
             result = _inline_function(tracer, frame, node, function, [cell, *inputs], kwargs, True, cell)
@@ -235,18 +252,12 @@ def call_cell(
     result = result if end_hooks is None else end_hooks(result)
     own = getattr(cell, "bprop", None)
     if own is not None:
-        from mspc.compiler.frontend.gradient import own_gradient
-
         result = own_gradient(tracer, own, [*inputs, *kwargs.values()], result, _runner(tracer, frame, node))
     tracer.at(frame, node)
     result = shard_values(tracer, result, cell.out_strategy, "out_strategy")
     if "result_float" in flags:
-        from mspc.compiler.frontend.cell_marks import as_float
-
         result = as_float(tracer, result, flags["result_float"])
     if tracer.stages > 1 or not MARKS.isdisjoint(flags):
-        from mspc.compiler.frontend.cell_marks import mark  # imported late: most cells have no such flags
-
         mark(tracer, cell, first)
     return result
 
@@ -258,8 +269,6 @@ def _with_backward_hooks(
     None without hooks."""
     if not any(cell.backward_hooks()) or getattr(cell, "bprop", None) is not None:
         return inputs, None
-    from mspc.compiler.frontend.gradient import HookedInputs  # imported late: few networks have hooks
-
     tracer.at(frame, node)
     hooked = HookedInputs(tracer, cell, inputs, _runner(tracer, frame, node))
 
@@ -268,15 +277,6 @@ def _with_backward_hooks(
         return hooked.result_of(result)
 
     return hooked.inputs, end
-
-
-def _named(
-    tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, function: types.FunctionType, inputs: Args, kwargs: Kwargs
-) -> AbstractContextManager[None]:
-    if not is_own(function.__code__.co_filename):
-        return nullcontext()
-    depth = len(frame.frames(node))
-    return naming_arguments(tracer, type(cell).__name__, function, [cell, *inputs], kwargs, depth)
 
 
 def _hooked(
@@ -356,8 +356,6 @@ def _call_tensor_method(
 ) -> Any:
     given = [method.value, *args]
     if method.name == "register_hook":
-        from mspc.compiler.frontend.gradient import register_hook  # imported late: few networks have hooks
-
         return register_hook(tracer, method.value, args, kwargs, _runner(tracer, frame, node))
     function, named = method_function(tracer, method.name, given, kwargs)
     return call(tracer, frame, node, function, given, named)
@@ -396,22 +394,17 @@ def _captured(tracer: Tracer, function: types.FunctionType, name: str) -> Any:
     return found
 
 
-def _is_new_to_callers(cell: Cell, caller: Frame | None) -> bool:
-    """Return whether no running function has the cell as `self`."""
-    while caller is not None:
-        if caller.locals.get("self") is cell:
-            return False
-        caller = caller.caller
-    return True
-
-
 def inline(
     tracer: Tracer, caller: Frame, node: ast.AST, callee: Callee, args: Args, kwargs: Kwargs, cell: Cell | None = None
 ) -> Any:
     """Run the body of a function with its arguments bound. `cell` opens a scope of its own."""
     if caller.depth >= MAX_DEPTH:
         text, note = f"calls nest more than {MAX_DEPTH} deep: the recursion of '{callee.name}' does not end", RECURSION
-        if cell is not None and _is_new_to_callers(cell, caller):
+        running, callers = set[int](), caller
+        while callers is not None:
+            running.add(id(callers.locals.get("self")))
+            callers = callers.caller
+        if cell is not None and id(cell) not in running:
             text = f"cells nest more than {MAX_DEPTH} deep"
             note = "call them one after the other, as nn.SequentialCell does"
         frames = tuple(dict.fromkeys(caller.frames(node)))
@@ -427,8 +420,7 @@ def inline(
     take_early_reads(tracer, frame)
     if cell is not None:
         if caller.depth:
-            label = tracer.cell_names.get(id(cell), "")
-            frame.scope = f"{caller.scope}/{f'{label}-' if label else ''}{type(cell).__name__}"
+            frame.scope = scope_of(tracer, caller.scope, cell)
         flags = cell.get_flags()
         frame.to_float, frame.precision = flags.get("to_float"), flags.get("precision")
         if isinstance(cell, Optimizer) or flags.get("updates"):

@@ -1,4 +1,4 @@
-"""Comprehensions of lists, sets, dicts and generators, evaluated in full. Similar items are traced once."""
+"""Comprehensions whose items are similar: one item is traced, and its nodes are copied for the others."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from mspc.compiler.frontend.index import unpacked
-from mspc.compiler.frontend.operators import truth
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame
@@ -192,15 +190,14 @@ def _describe(tracer: Tracer, item: Any, leaves: list[Any], key: list[Any]) -> b
 
 def _row(node: Node, places: dict[Any, int]) -> tuple[Any, ...]:
     """Return all fields of a node: operands as places or as values shared by all iterations, then the rest."""
-    inputs = tuple(places[v] if v in places else _constant(v) for v in node.inputs)
+    inputs = tuple([
+        places[v] if v in places else (v.type, v.value.tobytes()) if isinstance(v, Constant) else v
+        for v in node.inputs
+    ])
     return (
         inputs, node.op, node.type, node.name, node.instance, node.scope, node.frames, node.phase, node.in_strategy,
         node.out_strategy, node.attrs,
     )  # fmt: skip
-
-
-def _constant(value: Value) -> Any:
-    return (value.type, value.value.tobytes()) if isinstance(value, Constant) else value
 
 
 def _placed(result: Any, places: dict[Any, int], leaves: list[Any]) -> Any:
@@ -278,63 +275,3 @@ def _is_plain(tree: Any) -> bool:
         for root in roots
         for node in ast.walk(root)
     )
-
-
-Evaluate = Callable[[Tracer, Frame, ast.expr], Any]
-Assign = Callable[[Tracer, Frame, ast.expr, Any], None]
-
-
-def comprehended(
-    tracer: Tracer, frame: Frame, node: ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp,
-    evaluate: Evaluate, assign: Assign,
-) -> Any:  # fmt: skip
-    """Evaluate a comprehension in a frame of its own. Return its list, set or dict."""
-    inner = Frame(frame.source, {}, frame.globals, frame.lookup, frame, frame.call_frames)
-    inner.depth = frame.depth
-    inner._local_names = frozenset()
-
-    def element() -> Any:
-        if isinstance(node, ast.DictComp):
-            key = evaluate(tracer, inner, node.key)
-            return key, evaluate(tracer, inner, node.value)
-        return evaluate(tracer, inner, node.elt)
-
-    found: list[Any] = []
-    _loop(tracer, inner, node, node.generators, element, found, evaluate, assign)
-    if isinstance(node, ast.DictComp):
-        return tracer.own(dict(found))
-    return tracer.own(set(found) if isinstance(node, ast.SetComp) else found)
-
-
-def _loop(
-    tracer: Tracer, frame: Frame, node: ast.expr, generators: list[ast.comprehension], element: Callable[[], Any],
-    found: list[Any], evaluate: Evaluate, assign: Assign,
-) -> None:  # fmt: skip
-    """Add an element for every combination of the loops."""
-    if not generators:
-        found.append(element())
-        return
-    first, rest = generators[0], generators[1:]
-    if first.is_async:
-        raise frame.error(first.target, "async is not supported inside a compiled function")
-    items = evaluate(tracer, frame, first.iter)
-    tracer.at(frame, first.iter)
-
-    def passes(item: Any) -> bool:
-        assign(tracer, frame, first.target, item)
-        for condition in first.ifs:
-            test = evaluate(tracer, frame, condition)
-            tracer.at(frame, condition)
-            if not truth(tracer, test, "the condition"):
-                return False
-        return True
-
-    elements = unpacked(tracer, items, "the loop")
-    if not rest and len(elements) >= FEWEST and isinstance(node, ast.ListComp | ast.GeneratorExp):
-        turns = RepeatedTurns(tracer, frame, node)
-        every = [turns.result(item, lambda item: element() if passes(item) else SKIPPED) for item in elements]
-        found += [each for each in every if each is not SKIPPED]
-        return
-    for item in elements:
-        if passes(item):
-            _loop(tracer, frame, node, rest, element, found, evaluate, assign)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.compiler.frontend.attributes import get_attribute, look_up, set_attribute
-from mspc.compiler.frontend.branches import condition_of, negation
+from mspc.compiler.frontend.branches import all_of, condition_of, conditional, negation, one_of
 from mspc.compiler.frontend.builtins import text_of
 from mspc.compiler.frontend.calls import call
-from mspc.compiler.frontend.comprehensions import comprehended
+from mspc.compiler.frontend.comprehensions import FEWEST, SKIPPED, RepeatedTurns
 from mspc.compiler.frontend.index import subscript, unpacked, with_elements
 from mspc.compiler.frontend.operators import COMPARE, binary, compare, is_graph_value, is_member, is_same, truth, unary
 from mspc.compiler.frontend.source import FunctionSource
@@ -37,14 +37,6 @@ def evaluate(tracer: Tracer, frame: Frame, node: ast.expr) -> Any:
     return handler(tracer, frame, node)
 
 
-def _constant(tracer: Tracer, frame: Frame, node: ast.Constant) -> Any:
-    return node.value
-
-
-def _attribute(tracer: Tracer, frame: Frame, node: ast.Attribute) -> Any:
-    return get_attribute(tracer, frame, node, evaluate(tracer, frame, node.value), node.attr)
-
-
 def _call(tracer: Tracer, frame: Frame, node: ast.Call) -> Any:
     function = node.func
     held = ""
@@ -55,14 +47,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.Call) -> Any:
     else:
         target = evaluate(tracer, frame, function)
         held = function.id if isinstance(function, ast.Name) else ""
-    args: list[Any] = []
-    for argument in node.args:
-        if isinstance(argument, ast.Starred):
-            value = evaluate(tracer, frame, argument.value)
-            tracer.at(frame, argument)
-            args += unpacked(tracer, value, "the argument list")
-        else:
-            args.append(evaluate(tracer, frame, argument))
+    args = _elements(tracer, frame, node.args, "the argument list")
     kwargs: dict[str, Any] = {}
     for keyword in node.keywords:
         value = evaluate(tracer, frame, keyword.value)
@@ -108,11 +93,9 @@ def _boolean(tracer: Tracer, frame: Frame, node: ast.BoolOp, is_test: bool = Fal
         condition = condition_of(tracer, value)
         is_last = i + 1 == len(node.values)
         if condition is not None and (not is_last or is_test):
-            from mspc.compiler.frontend.branches import all_of, one_of
-
             if is_test or tracer.value(value).tensor_type.dtype == BOOL:
-                return all_of(tracer, frame, node, i, condition, evaluate_test if is_test else evaluate, is_test)
-            return one_of(tracer, frame, node, i, value, evaluate)
+                return all_of(tracer, frame, node, i, condition, is_test)
+            return one_of(tracer, frame, node, i, value)
         if not is_last and truth(tracer, value, f"an operand of '{word}'") is stop:
             return value
     return value
@@ -135,16 +118,6 @@ def _compare(tracer: Tracer, frame: Frame, node: ast.Compare) -> Any:
     return met if met is not None and result is True else result
 
 
-def _may_compare_identities(operator: ast.cmpop, left: Any, right: Any) -> bool:
-    """Return whether a comparison may depend on the identity of tensors, not only on facts known about them."""
-    plain = (bool, int, float, str, type(None))
-    if isinstance(left, plain) or isinstance(right, plain):
-        return False
-    if type(operator) in COMPARE and (is_graph_value(left) or is_graph_value(right)):
-        return False
-    return _holds_tensors(left) or _holds_tensors(right)
-
-
 def _holds_tensors(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_holds_tensors, (*value, *value.values())))
@@ -154,8 +127,11 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any:
-    if _may_compare_identities(operator, left, right):
-        tracer.particulars += 1
+    plain = (bool, int, float, str, type(None))
+    is_computed = type(operator) in COMPARE and (is_graph_value(left) or is_graph_value(right))
+    if not (isinstance(left, plain) or isinstance(right, plain) or is_computed):
+        # It may depend on the identity of tensors, not only on facts known about them.
+        tracer.particulars += _holds_tensors(left) or _holds_tensors(right)
     if type(operator) in COMPARE:
         return compare(tracer, type(operator), left, right)
     if isinstance(operator, ast.Is | ast.IsNot):
@@ -170,29 +146,19 @@ def _conditional(tracer: Tracer, frame: Frame, node: ast.IfExp) -> Any:
     holds = condition_of(tracer, test)
     if holds is None:
         return evaluate(tracer, frame, node.body if truth(tracer, test, "the condition") else node.orelse)
-    from mspc.compiler.frontend.branches import conditional
-
-    return conditional(tracer, frame, node, holds, evaluate)
+    return conditional(tracer, frame, node, holds)
 
 
-def _elements(tracer: Tracer, frame: Frame, nodes: list[ast.expr]) -> list[Any]:
+def _elements(tracer: Tracer, frame: Frame, nodes: list[ast.expr], what: str = "*") -> list[Any]:
     found: list[Any] = []
     for node in nodes:
         if isinstance(node, ast.Starred):
             value = evaluate(tracer, frame, node.value)
             tracer.at(frame, node)
-            found += unpacked(tracer, value, "*")
+            found += unpacked(tracer, value, what)
         else:
             found.append(evaluate(tracer, frame, node))
     return found
-
-
-def _tuple(tracer: Tracer, frame: Frame, node: ast.Tuple) -> Any:
-    return tuple(_elements(tracer, frame, node.elts))
-
-
-def _list(tracer: Tracer, frame: Frame, node: ast.List) -> Any:
-    return tracer.own(_elements(tracer, frame, node.elts))
 
 
 def _set(tracer: Tracer, frame: Frame, node: ast.Set) -> Any:
@@ -244,10 +210,6 @@ def closure(tracer: Tracer, frame: Frame, tree: ast.FunctionDef | ast.Lambda) ->
     return Closure(FunctionSource(frame.source.file, tree, frame.source.offset), frame, defaults, only)
 
 
-def _string(tracer: Tracer, frame: Frame, node: ast.JoinedStr) -> Any:
-    return "".join(str(evaluate(tracer, frame, part)) for part in node.values)
-
-
 def _formatted(tracer: Tracer, frame: Frame, node: ast.FormattedValue) -> Any:
     value = evaluate(tracer, frame, node.value)
     spec = "" if node.format_spec is None else evaluate(tracer, frame, node.format_spec)
@@ -268,8 +230,59 @@ def _named(tracer: Tracer, frame: Frame, node: ast.NamedExpr) -> Any:
     return value
 
 
-def _comprehension(tracer: Tracer, frame: Frame, node: Any) -> Any:
-    return comprehended(tracer, frame, node, evaluate, assign)
+def _comprehension(
+    tracer: Tracer, frame: Frame, node: ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
+) -> Any:
+    """Evaluate a comprehension in a frame of its own. Return its list, set or dict."""
+    inner = Frame(frame.source, {}, frame.globals, frame.lookup, frame, frame.call_frames)
+    inner.depth = frame.depth
+    inner._local_names = frozenset()
+
+    def element() -> Any:
+        if isinstance(node, ast.DictComp):
+            key = evaluate(tracer, inner, node.key)
+            return key, evaluate(tracer, inner, node.value)
+        return evaluate(tracer, inner, node.elt)
+
+    found: list[Any] = []
+    _loop(tracer, inner, node, node.generators, element, found)
+    if isinstance(node, ast.DictComp):
+        return tracer.own(dict(found))
+    return tracer.own(set(found) if isinstance(node, ast.SetComp) else found)
+
+
+def _loop(
+    tracer: Tracer, frame: Frame, node: ast.expr, generators: list[ast.comprehension], element: Callable[[], Any],
+    found: list[Any],
+) -> None:  # fmt: skip
+    """Add an element for every combination of the loops of a comprehension."""
+    if not generators:
+        found.append(element())
+        return
+    first, rest = generators[0], generators[1:]
+    if first.is_async:
+        raise frame.error(first.target, "async is not supported inside a compiled function")
+    items = evaluate(tracer, frame, first.iter)
+    tracer.at(frame, first.iter)
+
+    def passes(item: Any) -> bool:
+        assign(tracer, frame, first.target, item)
+        for condition in first.ifs:
+            test = evaluate(tracer, frame, condition)
+            tracer.at(frame, condition)
+            if not truth(tracer, test, "the condition"):
+                return False
+        return True
+
+    elements = unpacked(tracer, items, "the loop")
+    if not rest and len(elements) >= FEWEST and isinstance(node, ast.ListComp | ast.GeneratorExp):
+        turns = RepeatedTurns(tracer, frame, node)
+        every = [turns.result(item, lambda item: element() if passes(item) else SKIPPED) for item in elements]
+        found += [each for each in every if each is not SKIPPED]
+        return
+    for item in elements:
+        if passes(item):
+            _loop(tracer, frame, node, rest, element, found)
 
 
 def name_result(value: Any, name: str) -> None:
@@ -296,7 +309,13 @@ def assign(tracer: Tracer, frame: Frame, target: ast.expr, value: Any) -> None:
         _assign_item(tracer, frame, target, value)
         return
     if isinstance(target, ast.Attribute):
-        _assign_attribute(tracer, frame, target, value)
+        base = evaluate(tracer, frame, target.value)
+        current = getattr(base, target.attr, None) if not isinstance(base, Value) else None
+        tracer.at(frame, target)
+        if isinstance(current, Parameter):
+            tracer.update(current, value)
+        else:
+            set_attribute(tracer, base, target.attr, value)
         return
     raise frame.error(target, f"an assignment to {type(target).__name__} is not supported inside a compiled function")
 
@@ -325,7 +344,14 @@ def _assign_item(tracer: Tracer, frame: Frame, target: ast.Subscript, value: Any
     base, index = evaluate(tracer, frame, target.value), evaluate(tracer, frame, target.slice)
     tracer.at(frame, target)
     if tracer.is_tensor(base):
-        _assign_elements(tracer, frame, target.value, base, with_elements(tracer, tracer.value(base), index, value))
+        made, name = with_elements(tracer, tracer.value(base), index, value), target.value
+        if isinstance(base, Parameter):
+            tracer.update(base, made)
+            return
+        if isinstance(name, ast.Name) and name.id not in frame.locals:
+            message = f"'{name.id}' belongs to what is around this function, whose elements cannot be assigned here"
+            raise tracer.error(message, ["return the new tensor"])
+        assign(tracer, frame, name, made)
         return
     if id(base) not in tracer.owned:
         raise tracer.error(f"this would change {describe(base)} that lives outside of the compiled function")
@@ -335,34 +361,17 @@ def _assign_item(tracer: Tracer, frame: Frame, target: ast.Subscript, value: Any
         raise tracer.error(str(error), kind=kind_of(error)) from None
 
 
-def _assign_elements(tracer: Tracer, frame: Frame, target: ast.expr, base: Any, made: Value) -> None:
-    """Replace the tensor that `target` names by `made`: a Parameter is updated, a name refers to the new tensor."""
-    if isinstance(base, Parameter):
-        tracer.update(base, made)
-        return
-    if isinstance(target, ast.Name) and target.id not in frame.locals:
-        message = f"'{target.id}' belongs to what is around this function, whose elements cannot be assigned here"
-        raise tracer.error(message, ["return the new tensor"])
-    assign(tracer, frame, target, made)
-
-
-def _assign_attribute(tracer: Tracer, frame: Frame, target: ast.Attribute, value: Any) -> None:
-    base = evaluate(tracer, frame, target.value)
-    current = getattr(base, target.attr, None) if not isinstance(base, Value) else None
-    tracer.at(frame, target)
-    if isinstance(current, Parameter):
-        tracer.update(current, value)
-    else:
-        set_attribute(tracer, base, target.attr, value)
-
-
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {
-    ast.Name: look_up, ast.Attribute: _attribute, ast.Call: _call, ast.Constant: _constant, ast.BinOp: _binary,
-    ast.UnaryOp: _unary, ast.BoolOp: _boolean, ast.Compare: _compare, ast.IfExp: _conditional, ast.Tuple: _tuple,
-    ast.List: _list, ast.Set: _set, ast.Dict: _dict, ast.Subscript: _subscript, ast.Slice: _slice,
-    ast.Lambda: closure, ast.JoinedStr: _string, ast.FormattedValue: _formatted, ast.NamedExpr: _named,
-    ast.ListComp: _comprehension, ast.GeneratorExp: _comprehension, ast.SetComp: _comprehension,
-    ast.DictComp: _comprehension,
+    ast.Name: look_up,
+    ast.Attribute: lambda t, frame, node: get_attribute(t, frame, node, evaluate(t, frame, node.value), node.attr),
+    ast.Call: _call, ast.Constant: lambda t, frame, node: node.value, ast.BinOp: _binary,
+    ast.UnaryOp: _unary, ast.BoolOp: _boolean, ast.Compare: _compare, ast.IfExp: _conditional,
+    ast.Tuple: lambda t, frame, node: tuple(_elements(t, frame, node.elts)),
+    ast.List: lambda t, frame, node: t.own(_elements(t, frame, node.elts)),
+    ast.Set: _set, ast.Dict: _dict, ast.Subscript: _subscript, ast.Slice: _slice, ast.Lambda: closure,
+    ast.JoinedStr: lambda t, frame, node: "".join(str(evaluate(t, frame, part)) for part in node.values),
+    ast.FormattedValue: _formatted, ast.NamedExpr: _named,
+    **dict.fromkeys((ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp), _comprehension),
 }  # fmt: skip
 
 REFUSED: dict[type[ast.expr], str] = {

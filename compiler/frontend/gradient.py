@@ -184,8 +184,6 @@ def anchored(tracer: Tracer, first: int, placeholder: Value, grads: Any) -> Any:
 
 def inserted_gradient(tracer: Tracer, function: Any, arg: Any, run: Run) -> Any:
     """Return a tensor whose gradient passes through a function."""
-    from mspc.compiler.frontend.argument_binding import as_it_is  # imported late, like custom gradients
-
     value = as_it_is(tracer, tracer.value(arg))
     return own_gradient(tracer, function, [value], value, lambda call, given: run(call, given[-1:]))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.compiler.frontend.argument_binding import as_it_is
 from mspc.compiler.frontend.operators import is_graph_value, reshape
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import COMPUTED, contains_tensor, describe, way_of
@@ -232,8 +233,6 @@ def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
         found = tensor_subscript(tracer, tracer.value(base), index)
         if not isinstance(found, Parameter):
             return found
-        from mspc.compiler.frontend.argument_binding import as_it_is  # imported late: few slices take all
-
         return as_it_is(tracer, found)
     if isinstance(base, Tensor | np.ndarray) and contains_tensor(index):
         return tensor_subscript(tracer, tracer.value(base), index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import types
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,9 +16,8 @@ import numpy as np
 from mspc.compiler.frontend.branches import TraceSnapshot
 from mspc.compiler.frontend.cell_marks import stage_of
 from mspc.compiler.frontend.expressions import assign
-from mspc.compiler.frontend.loops import LoopPlan, run_loop
+from mspc.compiler.frontend.loops import UNROLLED, LoopPlan, run_loop, tried
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.turns import UNROLLED, tried
 from mspc.compiler.frontend.values import Frame, Unrolled
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -134,9 +134,6 @@ class Counterparts:
         return len(members) > number and members[number] is other
 
 
-Block = Callable[[Tracer, Frame, list[ast.stmt]], Any]
-
-
 def asks_for_one_graph(items: Sequence[Any]) -> bool:
     """Return whether `items` are two or more cells of one class whose constructor is marked with `lazy_inline`."""
     if len(items) < 2 or not isinstance(items[0], Cell) or any(type(item) is not type(items[0]) for item in items):
@@ -144,7 +141,7 @@ def asks_for_one_graph(items: Sequence[Any]) -> bool:
     return getattr(type(items[0]).__init__, "is_lazily_inlined", False)
 
 
-def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], block: Block) -> tuple[Any] | None:
+def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any]) -> tuple[Any] | None:
     """Compile the iterations of a `for` statement as loops.
 
     Return a tuple of one element, how the statement ends; None, with nothing traced, if the iterations must be inlined.
@@ -153,37 +150,33 @@ def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], bl
     if not any(map(asks_for_one_graph, read or ())):
         return None
     rows = list(zip(*read or (), strict=True))
-    runs = [(first, Counterparts(rows[first:last])) for first, last in _runs(tracer, frame.scope, rows)]
+    starts = [0]
+    if tracer.stages > 1:  # a loop for consecutive iterations whose cells are in the same stages
+        stages = [
+            tuple(stage_of(tracer, frame.scope, cell) if isinstance(cell, Cell) else None for cell in row)
+            for row in rows
+        ]
+        starts += [i for i in range(1, len(rows)) if stages[i] != stages[i - 1]]
+    runs = [(a, Counterparts(rows[a:b])) for a, b in itertools.pairwise([*starts, len(rows)])]
     if not all(counterparts.are_alike for _, counterparts in runs):
         return None
     beginning = TraceSnapshot(tracer, frame)
-    found = tried(tracer, beginning, lambda: _loops(tracer, frame, node, items, runs, block))
+    found = tried(tracer, beginning, lambda: _loops(tracer, frame, node, items, runs))
     return None if found is UNROLLED else (found,)
 
 
-def _runs(tracer: Tracer, scope: str, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
-    """Group consecutive iterations whose cells are in the same stages. Return (first iteration, one past the last)
-    pairs."""
-    if tracer.stages == 1:
-        return [(0, len(rows))]
-    stages = [tuple(stage_of(tracer, scope, cell) if isinstance(cell, Cell) else None for cell in row) for row in rows]
-    starts = [i for i in range(len(rows)) if i == 0 or stages[i] != stages[i - 1]]
-    return list(zip(starts, [*starts[1:], len(rows)], strict=True))
-
-
 def _loops(
-    tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], runs: Sequence[tuple[int, Counterparts]],
-    block: Block,
-) -> Any:  # fmt: skip
+    tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], runs: Sequence[tuple[int, Counterparts]]
+) -> Any:
     """Emit one loop per run of iterations. A run of one iteration is inlined."""
     found: Any = None
     for number, (first, counterparts) in enumerate(runs):
         last = runs[number + 1][0] if number + 1 < len(runs) else len(items)
         if last - first > 1:
-            found = _loop(tracer, frame, node, items[first:last], counterparts, block)
+            found = _loop(tracer, frame, node, items[first:last], counterparts)
             continue
         assign(tracer, frame, node.target, items[first])
-        found = block(tracer, frame, node.body)
+        found = tracer.block(frame, node.body)
     return found
 
 
@@ -236,12 +229,12 @@ def _held(tracer: Tracer, frame: Frame, node: ast.expr, assigned: set[str]) -> A
 
 
 def _loop(
-    tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], counterparts: Counterparts, block: Block
+    tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], counterparts: Counterparts
 ) -> Any:
     def body(turn: Value | None) -> Any:
         tracer.at(frame, node.target)
         assign(tracer, frame, node.target, items[0])
-        return block(tracer, frame, node.body)
+        return tracer.block(frame, node.body)
 
     with _names_of_all(tracer, counterparts):
         found = run_loop(tracer, frame, LoopPlan(node, node.iter, None, body, len(items), None))
@@ -579,7 +572,11 @@ def roll_updates(graph: Graph) -> None:
     stack_of: dict[Node, Node] = {}
     for request in requests:
         grads, stack_of = _of_stacks(graph, request, stacks, members)
-    for group in _groups(stacks):
+    groups: dict[object, set[Node]] = {}
+    for stack in stacks:  # those of the same cells: all of them, or those of one stage if stages have their own loops
+        key = None if STAGE not in stack.attrs else (stack.attrs[STAGE], len(stack.inputs))
+        groups.setdefault(key, set()).add(stack)
+    for group in groups.values():
         own = {weight: place for weight, place in members.items() if place[0] in group}
         _roll(graph, own, {value: place for value, place in grads.items() if stack_of[place[0]] in group})
     _order_parameters(graph)
@@ -628,16 +625,6 @@ def _of_stacks(
         found[node] = (whole[stack], number)
     graph.nodes = nodes
     return found, {gradient: stack for stack, gradient in whole.items() if isinstance(stack, Node)}
-
-
-def _groups(stacks: Sequence[Node]) -> list[set[Node]]:
-    """Group the stacks whose entries belong to the same cells: all of them, or those of one stage if stages have loops
-    of their own."""
-    found: dict[object, set[Node]] = {}
-    for stack in stacks:
-        key = None if STAGE not in stack.attrs else (stack.attrs[STAGE], len(stack.inputs))
-        found.setdefault(key, set()).add(stack)
-    return list(found.values())
 
 
 @dataclass
@@ -767,7 +754,9 @@ class _Stages:
         for node in first:
             node.inputs = [entries.get(value, value) for value in node.inputs]
         wanted = self.wanted.get(stage, [])
-        body, captured = outlined(_free_name(self.graph, nodes), first, wanted, list(entries.values()))
+        taken = {each.name for each in self.graph.graphs()} | {part.name for node in nodes for part in node.regions}
+        name = next(name for i in itertools.count(1) if (name := f"update_{i}_body") not in taken)
+        body, captured = outlined(name, first, wanted, list(entries.values()))
         op = Scan(scanned=len(scanned), stacked=len(wanted), turns=self.turns)
         loop = self.loops[stage] = emit_regions(b, op, [*scanned, *captured], [body])
         for index, value in enumerate(wanted):
@@ -859,8 +848,3 @@ def _order_parameters(graph: Graph) -> None:
         if parameter not in moved or parameter in behind:
             found += [parameter, *(value for value in behind.get(parameter, ()) if isinstance(value, Parameter))]
     graph.parameters = found
-
-
-def _free_name(graph: Graph, nodes: Sequence[Node]) -> str:
-    taken = {each.name for each in graph.graphs()} | {region.name for node in nodes for region in node.regions}
-    return next(f"update_{i}_body" for i in range(1, len(taken) + 2) if f"update_{i}_body" not in taken)

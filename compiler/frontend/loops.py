@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import field
 from typing import Any
 
@@ -19,10 +20,12 @@ from mspc.compiler.frontend.branches import (
     emitting_to,
     fill,
     finished,
+    mapped,
     negation,
     unless_left,
     zeros,
 )
+from mspc.compiler.frontend.expressions import assign
 from mspc.compiler.frontend.operators import is_number, reshape, truth
 from mspc.compiler.frontend.source import assigned_names, names_read
 from mspc.compiler.frontend.state import Tracer, number_dtype
@@ -36,7 +39,9 @@ from mspc.compiler.frontend.values import (
     Exit,
     Frame,
     OnlyInLoop,
+    Poisoned,
     TensorRange,
+    TooManyErrors,
     Undecided,
     contains_tensor,
     describe,
@@ -48,7 +53,7 @@ from mspc.ir.graph import Constant, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, INT64, DType, TensorType
 from mspc.ops.bases import promoted
-from mspc.ops.control.regions import COUNT, For, Loop, Scan, While, captured_values, emit_regions, outlined
+from mspc.ops.control.regions import COUNT, For, Scan, While, captured_values, emit_regions, outlined
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 
@@ -78,17 +83,15 @@ def count_of(tracer: Tracer, numbers: TensorRange | range) -> Value | int:
         return len(numbers)
     emit, op = tracer.emit, tracer.op
     start, stop, step = numbers.start, numbers.stop, numbers.step
-    if isinstance(start, int) and start == 0 and isinstance(step, int) and step == 1:
+    counts_up = isinstance(step, int) and step == 1
+    if counts_up and isinstance(start, int) and start == 0:
         count = stop
-    elif isinstance(step, int) and step == 1:
+    elif counts_up:
         count = emit(op("Sub"), stop, start)
     else:  # the quotient rounded up
-        count = emit(op("Neg"), emit(op("FloorDiv"), emit(op("Sub"), _int(start), stop), step))
+        first = Constant(start, INT64) if isinstance(start, int) else start
+        count = emit(op("Neg"), emit(op("FloorDiv"), emit(op("Sub"), first, stop), step))
     return emit(op("Maximum"), count, 0)
-
-
-def _int(value: Any) -> Any:
-    return Constant(value, INT64) if isinstance(value, int) else value
 
 
 def number_at(tracer: Tracer, numbers: TensorRange | range, turn: Value) -> Value:
@@ -277,7 +280,10 @@ class Carried:
         if not self.is_new:
             shared = shared_and_replaced(self.beginning.state, self.frame.caller, (*self.slots, *self.open))
             if shared is not None:
-                raise self._shared(shared)
+                kind, label = type(shared).__name__, self._label(("contents", id(shared)))
+                message = f"the {kind} '{label}' is changed by the loop, which then replaces it where it is not alone"
+                note = f"give the loop one of its own: {label} = {kind}({label})"
+                raise self.frame.error(self.place, message, [note])
         return self.is_new
 
     def _changes(self) -> Iterator[tuple[Place, Any, Any]]:
@@ -309,20 +315,32 @@ class Carried:
         contents = self.begun.contents
         if isinstance(before, list | dict):
             before = contents.get(id(before), before)
-        if _alike(before, after):
+        if isinstance(before, dict):
+            is_alike = isinstance(after, dict) and before.keys() == after.keys()
+        else:
+            is_alike = (
+                isinstance(before, tuple | list) and isinstance(after, tuple | list) and len(before) == len(after)
+            )
+        if is_alike:
             keys = list(before) if isinstance(before, dict) else range(len(before))
             for index in keys:
                 self._compare(place, (*path, index), f"{label}[{index!r}]", before[index], after[index])
             return
-        if isinstance(before, list | dict) and isinstance(after, type(before)) and self._is_read(place):
-            raise self._grows(label, before, after)
+        may_be_read = place[0] != "name" or place[1] in names_read(self.loop)
+        if isinstance(before, list | dict) and isinstance(after, type(before)) and may_be_read:
+            kind = type(before).__name__
+            counts = f"{len(before)} elements ahead of the loop, and {len(after)} behind a turn"
+            note = f"a {kind} that a loop carries keeps its elements: make a tensor of all entries, and assign to x[i]"
+            raise self.frame.error(self.place, f"the {kind} '{label}' has {counts}", [note], TypeError)
         if self._is_tensor(before) and self._is_tensor(after):
             if type(before) is type(after) and not self.tracer.is_tensor(before) and before == after:
                 return
             self._add(key, label, before, after)
             return
-        if type(before) is type(after) and not contains_tensor(before) and _equal(before, after):
-            return
+        if type(before) is type(after) and not contains_tensor(before):
+            with suppress(TypeError, ValueError):  # values that cannot be compared differ
+                if before == after:
+                    return
         self._leave_open(key, label, before, after)
 
     def _label(self, place: Place) -> str:
@@ -333,10 +351,6 @@ class Carried:
             return f"self.{key[1]}"
         names = (*self.begun.names.items(), *self.beginning.state.names.items())
         return next((name for name, value in names if id(value) == key), "list")
-
-    def _is_read(self, place: Place) -> bool:
-        """Return whether the loop may read the value at a place. A name that is only assigned may get any value."""
-        return place[0] != "name" or place[1] in names_read(self.loop)
 
     def _is_tensor(self, value: Any) -> bool:
         if isinstance(value, Value):
@@ -420,18 +434,6 @@ class Carried:
         message = f"'{label}' is {before} ahead of the loop, and {after} behind a turn"
         return self.frame.error(self.place, message, notes, TypeError)
 
-    def _grows(self, label: str, before: Any, after: Any) -> MspcError:
-        kind = type(before).__name__
-        message = f"the {kind} '{label}' has {len(before)} elements ahead of the loop, and {len(after)} behind a turn"
-        note = f"a {kind} that a loop carries keeps its elements: make a tensor of all entries, and assign to x[i]"
-        return self.frame.error(self.place, message, [note], TypeError)
-
-    def _shared(self, held: list[Any] | dict[Any, Any]) -> MspcError:
-        kind, label = type(held).__name__, self._label(("contents", id(held)))
-        message = f"the {kind} '{label}' is changed by the loop, which then replaces it where it is not alone"
-        note = f"give the loop one of its own: {label} = {kind}({label})"
-        return self.frame.error(self.place, message, [note])
-
     # After the loop ---------------------------------------------------------------------------------------
 
     def initial(self, slot: CarriedTensor) -> Value:
@@ -460,20 +462,6 @@ class Carried:
         self._put(self.open | dict(zip(self.slots, results, strict=True)))
         if any(place[0] == "attribute" for place, _ in (*self.slots, *self.open)):
             tracer.runs.clear()
-
-
-def _alike(before: Any, after: Any) -> bool:
-    """Return whether two values are tuples, lists or dicts of the same structure."""
-    if isinstance(before, dict):
-        return isinstance(after, dict) and before.keys() == after.keys()
-    return isinstance(before, tuple | list) and isinstance(after, tuple | list) and len(before) == len(after)
-
-
-def _equal(before: Any, after: Any) -> bool:
-    try:
-        return bool(before == after)
-    except (TypeError, ValueError):
-        return False
 
 
 def _script(dtype: DType) -> str:
@@ -594,7 +582,9 @@ def _emit(tracer: Tracer, frame: Frame, turns: LoopPlan, carried: Carried, trace
     with emitting_to(tracer, traced.condition):
         parts: list[Any] = [] if traced.holds is True else [traced.holds]
         if turns.count is not None and not counted:
-            hidden["turn"] = _counter(tracer, turns, traced)
+            with emitting_to(tracer, traced.body):
+                counted_up = tracer.builder.emit(tracer.op("Add"), traced.number, Constant(1, INT64))  # type: ignore[arg-type]  # an operator has types
+            hidden["turn"] = Hidden(Constant(0, INT64), traced.number, counted_up)
             count = tracer.value(turns.count)
             parts = [tracer.builder.emit(tracer.op("Less"), hidden["turn"].inside, count)]  # type: ignore[arg-type]  # an operator has types
         parts = [*([goes_on.inside] if goes_on is not None else []), *parts]
@@ -610,13 +600,12 @@ def _emit(tracer: Tracer, frame: Frame, turns: LoopPlan, carried: Carried, trace
     own = [*(each.inside for each in hidden.values()), *insides]
     after = [*(each.after for each in hidden.values()), *afters]
     if turns.test is not None and goes_on is None:
-        _warn_of_constant(tracer, traced, own)
-    if turns.kept is not None:
-        made = _scan(tracer, turns, turns.kept, traced, before, own, after)
-    elif counted:
-        made = _for(tracer, turns, traced, before, own, after)
-    else:
-        made = _while(tracer, traced, holds, before, own, after)
+        read = {traced.holds, *(value for node in traced.condition for value in node.inputs)}
+        changed = {node.inputs[index] for node in traced.body for index in node.op.mutates}
+        draws = any(isinstance(node.op, Op) and node.op.seeds for node in traced.condition)
+        if not draws and not read & {*own, *changed}:
+            tracer.warn("the condition reads nothing that the loop changes: once it holds, the loop never ends")
+    made = _operator(tracer, turns, traced, holds, before, own, after)
     results: list[Value] = [tracer.builder.emit(TupleGetItem(index=i), made) for i in range(len(before))]
     if turns.kept is not None:
         places = range(len(before), len(before) + len(turns.kept.values))
@@ -626,15 +615,6 @@ def _emit(tracer: Tracer, frame: Frame, turns: LoopPlan, carried: Carried, trace
         if isinstance(result, Node) and slot.label.isidentifier():
             result.name = slot.label
     return _end(tracer, frame, turns, traced, dict(zip(hidden, results, strict=False)), value)
-
-
-def _warn_of_constant(tracer: Tracer, traced: TracedIteration, own: Sequence[Value]) -> None:
-    """Warn if the condition cannot change from one iteration to the next."""
-    read = {traced.holds, *(value for node in traced.condition for value in node.inputs)}
-    changed = {node.inputs[index] for node in traced.body for index in node.op.mutates}
-    draws = any(isinstance(node.op, Op) and node.op.seeds for node in traced.condition)
-    if not draws and not read & {*own, *changed}:
-        tracer.warn("the condition reads nothing that the loop changes: once it holds, the loop never ends")
 
 
 def _hidden(tracer: Tracer, turns: LoopPlan, traced: TracedIteration) -> tuple[dict[str, Hidden], Any]:
@@ -670,78 +650,41 @@ class LoopLeaf:
 
 def leaves_of(tracer: Tracer, value: Any, leaves: list[Value]) -> Any:
     """Return `value` with a `LoopLeaf` for each tensor. The tensors are appended to `leaves`."""
-    return mapped(tracer, value, lambda tensor: _leaf(tracer, tensor, leaves))
+
+    def leaf(tensor: Any) -> LoopLeaf:
+        leaves.append(tracer.value(tensor))
+        return LoopLeaf(f"result{len(leaves) - 1}", is_number(tracer, tensor))
+
+    return mapped(tracer, value, leaf)
 
 
-def _leaf(tracer: Tracer, tensor: Any, leaves: list[Value]) -> LoopLeaf:
-    leaves.append(tracer.value(tensor))
-    return LoopLeaf(f"result{len(leaves) - 1}", is_number(tracer, tensor))
-
-
-def mapped(tracer: Tracer, value: Any, of_leaf: Callable[[Any], Any]) -> Any:
-    if isinstance(value, tuple | list):
-        items = [mapped(tracer, item, of_leaf) for item in value]
-        if isinstance(value, list):
-            return tracer.own(items)
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, dict):
-        return tracer.own({key: mapped(tracer, item, of_leaf) for key, item in value.items()})
-    return of_leaf(value) if isinstance(value, LoopLeaf) or tracer.is_tensor(value) else value
-
-
-def _counter(tracer: Tracer, turns: LoopPlan, traced: TracedIteration) -> Hidden:
-    with emitting_to(tracer, traced.body):
-        after = tracer.builder.emit(tracer.op("Add"), traced.number, Constant(1, INT64))  # type: ignore[arg-type]  # as above
-    return Hidden(Constant(0, INT64), traced.number, after)
-
-
-def _for(
-    tracer: Tracer,
-    turns: LoopPlan,
-    traced: TracedIteration,
-    before: Sequence[Value],
-    own: Sequence[Value],
-    after: Sequence[Value],
-) -> Node:
-    tracer.regions += 1
-    body, captured = outlined(f"for_{tracer.regions}_body", traced.body, after, (traced.number, *own))
-    if isinstance(turns.count, int):
-        return emit_regions(tracer.builder, For(carried=len(before), turns=turns.count), [*before, *captured], (body,))
-    assert turns.count is not None
-    return emit_regions(tracer.builder, For(carried=len(before)), [turns.count, *before, *captured], (body,))
-
-
-def _scan(
-    tracer: Tracer, turns: LoopPlan, kept: Kept, traced: TracedIteration, before: Sequence[Value], own: Sequence[Value],
-    after: Sequence[Value],
+def _operator(
+    tracer: Tracer, turns: LoopPlan, traced: TracedIteration, holds: Value | None, before: Sequence[Value],
+    own: Sequence[Value], after: Sequence[Value],
 ) -> Node:  # fmt: skip
-    assert isinstance(turns.count, int)
+    """Append the operator of the loop: a `Scan`, a `For` if there is no condition, or a `While`."""
     tracer.regions += 1
-    name = f"scan_{tracer.regions}_body"
-    body, captured = outlined(name, traced.body, [*after, *kept.values], (*own, *kept.entries))
-    op = Scan(
-        carried=len(before), scanned=len(kept.rows), stacked=len(kept.values), turns=turns.count,
-        micro_batches=kept.micro_batches,
-    )  # fmt: skip
-    return emit_regions(tracer.builder, op, [*before, *kept.rows, *captured], (body,))
-
-
-def _while(
-    tracer: Tracer,
-    traced: TracedIteration,
-    holds: Value,
-    before: Sequence[Value],
-    own: Sequence[Value],
-    after: Sequence[Value],
-) -> Node:
-    tracer.regions += 1
-    name = f"while_{tracer.regions}"
+    b, count, kept, number = tracer.builder, turns.count, turns.kept, tracer.regions
+    if kept is not None:
+        assert isinstance(count, int)
+        results, entries = [*after, *kept.values], (*own, *kept.entries)
+        body, captured = outlined(f"scan_{number}_body", traced.body, results, entries)
+        scan = Scan(
+            carried=len(before), scanned=len(kept.rows), stacked=len(kept.values), turns=count,
+            micro_batches=kept.micro_batches,
+        )  # fmt: skip
+        return emit_regions(b, scan, [*before, *kept.rows, *captured], (body,))
+    if holds is None:
+        body, captured = outlined(f"for_{number}_body", traced.body, after, (traced.number, *own))
+        if isinstance(count, int):
+            return emit_regions(b, For(carried=len(before), turns=count), [*before, *captured], (body,))
+        assert count is not None
+        return emit_regions(b, For(carried=len(before)), [count, *before, *captured], (body,))
     read = (captured_values(traced.condition, [holds], own), captured_values(traced.body, after, own))
     captured = list(dict.fromkeys([*read[0], *read[1]]))
-    condition, _ = outlined(f"{name}_condition", traced.condition, [holds], own, captured)
-    body, _ = outlined(f"{name}_body", traced.body, after, own, captured)
-    op: Loop = While(carried=len(before))
-    return emit_regions(tracer.builder, op, [*before, *captured], (condition, body))
+    condition, _ = outlined(f"while_{number}_condition", traced.condition, [holds], own, captured)
+    body, _ = outlined(f"while_{number}_body", traced.body, after, own, captured)
+    return emit_regions(b, While(carried=len(before)), [*before, *captured], (condition, body))
 
 
 def _end(
@@ -756,7 +699,16 @@ def _end(
         flags[LEFT] = negation(tracer, hidden["goes_on"])
     returned: Any = MISSING
     if "returned" in hidden:
-        returned = mapped(tracer, value, lambda leaf: _behind(tracer, leaf, hidden))
+
+        def result(leaf: Any) -> Any:
+            if not isinstance(leaf, LoopLeaf):
+                return leaf
+            found = hidden[leaf.name]
+            if leaf.is_number:
+                tracer.weak.add(found)
+            return found
+
+        returned = mapped(tracer, value, result, LoopLeaf)
         if not traced.end.may(LEFT) and traced.holds is True and turns.count is None:
             flags[RETURNED] = True  # it ends in no other way
     end = Exit(flags, returned)
@@ -765,10 +717,65 @@ def _end(
     return finished(simplest(end))
 
 
-def _behind(tracer: Tracer, leaf: Any, hidden: dict[str, Value]) -> Value:
-    if not isinstance(leaf, LoopLeaf):
-        return leaf
-    value = hidden[leaf.name]
-    if leaf.is_number:
-        tracer.weak.add(value)
-    return value
+UNROLLED = object()
+"""A loop must be unrolled, because its body needs numbers known at compile time."""
+
+
+def for_turns(tracer: Tracer, frame: Frame, node: ast.For, numbers: TensorRange | range) -> Any:
+    """Compile a `for` over numbers. Return None, or how it ends if it is left by `return`."""
+    tracer.at(frame, node.iter)
+    count = count_of(tracer, numbers)
+
+    def body(turn: Value | None) -> Any:
+        assert turn is not None
+        tracer.at(frame, node.target)
+        assign(tracer, frame, node.target, number_at(tracer, numbers, turn))
+        return tracer.block(frame, node.body)
+
+    behind = (lambda: tracer.block(frame, node.orelse)) if node.orelse else None
+    return run_loop(tracer, frame, LoopPlan(node, node.iter, None, body, count, behind))
+
+
+def while_turns(tracer: Tracer, frame: Frame, node: ast.While) -> Any:
+    """Compile a `while`. Return None, or how it ends if it is left by `return`."""
+    statements, test = node.body, node.test
+    if any(isinstance(part, ast.NamedExpr) for part in ast.walk(test)):
+        # A condition that assigns names is part of the iteration: `while True`, and `if not test: break` first.
+        leave = ast.copy_location(ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], []), test)
+        statements = [ast.fix_missing_locations(leave), *statements]
+        test = ast.copy_location(ast.Constant(True), test)
+
+    def body(turn: Value | None) -> Any:
+        return tracer.block(frame, statements)
+
+    def holds() -> Any:
+        return tracer.evaluate_test(frame, test)
+
+    behind = (lambda: tracer.block(frame, node.orelse)) if node.orelse else None
+    return run_loop(tracer, frame, LoopPlan(node, node.test, holds, body, None, behind))
+
+
+def require_end(tracer: Tracer, frame: Frame, node: ast.While) -> None:
+    """Raise MspcError if a `while` with a known condition never ends, because no iteration changes the condition."""
+    beginning = TraceSnapshot(tracer, frame)
+    try:
+        tried(tracer, beginning, lambda: while_turns(tracer, frame, node))
+    finally:
+        beginning.restore()
+
+
+def tried(tracer: Tracer, beginning: TraceSnapshot, run: Callable[[], Any]) -> Any:
+    """Return the result of `run` from `beginning` on; `UNROLLED`, with nothing traced, if it has errors. Raise
+    MspcError if it never ends."""
+    beginning.restore()
+    noted = len(tracer.errors)
+    try:
+        found = run()
+    except (MspcError, Poisoned, TooManyErrors) as error:
+        if isinstance(error, MspcError) and error.message == NEVER_ENDS:
+            raise
+        found = UNROLLED
+    if found is UNROLLED or len(tracer.errors) > noted:
+        beginning.restore()
+        return UNROLLED
+    return found

@@ -6,14 +6,14 @@ import ast
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from mspc.compiler.frontend.branches import TraceSnapshot
+from mspc.compiler.frontend.branches import TraceSnapshot, mapped
 from mspc.compiler.frontend.index import subscript
-from mspc.compiler.frontend.loops import Kept, LoopLeaf, LoopPlan, leaves_of, mapped, run_loop
+from mspc.compiler.frontend.loops import Kept, LoopLeaf, LoopPlan, leaves_of, run_loop
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors
@@ -81,18 +81,13 @@ def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: A
     assert isinstance(LOOP, ast.For)
     run_loop(tracer, frame, LoopPlan(LOOP, node, None, body, rows.shape[0], None, kept))
     tracer.at(caller, node)
-    results = [_row(tracer, structure, kept.stacked, i) for i in range(rows.shape[0])]
+    columns = {f"result{place}": value for place, value in enumerate(kept.stacked)}
+
+    def entry(turn: int, leaf: Any) -> Any:
+        return subscript(tracer, columns[leaf.name], turn) if isinstance(leaf, LoopLeaf) else leaf
+
+    results = [mapped(tracer, structure, partial(entry, turn), LoopLeaf) for turn in range(rows.shape[0])]
     return frame.locals["carry"], tracer.own(results)
-
-
-def _row(tracer: Tracer, structure: Any, stacked: Sequence[Value], i: int) -> Any:
-    """Return the second result of call `i`."""
-    columns: Mapping[str, Value] = {f"result{place}": value for place, value in enumerate(stacked)}
-
-    def entry(leaf: Any) -> Any:
-        return subscript(tracer, columns[leaf.name], i) if isinstance(leaf, LoopLeaf) else leaf
-
-    return mapped(tracer, structure, entry)
 
 
 def in_micro_batches(
@@ -137,7 +132,7 @@ def in_micro_batches(
     def summed(leaf: Any) -> Any:
         return sums[int(leaf.name.removeprefix("result"))] if isinstance(leaf, LoopLeaf) else leaf
 
-    return mapped(tracer, structure, summed)
+    return mapped(tracer, structure, summed, LoopLeaf)
 
 
 def unrolled(tracer: Tracer, frame: Frame, call: Callable[[], Any]) -> Any:

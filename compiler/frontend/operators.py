@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.compiler.frontend.argument_binding import as_it_is
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Undecided, contains_tensor, describe, on_way, way_of
 from mspc.ir.diagnostics import MspcError, kind_of
@@ -196,8 +197,6 @@ def unary(tracer: Tracer, kind: type[ast.unaryop], operand: Any) -> Any:
     if not is_graph_value(operand):
         return fold(tracer, f"operator {symbol}", python, operand)
     if not name:
-        from mspc.compiler.frontend.argument_binding import as_it_is  # imported late: few networks have this sign
-
         return as_it_is(tracer, tracer.value(operand))
     if name == "Invert" and _are_bool(tracer, symbol, operand):
         name = "LogicalNot"

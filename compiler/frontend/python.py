@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from mspc.compiler.frontend.argument_binding import as_it_is
+from mspc.compiler.frontend.branches import mapped
 from mspc.compiler.frontend.builtins import REFUSED
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import COMPUTED, Frame, contains_tensor, describe, values_in
@@ -63,8 +65,6 @@ def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
         if value is None:
             raise tracer.error("Tensor() of several tensors", ["use ops.stack"])
         dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
-        from mspc.compiler.frontend.argument_binding import as_it_is  # late: few networks make tensors of tensors
-
         return as_it_is(tracer, value if dtype is None else tracer.cast(value, dtype))
     if cls is range and contains_tensor(list(args)):
         from mspc.compiler.frontend.loops import range_of
@@ -73,10 +73,8 @@ def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
     if issubclass(cls, Cell):
         made = call_python(tracer, cls, args, kwargs)
         if next(made.get_parameters(), None) is not None:
-            raise tracer.error(
-                f"{cls.__name__} holds parameters: it must be made in __init__, not inside a "
-                f"compiled function"
-            )
+            message = f"{cls.__name__} holds parameters: it must be made in __init__, not inside a compiled function"
+            raise tracer.error(message)
         return made
     holds = issubclass(cls, functools.partial | ParameterTuple) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
     if holds or dataclasses.is_dataclass(cls):
@@ -137,22 +135,18 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
         mistake = tracer.error(f"{name}() {reason}", kind=kind_of(error))
         mistake.python = error
         raise mistake from None
-    return (
-        tracer.own(result)
-        if isinstance(result, list | dict) and takes_tensors and not isinstance(fn, type)
-        else result
-    )
+    is_new = isinstance(result, list | dict) and takes_tensors and not isinstance(fn, type)
+    return tracer.own(result) if is_new else result
 
 
 def _mutable(tracer: Tracer, value: Any) -> Any:
     """Evaluate `mutable(value)`: numbers in it become tensors whose values are known only at run time."""
-    if isinstance(value, list | tuple):
-        items = [_mutable(tracer, item) for item in value]
-        return tracer.own(items) if isinstance(value, list) else tuple(items)
-    if isinstance(value, dict):
-        return tracer.own({key: _mutable(tracer, item) for key, item in value.items()})
-    if not isinstance(value, bool | int | float):
-        return value
-    made = tracer.value(value)
-    tracer.weak.add(made)
-    return made
+
+    def leaf(number: Any) -> Any:
+        if not isinstance(number, bool | int | float):
+            return number
+        made = tracer.value(number)
+        tracer.weak.add(made)
+        return made
+
+    return mapped(tracer, value, leaf, (bool, int, float))

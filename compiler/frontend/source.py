@@ -134,6 +134,16 @@ class FunctionSource:
         return Location(self.file.name, line, start + 1, end + 1, text)
 
 
+def _without_file(is_own: bool) -> FunctionSource:
+    tree: Any = ast.parse("lambda: 0", mode="eval").body
+    file: Any = types.SimpleNamespace(name="", is_own=is_own)
+    return FunctionSource(file, tree, 0)
+
+
+OUTERMOST, IMPORTED = _without_file(True), _without_file(False)
+"""Sources without lines, for the frame around the outermost function and for nodes that bring lines of their own."""
+
+
 class Sources:
     """Files and functions read by one trace. Paths are shown relative to `script_folder`."""
 

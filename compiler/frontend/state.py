@@ -148,6 +148,9 @@ class Tracer:
         self.call: Callable[..., Any] = _not_wired
         self.run: Callable[[Frame], Any] = _not_wired
         self.either: Callable[..., Any] = _not_wired
+        self.block: Callable[[Frame, list[ast.stmt]], Any] = _not_wired
+        self.evaluate: Callable[[Frame, ast.expr], Any] = _not_wired
+        self.evaluate_test: Callable[[Frame, ast.expr], Any] = _not_wired
         self.tensor_names: dict[int, str] = {}
         self.rounded: dict[tuple[int, DType], Tensor] = {}
         self.precision: Precision | None = None

@@ -50,7 +50,6 @@ MOST_NODES = 100_000
 """Most nodes to which a longer loop may be unrolled. Beyond that its iterations are counted at run time."""
 MOST_CELLS = 10_000
 
-CONTEXT = ("__enter__", "__exit__")
 OUTSIDE = "enter the context in the script, around the call of the network"
 
 
@@ -60,11 +59,11 @@ def run(tracer: Tracer, frame: Frame) -> Any:
     tree = frame.source.tree
     if isinstance(tree, ast.Lambda):
         return evaluate(tracer, frame, tree.body)
-    signal = _block(tracer, frame, tree.body)
+    signal = block(tracer, frame, tree.body)
     return signal.value if isinstance(signal, Returned) else None
 
 
-def _block(tracer: Tracer, frame: Frame, statements: list[ast.stmt]) -> Any:
+def block(tracer: Tracer, frame: Frame, statements: list[ast.stmt]) -> Any:
     """Run statements. Return None if their end is reached, otherwise `Returned`, `BREAK`, `CONTINUE`, `END` or an
     `Exit`."""
     for i, statement in enumerate(statements):
@@ -73,13 +72,15 @@ def _block(tracer: Tracer, frame: Frame, statements: list[ast.stmt]) -> Any:
             if isinstance(statement, ast.If):
                 signal = _if(tracer, frame, statement, statements[i + 1 :])
             elif handler is None:
-                raise _refusal(frame, statement)
+                word, note = REFUSED.get(type(statement), (f"'{type(statement).__name__}'", ""))
+                message = f"{word} is not supported inside a compiled function"
+                raise frame.error(statement, message, [note] if note else [])
             else:
                 signal = handler(tracer, frame, statement)
                 if isinstance(signal, Exit):
                     from mspc.compiler.frontend.branches import resumed
 
-                    signal = resumed(tracer, frame, statement, signal, statements[i + 1 :], _block)
+                    signal = resumed(tracer, frame, statement, signal, statements[i + 1 :])
         except MspcError as error:
             tracer.note(error)
             signal = _poison(frame, statement)
@@ -88,13 +89,6 @@ def _block(tracer: Tracer, frame: Frame, statements: list[ast.stmt]) -> Any:
         if signal is not None:
             return signal
     return None
-
-
-def _refusal(frame: Frame, statement: ast.stmt) -> MspcError:
-    word, note = REFUSED.get(type(statement), (f"'{type(statement).__name__}'", ""))
-    return frame.error(
-        statement, f"{word} is not supported inside a compiled function", [note] if note else []
-    )
 
 
 def _poison(frame: Frame, statement: ast.stmt) -> Any:
@@ -119,8 +113,7 @@ def _leaving(statement: ast.AST, in_loop: bool = False) -> set[type[ast.AST]]:
 
 
 def _expression(tracer: Tracer, frame: Frame, node: ast.Expr) -> None:
-    if not isinstance(node.value, ast.Constant):
-        evaluate(tracer, frame, node.value)
+    evaluate(tracer, frame, node.value)
 
 
 def _assign(tracer: Tracer, frame: Frame, node: ast.Assign) -> None:
@@ -136,9 +129,7 @@ def _annotated(tracer: Tracer, frame: Frame, node: ast.AnnAssign) -> None:
 
 def _augmented(tracer: Tracer, frame: Frame, node: ast.AugAssign) -> None:
     target = node.target
-    read: Any = type(target)(
-        **{**{field: getattr(target, field) for field in target._fields}, "ctx": ast.Load()}
-    )
+    read: Any = type(target)(**{**dict(ast.iter_fields(target)), "ctx": ast.Load()})
     before = evaluate(tracer, frame, ast.copy_location(read, target))
     value = evaluate(tracer, frame, node.value)
     tracer.at(frame, node)
@@ -162,29 +153,27 @@ def _if(tracer: Tracer, frame: Frame, node: ast.If, rest: list[ast.stmt]) -> Any
     if condition is not None:
         from mspc.compiler.frontend.branches import branch
 
-        return branch(tracer, frame, node, condition, rest, _block)
+        return branch(tracer, frame, node, condition, rest)
     taken = truth(tracer, test, "the condition of 'if'")
     with frame.followed_by(rest):
-        return _block(tracer, frame, node.body if taken else node.orelse)
+        return block(tracer, frame, node.body if taken else node.orelse)
 
 
 def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
     items = evaluate(tracer, frame, node.iter)
     tracer.at(frame, node.iter)
-    if getattr(type(items), "counts_in_the_run", False):
-        items = items.numbers
-        is_counted = True
-    else:
-        is_counted = isinstance(items, TensorRange)
-    if is_counted:
-        from mspc.compiler.frontend.turns import for_turns
+    is_counted = getattr(type(items), "counts_in_the_run", False)
+    items = items.numbers if is_counted else items
+    if is_counted or isinstance(items, TensorRange):
+        from mspc.compiler.frontend.loops import for_turns
 
-        return for_turns(tracer, frame, node, items, _block)
+        return for_turns(tracer, frame, node, items)
     turns = items if isinstance(items, range) else unpacked(tracer, items, "the loop")
-    if tracer.folds and _may_be_folded(node, turns):
+    is_of_cells = 2 <= len(turns) <= MOST_CELLS and isinstance(turns[0], Cell | int | tuple) and not node.orelse
+    if tracer.folds and is_of_cells and not _may_be_left(node):
         from mspc.compiler.frontend.layers import folded
 
-        found = folded(tracer, frame, node, turns, _block)
+        found = folded(tracer, frame, node, turns)
         if found is not None:
             return found[0]
     if isinstance(items, range) and len(items) > (SHORT if _may_be_left(node) else LONG):
@@ -194,44 +183,37 @@ def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
     return _turns(tracer, frame, node, list(turns))
 
 
-def _may_be_folded(node: ast.For, items: list[Any] | range) -> bool:
-    """Return whether the iterations of a loop over cells, or over indices of cells, may become one graph."""
-    if not 2 <= len(items) <= MOST_CELLS or not isinstance(items[0], Cell | int | tuple) or node.orelse:
-        return False
-    return not _may_be_left(node)
-
-
 def _turns(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any:
     """Run the iterations over these items."""
     for i, item in enumerate(items):
         assign(tracer, frame, node.target, item)
         with frame.followed_by(None):
-            signal = _block(tracer, frame, node.body)
+            signal = block(tracer, frame, node.body)
         if signal is BREAK:
             return None
         if isinstance(signal, Returned):
             return signal
         if _may_leave(signal):
             return _unless_left(tracer, frame, node, signal, partial(_turns, tracer, frame, node, items[i + 1 :]))
-    return _block(tracer, frame, node.orelse)
+    return block(tracer, frame, node.orelse)
 
 
 def _unrolled_first(tracer: Tracer, frame: Frame, node: ast.For, items: range) -> tuple[Any] | None:
     """Compile a long loop with iterations counted at run time if its first iteration may leave it, or all iterations
     have too many nodes. Return how it ends. Return None, with nothing traced, if the loop must be unrolled."""
     from mspc.compiler.frontend.branches import TraceSnapshot
-    from mspc.compiler.frontend.turns import UNROLLED, for_turns, tried
+    from mspc.compiler.frontend.loops import UNROLLED, for_turns, tried
 
     beginning = TraceSnapshot(tracer, frame)
     first = len(tracer.builder.nodes)
     assign(tracer, frame, node.target, items[0])
     with frame.followed_by(None):
-        signal = _block(tracer, frame, node.body)
+        signal = block(tracer, frame, node.body)
     made = len(tracer.builder.nodes) - first
     beginning.restore()
     if not _may_leave(signal) and len(items) * made <= MOST_NODES:
         return None
-    found = tried(tracer, beginning, lambda: for_turns(tracer, frame, node, items, _block))
+    found = tried(tracer, beginning, lambda: for_turns(tracer, frame, node, items))
     return None if found is UNROLLED else (found,)
 
 
@@ -261,9 +243,9 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
     beginning = None
     for turn in range(MAX_TURNS):
         if turn == LONG:
-            from mspc.compiler.frontend.turns import require_end
+            from mspc.compiler.frontend.loops import require_end
 
-            require_end(tracer, frame, node, _block)
+            require_end(tracer, frame, node)
         if _may_be_left(node):
             from mspc.compiler.frontend.branches import TraceSnapshot
 
@@ -273,7 +255,7 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
         test = evaluate_test(tracer, frame, node.test)
         tracer.at(frame, node.test)
         if condition_of(tracer, test) is not None:
-            from mspc.compiler.frontend.turns import while_turns
+            from mspc.compiler.frontend.loops import while_turns
 
             del tracer.builder.nodes[first:]
             tracer.draws = draws
@@ -281,11 +263,11 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
                 del frame.locals[name]
             frame.locals.update(named)
             forget(tracer, first)
-            return while_turns(tracer, frame, node, _block)
+            return while_turns(tracer, frame, node)
         if not truth(tracer, test, "the condition of 'while'"):
-            return _block(tracer, frame, node.orelse)
+            return block(tracer, frame, node.orelse)
         with frame.followed_by(None):
-            signal = _block(tracer, frame, node.body)
+            signal = block(tracer, frame, node.body)
         if signal is BREAK:
             return None
         if isinstance(signal, Returned):
@@ -298,18 +280,18 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
 def _while_left(tracer: Tracer, frame: Frame, node: ast.While, beginning: Any, nested: int) -> Any:
     """Compile the rest of a loop from the first iteration that may leave it at run time: as a loop counted at run time,
     or, if its body needs numbers known at compile time, as a few nested iterations."""
-    from mspc.compiler.frontend.turns import UNROLLED, tried, while_turns
+    from mspc.compiler.frontend.loops import UNROLLED, tried, while_turns
 
     if nested < SHORT:
-        found = tried(tracer, beginning, lambda: while_turns(tracer, frame, node, _block))
+        found = tried(tracer, beginning, lambda: while_turns(tracer, frame, node))
         if found is not UNROLLED:
             return found
         with frame.followed_by(None):
-            signal = _block(tracer, frame, node.body)
+            signal = block(tracer, frame, node.body)
         if _may_leave(signal):
             return _unless_left(tracer, frame, node, signal, lambda: _while(tracer, frame, node, nested + 1))
     beginning.restore()
-    return while_turns(tracer, frame, node, _block)
+    return while_turns(tracer, frame, node)
 
 
 def _with(tracer: Tracer, frame: Frame, node: ast.With) -> Any:
@@ -326,7 +308,11 @@ def _with(tracer: Tracer, frame: Frame, node: ast.With) -> Any:
             entered = manager.enter_result
         elif isinstance(manager, _no_grad):
             entered, first = None, len(tracer.builder.nodes) if first is None else first
-        elif _is_of_the_script(tracer, type(manager)):
+        elif all(
+            isinstance(method := getattr(type(manager), name, None), types.FunctionType)
+            and tracer.sources.file(method.__code__.co_filename).is_traced
+            for name in ("__enter__", "__exit__")
+        ):
             entered = tracer.call(frame, item.context_expr, manager.__enter__, [], {})
             managers.append(manager)
         else:
@@ -335,17 +321,10 @@ def _with(tracer: Tracer, frame: Frame, node: ast.With) -> Any:
         if item.optional_vars is not None:
             assign(tracer, frame, item.optional_vars, entered)
     with frame.followed_by(None), contextlib.nullcontext() if first is None else without_gradient(tracer, first):
-        signal = _block(tracer, frame, node.body)
+        signal = block(tracer, frame, node.body)
     for manager in reversed(managers):
         tracer.call(frame, node, manager.__exit__, [None, None, None], {})
     return None if signal is END else signal
-
-
-def _is_of_the_script(tracer: Tracer, cls: type) -> bool:
-    methods = [getattr(cls, name, None) for name in CONTEXT]
-    functions = [method for method in methods if isinstance(method, types.FunctionType)]
-    read = [function for function in functions if tracer.sources.file(function.__code__.co_filename).is_traced]
-    return len(read) == len(CONTEXT)
 
 
 def _assert(tracer: Tracer, frame: Frame, node: ast.Assert) -> None:
@@ -382,23 +361,12 @@ def _function(tracer: Tracer, frame: Frame, node: ast.FunctionDef) -> None:
     frame.locals[node.name] = closure(tracer, frame, node)
 
 
-def _nothing(tracer: Tracer, frame: Frame, node: ast.stmt) -> None:
-    return None
-
-
-def _break(tracer: Tracer, frame: Frame, node: ast.Break) -> Any:
-    return BREAK
-
-
-def _continue(tracer: Tracer, frame: Frame, node: ast.Continue) -> Any:
-    return CONTINUE
-
-
 STATEMENTS: dict[type[ast.stmt], Callable[..., Any]] = {
     ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated, ast.AugAssign: _augmented,
     ast.Return: _return, ast.For: _for, ast.While: _while, ast.Assert: _assert,
     ast.Raise: _raise, ast.With: _with,
-    ast.FunctionDef: _function, ast.Pass: _nothing, ast.Break: _break, ast.Continue: _continue,
+    ast.FunctionDef: _function, ast.Pass: lambda *_: None, ast.Break: lambda *_: BREAK,
+    ast.Continue: lambda *_: CONTINUE,
 }  # fmt: skip
 
 

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mspc.compiler.frontend.branches import either
 from mspc.compiler.frontend.calls import call
 from mspc.compiler.frontend.cell_marks import is_sharded_function
+from mspc.compiler.frontend.expressions import evaluate, evaluate_test
 from mspc.compiler.frontend.operators import is_graph_value
 from mspc.compiler.frontend.reads import Reads
-from mspc.compiler.frontend.source import FunctionSource, Sources
+from mspc.compiler.frontend.source import OUTERMOST, Sources
 from mspc.compiler.frontend.state import PlannedStages, Tracer
-from mspc.compiler.frontend.statements import run
+from mspc.compiler.frontend.statements import block, run
 from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors, Unrolled, describe, way_of
 from mspc.ir.builder import refuse_large
 from mspc.ir.diagnostics import MspcError, raise_all
@@ -137,14 +139,17 @@ def trace(
     tracer.folds, tracer.stages, tracer.planned = folds, stages, PlannedStages(stage_plan)
     tracer.reuses_calls = reuses_calls
     tracer.call = partial(call, tracer)
-    tracer.run = partial(run, tracer)
-    tracer.either = partial(_either, tracer)
-    result, structure, poisoned = _read(tracer, target, args, script_folder)
+    tracer.run, tracer.block = partial(run, tracer), partial(block, tracer)
+    tracer.evaluate, tracer.evaluate_test = partial(evaluate, tracer), partial(evaluate_test, tracer)
+    tracer.either = partial(either, tracer)
+    result, structure, poisoned = _read(tracer, target, args)
     if tracer.errors and other_mistakes is not None:
         tracer.errors += other_mistakes(tracer.graph)
     raise_all(tracer.errors)
     assert not poisoned, "a value is missing, but no mistake was noted"
-    graph = _countable(tracer.graph)
+    graph = tracer.graph
+    for parameter in graph.parameters:  # nodes are checked when they are made
+        refuse_large(f"{parameter.kind} {parameter.name!r}", parameter.type)
     if tracer.folds and not _are_rolled(graph):
         more = False, stages, stage_plan, reuses_calls
         return trace(target, args, sharded, script_folder, name, other_mistakes, *more)
@@ -157,7 +162,7 @@ def trace(
     )  # fmt: skip
 
 
-def _read(tracer: Tracer, target: Any, args: Sequence[Any], script_folder: str) -> tuple[Any, Any, bool]:
+def _read(tracer: Tracer, target: Any, args: Sequence[Any]) -> tuple[Any, Any, bool]:
     """Call the target. Return its result, the structure of the result, and whether a value is missing after an error.
     """
     result: Any = None
@@ -165,8 +170,10 @@ def _read(tracer: Tracer, target: Any, args: Sequence[Any], script_folder: str) 
     poisoned = False
     try:
         with deep_calls(), session.without_values():
-            given = _fed(tracer, target, args)
-            result = call(tracer, _outermost(script_folder), ast.Pass(), target, given, {})
+            names = _argument_names(tracer.sources, target, len(args))
+            given = [_input(tracer, name, arg) for name, arg in zip(names, args, strict=True)]
+            outermost = Frame(OUTERMOST, {}, {}, None, None, ())
+            result = call(tracer, outermost, ast.Pass(), target, given, {})
             tracer.graph.results, structure = _results(tracer, result)
     except MspcError as error:
         tracer.errors.append(error)
@@ -175,13 +182,6 @@ def _read(tracer: Tracer, target: Any, args: Sequence[Any], script_folder: str) 
     except RecursionError:
         tracer.errors.append(tracer.error("calls nest too deep: a recursion does not end at compile time"))
     return result, structure, poisoned
-
-
-def _countable(graph: Graph) -> Graph:
-    """Return the graph. Raise MspcError if a parameter has too many elements; nodes are checked when they are made."""
-    for parameter in graph.parameters:
-        refuse_large(f"{parameter.kind} {parameter.name!r}", parameter.type)
-    return graph
 
 
 def _are_rolled(graph: Graph) -> bool:
@@ -200,12 +200,6 @@ def _are_rolled(graph: Graph) -> bool:
     return True
 
 
-def _either(tracer: Tracer, function: Callable[..., Any], *operands: Any) -> Any:
-    from mspc.compiler.frontend.branches import either  # imported late: few networks have branches of other types
-
-    return either(tracer, function, *operands)
-
-
 def _inner(target: Any) -> Any:
     """Return the cell or function wrapped by gradient requests, `jit` and `shard`."""
     while isinstance(target, GradientFunction | JitFunction | NamedCall) or is_sharded_function(target):
@@ -221,25 +215,8 @@ def _graph_name(target: Any) -> str:
     return found if found.isidentifier() else "function"
 
 
-class _NoFile:
-    """Source file of the frame around the outermost function, without a source line."""
-
-    name = ""
-    is_own = True
-
-
-def _outermost(script_folder: str) -> Frame:
-    source = FunctionSource(_NoFile(), ast.parse("lambda: 0").body[0].value, 0)  # type: ignore[arg-type, attr-defined]  # only its name is read
-    return Frame(source, {}, {}, None, None, ())
-
-
-def _fed(tracer: Tracer, target: Any, args: Sequence[Any]) -> list[Any]:
-    """Create graph inputs for the tensors among `args`, named after the parameters of `target`."""
-    names = _argument_names(tracer.sources, target, len(args))
-    return [_input(tracer, name, arg) for name, arg in zip(names, args, strict=True)]
-
-
 def _input(tracer: Tracer, name: str, arg: Any) -> Any:
+    """Return an argument with a graph input, called `name`, for each tensor."""
     if isinstance(arg, session.Parameter):
         return arg
     type = _tensor_type(arg)
