@@ -77,10 +77,8 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     except MspcError as error:
         raise frame.error(node, error.message, error.notes, error.kind) from None
     except Exception as error:
-        raise frame.error(
-            node, f"reading attribute '{name}' raised {type(error).__name__}: {error}",
-            kind=kind_of(error),
-        ) from None
+        message = f"reading attribute '{name}' raised {type(error).__name__}: {error}"
+        raise frame.error(node, message, kind=kind_of(error)) from None
     tracer.reads.attribute(base, name, found)
     if isinstance(base, Cell):
         return _of_cell(tracer, frame, node, base, name, found)
@@ -108,8 +106,9 @@ def set_attribute(tracer: Tracer, base: Any, name: str, value: Any) -> None:
         MspcError: the value would have to be stored from call to call, or the attribute cannot hold a value.
     """
     key = (id(base), name)
+    is_of_its_class = hasattr(type(base), name) or (isinstance(base, Cell) and name in _of_every_cell())
     plain = isinstance(base, Cell) or (hasattr(base, "__dict__") and not isinstance(base, type | types.ModuleType))
-    if not plain or isinstance(base, Closure | TensorMethod | Tensor) or _is_of_its_class(base, name):
+    if not plain or isinstance(base, Closure | TensorMethod | Tensor) or is_of_its_class:
         raise tracer.error(
             f"attribute '{name}' cannot be set inside a compiled function",
             ["set attributes in __init__; only a Parameter can get a new value here"],
@@ -131,10 +130,6 @@ def set_attribute(tracer: Tracer, base: Any, name: str, value: Any) -> None:
     if key not in tracer.attributes_before:
         tracer.attributes_before[key] = getattr(base, name, MISSING)
     tracer.attributes[key] = value
-
-
-def _is_of_its_class(base: Any, name: str) -> bool:
-    return hasattr(type(base), name) or (isinstance(base, Cell) and name in _of_every_cell())
 
 
 @functools.cache
@@ -178,10 +173,8 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
         text = f"variable '{name}' has no value here where the loop that assigns it makes no turn"
         raise frame.error(node, text, ["give it a value ahead of the loop"], kind=NameError)
     if found is UNSET:
-        raise frame.error(
-            node, f"variable '{name}' has no value here: no statement that ran before assigns it",
-            kind=NameError,
-        )
+        text = f"variable '{name}' has no value here: no statement that ran before assigns it"
+        raise frame.error(node, text, kind=NameError)
     if name not in frame.locals and not frame.source.file.is_own and frame.globals.get(name, MISSING) is found:
         tracer.reads.name(frame.globals, name, found)
     if isinstance(found, Tensor | np.ndarray) and not isinstance(found, Parameter):
@@ -231,9 +224,7 @@ def attribute(tracer: Tracer, x: Value, name: str) -> Any:
     known = ATTRIBUTES.get(name)
     if known is not None:
         return known(tracer, x)
-    if find_method(name) is not None:
-        return TensorMethod(x, name)
-    if name == "register_hook":
+    if find_method(name) is not None or name == "register_hook":
         return TensorMethod(x, name)
     if name == "value":
         return TensorMethod(x, "copy")
@@ -264,10 +255,6 @@ def method_function(
     return function, named
 
 
-def _in_order(t: Tracer, x: Value, order: tuple[int, ...]) -> Any:
-    return t.emit(t.op("Transpose", perm=order), x)
-
-
 ATTRIBUTES: dict[str, Callable[[Tracer, Value], Any]] = {
     "shape": lambda t, x: x.shape,
     "dtype": lambda t, x: x.tensor_type.dtype,
@@ -275,8 +262,8 @@ ATTRIBUTES: dict[str, Callable[[Tracer, Value], Any]] = {
     "size": lambda t, x: x.tensor_type.size,
     "itemsize": lambda t, x: x.tensor_type.dtype.itemsize,
     "nbytes": lambda t, x: x.tensor_type.nbytes,
-    "T": lambda t, x: _in_order(t, x, permutation((), len(x.shape))),
-    "mT": lambda t, x: _in_order(t, x, exchanged("mT", len(x.shape), -1, -2)),
+    "T": lambda t, x: t.emit(t.op("Transpose", perm=permutation((), len(x.shape))), x),
+    "mT": lambda t, x: t.emit(t.op("Transpose", perm=exchanged("mT", len(x.shape), -1, -2)), x),
     "name": lambda t, x: x.name,
 }
 _ARRAY = "x.shape, x.dtype and x.size are known; mindspore.ops and mindspore.numpy compute what NumPy would"

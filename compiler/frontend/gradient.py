@@ -22,6 +22,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe, tensors_in
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Parameter, Value, copied_node, interpose
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.common import parameter as session
@@ -48,8 +49,12 @@ def call_custom(
     tracer.particulars += 1  # functions of the script are called with types
     given = [operand(tracer, arg) for arg in args]
     try:
-        op, operands = custom.function_on(given, _type_of)
-        op = replace(op, called=ScriptFunction.of(_name(tracer, custom.func), custom.func))
+        op, operands = custom.function_on(given, lambda value: value.tensor_type if isinstance(value, Value) else None)
+        code = getattr(custom.func, "__code__", None)
+        name = getattr(custom.func, "__qualname__", type(custom.func).__name__).rpartition(".")[2]
+        file = tracer.sources.file(code.co_filename).name if code is not None else ""
+        label = f"{file}:{code.co_firstlineno} {name}" if file and code is not None else name
+        op = replace(op, called=ScriptFunction.of(label, custom.func))
         if custom.in_strategy is not None and tracer.sharded:
             op = replace(op, cuts=_stated_rule(op, custom, [value.tensor_type for value in operands]))
     except MspcError as error:
@@ -63,17 +68,6 @@ def call_custom(
             tracer.ignored.add(id(custom))
     made.attrs.update(custom.attrs)
     return result if custom.own_gradient is None else own_gradient(tracer, custom.own_gradient, given, result, run)
-
-
-def _type_of(value: Any) -> TensorType | None:
-    return value.tensor_type if isinstance(value, Value) else None
-
-
-def _name(tracer: Tracer, function: Any) -> str:
-    code = getattr(function, "__code__", None)
-    name = getattr(function, "__qualname__", type(function).__name__).rpartition(".")[2]
-    file = tracer.sources.file(code.co_filename).name if code is not None else ""
-    return f"{file}:{code.co_firstlineno} {name}" if file and code is not None else name
 
 
 def _of_tensors(strategy: Any, given: Any) -> Iterator[Any]:
@@ -136,17 +130,21 @@ def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any
     if not results or not tensors_in(tuple(args)):
         return result
     placeholders = [tracer.builder.emit(GradientPlaceholder(type=value.type)) for value in results]
-    dout = _with_gradients(result, iter(placeholders))
+
+    def in_place(new: Sequence[Any]) -> Any:
+        """Return the result with these values in place of its tensors."""
+        values = iter(new)
+        return _each(result, lambda value: next(values) if isinstance(value, Value) else value)
+
     first = len(tracer.builder.nodes)
-    found = anchored(tracer, first, placeholders[0], run(function, [*args, result, dout]))
+    found = anchored(tracer, first, placeholders[0], run(function, [*args, result, in_place(placeholders)]))
     entries: tuple[Any, ...] = tuple(found) if isinstance(found, tuple | list) else (found,)
     if len(entries) < len(args):
         raise tracer.error(f"bprop returns {len(entries)} gradients for {len(args)} arguments", kind=TypeError)
     pairs = [_for(tracer, arg, entry, i) for i, (arg, entry) in enumerate(zip(args, entries, strict=False))]
     sources, grads = ([pair[side] for pair in itertools.chain(*pairs)] for side in (0, 1))
     op = OwnGradient(results=len(results), sources=len(sources))
-    values = tracer.emit(op, *results, *sources, *placeholders, *grads)
-    return _with_gradients(result, iter(values))
+    return in_place(tracer.emit(op, *results, *sources, *placeholders, *grads))
 
 
 def anchored(tracer: Tracer, first: int, placeholder: Value, grads: Any) -> Any:
@@ -188,10 +186,14 @@ def inserted_gradient(tracer: Tracer, function: Any, arg: Any, run: Run) -> Any:
     return own_gradient(tracer, function, [value], value, lambda call, given: run(call, given[-1:]))
 
 
-def _with_gradients(like: Any, values: Iterator[Any]) -> Any:
-    if isinstance(like, tuple | list):
-        return tuple(_with_gradients(each, values) for each in like)
-    return next(values) if isinstance(like, Value) else like
+def _each(like: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Return a structure with tuples in place of its lists, and `leaf` of each other value in it."""
+    return tuple(_each(item, leaf) for item in like) if isinstance(like, tuple | list) else leaf(like)
+
+
+def _exchanged(like: Any, new: Mapping[Value, Value]) -> Any:
+    """Return a structure with other values in place of some of its tensors."""
+    return _each(like, lambda value: new.get(value, value) if isinstance(value, Value) else value)
 
 
 def _for(tracer: Tracer, arg: Any, grad: Any, place: int) -> list[tuple[Value, Value]]:
@@ -201,19 +203,16 @@ def _for(tracer: Tracer, arg: Any, grad: Any, place: int) -> list[tuple[Value, V
         return []
     given = list(grad) if isinstance(grad, tuple | list) and isinstance(arg, tuple | list) else [grad]
     if len(given) != len(tensors):
-        tracer.warn(
-            f"bprop returns {describe(grad)} for the {len(tensors)} tensors of argument {place}, which get no gradient"
-        )
+        what = f"the {len(tensors)} tensors of argument {place}, which get no gradient"
+        tracer.warn(f"bprop returns {describe(grad)} for {what}")
         return []
     found: list[tuple[Value, Value]] = []
     for value, each in zip(tensors, given, strict=True):
         dtype = value.tensor_type.dtype
         made = tracer.value(each, dtype, "bprop")
         if made.shape != value.shape:
-            raise tracer.error(
-                f"bprop returns a gradient of shape {made.shape} for argument {place}, which has shape {value.shape}",
-                kind=ValueError,
-            )
+            wrong = f"a gradient of shape {made.shape} for argument {place}, which has shape {value.shape}"
+            raise tracer.error(f"bprop returns {wrong}", kind=ValueError)
         found.append((value, tracer.cast(made, dtype) if dtype.has_gradient else made))
     return found
 
@@ -223,13 +222,9 @@ Body = tuple[Any, int, int]
 
 
 def call_gradient(
-    tracer: Tracer,
-    frame: Frame,
-    node: ast.AST,
-    request: GradientFunction,
-    args: Sequence[Any],
+    tracer: Tracer, frame: Frame, node: ast.AST, request: GradientFunction, args: Sequence[Any],
     kwargs: Mapping[str, Any],
-) -> Any:
+) -> Any:  # fmt: skip
     """Call the gradient function `request`.
 
     Raises:
@@ -261,14 +256,9 @@ def call_gradient(
 
 
 def _requested(
-    tracer: Tracer,
-    frame: Frame,
-    node: ast.AST,
-    request: GradientFunction,
-    args: Sequence[Any],
-    run: Callable[[list[Any]], Body],
-    earlier: Callable[[list[Any]], Body | None],
-) -> Any:
+    tracer: Tracer, frame: Frame, node: ast.AST, request: GradientFunction, args: Sequence[Any],
+    run: Callable[[list[Any]], Body], earlier: Callable[[list[Any]], Body | None],
+) -> Any:  # fmt: skip
     """Call the gradient function `request` with `args`.
 
     run: calls the function with arguments. earlier: returns an equal call that is in the graph already, or None.
@@ -300,7 +290,12 @@ def _requested(
         op = Gradient(outputs=len(outputs), has_sens=request.sens_param)
         made = tracer.builder.emit(op, *outputs, *inputs, *weights, *sensitivities)
         grads = [tracer.builder.emit(TupleGetItem(index=i), made) for i in range(len(inputs) + len(weights))]
-        grads = _hooked(tracer, frame, node, [given[place] for place in places], request.weights or (), grads)
+        sources = [*[None] * len(places), *(request.weights or ())]
+        values = [*(given[place] for place in places), *(_weight(tracer, each) for each in request.weights or ())]
+        grads = [
+            leaf_gradient(tracer, value, source, grad, lambda hook, args: tracer.call(frame, node, hook, args, {}))
+            for value, source, grad in zip(values, sources, grads, strict=True)
+        ]
     of_inputs: Any = tuple(grads[: len(inputs)])
     of_weights: Any = tuple(grads[len(inputs) :])
     if len(inputs) == 1 and not (request.positions_tuple or request.get_all):
@@ -315,23 +310,6 @@ def _requested(
     if request.value:
         return result, found
     return (found, aux) if request.has_aux else found
-
-
-def _hooked(
-    tracer: Tracer, frame: Frame, node: ast.AST, inputs: list[Any], weights: Sequence[Any], grads: list[Any]
-) -> list[Any]:
-    """Return the gradients after the hooks of tensors and parameters."""
-    for weight in weights:
-        if isinstance(weight, session.Parameter):
-            tracer.reads.attribute(weight, "gradient_hooks", weight.gradient_hooks)
-    if not tracer.leaf_hooks and not any(getattr(weight, "gradient_hooks", ()) for weight in weights):
-        return grads
-    values = [*inputs, *(_weight(tracer, weight) for weight in weights)]
-    sources = [*[None] * len(inputs), *weights]
-    return [
-        leaf_gradient(tracer, value, source, grad, lambda hook, args: tracer.call(frame, node, hook, args, {}))
-        for value, source, grad in zip(values, sources, grads, strict=True)
-    ]
 
 
 def _weight(tracer: Tracer, weight: Any) -> Value:
@@ -355,19 +333,18 @@ def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list
 
 
 def _differentiated(
-    tracer: Tracer,
-    fn: Any,
-    given: list[Any],
-    places: list[int],
-    weights: list[Value],
-    run: Callable[[list[Any]], Body],
-    earlier: Callable[[list[Any]], Body | None],
-) -> tuple[Any, list[Value], list[Value]]:
+    tracer: Tracer, fn: Any, given: list[Any], places: list[int], weights: list[Value],
+    run: Callable[[list[Any]], Body], earlier: Callable[[list[Any]], Body | None],
+) -> tuple[Any, list[Value], list[Value]]:  # fmt: skip
     """Return the result of the function, and the arguments and weights to differentiate by.
 
     The graph is flat. An argument or weight gets a value of its own, which only the function reads, if the graph has a
     path from it to the result that does not belong to the function.
     """
+
+    def graph_value(value: Any) -> Any:
+        return tracer.value(value) if isinstance(value, Tensor) else value
+
     before = None if _separate(tracer, fn, given, places, weights) else earlier(given)
     inputs = [given[place] for place in places]
     wanted = list(dict.fromkeys([*inputs, *weights]))
@@ -378,16 +355,16 @@ def _differentiated(
         if updates and tracer.differentiated:
             before = None  # copies beside the call's updates would move the nodes of the requests around this one
         else:
-            copied = _copied_in_place if updates else _copied
-            result = _mapped(_graph_values(tracer, result), copied(tracer, own, first, last))
+            new = (_copied_in_place if updates else _copied)(tracer, own, first, last)
+            result = _exchanged(_each(result, graph_value), new)
     if before is None:
         with differentiated_by(tracer, wanted):
             result, first, last = run(given)
-        result = _graph_values(tracer, result)
+        result = _each(result, graph_value)
         own = _own_values(tracer, wanted, first, last)
         if own:
             _substitute(tracer, own, first, last)
-            result = _mapped(result, own)
+            result = _exchanged(result, own)
     return result, [own.get(value, value) for value in inputs], [own.get(value, value) for value in weights]
 
 
@@ -466,20 +443,6 @@ def _copied_in_place(tracer: Tracer, own: Mapping[Value, Value], first: int, las
     return new
 
 
-def _mapped(result: Any, new: Mapping[Value, Value]) -> Any:
-    if isinstance(result, tuple | list):
-        return tuple(_mapped(item, new) for item in result)
-    return new.get(result, result) if isinstance(result, Value) else result
-
-
-def _graph_values(tracer: Tracer, result: Any) -> Any:
-    if isinstance(result, Tensor):
-        return tracer.value(result)
-    if isinstance(result, tuple | list):
-        return tuple(_graph_values(tracer, item) for item in result)
-    return result
-
-
 def _outputs(
     tracer: Tracer, request: GradientFunction, result: Any, of_integers: bool = False
 ) -> tuple[list[Value], Any]:
@@ -511,9 +474,8 @@ def _outputs(
 def _sensitivities(tracer: Tracer, outputs: list[Value], sens: Any) -> list[Value]:
     given = list(sens) if isinstance(sens, tuple | list) else [sens]
     if len(given) != len(outputs):
-        raise tracer.error(
-            f"there are {len(outputs)} results, but the sensitivity has {len(given)} entries", kind=ValueError
-        )
+        counts = f"there are {len(outputs)} results, but the sensitivity has {len(given)} entries"
+        raise tracer.error(counts, kind=ValueError)
     found: list[Value] = []
     for value, output in zip(given, outputs, strict=True):
         made = tracer.cast(tracer.value(value, output.tensor_type.dtype), output.tensor_type.dtype)
@@ -533,16 +495,6 @@ def _placeholders(tracer: Tracer, values: Sequence[Value]) -> list[Value]:
     return [tracer.builder.emit(GradientPlaceholder(type=value.type)) for value in values]
 
 
-def _rebuilt(like: Any, new: Mapping[Value, Any], otherwise: Any = None) -> Any:
-    """Copy a structure with its tensors replaced. A value without replacement becomes `otherwise`, or stays if
-    `otherwise` is Ellipsis."""
-    if isinstance(like, tuple | list):
-        return tuple(_rebuilt(each, new, otherwise) for each in like)
-    if isinstance(like, Value) and like in new:
-        return new[like]
-    return like if otherwise is ... else otherwise
-
-
 def hooked_gradients(tracer: Tracer, label: str, found: Any, grads: Any) -> Any:
     """Return the gradients that a hook returns in place of a tuple of them; None changes nothing.
 
@@ -557,19 +509,17 @@ def hooked_gradients(tracer: Tracer, label: str, found: Any, grads: Any) -> Any:
             f"the {label} returns {len(entries)} gradient{'s' * (len(entries) != 1)}, and takes {len(grads)}",
             kind=TypeError,
         )
-    return tuple(_replaced(tracer, label, new, old) for new, old in zip(entries, grads, strict=True))
-
-
-def _replaced(tracer: Tracer, label: str, new: Any, old: Any) -> Any:
-    if new is None or old is None:
-        return old
-    made = tracer.value(new, old.tensor_type.dtype, f"a gradient that the {label} returns")
-    if made.shape != old.shape:
-        raise tracer.error(
-            f"the {label} returns a gradient of shape {made.shape} in place of one of shape {old.shape}",
-            kind=ValueError,
-        )
-    return tracer.cast(made, old.tensor_type.dtype)
+    replaced: list[Any] = []
+    for new, old in zip(entries, grads, strict=True):
+        if new is None or old is None:
+            replaced.append(old)
+            continue
+        made = tracer.value(new, old.tensor_type.dtype, f"a gradient that the {label} returns")
+        if made.shape != old.shape:
+            wrong = f"a gradient of shape {made.shape} in place of one of shape {old.shape}"
+            raise tracer.error(f"the {label} returns {wrong}", kind=ValueError)
+        replaced.append(tracer.cast(made, old.tensor_type.dtype))
+    return tuple(replaced)
 
 
 class HookedInputs:
@@ -588,8 +538,8 @@ class HookedInputs:
             self._placeholders = _placeholders(tracer, sources)
             op = OwnGradient(results=len(sources), sources=len(sources))
             marked = tracer.emit(op, *sources, *sources, *self._placeholders, *self._placeholders)
-            self._grads = _rebuilt(tuple(tensors), dict(zip(sources, self._placeholders, strict=True)))
-            self.inputs = _rebuilt(tuple(self.inputs), dict(zip(sources, marked, strict=True)), ...)
+            self._grads = tuple(map(dict(zip(sources, self._placeholders, strict=True)).get, tensors))
+            self.inputs = _exchanged(tuple(self.inputs), dict(zip(sources, marked, strict=True)))
 
     def result_of(self, result: Any) -> Any:
         """Return the result of the cell, with the hooks on its gradients."""
@@ -600,7 +550,7 @@ class HookedInputs:
         placeholders = _placeholders(tracer, results)
         first = len(tracer.builder.nodes)
         whole = tuple(tensors_in(result))
-        grads = _rebuilt(whole, dict(zip(results, placeholders, strict=True)))
+        grads = tuple(map(dict(zip(results, placeholders, strict=True)).get, whole))
         for hook in self._before:
             found = self._run(hook, [self._cell, grads])
             grads = hooked_gradients(tracer, f"backward pre-hook of {name}", found, grads)
@@ -609,7 +559,7 @@ class HookedInputs:
         inner: list[Value] = []
         if self._placeholders:
             first = len(tracer.builder.nodes)
-            found, outer = self._grads, _rebuilt(whole, dict(zip(results, given, strict=True)))
+            found, outer = self._grads, tuple(map(dict(zip(results, given, strict=True)).get, whole))
             for hook in self._behind:
                 answer = self._run(hook, [self._cell, found, outer])
                 found = hooked_gradients(tracer, f"backward hook of {name}", answer, found)
@@ -617,7 +567,7 @@ class HookedInputs:
             inner = anchored(tracer, first, self._placeholders[0], [by_place[each] for each in self._placeholders])
         op = OwnGradient(results=len(results), sources=len(results), inner=len(inner))
         made = tracer.emit(op, *results, *results, *placeholders, *given, *self._placeholders[: len(inner)], *inner)
-        new = _rebuilt(result, dict(zip(results, made, strict=True)), ...)
+        new = _exchanged(result, dict(zip(results, made, strict=True)))
         return tracer.own(list(new)) if isinstance(result, list) else new
 
 
@@ -637,15 +587,11 @@ def hook_backward(tracer: Tracer, hook: Any, args: Sequence[Any], run: Run) -> A
 # Hooks of tensors -----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class TensorHookHandle:
-    """Handle of a hook on a tensor of the graph."""
+    """Handle of a hook on a tensor of the graph. remove: removes it."""
 
-    def __init__(self, remove: Any) -> None:
-        self._remove = remove
-
-    def remove(self) -> None:
-        """Remove the hook."""
-        self._remove()
+    remove: Callable[[], None]
 
 
 def register_hook(tracer: Tracer, value: Value, args: Sequence[Any], kwargs: Mapping[str, Any], run: Run) -> Any:
@@ -705,9 +651,11 @@ def _hook_node(tracer: Tracer, source: Node, value: Value, hook: Any, run: Run) 
 
 
 def leaf_gradient(tracer: Tracer, value: Value, parameter: Any, grad: Value, run: Run) -> Value:
-    """Return the gradient of a differentiated value after the hooks registered on it."""
+    """Return the gradient of a differentiated value after the hooks registered on it. parameter: the script's, or
+    None."""
     hooks = list(tracer.leaf_hooks.get(value, ()))
     if isinstance(parameter, session.Parameter):
+        tracer.reads.attribute(parameter, "gradient_hooks", parameter.gradient_hooks)
         hooks = [*parameter.gradient_hooks, *hooks]
     for hook in hooks:
         (grad,) = hooked_gradients(tracer, "hook", run(hook, [grad]), (grad,))

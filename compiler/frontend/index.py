@@ -144,36 +144,30 @@ def _part(tracer: Tracer, shape: Shape, entry: Any, place: int, dim: int) -> Ind
     if entry is None:
         return IndexEntry("new", place)
     if _is_mask(entry):
-        return _masked(tracer, shape, entry, place, dim)
+        of, named = tuple(entry.shape), shape[dim : dim + len(entry.shape)]
+        if not of or of != named:
+            message = f"a mask of shape {of} cannot be an index of dimensions whose shape is {named}"
+            raise tracer.error(message, kind=IndexError)
+        return IndexEntry("mask", place, dim, chosen=entry)
     if isinstance(entry, slice):
-        start, step, count = _bounds(tracer, entry, shape[dim], dim)
-        return IndexEntry("slice", place, dim, start, step, count)
+        bounds = [_integer(tracer, part, dim) for part in (entry.start, entry.stop, entry.step)]
+        if bounds[2] == 0:
+            raise tracer.error(f"the step of the slice of dimension {dim} is 0", kind=ValueError)
+        taken = range(*slice(*bounds).indices(shape[dim]))
+        return IndexEntry("slice", place, dim, taken.start, taken.step if len(taken) > 1 else 1, len(taken))
     if isinstance(entry, Value) or (isinstance(entry, np.ndarray) and entry.shape != ()):
         return IndexEntry("places", place, dim, chosen=_places(tracer, entry, shape[dim], dim))
     return IndexEntry("element", place, dim, _element(tracer, entry, shape[dim], dim))
 
 
-def _masked(tracer: Tracer, shape: Shape, mask: Any, place: int, dim: int) -> IndexEntry:
-    named = shape[dim : dim + len(mask.shape)]
-    if not mask.shape or tuple(mask.shape) != named:
-        raise tracer.error(
-            f"a mask of shape {tuple(mask.shape)} cannot be an index of dimensions whose shape is {named}",
-            kind=IndexError,
-        )
-    return IndexEntry("mask", place, dim, chosen=mask)
-
-
 def _places(tracer: Tracer, entry: Any, size: int, dim: int) -> Any:
-    if isinstance(entry, Value):
-        if not entry.tensor_type.dtype.is_integer:
-            raise tracer.error(
-                f"a tensor of {entry.tensor_type.dtype} cannot be an index; it must hold integers or Bool",
-                kind=IndexError,
-            )
+    in_graph = isinstance(entry, Value)
+    dtype = entry.tensor_type.dtype if in_graph else entry.dtype
+    if not (dtype.is_integer if in_graph else dtype.kind in "iu"):
+        what = "a tensor" if in_graph else "an array"
+        raise tracer.error(f"{what} of {dtype} cannot be an index; it must hold integers or Bool", kind=IndexError)
+    if in_graph:
         return entry
-    if entry.dtype.kind not in "iu":
-        message = f"an array of {entry.dtype} cannot be an index; it must hold integers or Bool"
-        raise tracer.error(message, kind=IndexError)
     wide = entry.astype(np.int64)
     wrong = wide[(wide < -size) | (wide >= size)]
     if wrong.size:
@@ -181,14 +175,6 @@ def _places(tracer: Tracer, entry: Any, size: int, dim: int) -> Any:
             f"index {wrong.reshape(-1)[0]} is out of range for dimension {dim}, whose size is {size}", kind=IndexError
         )
     return np.where(wide < 0, wide + size, wide)
-
-
-def _bounds(tracer: Tracer, entry: slice, size: int, dim: int) -> tuple[int, int, int]:
-    parts = [_integer(tracer, part, dim) for part in (entry.start, entry.stop, entry.step)]
-    if parts[2] == 0:
-        raise tracer.error(f"the step of the slice of dimension {dim} is 0", kind=ValueError)
-    taken = range(*slice(*parts).indices(size))
-    return taken.start, taken.step if len(taken) > 1 else 1, len(taken)
 
 
 def _element(tracer: Tracer, entry: Any, size: int, dim: int) -> int:

@@ -46,12 +46,11 @@ def _rows_of(tracer: Tracer, xs: Any) -> Value | None:
     if tracer.is_tensor(xs):
         table = tracer.value(xs)
         return table if table.shape and table.shape[0] else None
-    if not isinstance(xs, list | tuple) or not xs:
-        return None
-    if not all(tracer.is_tensor(item) or isinstance(item, bool | int | float | np.generic) for item in xs):
+    numbers = (bool, int, float, np.generic)
+    if not isinstance(xs, list | tuple) or not all(tracer.is_tensor(x) or isinstance(x, numbers) for x in xs):
         return None
     values = [tracer.value(item) for item in xs]
-    if len({value.type for value in values}) > 1:
+    if len({value.type for value in values}) != 1:
         return None
     return tracer.emit(tracer.op("Stack", axis=0), *values)
 

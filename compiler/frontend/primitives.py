@@ -12,7 +12,7 @@ import numpy as np
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, tensors_in
 from mspc.ir.diagnostics import MspcError, kind_of
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Value
 from mspc.ir.layout import NamedLayout
 from mspc.mindspore_api.common.seed import seeds_of_call
 from mspc.mindspore_api.common.tensor import Tensor
@@ -64,7 +64,9 @@ def call_primitive(
             mistake = op.strategy_mistake(RequestedSharding(ins, outs, primitive.attrs))
             if mistake:
                 raise tracer.error(f"{made.label}: {mistake}", ["take the strategy away"], RuntimeError)
-            if isinstance(op, Cast) and not _fits(ins, made):
+            entries = ins or ((1,) * len(made.shape),)
+            shards = [len(entry.strategy if isinstance(entry, NamedLayout) else entry) for entry in entries]
+            if isinstance(op, Cast) and shards != [len(made.shape)]:
                 tracer.warn(f"{made.label}: its strategy {ins} fits no tensor of shape {made.shape} and is ignored")
                 return result
             if isinstance(op, Reshape) and made.type == made.inputs[0].type:
@@ -77,13 +79,6 @@ def call_primitive(
     if primitive.attrs:
         made.attrs.update(primitive.attrs)
     return result
-
-
-def _fits(strategy: Any, node: Node) -> bool:
-    """Return whether the one entry of a strategy has a number for every dimension of the result."""
-    entries = strategy or ((1,) * len(node.shape),)
-    shard_counts = [entry.strategy if isinstance(entry, NamedLayout) else entry for entry in entries]
-    return [len(shards) for shards in shard_counts] == [len(node.shape)]
 
 
 def _of_operands(op: Op, strategy: Any, given: Sequence[Any], operands: Sequence[Any]) -> Any:

@@ -238,32 +238,20 @@ class _Compared:
         """Lists of numbers and texts, with their copies."""
 
     def add(self, find: Callable[[], Any], value: Any, as_it_is: bool = False) -> None:
-        if isinstance(value, weakref.ref) and not as_it_is:
-            self.finders.append(find)
-            self.values.append(value)
-        elif as_it_is:
-            self.finders.append(find)
-            self.values.append(repeat(value).__next__)
-        elif isinstance(value, _Elements | _Method | _Numbered):
+        if isinstance(value, _Elements | _Method | _Numbered) and not as_it_is:
             self.contents.append((find, value))
-        else:
-            self.finders.append(find)
-            self.values.append(repeat(value).__next__)
+            return
+        self.finders.append(find)
+        is_reference = isinstance(value, weakref.ref) and not as_it_is
+        self.values.append(value if is_reference else repeat(value).__next__)
 
     def are_same(self) -> bool:
         """Return whether all values are the same objects as before."""
-        if not all(map(is_, map(call, self.finders), map(call, self.values))):
-            return False
-        return not (self.lists or self.contents) or self._hold_the_same()
-
-    def _hold_the_same(self) -> bool:
-        for found, items in self.lists:
-            if len(found) != len(items) or not all(map(is_, found, items)):
-                return False
-        for find, before in self.contents:
-            if not before.equals(find()):
-                return False
-        return True
+        return (
+            all(map(is_, map(call, self.finders), map(call, self.values)))
+            and all(len(found) == len(items) and all(map(is_, found, items)) for found, items in self.lists)
+            and all(before.equals(find()) for find, before in self.contents)
+        )
 
 
 class _Numbered:

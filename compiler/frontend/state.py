@@ -189,20 +189,13 @@ class Tracer:
         self.weights: dict[int, Parameter] = {}
         """The graph's parameters, by the identity of the script's."""
         self._tensors: dict[int, tuple[Any, Value]] = {}
-
-    no_gradients = 0
-    """Number of enclosing `_no_grad` contexts."""
-
-    @functools.cached_property
-    def leaf_hooks(self) -> dict[Value, list[Any]]:
+        self.no_gradients = 0
+        """Number of enclosing `_no_grad` contexts."""
+        self.leaf_hooks: dict[Value, list[Any]] = {}
         """Hooks registered by the function on inputs, parameters and values that gradients are taken with respect to.
         """
-        return {}
-
-    @functools.cached_property
-    def hooked(self) -> dict[Value, Node]:
+        self.hooked: dict[Value, Node] = {}
         """For each value with hooks, the node that computes it without them."""
-        return {}
 
     # Place in the program -----------------------------------------------------------------------------------
 
@@ -365,14 +358,14 @@ class Tracer:
         node = self.builder.emit(op, *values, name=name, instance=instance)
         policy = self.precision
         widened = policy is not None and policy.widens and op.name in policy.narrow
+
+        def seen(result: Node) -> Value:
+            return self.cast(result, FLOAT32) if widened and result.tensor_type.dtype.is_float else result
+
         if isinstance(node.type, TupleType):
             parts = [self.builder.emit(TupleGetItem(index=i), node) for i in range(len(node.type.elements))]
-            return node, tuple(self.widened(part) if widened else part for part in parts)
-        return node, self.widened(node) if widened else node
-
-    def widened(self, value: Node) -> Value:
-        """Cast a floating-point result to Float32."""
-        return self.cast(value, FLOAT32) if value.tensor_type.dtype.is_float else value
+            return node, tuple(map(seen, parts))
+        return node, seen(node)
 
     def update(self, parameter: session.Parameter, value: Any) -> None:
         """Assign a new value to a Parameter, cast to its element type."""
@@ -396,7 +389,10 @@ class Tracer:
             self._require_place(op, variable)
         kind = variable.tensor_type.dtype
         as_is = (*op.mutates, *op.keeps_narrow)
-        values = [self.cast(v, kind) if i not in as_is and _narrower(v, kind) else v for i, v in enumerate(values)]
+        for i, value in enumerate(values):
+            own = value.type.dtype if isinstance(value.type, TensorType) and i not in as_is else kind
+            if own.is_float and kind.is_float and own.itemsize < kind.itemsize:
+                values[i] = self.cast(value, kind)
         if self.guard is None:
             return values
         if not op.neutral:
@@ -408,8 +404,7 @@ class Tracer:
         return values
 
     def _require_place(self, op: Op, variable: Value) -> None:
-        """Raise MspcError if the target of an update is computed by the network, so that nothing could read the update.
-        """
+        """Raise MspcError if the network computes the target of an update: nothing could read the update."""
         while isinstance(variable, Node) and isinstance(variable.op, Op) and (
             variable.op.mutates or isinstance(variable.op, Depend)
         ):  # fmt: skip
@@ -446,7 +441,8 @@ class Tracer:
         """Cast operands to the element type in which the operator computes under mixed precision."""
         target = policy.dtype if op.name in policy.narrow else FLOAT32 if op.name in policy.wide else None
         if target is None and not op.mutates:
-            target = _widest(values)
+            kinds = {v.type.dtype for v in values if isinstance(v.type, TensorType) and v.type.dtype.is_float}
+            target = functools.reduce(promoted, sorted(kinds, key=str)) if len(kinds) > 1 else None
         if target is None:
             return values
         return [
@@ -486,19 +482,6 @@ def _written(value: Value) -> Value:
 def _tensor_type(dtype: DType, shape: tuple[int, ...]) -> TensorType:
     """Return one shared object for equal types, which makes them fast to compare."""
     return TensorType(dtype, shape)
-
-
-def _narrower(value: Value, kind: DType) -> bool:
-    """Return whether `value` is floating point of fewer bytes than `kind`, which is floating point, too."""
-    own = value.type.dtype if isinstance(value.type, TensorType) else None
-    return own is not None and own.is_float and kind.is_float and own.itemsize < kind.itemsize
-
-
-def _widest(values: Sequence[Value]) -> DType | None:
-    """Return the element type that floating-point operands of different types convert to; None if they have only one.
-    """
-    kinds = {v.type.dtype for v in values if isinstance(v.type, TensorType) and v.type.dtype.is_float}
-    return functools.reduce(promoted, sorted(kinds, key=str)) if len(kinds) > 1 else None
 
 
 def _not_wired(*_: Any) -> Any:
