@@ -130,7 +130,14 @@ def feed_call(config: Config, target: Any, call: Call, global_types: bool = Fals
     placements = [t.placement if isinstance(t, Placed) else None for t in tensors]
     if not takes_data(target):
         placements = [REPLICATED if p is None else p for p in placements]
-    return feed(config, types, global_types, [_layout(config, t, p) for t, p in zip(types, placements, strict=True)])
+    layouts: list[Layout | None] = []  # None for data, and for a slice for another number of ranks
+    for type, placement in zip(types, placements, strict=True):
+        if placement == REPLICATED:
+            layouts.append(Layout.replicated(config.ranks, type.rank))
+        else:
+            fits = isinstance(placement, Layout) and placement.ranks == config.ranks
+            layouts.append(placement if fits and len(placement.dims) == type.rank else None)
+    return feed(config, types, global_types, layouts)
 
 
 def takes_data(target: Any) -> bool:
@@ -138,15 +145,6 @@ def takes_data(target: Any) -> bool:
     while hasattr(target, "parallel_settings"):
         target = target.network
     return bool(getattr(target, "takes_data", True))
-
-
-def _layout(config: Config, type: TensorType, placement: Layout | str | None) -> Layout | None:
-    """Return the layout of a tensor that is not data; None for data, and for a slice for another number of ranks."""
-    if placement == REPLICATED:
-        return Layout.replicated(config.ranks, type.rank)
-    if not isinstance(placement, Layout) or placement.ranks != config.ranks or len(placement.dims) != type.rank:
-        return None
-    return placement
 
 
 def placements_of(config: Config, results: Sequence[Value]) -> list[Layout | str | None]:

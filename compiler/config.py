@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import field, make_dataclass, replace
 from pathlib import Path
@@ -102,9 +103,7 @@ class Config(_Attributes):
         that does not name layers together, which has strategies per layer; with a schedule table; or with a schedule
         that splits gradients, because a loop over layers computes the gradients of inputs and of weights together.
         """
-        if self.device == "GPU":
-            return False
-        if self.pipeline_table:
+        if self.device == "GPU" or self.pipeline_table:
             return False
         if self.pipeline_stages > 1:
             from mspc.passes.lib.schedules import WITH_SPLIT_GRADIENTS  # imported late: few networks have stages
@@ -173,7 +172,12 @@ class Config(_Attributes):
                 kind=RuntimeError,
             )
         plan = _stage_plan(context)
-        stages = _stages(context, ranks) if plan is None else _planned(context, plan, ranks)
+        stages = _stages(context, ranks) if plan is None else plan.count
+        if ranks % stages:
+            raise MspcError(
+                f"the plan has {stages} stages, which do not divide {ranks} ranks", context.place_of(*STRATEGIES_FROM),
+                ["every stage has as many ranks as the others"], kind=RuntimeError,
+            )  # fmt: skip
         made = Config(
             ranks=ranks // stages,
             mode=context.parallel_mode,
@@ -211,16 +215,6 @@ def _stage_plan(context: FrozenContext) -> StagePlan | None:
 
     with told_at(context.place_of(*STRATEGIES_FROM)):
         return stages_of_plan(Path(name))
-
-
-def _planned(context: FrozenContext, plan: StagePlan, ranks: int) -> int:
-    """Return the number of stages of a plan. Raise MspcError if it does not divide the ranks."""
-    if ranks % plan.count:
-        raise MspcError(
-            f"the plan has {plan.count} stages, which do not divide {ranks} ranks", context.place_of(*STRATEGIES_FROM),
-            ["every stage has as many ranks as the others"], kind=RuntimeError,
-        )  # fmt: skip
-    return plan.count
 
 
 def _table_of(context: FrozenContext) -> str:
@@ -277,11 +271,21 @@ def feed(
         MspcError: the dataset strategy does not fit the arguments.
     """
     known = [None] * len(types) if known is None else known
-    entries = _entries(config, known)
-    return [
-        _feed_one(config, type, i, are_global, entry) if layout is None else _feed_known(config, type, layout)
-        for i, (type, layout, entry) in enumerate(zip(types, known, entries, strict=True))
-    ]
+    found: list[Fed] = []
+    for i, (type, layout, entry) in enumerate(zip(types, known, _entries(config, known), strict=True)):
+        if layout is None:
+            found.append(_feed_one(config, type, i, are_global, entry))
+        elif config.sharded:
+            total = _total(type, layout)
+            found.append(Fed(total, total, layout))
+        else:
+            found.append(Fed(type, type, Layout.replicated(config.ranks, type.rank)))
+    return found
+
+
+def _total(type: TensorType, layout: Layout) -> TensorType:
+    """Return the global type of a tensor whose slice in `layout` has this type."""
+    return type.with_shape(tuple(size * shards for size, shards in zip(type.shape, layout.strategy, strict=True)))
 
 
 def _entries(config: Config, known: Sequence[Layout | None]) -> list[Any]:
@@ -304,13 +308,6 @@ def _entries(config: Config, known: Sequence[Layout | None]) -> list[Any]:
     return [next(rest) if layout is None else None for layout in known]
 
 
-def _feed_known(config: Config, type: TensorType, layout: Layout) -> Fed:
-    if not config.sharded:
-        return Fed(type, type, Layout.replicated(config.ranks, type.rank))
-    total = type.with_shape(tuple(size * shards for size, shards in zip(type.shape, layout.strategy, strict=True)))
-    return Fed(total, total, layout)
-
-
 def _feed_one(config: Config, type: TensorType, index: int, are_global: bool, entry: Any) -> Fed:
     n = config.ranks
     replicated = Layout.replicated(n, type.rank)
@@ -329,35 +326,21 @@ def _feed_one(config: Config, type: TensorType, index: int, are_global: bool, en
                 kind=RuntimeError,
             )
         return Fed(type, type, layout)
-    total = type.with_shape(tuple(size * shards for size, shards in zip(type.shape, layout.strategy, strict=True)))
+    total = _total(type, layout)
     return Fed(total if config.sharded else type, total, layout)
 
 
 def _entry_layout(config: Config, entry: Any, type: TensorType, index: int) -> Layout:
-    ranks, place = config.ranks, config.place_of(*_DATA)
-    if isinstance(entry, NamedLayout):
-        layout = entry.to_layout()
-        if entry.ranks != ranks:
-            raise MspcError(
-                f"dataset_strategy of input {index} is laid out on {entry.ranks} ranks, but there are {ranks}",
-                place,
-                kind=RuntimeError,
-            )
+    """Return the layout of an input by its entry of the dataset strategy. Raise MspcError if the entry does not fit."""
+    ranks, wrong = config.ranks, ""
+    is_named = isinstance(entry, NamedLayout)
+    if is_named and entry.ranks != ranks:
+        wrong = f"is laid out on {entry.ranks} ranks, but there are {ranks}"
+    elif not is_named and (math.prod(entry) < 1 or ranks % math.prod(entry)):
+        wrong = f"is {entry}, whose product does not divide {ranks} ranks"
     else:
-        shards = 1
-        for n in entry:
-            shards *= n
-        if shards < 1 or ranks % shards:
-            raise MspcError(
-                f"dataset_strategy of input {index} is {entry}, whose product does not divide {ranks} ranks",
-                place,
-                kind=RuntimeError,
-            )
-        layout = Layout.from_strategy(entry, ranks)
-    if len(layout.dims) != type.rank:
-        raise MspcError(
-            f"dataset_strategy of input {index} has {len(layout.dims)} entries for {type.rank} dimensions",
-            place,
-            kind=RuntimeError,
-        )
-    return layout
+        layout = entry.to_layout() if is_named else Layout.from_strategy(entry, ranks)
+        if len(layout.dims) == type.rank:
+            return layout
+        wrong = f"has {len(layout.dims)} entries for {type.rank} dimensions"
+    raise MspcError(f"dataset_strategy of input {index} {wrong}", config.place_of(*_DATA), kind=RuntimeError)

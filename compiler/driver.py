@@ -123,7 +123,9 @@ class Compiled:
         if on_stage is None and rank in self.ranks_done:
             return self.ranks_done[rank]
         if on_stage is None:
-            graph = self.ranks_done[rank] = self._executable(rank)
+            check_rank(self.graph, rank)
+            make = partial(self.rank_graphs.executable, rank)
+            graph = self.ranks_done[rank] = make() if self.kept is None else self.kept.graph(rank, make)
             return graph
         names = self.rank_graphs.passes
         if wanted is None:
@@ -144,11 +146,6 @@ class Compiled:
                 report(name, found.graph(name), found.of_kind[name].changed, partial(found.text, name))
         graph = self.ranks_done[rank] = found.graph(names[-1])
         return graph
-
-    def _executable(self, rank: int) -> Graph:
-        check_rank(self.graph, rank)
-        make = partial(self.rank_graphs.executable, rank)
-        return make() if self.kept is None else self.kept.graph(rank, make)
 
 
 def compile_call(
@@ -247,8 +244,14 @@ def compile_traced(
     plan = plan or _plan_of(config)
     graph = _prepared(call, plan)
     names = shared_passes(config.mode, config.device)
-    if _fuses_attention(graph, names):
-        _note_constants(graph, traced)
+    from mspc.passes.fusion.fuse_large_attention import has_many_scores  # imported late: it costs a start too much
+
+    if "fuse_attention" in names or has_many_scores(graph):
+        from mspc.passes.fusion.attention_masks import note_causal_masks, note_rows
+
+        arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
+        note_causal_masks(graph, arrays)
+        note_rows(graph, arrays)
     strategies = _named(graph, config, plan, plans)
     strategies.keep_strategies(graph)
 
@@ -317,24 +320,6 @@ def _named(graph: Graph, config: Config, plan: PlanFile | None, with_layers: boo
         )  # fmt: skip
         note_plan(graph, noted, strategies.places)
     return strategies
-
-
-def _note_constants(graph: Graph, traced: Traced) -> None:
-    """Record in the graph the facts about elements of its constants that passes read."""
-    from mspc.passes.fusion.attention_masks import note_causal_masks, note_rows
-
-    arrays = {name: a for name, a in traced.constants.items() if not isinstance(a, InitialValue)}
-    note_causal_masks(graph, arrays)
-    note_rows(graph, arrays)
-
-
-def _fuses_attention(graph: Graph, names: Sequence[str]) -> bool:
-    """Return whether attention written as separate operators may become one operator."""
-    if "fuse_attention" in names:
-        return True
-    from mspc.passes.fusion.fuse_large_attention import has_many_scores
-
-    return has_many_scores(graph)
 
 
 def identity(ranks: int, text: str) -> str:

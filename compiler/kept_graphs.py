@@ -54,7 +54,8 @@ class KeptGraphs:
         found = self.read(rank)
         if found is None:
             found = make()
-            _write(self._path(rank), found)
+            if has_exact_text(found) and _is_of_mspc(found.graphs()):
+                write_text(self._path(rank), print_graph(found))
         return found
 
     def read(self, rank: int) -> Graph | None:
@@ -101,11 +102,6 @@ def _read(path: Path) -> Graph | None:
     with contextlib.suppress(OSError):
         os.utime(path)  # mark it as used now
     return found
-
-
-def _write(path: Path, graph: Graph) -> None:
-    if has_exact_text(graph) and _is_of_mspc(graph.graphs()):
-        write_text(path, print_graph(graph))
 
 
 def write_text(path: Path, text: str) -> None:

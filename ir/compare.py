@@ -80,10 +80,7 @@ def _nodes(where: str, left: Node, right: Node, places: dict[Value, str]) -> Ite
     regions = [[region.name for region in node.regions] for node in (left, right)]
     if regions[0] != regions[1]:
         yield f"{where}: the regions are {regions[0]} and {regions[1]}"
-    forwards = [
-        (places[node.forward], node.forward_input) if node.forward in places else None
-        for node in (left, right)
-    ]
+    forwards = [(places[n.forward], n.forward_input) if n.forward in places else None for n in (left, right)]
     if forwards[0] != forwards[1]:
         yield f"{where}: gradient of {forwards[0]} and {forwards[1]}"
 
@@ -113,21 +110,13 @@ def _same(left: Any, right: Any) -> bool:
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return _same_members(left, right)
     if isinstance(left, dict) and isinstance(right, dict):
-        return _same_members([*_items(left)], [*_items(right)])
+        return _same_members([*left.items()], [*right.items()])
     if isinstance(left, float) and isinstance(right, float):
         return left.hex() == right.hex()
     if isinstance(left, int | float) or isinstance(right, int | float):
-        return _kind(left) is _kind(right) and left == right
+        return left.__class__ is right.__class__ and left == right
     return bool(left == right)
 
 
 def _same_members(left: Any, right: Any) -> bool:
     return len(left) == len(right) and all(map(_same, left, right))
-
-
-def _items(mapping: Any) -> Any:
-    return mapping.items()
-
-
-def _kind(value: Any) -> Any:
-    return value.__class__

@@ -9,19 +9,17 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from mspc.ir.diagnostics import OWN_FILES
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.text.printer import strategy_text
 from mspc.ir.text.values import element_text, layouts_text, type_text, value_text
-from mspc.ir.types import TensorType
 
 if TYPE_CHECKING:
     import networkx
 
-Cost = Callable[[Node], float]
 WIDTH = 44
 """Characters of a line of a label, so that long reasons make vertices high, not wide."""
 _TUPLE = re.compile(r"\([\d, -]*\)")
@@ -60,22 +58,6 @@ def find_cycle(graph: Graph) -> list[Value]:
         return [edge[0] for edge in edges]
     except networkx.NetworkXNoCycle:
         return []
-
-
-def critical_path(graph: Graph, cost: Cost = lambda node: 1.0) -> tuple[float, list[Node]]:
-    """Return the cost of the costliest chain of dependent nodes, and the chain. By default a node costs 1."""
-    best: dict[Value, tuple[float, Node | None]] = {}
-    for node in graph.nodes:
-        before = [value for value in node.inputs if isinstance(value, Node)]
-        last = max(before, key=lambda value: best[value][0], default=None)
-        best[node] = (cost(node) + (best[last][0] if last is not None else 0.0), last)
-    end = max(graph.nodes, key=lambda node: best[node][0], default=None)
-    total = best[end][0] if end is not None else 0.0
-    path: list[Node] = []
-    while end is not None:
-        path.append(end)
-        end = best[end][1]
-    return total, path[::-1]
 
 
 def is_collective(node: Node) -> bool:
@@ -119,7 +101,8 @@ def _vertices(graph: Graph, prefix: str, first: int, count: list[int], begins: M
         lines.append(f"  {names[parameter]} [label={label}, {_PARAMETER_STYLE}];")
     cells = _Cell()
     for number, node in enumerate(graph.nodes):
-        cells.at(node.scope).append(f"{names[node]} [label={_quoted(_label(number, node))}, {_style(node)}];")
+        style = _COLLECTIVE_STYLE if is_collective(node) else _NODE_STYLE.get(node.phase, _NODE_STYLE["forward"])
+        cells.at(node.scope).append(f"{names[node]} [label={_quoted(_label(number, node))}, {style}];")
     lines += cells.lines("  ", count)
     for node in graph.nodes:
         lines += [f"  {names[v]} -> {names[node]};" for v in node.inputs if v in names]
@@ -159,15 +142,19 @@ class _Cell:
         return found
 
 
-def _style(node: Node) -> str:
-    return _COLLECTIVE_STYLE if is_collective(node) else _NODE_STYLE.get(node.phase, _NODE_STYLE["forward"])
-
-
 def _label(number: int, node: Node) -> str:
     """Return the label of a node's vertex, one fact per line."""
     labels = [f"%{number} {node.op.name}" + (f" {node.instance}" if node.instance else ""), _shape(node)]
-    labels += [_constant(v) for v in node.inputs if isinstance(v, Constant)]
-    labels += [*_strategy(node), *_group(node)]
+    for value in node.inputs:
+        if isinstance(value, Constant):
+            one = value.tensor_type.size == 1
+            dtype = value.tensor_type.dtype
+            labels.append(element_text(value.value.reshape(-1)[0], dtype) if one else f"constant {_shape(value)}")
+    strategy = node.strategy if node.in_strategy is None else node.in_strategy
+    if strategy is None and node.in_layouts and not is_collective(node):
+        strategy = [part.strategy for each in node.in_layouts for part in element_layouts(each)]
+    labels += [] if strategy is None else [strategy_text("in", strategy)]
+    labels += _group(node)
     if "fused" in node.attrs:
         labels.append("fused: " + ", ".join(map(str, node.attrs["fused"])))
     if node.attrs.get("reason"):
@@ -176,17 +163,6 @@ def _label(number: int, node: Node) -> str:
     if place is not None:
         labels.append(f"{place.file}:{place.line}")
     return "\n".join(line for fact in labels for line in _wrapped(fact))
-
-
-def _strategy(node: Node) -> list[str]:
-    """Return the strategy that the user gave, or else the decided one, as lines of a label."""
-    if node.in_strategy is not None:
-        return [strategy_text("in", node.in_strategy)]
-    if node.strategy is not None:
-        return [strategy_text("in", node.strategy)]
-    if not node.in_layouts or is_collective(node):
-        return []
-    return [strategy_text("in", [part.strategy for each in node.in_layouts for part in element_layouts(each)])]
 
 
 def _group(node: Node) -> list[str]:
@@ -215,10 +191,3 @@ def _shape(value: Value) -> str:
     shapes = [type_text(type).strip("<>").replace("Tensor[", "").replace("], (", " (") for type in types]
     text = "\n".join(shapes) if types else type_text(value.type).strip("<>")
     return f"{text}\n{layouts_text(value.layout)}" if value.layout is not None else text
-
-
-def _constant(constant: Constant) -> str:
-    tensor = constant.type
-    if isinstance(tensor, TensorType) and tensor.size == 1:
-        return element_text(constant.value.reshape(-1)[0], tensor.dtype)
-    return f"constant {_shape(constant)}"

@@ -25,7 +25,6 @@ from mspc.compiler.frontend.branches import (
     unless_left,
     zeros,
 )
-from mspc.compiler.frontend.expressions import assign
 from mspc.compiler.frontend.operators import is_number, reshape, truth
 from mspc.compiler.frontend.source import assigned_names, names_read
 from mspc.compiler.frontend.state import Tracer, number_dtype
@@ -729,7 +728,7 @@ def for_turns(tracer: Tracer, frame: Frame, node: ast.For, numbers: TensorRange 
     def body(turn: Value | None) -> Any:
         assert turn is not None
         tracer.at(frame, node.target)
-        assign(tracer, frame, node.target, number_at(tracer, numbers, turn))
+        tracer.assign(frame, node.target, number_at(tracer, numbers, turn))
         return tracer.block(frame, node.body)
 
     behind = (lambda: tracer.block(frame, node.orelse)) if node.orelse else None

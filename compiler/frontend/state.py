@@ -123,7 +123,19 @@ MAX_ERRORS = 20
 
 
 class Tracer:
-    """State of one trace, with the methods that create graph values."""
+    """State of one trace, with the methods that create graph values, and the interpreter's functions of this trace."""
+
+    call: Callable[..., Any]
+    run: Callable[[Frame], Any]
+    block: Callable[[Frame, list[ast.stmt]], Any]
+    evaluate: Callable[[Frame, ast.expr], Any]
+    evaluate_test: Callable[[Frame, ast.expr], Any]
+    assign: Callable[[Frame, ast.expr, Any], None]
+    either: Callable[..., Any]
+    no_gradients = 0
+    """Number of enclosing `_no_grad` contexts."""
+    in_shard = False
+    """Whether the traced code is called by a function made by `shard()`."""
 
     def __init__(self, name: str, sharded: bool, script_folder: str) -> None:
         self.graph = Graph(name)
@@ -145,12 +157,6 @@ class Tracer:
         self.runs, self.differentiated = dict[Hashable, Any](), list[tuple[list[Node], int, Sequence[Value]]]()
         """Calls that a gradient may reuse, and the enclosing gradient requests (see `remembered_calls`)."""
         self.reuses_calls, self.has_reused_calls = True, False
-        self.call: Callable[..., Any] = _not_wired
-        self.run: Callable[[Frame], Any] = _not_wired
-        self.either: Callable[..., Any] = _not_wired
-        self.block: Callable[[Frame, list[ast.stmt]], Any] = _not_wired
-        self.evaluate: Callable[[Frame, ast.expr], Any] = _not_wired
-        self.evaluate_test: Callable[[Frame, ast.expr], Any] = _not_wired
         self.tensor_names: dict[int, str] = {}
         self.rounded: dict[tuple[int, DType], Tensor] = {}
         self.precision: Precision | None = None
@@ -180,8 +186,6 @@ class Tracer:
         """Sources of the functions inlined in this iteration of a comprehension."""
         self.particulars = 0
         """Operations that may depend on which of several similar items they are for (see `RepeatedTurns`)."""
-        self.in_shard = False
-        """Whether the traced code is called by a function made by `shard()`."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
         self.names: dict[str, Parameter] = {}
         """The graph's parameters by name, as far as they were looked up; cleared if a parameter is renamed."""
@@ -189,8 +193,6 @@ class Tracer:
         self.weights: dict[int, Parameter] = {}
         """The graph's parameters, by the identity of the script's."""
         self._tensors: dict[int, tuple[Any, Value]] = {}
-        self.no_gradients = 0
-        """Number of enclosing `_no_grad` contexts."""
         self.leaf_hooks: dict[Value, list[Any]] = {}
         """Hooks registered by the function on inputs, parameters and values that gradients are taken with respect to.
         """
@@ -482,7 +484,3 @@ def _written(value: Value) -> Value:
 def _tensor_type(dtype: DType, shape: tuple[int, ...]) -> TensorType:
     """Return one shared object for equal types, which makes them fast to compare."""
     return TensorType(dtype, shape)
-
-
-def _not_wired(*_: Any) -> Any:
-    raise AssertionError("the tracer is used without its interpreter")

@@ -19,7 +19,7 @@ import numpy as np
 from mspc.compiler.frontend.branches import either
 from mspc.compiler.frontend.calls import call
 from mspc.compiler.frontend.cell_marks import is_sharded_function
-from mspc.compiler.frontend.expressions import evaluate, evaluate_test
+from mspc.compiler.frontend.expressions import assign, evaluate, evaluate_test
 from mspc.compiler.frontend.operators import is_graph_value
 from mspc.compiler.frontend.reads import Reads
 from mspc.compiler.frontend.source import OUTERMOST, Sources
@@ -141,7 +141,7 @@ def trace(
     tracer.call = partial(call, tracer)
     tracer.run, tracer.block = partial(run, tracer), partial(block, tracer)
     tracer.evaluate, tracer.evaluate_test = partial(evaluate, tracer), partial(evaluate_test, tracer)
-    tracer.either = partial(either, tracer)
+    tracer.assign, tracer.either = partial(assign, tracer), partial(either, tracer)
     result, structure, poisoned = _read(tracer, target, args)
     if tracer.errors and other_mistakes is not None:
         tracer.errors += other_mistakes(tracer.graph)

@@ -222,22 +222,18 @@ def write_atomically(
         place = Path(os.path.realpath(path))
         if not one_of_many:
             remove_left_over(place.parent)
-        _replace(place, write, wait=not one_of_many)
+        if place.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        with unfinished_file(place.parent, place.name) as beside, open(beside.descriptor, "wb") as file:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(beside.descriptor, stat.S_IMODE(os.stat(place).st_mode))
+            write(file)
+            file.flush()
+            if not one_of_many:
+                os.fsync(beside.descriptor)
+            os.replace(beside.path, place)
     except (OSError, ValueError) as error:  # ValueError: characters not allowed in file names
         raise cannot_write(shown or path, error) from None
-
-
-def _replace(place: Path, write: Callable[[BinaryIO], object], wait: bool) -> None:
-    if place.is_dir():
-        raise IsADirectoryError(0, "it is a folder")
-    with unfinished_file(place.parent, place.name) as beside, open(beside.descriptor, "wb") as file:
-        with contextlib.suppress(FileNotFoundError):
-            os.fchmod(beside.descriptor, stat.S_IMODE(os.stat(place).st_mode))
-        write(file)
-        file.flush()
-        if wait:
-            os.fsync(beside.descriptor)
-        os.replace(beside.path, place)
 
 
 def check_writable(path: Path, option: str = "") -> None:
@@ -368,9 +364,7 @@ def _is_written_to(path: Path) -> bool:
         return True
     try:
         mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return False
-    except NotADirectoryError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 

@@ -19,7 +19,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import check_regular
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import DTYPES, DType, TensorType
+from mspc.ir.types import DTYPES, TensorType
 
 LONGEST = 10
 """Most bytes of a variable-length integer of 64 bits."""
@@ -214,7 +214,13 @@ def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor], about: Mappin
 def header_of(ordered: Sequence[StoredTensor], about: Mapping[str, str] | None = None) -> bytes:
     """Return the header of a file, with its length in front. Raise MspcError for a name that the format cannot hold."""
     for tensor in ordered:
-        _check_name(tensor.name)
+        try:
+            tensor.name.encode()
+        except UnicodeEncodeError:
+            raise MspcError(f"a tensor called {tensor.name!r} cannot be stored: its name is no text") from None
+        if tensor.name == ABOUT_FILE:
+            message = f"a tensor called {tensor.name!r} cannot be stored: the format keeps that name for itself"
+            raise MspcError(message)
     header: dict[str, Any] = {ABOUT_FILE: dict(about)} if about else {}
     offset = 0
     for tensor in ordered:
@@ -239,15 +245,6 @@ def write_array(file: Writer, array: Any, at_once: int = AT_ONCE) -> None:
     flat = array.reshape(-1).view(np.uint8)
     for start in range(0, flat.size, at_once):
         file.write(flat[start : start + at_once].data)
-
-
-def _check_name(name: str) -> None:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise MspcError(f"a tensor called {name!r} cannot be stored: its name is no text") from None
-    if name == ABOUT_FILE:
-        raise MspcError(f"a tensor called {name!r} cannot be stored: the format keeps that name for itself")
 
 
 class TensorFile:
@@ -340,7 +337,12 @@ def _read_entry(name: str, entry: Any) -> tuple[TensorType, int, int]:
         raise ValueError(f"{place}: its shape is {fields['shape']!r:.100}")
     if offsets is None or len(offsets) != 2:
         raise ValueError(f"{place}: its data_offsets are {fields['data_offsets']!r:.100}")
-    type = TensorType(_dtype(place, fields["dtype"]), shape)
+    code = fields["dtype"]
+    dtype = next((DTYPES[name] for name, known in CODES.items() if known == code), None)
+    if dtype is None:
+        known = ", ".join(CODES.values())
+        raise ValueError(f"{place}: mspc does not know its element type {code!r}; known are {known}")
+    type = TensorType(dtype, shape)
     begin, end = offsets
     if end - begin != type.nbytes:
         raise ValueError(f"{place}: {type} takes {type.nbytes} bytes, and its data_offsets are {list(offsets)!r}")
@@ -354,10 +356,3 @@ def _sizes(value: Any) -> tuple[int, ...] | None:
     numbers = cast(list[Any], value)
     fits = len(numbers) <= MOST_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 62 for n in numbers)
     return tuple(numbers) if fits else None
-
-
-def _dtype(place: str, code: Any) -> DType:
-    for name, known in CODES.items():
-        if known == code:
-            return DTYPES[name]
-    raise ValueError(f"{place}: mspc does not know its element type {code!r}; known are {', '.join(CODES.values())}")

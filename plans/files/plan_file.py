@@ -45,11 +45,6 @@ class StagePlan:
         """Return the chunk of a cell, or of equal cells that share one graph; None if the plan does not name it."""
         return self._each.get(next(each_of_cells(scope)))
 
-    @property
-    def interleaves(self) -> bool:
-        """Whether every stage has several chunks."""
-        return self.chunks > 1
-
 
 def together(cells: Mapping[str, int]) -> dict[str, int]:
     """Return `cells` with neighbours of one chunk, if their names count up, joined into one entry."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mspc.ir.diagnostics import Location
-from mspc.ir.export import critical_path, find_cycle, to_dot, to_networkx
-from mspc.ir.graph import Graph, Node
+from mspc.ir.export import find_cycle, to_dot, to_networkx
+from mspc.ir.graph import Node
 from mspc.ir.opaque import OpaqueOp
 from mspc.ir.text.parser import parse
 from mspc.ops.op import REGISTRY, load_operators
@@ -29,14 +29,6 @@ def test_networkx_has_an_edge_per_reading() -> None:
     x, w, _ = graph.parameters
     product, pair, total = graph.nodes
     assert edges == [(x, product, (0,)), (w, product, (1,)), (product, pair, (0,)), (product, total, (0, 1))]
-
-
-def test_critical_path_follows_the_costliest_chain() -> None:
-    graph = small_graph()
-    product, pair, total = graph.nodes
-    assert critical_path(graph) == (2.0, [product, pair])
-    assert critical_path(graph, lambda node: 5.0 if node is total else 1.0) == (6.0, [product, total])
-    assert critical_path(Graph("empty")) == (0.0, [])
 
 
 def test_cycle_is_found() -> None:
