@@ -41,7 +41,7 @@ AS_IT_STANDS = "as it stands"
 MESHES = {1: ("",), 2: ("2",), 4: ("4", "2x2"), 8: ("8", "4x2", "2x2x2")}
 SHARDED = "optimizer parallel"
 OPERATORS = "[operators]\n"
-"""What begins the table of operators in a plan's file."""
+"""The heading of the table of operators in a plan's file."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def machine_file(options: argparse.Namespace, folder: Path, ranks: int) -> Path:
 
 
 def planned(options: argparse.Namespace, folder: Path, pool: ThreadPoolExecutor) -> list[Planned]:
-    """What is trained: networks as they stand, and plans."""
+    """The networks that are trained, as they stand, and the plans."""
     networks = NETWORKS if options.networks == "all" else options.networks.split(",")
     cases = [(network, smaller, int(ranks)) for smaller in options.smaller.split(",") for network in networks
              if network not in NETWORKS for ranks in options.ranks.split(",")]  # fmt: skip

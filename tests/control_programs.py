@@ -79,7 +79,7 @@ def judged(seed: int, ranks: int, gradients: bool, depth: int) -> Judged:
 
 
 def clear(program: ControlProgram, gradients: bool, conditions: int = 0) -> Arrays | None:
-    """What a program should compute; None where rounding may decide, or it has fewer conditions than so many."""
+    """The expected result of a program; None if rounding may decide, or if it has fewer conditions than required."""
     plain = Plain(program)
     expected = plain.values()
     if plain.margins.least < MARGIN or plain.margins.asked < conditions:
@@ -171,7 +171,7 @@ def run(found: Judged, gradients: bool, folder: Path, gpu: bool = False) -> None
 def check(
     seed: int, ranks: int = 1, gradients: bool = False, judges: bool = False, depth: int = 3, gpu: bool = False
 ) -> Outcome:  # fmt: skip
-    """What comes of the program of a seed."""
+    """Return the result of the program of a seed."""
     try:
         if judges:
             judges_agree(seed, ranks, depth)
@@ -225,7 +225,7 @@ def smallest(seed: int, ranks: int, gradients: bool, depth: int, gpu: bool) -> s
 
 @dataclass
 class Found:
-    """What came of the programs. reasons: how often refusals had a message, names and numbers aside."""
+    """The results of the programs. reasons: how often refusals had a message, names and numbers aside."""
 
     kinds: Counter[str] = field(default_factory=Counter[str])
     reasons: Counter[str] = field(default_factory=Counter[str])

@@ -1,4 +1,4 @@
-"""What xdist's processes tell each other for every test: only what somebody reads.
+"""Messages of xdist's processes about every test: only those that somebody reads.
 
 Tests are many and short here; six messages for each, with all names that it could be chosen by, took as long as a tenth
 of the tests themselves. Messages that say nothing are left out: that a test begins and ends, and that it was set up and

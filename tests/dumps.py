@@ -11,8 +11,8 @@ _NAME = re.compile(r"(?:(\d\d)_)?([a-z]\w*)_(\d{4})\.(?:ir|dot)")
 
 
 def stages(mode: str = "semi_auto_parallel") -> list[str]:
-    """What a compile in this mode dumps at level 2, in order: the passes' names in those of the files. Passes that are
-    dumped only where they have something to do are left out."""
+    """Return the dumps of a compile in this mode at level 2, in order: the passes' names in those of the files. Passes
+    that are dumped only where they have something to do are left out."""
     names = [name for name in (*shared_passes(mode), *rank_passes()) if name not in OPTIONAL]
     return ["frontend", *(FILE_NAMES.get(name, name) for name in names)]
 

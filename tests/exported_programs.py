@@ -98,7 +98,7 @@ class Exported:
         self.paths.append(path)
 
     def all_members(self) -> dict[str, bytes]:
-        """What the archive holds."""
+        """The content of the archive."""
         leaf = {"type": None, "context": None, "children_spec": []}
         count = len(self.call["forward_arg_names"])
         places = {"type": "builtins.tuple", "context": "null", "children_spec": [leaf] * count}
@@ -127,7 +127,7 @@ def write_archive(path: Path, members: Mapping[str, bytes], compression: int = z
 
 
 def meta(dtype: str, shape: Sequence[Size], trains: bool = False) -> dict[str, Any]:
-    """What the file says of a tensor whose elements follow each other."""
+    """The entry of the file for a tensor whose elements follow each other."""
     strides: list[Any] = []
     step: Any = 1
     for n in reversed(shape):

@@ -66,8 +66,8 @@ class Different(Exception):
 
 @dataclass
 class Found:
-    """What came of some networks. lines: of those that are not as they should be. fused: the operators that only fusion
-    makes, and how many there were."""
+    """The results of some networks. lines: of those that are not as they should be. fused: the operators that only
+    fusion makes, and how many there were."""
 
     count: int = 0
     kinds: Counter[str] = field(default_factory=Counter[str])
@@ -153,7 +153,7 @@ def _is_float(array: np.ndarray) -> bool:
 # How far numbers may be apart
 
 class Bounds:
-    """What the steps of a network should give, and how far from that they may be.
+    """The expected results of a network's steps, and the differences that are allowed.
 
     exact: all in Float64, from the same first values. plain: as the network says, without fusion.
     """
@@ -173,7 +173,7 @@ class Bounds:
             feeds = [self._moved(feed, generator) for feed in plain.feeds]
             shifted = steps_on_cpu(graph, moved, feeds)
             self._may_be(_all_apart(shifted, self.expected))
-            # What is nothing but rounding (a gradient whose terms cancel) is another number of the same size there.
+            # A value of nothing but rounding (a gradient whose terms cancel) is another number of the same size there.
             self._may_be(_all_apart(steps_on_cpu(unfused, moved, feeds), shifted))
 
     def _may_be(self, apart: Sequence[Mapping[str, float]]) -> None:
@@ -188,7 +188,7 @@ class Bounds:
         return moved.astype(array.dtype)
 
     def add(self, graph: Graph, values: Mapping[str, np.ndarray], feeds: Sequence[np.ndarray]) -> None:
-        """What kernels round on purpose in a graph may be as far apart more."""
+        """Values that kernels round on purpose in a graph may differ by as much more."""
         if not has_gradients_of_attention(graph):
             return
         exact = steps_on_cpu(graph, values, feeds)
@@ -222,7 +222,7 @@ def _all_apart(found: Sequence[Arrays], wanted: Sequence[Arrays]) -> list[dict[s
 
 
 def _rounding(graph: Graph) -> float:
-    """Of the coarsest element type that a graph computes in."""
+    """The rounding of the coarsest element type that a graph computes in."""
     types = {type.dtype.numpy for node in graph.nodes for type in element_types(node.type)}
     return max(map(_eps, types), default=0.0)
 

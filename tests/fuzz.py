@@ -67,7 +67,7 @@ FORBIDDEN = (
 )  # fmt: skip
 
 
-# What is changed ---------------------------------------------------------------------------------------
+# Changes ----------------------------------------------------------------------------------------------
 
 
 def make_corpus(folder: Path) -> None:
@@ -116,7 +116,7 @@ def _is_dump(name: str) -> bool:
 
 @dataclass
 class Corpus:
-    """What `make_corpus` has made."""
+    """The corpus that `make_corpus` has made."""
 
     graphs: list[Path]
     programs: list[tuple[Path, list[Path]]]
@@ -246,7 +246,7 @@ def _summary(error: BaseException) -> str:
 
 @dataclass
 class Tally:
-    """What came of the cases. finds: kind -> the numbers of the cases."""
+    """The results of the cases. finds: kind -> the numbers of the cases."""
 
     ends: dict[str, int] = field(default_factory=lambda: {"well": 0, "refused": 0})
     finds: dict[str, list[int]] = field(default_factory=dict[str, "list[int]"])
@@ -307,7 +307,7 @@ def _say(pipe: int, said: dict[str, Any]) -> None:
 
 
 def _listen(pipe: int, worker: int, limit: float) -> Iterator[dict[str, Any] | None]:
-    """What a worker says, until it ends; None where it is silent for too long."""
+    """The messages of a worker, until it ends; None if it is silent for too long."""
     rest = b""
     since, computed = time.monotonic(), 0.0
     while True:

@@ -45,6 +45,6 @@ def grouped(cases: Sequence[Case], together: int = 1) -> Callable[[Callable[...,
 
 
 def batched(names: Iterable[str], count: int) -> Iterator[list[str]]:
-    """So many of the names after the other."""
+    """Return this number of names one after the other."""
     left = list(names)
     return (left[i : i + count] for i in range(0, len(left), count))

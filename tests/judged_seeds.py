@@ -22,7 +22,7 @@ class Different(Exception):
 
 
 def outcome_of(seed: int, about: str, text: str, compare: Callable[[], None]) -> Outcome:
-    """What comes of a seed. about: what it drew, in words. text: its script. compare: raises Different."""
+    """The result of a seed. about: what it drew, in words. text: its script. compare: raises Different."""
     kind, message = EQUAL, ""
     try:
         compare()

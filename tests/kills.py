@@ -108,8 +108,8 @@ def files(folder: Path) -> Files:
 
 
 def program_files(place: Path) -> Files:
-    """What `mspc run DIR` sees in a compiled folder: it finishes what was begun, and does not look for anything that is
-    unfinished."""
+    """The view that `mspc run DIR` has of a compiled folder: it finishes what was begun, and does not look for anything
+    that is unfinished."""
     with contextlib.suppress(OSError):
         finish_refill(place, PROGRAM)
     found = files(place)

@@ -1,10 +1,10 @@
 """Limits of memory in `mspc search` beside the plans there are: `python -m tests.memory_limits SEED COUNT`.
 
-Draws COUNT small networks from SEED. Of each, ways to cut its operators are compiled, all of them up to `--plans N`,
-for their peak of memory and their time; then the search is asked for plans within limits between the smallest peak and
-the largest. A limit that is refused though a compiled plan keeps it is a false refusal; a plan that takes longer than a
-compiled one within the limit is slower than it need be. Prints a line for each, and at last how many there are; exits
-with 1 if there is a false refusal. `--only SEED` draws one network.
+Draws COUNT small networks from SEED. Operators of each are cut in several ways, all of them up to `--plans N`, which
+are compiled for their peak of memory and their time; then the search is asked for plans within limits between the
+smallest peak and the largest. A limit that is refused though a compiled plan keeps it is a false refusal; a plan that
+takes longer than a compiled one within the limit is slower than it need be. Prints a line for each, and at last how
+many there are; exits with 1 if there is a false refusal. `--only SEED` draws one network.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _compiled(case: Case, look: Any) -> Any:
 
 @dataclass
 class Found:
-    """What came of limits. lines: of those that went wrong."""
+    """The results of limits. lines: of those that went wrong."""
 
     limits: int = 0
     refused: int = 0

@@ -27,7 +27,7 @@ from tests.ops.simulate import types_of
 from tests.random_updates import finish
 
 PASSES = ",".join(name for name in shared_passes("semi_auto_parallel") if name not in VIEWS)
-"""What makes a network ready for slicing."""
+"""The passes that make a network ready for slicing."""
 RANKS = (2, 2, 2, 3, 4, 4, 4, 6, 6, 8, 8, 12, 16, 24)
 SEARCHES = ("", "", "", "dynamic_programming", "", "", "recursive_programming")
 ROWS, COLUMNS = (8, 16, 24, 48), (8, 16, 24)
@@ -122,7 +122,7 @@ class RandomNetwork:
         return self.emit(REGISTRY[name](**fields), *inputs)
 
     def emit(self, op: Op, *inputs: Value) -> Node:
-        """A node, perhaps with a strategy, perhaps computed again for the gradients. Of the readers of a parameter one
+        """A node, perhaps with a strategy, perhaps computed again for the gradients. One of the readers of a parameter
         has a strategy at most: others would have to cut it alike."""
         node = self.builder.emit(op, *inputs, instance=f"op{len(self.graph.nodes)}")
         rule = rule_of(node)
@@ -187,7 +187,7 @@ class RandomNetwork:
     # Operators as their samples call them
 
     def sampled(self, name: str, x: Value) -> Value:
-        """What comes behind an operator called as in one of its samples."""
+        """The operator that follows one called as in one of its samples."""
         sample = self.rng.choice([s for s in REGISTRY[name].samples if _fits(s)])
         op, types = REGISTRY[name](**sample.fields), types_of(sample)
         floats = [i for i, type in enumerate(types) if type.dtype == FLOAT64 and type.shape]

@@ -1,4 +1,4 @@
-"""What a running process prints, read line by line within a limit."""
+"""The output of a running process, read line by line within a limit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What `pytest -m quick` runs: the first case of every test, in the files that start no processes, ask for no PyTorch
-and are not slow.
+"""The tests of `pytest -m quick`: the first case of every test, in the files that start no processes, ask for no
+PyTorch and are not slow.
 
 The rule needs no marks in files, so that a new test joins by itself; one that takes longer than `LIMIT` seconds of a
 core is put into `SLOW`. `tests/test_quick.py` says which folder would be left without any.

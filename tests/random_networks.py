@@ -39,7 +39,7 @@ WRONG, REFUSED, INTERNAL = "differs", "is refused", "internal error"
 
 @dataclass
 class Found:
-    """What came of some networks. lines: of those that are not as they should be; operators: all that ran."""
+    """The results of some networks. lines: of those that are not as they should be; operators: all that ran."""
 
     count: int = 0
     kinds: Counter[str] = field(default_factory=Counter[str])

@@ -53,7 +53,7 @@ class Figures:
 
     @classmethod
     def of(cls, compiled: Compiled) -> Figures:
-        """What a program comes to."""
+        """The cost of a program."""
         sent = sent_by_ranks(compiled)
         graph = compiled.rank_graph(sent.rank)
         timed = StreamTimeline(graph, MACHINE)

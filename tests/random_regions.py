@@ -21,7 +21,7 @@ STRATEGIES: Sequence[Any] = (
     None, None, ((8, 1), (1, 1)), ((1, 8), (8, 1)), ((1, 1), (1, 8)), ((2, 2), (2, 2)), ((2, 1), (1, 4)),
     ((1, 2), (2, 4)),
 )  # fmt: skip
-"""Of a product of rows by a weight."""
+"""The shapes of a product of rows by a weight."""
 
 
 class RandomRegions:

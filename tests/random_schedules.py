@@ -33,7 +33,8 @@ Run = tuple[list[int], int, list[Action]]
 
 
 def random_run(draw: Random) -> Run:
-    """Of 1 to 4 stages, 1 to 3 chunks a stage and 1 to 5 micro-batches, whole and split backwards mixed."""
+    """Draw a schedule of 1 to 4 stages, 1 to 3 chunks a stage and 1 to 5 micro-batches, whole and split backwards
+    mixed."""
     stages, micro_batches = draw.randint(1, 4), draw.randint(1, 5)
     placement = list(range(stages)) * draw.randint(1, 3)
     if draw.random() < 0.5:

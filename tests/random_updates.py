@@ -24,7 +24,7 @@ SCATTERS = ("ScatterAdd", "ScatterSub", "ScatterMax", "ScatterMin", "ScatterUpda
 
 
 class Grown(Protocol):
-    """What a network has and does while it grows; see `tests/networks.py`."""
+    """The parts and the work of a network while it grows; see `tests/networks.py`."""
 
     rng: random.Random
     random: np.random.Generator

@@ -164,8 +164,8 @@ def one_collective_suffices(source: Layout, target: Layout, shape: tuple[int, ..
 
 @dataclass
 class Outcome:
-    """What an execution did: per rank the bytes sent (as rings send them), the messages received, the
-    largest array."""
+    """The record of an execution: per rank the bytes sent (as rings send them), the messages received, the largest
+    array."""
 
     arrays: list[Any]
     sent: list[float]

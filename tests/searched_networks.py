@@ -54,7 +54,7 @@ TRIALS = 8
 ROUNDING, BYTES = 1e-9, 1.0
 """The share of a time, and the bytes, that do not count."""
 LIMIT = 0.8
-"""Of the memory that the search's plan takes."""
+"""Shares of the memory that the search's plan takes."""
 KINDS = ("product", "product", "norm", "rms", "relu", "scaled", "centred", "joined", "halves", "turned", "softmax",
          "branch")  # fmt: skip
 
@@ -165,8 +165,8 @@ class Drawn(nn.Cell):
 
 @dataclass
 class Found:
-    """What came of some networks. false: what was stated and is not so. slower, dearer: networks of which a drawn plan
-    is quicker, or sends less, than the search's; worst: by which share."""
+    """The results of some networks. false: what was stated and is not so. slower, dearer: networks of which a drawn
+    plan is quicker, or sends less, than the search's; worst: by which share."""
 
     networks: int = 0
     plans: int = 0
@@ -184,7 +184,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Cut:
-    """What a plan comes to. sent: bytes in the mean over ranks; shared: all ranks share its products."""
+    """The cost of a plan. sent: bytes in the mean over ranks; shared: all ranks share its products."""
 
     step: float
     sent: float

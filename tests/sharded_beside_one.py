@@ -1,4 +1,4 @@
-"""What ranks make of a drawn network beside what one device makes of it alone."""
+"""The results of ranks for a drawn network beside those of one device alone."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class DrawnOnRanks(Protocol):
         ...
 
     def on_rank(self, name: str, rank: int, wanted: np.ndarray) -> np.ndarray:
-        """What a rank has of an array of one device's."""
+        """A rank's part of an array of one device."""
         ...
 
 
 def beside_one_device(seed: int, drawn: DrawnOnRanks) -> Outcome:
-    """What comes of a network: everything that one device makes has to be on every rank, too."""
+    """The comparison of a network: everything that one device makes has to be on every rank, too."""
 
     def compared() -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -116,7 +116,7 @@ def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> floa
 
 
 def share_of_bus(costs: UnitCosts, way: Way, chunks: list[slice], own: list[int], values: list[float]) -> float:
-    """Of what a stage keeps and may leave the share for which there is time on the bus."""
+    """The share of a stage's values that may leave for which there is time on the bus."""
     backward = np.zeros(costs.count) if way.schedule == "gpipe" else costs.backward_of(way)
     pairs = ((costs.forward_of(way), costs.apart.forward), (backward, (backward > 0) * (costs.inputs + costs.weights)))
     work = sum(float(of_chunk(costs, way, chunks[each], *pair).sum()) for each in own for pair in pairs)
@@ -154,7 +154,7 @@ def most_at_once(
 
 
 def difference(seed: int) -> str:
-    """What is wrong with the choice for a drawn network; "" where nothing is better, and what is proved holds."""
+    """The error of the choice for a drawn network; "" if nothing is better, and the proof holds."""
     costs, stages, counts, memory = drawn(Random(seed))
     problems = all_ways(costs, stages, counts)
     choice = choose(problems, memory)

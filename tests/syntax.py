@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def children(node: ast.AST) -> Iterator[ast.AST]:
-    """What `ast.iter_child_nodes` gives."""
+    """Yield the nodes that `ast.iter_child_nodes` gives."""
     for value in vars(node).values():
         if isinstance(value, ast.AST):
             yield value

@@ -29,7 +29,7 @@ CASES = (
 
 @pytest.fixture(scope="module")
 def answers(conformance: Path) -> dict[str, str]:
-    """What compare.py says of every case, and its closing line on bytes under "mean"."""
+    """The verdicts of compare.py on every case, and its closing line on bytes under "mean"."""
     compare = [sys.executable, str(conformance / "compare.py"), "--mspc", shlex.join(SERVED), *CASES]
     done = subprocess.run(compare, capture_output=True, text=True, check=False, timeout=HANG)
     lines = done.stdout.splitlines()
@@ -44,7 +44,7 @@ def test_case_agrees_with_mindspore(case: str, answers: dict[str, str]) -> None:
 
 
 def test_bytes_are_well_below_mindspores(answers: dict[str, str]) -> None:
-    """What remains is gradients to reduce and outputs to gather, which nobody can avoid."""
+    """The remaining bytes are gradients to reduce and outputs to gather, which nobody can avoid."""
     found = re.match(r"geometric mean of bytes beside MindSpore: (\S+) over (\d+) cases", answers["mean"])
     assert found is not None, answers["mean"]
     assert float(found[1]) <= 0.77

@@ -1,4 +1,4 @@
-"""What becomes of the tests of a process that crashes."""
+"""The tests of a process that crashes."""
 
 from __future__ import annotations
 

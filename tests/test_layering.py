@@ -75,7 +75,7 @@ def text_files() -> Iterator[Path]:
 
 @dataclass
 class Said:
-    """What the tests ask of a file, so that none of them keeps its tree or reads it again."""
+    """The facts that the tests ask of a file, so that none of them keeps its tree or reads it again."""
 
     documented: bool
     statements: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Said:
 
 @cache
 def read(path: Path) -> Said:
-    """What stands in a file, inside functions too."""
+    """The imports in a file, inside functions too."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     said = Said(bool(ast.get_docstring(tree)))
     for node in walk(tree):
@@ -171,7 +171,7 @@ def cycles(files: Mapping[str, Path], late: Mapping[tuple[str, str], str] | None
 
 
 def packages_of(module: str) -> set[str]:
-    """What is opened on the way to a module, but for mspc itself."""
+    """The modules that are opened on the way to a module, but for mspc itself."""
     parts = module.split(".")
     return {".".join(parts[:count]) for count in range(2, len(parts))}
 

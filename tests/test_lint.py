@@ -1,4 +1,5 @@
-"""ruff finds nothing; its rules stand in pyproject.toml. What checkers are told to ignore is named, with a reason."""
+"""ruff finds nothing; its rules stand in pyproject.toml. Rules that checkers are told to ignore are named, with a
+reason."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is added is added whole: an operator, a collective, a pass and a command each need more than their file.
+"""Additions are whole: an operator, a collective, a pass and a command each need more than their file.
 
-Every test says what is missing and where it belongs. What is left out on purpose stands in tests/omissions.toml with
-its reason; an entry there for what is not left out, or is no more, fails too.
+Every test says what is missing and where it belongs. Entries that are left out on purpose stand in tests/omissions.toml
+with their reason; an entry there for what is not left out, or is no more, fails too.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(checkout: Path, *command: str, cwd: Path | None = None, succeeds: bool = True) -> str:
-    """What a command prints that must succeed unless told otherwise, with the copy as `mspc`."""
+    """The output of a command that must succeed unless told otherwise, with the copy as `mspc`."""
     outside = ("CI", "PYTHONPATH", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
     variables = {key: value for key, value in os.environ.items() if key not in outside}
     variables["PYTHONPATH"] = str(checkout.parent)
@@ -81,11 +81,11 @@ def test_the_code_is_linted_and_formatted_as_printed(root: Path, checkout: Path)
 
 @pytest.fixture(scope="module")
 def results(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What went wrong in the tests that notice the recipes' files, by the file of the test, once the golden is written;
-    "" for a test that passed."""
+    """The failures of the tests that notice the recipes' files, by the file of the test, once the golden is written; ""
+    for a test that passed."""
     run(checkout, "-m", "pytest", "-q", "tests/passes/test_golden.py", "-k", "drop_double_neg", "--update-goldens")
     files = ("tests/ops/test_ops.py", "tests/passes/test_golden.py", "tests/commands/test_compile.py")
-    # Of the command's tests those that look at dumps, for the pass now stands among them.
+    # The command's tests are those that look at dumps, for the pass now stands among them.
     named = "Cube or drop_double_neg or (stage and not stages) or pass_before or what_a_run_needs or before_slicing"
     report = tmp_path_factory.mktemp("results") / "report.xml"
     run(checkout, "-m", "pytest", "-q", *files, "-k", named, f"--junitxml={report}", succeeds=False)

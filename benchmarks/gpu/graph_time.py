@@ -7,7 +7,7 @@ from typing import Any
 
 
 def microseconds(device: Any, launches: Sequence[Callable[[], None]], repeats: int = 20) -> float:
-    """What the launches take together, in a CUDA graph of many."""
+    """Return the time of all launches together, in a CUDA graph of many."""
     with device.stream("compute"):
         for launch in launches:
             launch()

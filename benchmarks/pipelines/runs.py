@@ -46,7 +46,7 @@ def can_be_run(schedule: Schedule) -> bool:
 
 
 def drawn(count: int, first: int = 0, stages: Sequence[int] = (2, 3, 4)) -> dict[int, Schedule]:
-    """So many schedules by their seeds."""
+    """Return `count` schedules by their seeds."""
     found: dict[int, Schedule] = {}
     seed = first
     while len(found) < count:
@@ -58,8 +58,8 @@ def drawn(count: int, first: int = 0, stages: Sequence[int] = (2, 3, 4)) -> dict
 
 
 def run_all(schedules: dict[int, Schedule], ranks: int, folder: Path) -> dict[int, dict[str, Any]]:
-    """What each of them gives on these ranks, by seed; those that have not come to their end are left out. 1 rank: what
-    one device gives."""
+    """Return the results of each schedule on these ranks, by seed; those that have not come to their end are left out.
+    1 rank: what one device gives."""
     folder.mkdir()
     cases: list[dict[str, Any]] = []
     for seed, schedule in schedules.items():
@@ -93,7 +93,7 @@ def difference(wanted: dict[str, Any], found: dict[str, Any]) -> float:
 
 
 def wrong_ones(schedules: dict[int, Schedule], folder: Path, starts: Sequence[int] = (4, 3)) -> dict[int, str]:
-    """What is wrong with schedules that are not as one device is. starts: numbers of ranks, of which each starts once
+    """Return the errors of schedules that are not as one device is. starts: numbers of ranks, of which each starts once
     and runs those whose stages divide it."""
     wanted = run_all(schedules, 1, folder / "one_device")
     found: dict[int, dict[str, Any]] = {}

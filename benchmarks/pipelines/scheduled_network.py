@@ -1,7 +1,7 @@
 """Trains a small network once for each of many schedules, in one start of all ranks: `scheduled_network.py FOLDER`.
 
-`FOLDER/cases.json` has for every case its number, stages, chunks, micro-batches and table, "" for one device. What
-every step gives, and all parameters in the end, are written to `FOLDER/found_NUMBER.npz` by the first rank.
+`FOLDER/cases.json` has for every case its number, stages, chunks, micro-batches and table, "" for one device. The first
+rank writes the results of every step, and all parameters in the end, to `FOLDER/found_NUMBER.npz`.
 """
 
 import json
@@ -14,7 +14,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.communication import get_rank, init
 
 WIDTH, ROWS, STEPS = 8, 2, 2
-"""Of a layer, of a micro-batch, and how many are run."""
+"""The width of a layer, the rows of a micro-batch, and the number of steps."""
 
 
 class Layer(nn.Cell):
@@ -46,7 +46,7 @@ class Net(nn.Cell):
 
 
 def values_of(case):
-    """What is compared of a case."""
+    """The values of a case that are compared."""
     net = Net(case["chunks"])
     ms.reset_auto_parallel_context()
     if case["table"]:

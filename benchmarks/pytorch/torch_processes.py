@@ -48,7 +48,7 @@ class Sent(CommDebugMode):
 
 
 def bytes_of(kind: str, args: Any) -> int:
-    """What one process sends in a ring for the operands of a collective."""
+    """Return the bytes that one process sends in a ring for the operands of a collective."""
     tensors = [each for value in args for each in (value if isinstance(value, (list, tuple)) else [value])]
     groups = [group_of(value) for value in args]
     parts = next(group.size() for group in groups if group is not None)
@@ -69,7 +69,7 @@ def group_of(value: Any) -> Any:
 
 
 def work(rank: int, ranks: int, folder: Path) -> None:
-    """What one process does: steps of gradient descent."""
+    """Run one process: steps of gradient descent."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=ranks)
     spec = importlib.util.spec_from_file_location("plan", folder / "plan.py")

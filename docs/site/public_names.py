@@ -1,6 +1,6 @@
 """Which of MindSpore's public names mspc has, module by module: `docs/names.md`, made from the index.
 
-The tests hold the document to the index, and write it anew with `--update-goldens`. What the index says of MindSpore is
+The tests hold the document to the index, and write it anew with `--update-goldens`. The index's names of MindSpore are
 taken from an installed one in two steps, for which two interpreters may be needed, as no mspc may be in the way of
 the first:
 
@@ -59,7 +59,8 @@ def owner(first: str, module: str) -> Any:
 
 
 def public(module: Any) -> list[str]:
-    """What a module or a class lists and has, without modules and helpers that it happens to import."""
+    """Return the names that a module or a class lists and has, without modules and helpers that it happens to
+    import."""
     names = getattr(module, "__all__", None) or dir(module)
     wanted = {name for name in names if name.isidentifier() and not name.startswith("_") and hasattr(module, name)}
     return sorted(name for name in wanted if _is_own(getattr(module, name)))
@@ -73,7 +74,7 @@ def _is_own(value: Any) -> bool:
 
 
 def listed() -> dict[str, Any]:
-    """What MindSpore has, by module."""
+    """Return the names that MindSpore has, by module."""
     found: dict[str, Any] = {"version": importlib.import_module("mindspore").__version__}
     for module in MODULES:
         try:

@@ -22,7 +22,7 @@ def weight(*shape):
 
 
 def empty_caches(batch, places):
-    """Of all layers: the keys, and the values."""
+    """The keys and the values of all layers."""
     shape = (batch, KEY_HEADS, places, SIZE)
     return [ops.zeros(shape) for _ in range(LAYERS)], [ops.zeros(shape) for _ in range(LAYERS)]
 

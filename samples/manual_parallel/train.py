@@ -72,7 +72,7 @@ def create_dataset():
 
 
 def options():
-    """What the command line says."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
     return parser.parse_args()

@@ -43,7 +43,7 @@ CUTS = {
 
 
 def mindspore(script: str, folder: Path) -> str:
-    """What MindSpore prints when it runs a script in a folder."""
+    """The output of MindSpore when it runs a script in a folder."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     head = "import numpy as np\nimport mindspore as ms\nfrom mindspore import Tensor, Parameter\n"
     done = subprocess.run(

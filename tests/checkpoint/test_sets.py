@@ -145,7 +145,7 @@ def test_the_checksum_is_compared_where_a_whole_slice_is_read(tmp_path: Path) ->
 
 
 def test_any_altered_byte_is_noticed_or_does_no_harm(tmp_path: Path) -> None:
-    """Of the index and of the slices: what is read is what was written, or nothing is."""
+    """A value that is read of the index or of the slices is the one that was written, or nothing is read."""
     place = write_set(tmp_path, 1)
     chance = random.Random(0)
     refused = 0
@@ -190,7 +190,7 @@ FILES = (INDEX, rank_file(0, 1), rank_file(1, 1))
 
 
 def read(place: Path) -> Any:
-    """What a run that goes on takes of a set, once everything was checked. Raises MspcError."""
+    """The entries of a set that a run which goes on takes, once everything was checked. Raises MspcError."""
     found = open_checkpoint(place)
     wrong = next((text for _, text in found.verified() if text), "")
     if wrong:

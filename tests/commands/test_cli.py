@@ -52,7 +52,7 @@ def mspc_command(*arguments: str, cwd: Path | None = None) -> subprocess.Complet
 
 
 def served(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """What the command does once it is loaded."""
+    """The work of the command once it is loaded."""
     command = [*SERVED, *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, timeout=HANG)
 

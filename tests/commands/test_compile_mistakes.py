@@ -116,7 +116,7 @@ MISTAKES: dict[str, tuple[dict[str, str], str]] = {
 
 
 def refused(folder: Path, *arguments: str) -> str:
-    """What a compile says that must fail, write nothing and show no traceback."""
+    """The message of a compile that must fail, write nothing and show no traceback."""
     before = sorted(folder.iterdir())
     variables = {k: v for k, v in os.environ.items() if not k.startswith("OMPI_")}
     command = [*SERVED, "compile", *arguments]

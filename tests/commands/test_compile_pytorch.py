@@ -40,7 +40,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def run(here: Path, *flags: str, steps: int = 1) -> tuple[str, dict[str, np.ndarray]]:
-    """What two ranks of a compile print and the parameters behind their last step, of inputs that are known."""
+    """The output of two ranks of a compile and the parameters after their last step, for inputs that are known."""
     done = mspc("compile", "two.pt2", "-n", "2", "--out", "made", *flags, cwd=here)
     assert done.returncode == 0, done.stderr
     rows = np.random.default_rng(1)
@@ -83,7 +83,7 @@ def test_a_step_of_training(here: Path) -> None:
 
 
 def test_weights_of_a_checkpoint(here: Path) -> None:
-    """What a run has saved is loaded under the module's names, also where the program has no values."""
+    """Values that a run has saved are loaded under the module's names, also where the program has no values."""
     _, after = run(here, "--loss", "mse", "--optimizer", "sgd:lr=0.1")
     made = two_layers(8)
     made.members |= {name: b"" for name in made.members if name.startswith("data/weights/")}
@@ -271,7 +271,7 @@ def test_sizes_that_depend_on_data(tmp_path: Path) -> None:
 
 
 def test_without_pytorch(tmp_path: Path) -> None:
-    """What asks for PyTorch says so; what does not is compiled as ever."""
+    """A target that needs PyTorch says so; others are compiled as ever."""
     (tmp_path / "torch.py").write_text("raise ImportError('no PyTorch here')\n")
     (tmp_path / "model.py").write_text("def make():\n    return None\n")
     (tmp_path / "folder").mkdir()

@@ -98,7 +98,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def changed(folder: Path) -> dict[str, Any]:
-    """What the two differ in."""
+    """The differences of the two."""
     done = run("diff", folder / "a_out", folder / "b_out", "--json", "-")
     assert done.exit_code == 1, done.output
     return json.loads(done.stdout)

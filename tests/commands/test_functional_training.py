@@ -133,7 +133,7 @@ def _trained(script: Path, ranks: int, *arguments: str, simulate: bool = True) -
 
 
 _ALONE: dict[tuple[bool | str, ...], dict[str, np.ndarray]] = {}
-"""What one device gives, for which the script sets neither a mode nor a strategy."""
+"""The results of one device, for which the script sets neither a mode nor a strategy."""
 
 
 def _compare(script: Path, ranks: int, *arguments: str, simulate: bool = True) -> None:

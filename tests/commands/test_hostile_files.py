@@ -1,4 +1,4 @@
-"""What is no file, or a file that asks for too much, is refused at once: nothing waits, nothing is filled."""
+"""A path that is no file, or a file that asks for too much, is refused at once: nothing waits, nothing is filled."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def runs(folder: Path, data: Path | None = None) -> None:
     run_directory(folder, data=data, synthetic=data is None, simulate=True)
 
 
-# What is no file ---------------------------------------------------------------------------------------
+# Paths that are no files -------------------------------------------------------------------------------
 
 
 def make_fifo(path: Path) -> None:

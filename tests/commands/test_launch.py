@@ -39,7 +39,7 @@ def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def served(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """What the command does once it is loaded; Python is served, too."""
+    """The work of the command once it is loaded; Python is served, too."""
     return subprocess.run([*SERVED, "launch", *arguments], capture_output=True, text=True, check=False, timeout=HANG)
 
 

@@ -1,4 +1,4 @@
-"""What is long is summed up: on one screen however many layers a network has, with every row under --all."""
+"""Long output is summed up: on one screen however many layers a network has, with every row under --all."""
 
 from __future__ import annotations
 

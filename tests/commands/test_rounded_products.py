@@ -151,7 +151,7 @@ def test_a_missing_one_is_told(run: Run) -> None:
 
 
 def test_what_stands_in() -> None:
-    """Of rounded products those of Float32 as it is, which are slower, even where convolutions alone lack them."""
+    """Rounded products take the rates of Float32 as it is, which are slower, even if convolutions alone lack rates."""
     early = replace(H200, work={PRODUCTS: {"BFloat16": FAST, "Float32": SLOW}}, other_products=FAST)
     rounded = early.under({ROUNDS: True})
     assert rounded.work_rate("convolutions", FLOAT32) == SLOW

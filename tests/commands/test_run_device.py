@@ -165,7 +165,7 @@ def compiled_program(line: str = "") -> Options:
 
 
 def run_on_played_gpus(options: Options, wishes: Wishes) -> list[list[Any]]:
-    """What each of two ranks did with its GPU."""
+    """The work of each of two ranks with its GPU."""
     program = check_program(options, 2)
     played = [PlayedCuda(), PlayedCuda()]
 

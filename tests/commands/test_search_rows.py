@@ -1,4 +1,4 @@
-"""What rows of `mspc search` say beside their figures: whose strategies they keep, and that they change nothing."""
+"""Notes of `mspc search` beside the figures: whose strategies rows keep, and that they change nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def searched(width: int, strategy: str, *arguments: str) -> tuple[str, list[dict[str, Any]]]:
-    """What a search prints, and its plans."""
+    """The output of a search, and its plans."""
     Path("net.py").write_text(SCRIPT.replace("WIDTH", str(width)).replace("STRATEGY", strategy))
     done = CliRunner().invoke(app, ["search", "net.py", "--ranks", "4", "--top", "9", "--json", "a.json", *arguments])
     assert done.exit_code == 0, done.output

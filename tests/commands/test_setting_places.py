@@ -54,7 +54,7 @@ VALUES: tuple[object, ...] = (
 )
 """Some of them are legal for a setting, and of these some wrong here."""
 NEEDED = {"optimizer_weight_shard_size": "enable_parallel_optimizer=True, "}
-"""What else has to be given that a setting counts."""
+"""Settings that are needed for another setting to count."""
 WRONG_HERE = {
     "dataset_strategy", "full_batch", "optimizer_weight_shard_size", "strategy_ckpt_load_file", "load_file",
     "operator_load_file", "strategy_ckpt_save_file", "save_file", "operator_save_file", "group_ckpt_save_file",

@@ -1,4 +1,5 @@
-"""What a start loads: a command imports what it needs. Counts, not seconds: these are the same on every machine."""
+"""The modules that a start loads: a command imports what it needs. Counts, not seconds: these are the same on every
+machine."""
 
 from __future__ import annotations
 

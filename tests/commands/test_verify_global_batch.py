@@ -219,7 +219,7 @@ PLAIN = {"split": "reshape(-1, 6, 8)", "merged": "reshape(-1, 6, 8)"}
 def test_attention_that_a_pass_has_joined(
     form: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What one operator drops is what the ranks' operators drop of the global batch."""
+    """One operator drops the elements that the ranks' operators drop of the global batch."""
     script = tmp_path / "net.py"
     script.write_text(ATTENTION.format(**form))
     verify_target(str(script), CompileOptions(ranks=2, all_rows=True), seed=0)

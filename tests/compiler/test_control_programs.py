@@ -19,7 +19,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTor
 
 
 def outcomes(count: int = 12, **options: object) -> list[tuple[int, str, str]]:
-    """What is not equal among some programs; `python -m tests.control_programs` looks at more of them."""
+    """Differences among some programs; `python -m tests.control_programs` looks at more of them."""
     found = [check(seed, **options) for seed in seeds_of(3, count)]  # type: ignore[arg-type]
     return [(each.seed, each.kind, each.message) for each in found if each.kind != EQUAL]
 

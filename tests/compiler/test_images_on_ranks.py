@@ -80,7 +80,7 @@ def trained(shards: Shards, channels: int, ranks: int, mode: str, wide: bool, ba
 
 
 def compared(shards: Shards, channels: int, ranks: int, mode: str, wide: bool = True, device: str = "CPU") -> Any:
-    """What ranks found, after it was compared with one device."""
+    """The results of ranks, after the comparison with one device."""
     batch = 12 if ranks == 3 else 8
     found = trained(shards, channels, ranks, mode, wide, batch, device)
     expected = trained(None, 1, 1, "stand_alone", wide, batch)

@@ -148,7 +148,7 @@ NETWORKS: dict[str, tuple[Callable[[int], nn.Cell], str, list[Feed]]] = {
 }  # fmt: skip
 
 SETTINGS = {"PanGu": {"parallel_optimizer": True, "parallel_optimizer_threshold": 0}}
-"""What else is set for eight ranks."""
+"""Other settings for eight ranks."""
 SENT = {
     # For every layer two of each around its products, and the embedding and the head: no AllReduce within layers.
     "sequence parallel LLaMA": {"AllGather": 5, "ReduceScatter": 5, "AllReduce": 3},

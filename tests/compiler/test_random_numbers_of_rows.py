@@ -83,7 +83,7 @@ CASES = (First, Heads, Channels, Combined, Latent, Repeated)
 
 
 def _run(cell: Any, mode: str, ranks: int, rows: np.ndarray, parameter: str = "") -> list[list[np.ndarray]]:
-    """What every rank computes in its second step, or a parameter after it."""
+    """The results of every rank in its second step, or a parameter after it."""
     per_rank = np.split(rows, ranks)
     types = [TensorType(dtype_of("float32"), per_rank[0].shape)]
     compiled = compile_call(cell, types, Config(ranks=ranks, mode=mode))

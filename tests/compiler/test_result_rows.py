@@ -1,4 +1,4 @@
-"""What a called network hands back where every rank feeds its own rows: its rows of what has rows, the rest
+"""A called network returns, where every rank feeds its own rows, its rows of results that have rows, the rest
 replicated."""
 
 from __future__ import annotations

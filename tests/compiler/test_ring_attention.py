@@ -86,7 +86,7 @@ def test_sequences_in_parts_equal_one_device(name: str, tmp_path: Path) -> None:
 
 
 def test_an_addend_gathers_what_is_stored_in_slices(tmp_path: Path) -> None:
-    """What is added may leave the logarithms of sums too coarse for gradients by slices of the keys."""
+    """The added mask may leave the logarithms of sums too coarse for gradients by slices of the keys."""
     script = tmp_path / "net.py"
     text = text_of("causal").replace(", self.w)[3]", ", self.w, self.w[:1, :1, :, :1])[3]")
     script.write_text(HEAD + text.replace("((1, 2, 4, 1),) * 3", "(*((1, 2, 4, 1),) * 3, (1, 1, 4, 1))"))

@@ -17,8 +17,8 @@ from tests.shares import is_taken
 
 BATCH, CLASSES = 4, 10
 LARGER_BATCHES = {"VGG16": 8}
-"""Of networks whose last norms see one place of each image: of fewer
-they make rounding errors many times as large."""
+"""Images of networks whose last norms see one place of each: with fewer they make rounding errors many times as
+large."""
 CLASSIFIERS: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
     "LeNet5": (lambda: classic.LeNet5(), (1, 32, 32)),
     "AlexNet": (lambda: classic.AlexNet(dropout=False), (3, 67, 67)),

@@ -15,9 +15,9 @@ from typing import Any
 LAYERS = (Path(__file__).parent / "layers.py").read_text(encoding="utf-8")
 STEPS = 2
 WAYS = ("flash", "written", "hidden", "searched")
-"""What says that sequences are sharded: the strategy of an attention in one operator or operator by operator, or of the
-sum of residuals, with products sharded as Megatron-LM does or not; or nothing, and a search finds it, of sequences so
-long that it pays."""
+"""The way in which sequences are sharded: the strategy of an attention in one operator or operator by operator, or of
+the sum of residuals, with products sharded as Megatron-LM does or not; or nothing, and a search finds it, of sequences
+so long that it pays."""
 LONG = 4, 8
 """How many times as long these are."""
 _WRITTEN = {"flash": 0.0, "written": 0.6, "hidden": 0.6, "searched": 0.1}

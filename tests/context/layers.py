@@ -11,7 +11,7 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.ops import operations as P  # as public code
 
 DEPTH = 2
-"""Of a head."""
+"""The width of a head."""
 _values = np.random.RandomState(3)
 
 

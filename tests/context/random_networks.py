@@ -26,7 +26,7 @@ TOLERANCE = 1e-10
 
 
 def check(seed: int, ways: Sequence[str] = WAYS) -> Outcome:
-    """What comes of the network of a seed."""
+    """Return the result of the network of a seed."""
     network = DrawnNetwork(seed, ways)
 
     def compared() -> None:

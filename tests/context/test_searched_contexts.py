@@ -32,7 +32,7 @@ def searched(given: str, ranks: int) -> tuple[CapturedCall, PlanRequest, Plans]:
 
 
 def words_of(plan: PlanResult) -> str:
-    """What the summary says of the text."""
+    """The context parallelism that the summary states."""
     (line,) = summary_lines([plan], MACHINE)
     return line.partition(" x CP ")[2].partition(" x EP ")[0]
 

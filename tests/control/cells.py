@@ -42,7 +42,7 @@ class Cell:
         return self.construct(*given)  # type: ignore[attr-defined]  # of the script's class
 
     def trainable(self) -> dict[str, Parameter]:
-        """What is trained, by the names that MindSpore gives it: the cells on the way, then its own."""
+        """The trained parameters, by the names that MindSpore gives them: the cells on the way, then its own."""
         found = {name: parameter for name, parameter in self.parameters.items() if parameter.requires_grad}
         for name, cell in self.cells.items():
             found |= {f"{name}.{own}": parameter for own, parameter in cell.trainable().items()}
@@ -67,8 +67,9 @@ def assign(parameter: Any, value: Any) -> Any:
 
 
 def names(tensor: Any, ops: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]:
-    """What the text of a script is executed with. tensor: makes tensors; ops: its functions by their names; types: the
-    element types. Operators that `__init__` makes are the functions of the same names; their strategies change nothing.
+    """The names with which the text of a script is executed. tensor: makes tensors; ops: its functions by their names;
+    types: the element types. Operators that `__init__` makes are the functions of the same names; their strategies
+    change nothing.
     """
 
     def primitive(name: str) -> Any:

@@ -73,7 +73,7 @@ def _counted(scope: Scope, shape: Shape, depth: int) -> str:
 
 
 def _counters(scope: Scope) -> list[str]:
-    """What may be read as an int, of Python or as a tensor."""
+    """A value that may be read as an int, of Python or as a tensor."""
     names = [v.name for v in scope.of_kind("number", "int", "turn")]
     return [*names, *(f"self.{s.name}" for s in scope.states.values() if s.kind == "int" and scope.method)]
 
@@ -147,7 +147,7 @@ def count(scope: Scope) -> str:
 # Counters and conditions
 
 def counter(scope: Scope, variable: Variable) -> str:
-    """What a counter is assigned: from 0 to 6, of the variable's own kind."""
+    """A value for a counter: from 0 to 6, of the variable's own kind."""
     rng = scope.rng
     if variable.kind == "number":
         others = [v.name for v in scope.of_kind("number")]
@@ -209,7 +209,7 @@ def comparison(scope: Scope) -> str:
 
 
 def flag(scope: Scope) -> str:
-    """What a flag is assigned: a tensor of one bool."""
+    """A value for a flag: a tensor of one bool."""
     rng = scope.rng
     flags, ints = scope.of_kind("flag"), scope.of_kind("int")
     draw = rng.random()

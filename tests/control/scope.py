@@ -1,4 +1,4 @@
-"""What a line of a random program may name, and the lines that are written so far."""
+"""The names that a line of a random program may use, and the lines that are written so far."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Scope:
 
     @contextlib.contextmanager
     def block(self) -> Generator[None]:
-        """What is written inside stands in a block; its own variables end with it."""
+        """Lines that are written inside stand in a block; its own variables end with it."""
         known = list(self.variables)
         self.depth += 1
         yield
@@ -129,7 +129,7 @@ class Scope:
 
     @contextlib.contextmanager
     def kept(self, *variables: Variable) -> Generator[None]:
-        """What is written inside does not assign these variables."""
+        """Lines that are written inside do not assign these variables."""
         self.variables = [replace(v, fixed=True) if v in variables else v for v in self.variables]
         yield
         back = {v.name: v for v in variables}

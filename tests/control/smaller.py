@@ -40,8 +40,8 @@ def _edited(text: str, number: int) -> str | None:
 
 
 def _edits(tree: ast.Module) -> Iterator[Callable[[], None]]:
-    """What may be done to functions and classes: outer statements first, so that much goes at once. What makes a
-    program's arguments and adds up its results stays."""
+    """Changes of functions and classes: outer statements first, so that much goes at once. The lines that make a
+    program's arguments and add up its results stay."""
     changed = [node for node in tree.body if _name(node) not in KEPT]
     for node in (inner for outer in changed for inner in ast.walk(outer)):
         for name in ("body", "orelse"):
@@ -54,7 +54,7 @@ def _edits(tree: ast.Module) -> Iterator[Callable[[], None]]:
 
 
 def _name(node: ast.stmt) -> str | None:
-    """Of a function or a class; what else a module has stays."""
+    """Changes of a function or a class; other statements of a module stay."""
     return node.name if isinstance(node, ast.FunctionDef | ast.ClassDef) else KEPT[0]
 
 

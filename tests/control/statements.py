@@ -168,7 +168,7 @@ def _layers(scope: Scope) -> None:
 # Branches
 
 def branches(scope: Scope) -> None:
-    """`if`, with `elif` and `else` or without. What all branches make may be read behind them."""
+    """`if`, with `elif` and `else` or without. Variables that all branches make may be read after them."""
     rng = scope.rng
     made = Variable(scope.named("v"), "float", (rng.choice(scope.sizes.shapes),)) if rng.random() < 0.25 else None
     scope.say(f"if {condition(scope, 2)}:")

@@ -17,7 +17,7 @@ BATCH = 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one seed. draws: how many programs were drawn for it. text: its script."""
+    """The result of one seed. draws: how many programs were drawn for it. text: its script."""
 
     seed: int
     kind: str

@@ -1,4 +1,4 @@
-"""What a script does not come to, names bound again, files that are not there, and errors in large trees."""
+"""Code that a script does not reach, names bound again, files that are not there, and errors in large trees."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ ENTRIES = sorted((*SCRIPTS.glob("*.py"), SCRIPTS / "language_model" / "train.py"
 
 
 def expected(path: Path) -> set[tuple[str, int, str, str]]:
-    """What comments at the ends of lines say: `# lacks NAME, NAME`."""
+    """The expectations in comments at the ends of lines: `# lacks NAME, NAME`."""
     found: set[tuple[str, int, str, str]] = set()
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         for kind, names in re.findall(rf"# ({'|'.join(KINDS)}) ([^#]+)", line):

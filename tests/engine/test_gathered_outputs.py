@@ -81,7 +81,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def printed(script: Path, what: str, ranks: int, capsys: Any) -> list[Any]:
-    """What each rank has found."""
+    """The results of each rank."""
     script.write_text(what)
     run_script(script, ranks, simulate=True)
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]

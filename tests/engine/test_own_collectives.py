@@ -183,7 +183,7 @@ def simulated(script: Path, text: str) -> MspcError:
 
 
 def under_mpirun(script: Path, text: str) -> str:
-    """What ranks that mpirun has started say on stderr, without Open MPI's own words and those of its event library."""
+    """The stderr of ranks that mpirun has started, without Open MPI's own words and those of its event library."""
     script.write_text(text)
     command = [*SERVED, "run", str(script), "--ranks", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG, env=dict(os.environ))

@@ -195,7 +195,7 @@ WAYS = [
         "",
     ),
 ]
-"""What a script does before its first step, and behind its last."""
+"""The work of a script before its first step, and after its last."""
 
 
 def text_of(before: str, after: str, mode: str) -> str:

@@ -1,4 +1,4 @@
-"""What ranks print under an mpirun that mspc has started: it comes complete, and a job ends whose output goes
+"""The output of ranks under an mpirun that mspc has started comes complete, and a job ends whose output goes
 nowhere."""
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ def test_plain_python_ends_with_the_text_and_the_status(text: str, mistake_scrip
     assert "Traceback" not in done.stderr
 
 
-# What a simulated rank has of its own.
+# State that a simulated rank has of its own.
 
 
 def test_a_ranks_modules_are_its_own_and_libraries_are_looked_at_once(

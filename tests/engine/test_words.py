@@ -112,7 +112,7 @@ def test_who_started_a_rank_is_named_as_it_is() -> None:
 
 
 class Watched:
-    """What `judge_stopped` needs of rank 0, which runs, of two ranks; rank 1 is a process that is stopped."""
+    """The parts of rank 0 that `judge_stopped` needs: it runs, of two ranks; rank 1 is a process that is stopped."""
 
     rank, size, patience = 0, 2, 15.0
 

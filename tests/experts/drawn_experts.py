@@ -90,7 +90,7 @@ class DrawnExperts:
         }  # fmt: skip
 
     def on_rank(self, name: str, rank: int, value: np.ndarray) -> np.ndarray:
-        """What a rank has of a value of one device: of the gradient of its own rows these alone."""
+        """A rank's part of a value of one device; of a gradient of its own rows it has these alone."""
         if name != "gradient of x" or self._feeds == "full_batch":
             return value
         return np.split(value, self.ranks)[rank]

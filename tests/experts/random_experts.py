@@ -22,7 +22,7 @@ from tests.sharded_beside_one import beside_one_device
 
 
 def check(seed: int, forms: Sequence[str] = FORMS) -> Outcome:
-    """What comes of the layers of a seed."""
+    """Return the result of the layers of a seed."""
     return beside_one_device(seed, DrawnExperts(seed, tuple(forms)))
 
 

@@ -1,4 +1,4 @@
-"""What cannot be of layers of experts is refused with one message that names it."""
+"""Layers of experts that cannot be are refused with one message that names the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What tests on a GPU share: the device, arrays that go there and come back, launches. Skipped where there is none."""
+"""Helpers that tests on a GPU share: the device, arrays that go there and come back, launches. Skipped where there is
+none."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def steps(bench: Bench) -> None:
 
 
 def times(bench: Bench) -> None:
-    """Of tokens [4,096, 4,096] of each rank in bfloat16: one row of all for each place, and 8 of a rank's own."""
+    """Rows of tokens [4,096, 4,096] of each rank in bfloat16: one row of all for each place, and 8 of a rank's own."""
     job, device = bench.job, bench.device
     everyone, rng = tuple(range(job.size)), np.random.default_rng(job.rank)
     count, width = 4096, 4096

@@ -1,4 +1,4 @@
-"""What fills memory in a captured graph is a kernel, and the order of work is as before."""
+"""Memory in a captured graph is filled by a kernel, and the order of work is as before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU decides itself within a step's CUDA graph, how often a loop turns and which way a branch goes."""
+"""Decisions of a GPU within a step's CUDA graph: how often a loop turns and which way a branch goes."""
 
 from __future__ import annotations
 

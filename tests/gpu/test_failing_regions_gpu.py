@@ -1,4 +1,4 @@
-"""What goes wrong within graphs that run graphs on a GPU is named as on CPUs, and what cannot be captured runs."""
+"""Errors within graphs that run graphs on a GPU are named as on CPUs, and work that cannot be captured runs."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_fails_inside_is_named_with_its_line(tmp_path: Path, monkeypatch: p
 
 
 class Frozen(EmulatedGpu):
-    """What the host says of step and turns while launches are captured stays so when they are replayed."""
+    """The host's record of step and turns while launches are captured stays so when they are replayed."""
 
     backend: Any = None
 
@@ -199,7 +199,7 @@ def test_steps_that_run_graphs_are_timed(tmp_path: Path) -> None:
         assert not step % 2 or loops < {each.index for each in times}
 
 
-# What is captured
+# Captured values
 
 
 def nested(turns: int, inner: int) -> Graph:

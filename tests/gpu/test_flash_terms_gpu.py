@@ -32,7 +32,7 @@ QUERY_TILES = [BackwardTiles(4, 1, 64, 2, 2), BackwardTiles(4, 1, 32, 2, 3), Bac
 KEY_TILES = [BackwardTiles(4, 1, 64, 1, 2), BackwardTiles(4, 1, 32, 2, 2), BackwardTiles(4, 1, 32, 0, 3),
              BackwardTiles(4, 2, 32, 0, 2), BackwardTiles(8, 1, 64, 0, 1),
              BackwardTiles(4, 1, 64, 0, 2), BackwardTiles(4, 1, 32, 1, 3)]  # fmt: skip
-"""Of halves, for heads of depth 64."""
+"""The tolerance of halves, for heads of depth 64."""
 CASES = TERM_CASES | OF_FLOAT32
 CANCELS = 3
 """How much larger errors may be where the gradients of scores are what rounding leaves of 0."""

@@ -175,7 +175,7 @@ def test_out_of_memory_names_node_bytes_and_peak(tmp_path: Path) -> None:
     assert failure.index == 0
 
 
-# What the host has to know to launch products of groups of rows is copied once in a step, and early.
+# Sizes that the host needs to launch products of groups of rows are copied once in a step, and early.
 
 
 STEPS = 4

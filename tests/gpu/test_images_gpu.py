@@ -63,7 +63,8 @@ def test_convolutions_equal_numpys(precise: tuple[Any, str]) -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_convolutions_of_single_places(precise: tuple[Any, str], stride: int) -> None:
-    """Of sizes for which products of matrices are tried beside cuDNN's kernels, forward and both gradients."""
+    """Convolutions of sizes for which products of matrices are tried beside cuDNN's kernels, forward and both
+    gradients."""
     device, name = precise
     dtype = "float32" if name == "tf32" else name
     sizes: Any = {"out_channel": 64, "kernel_size": 1, "stride": stride, "data_format": "NHWC"}

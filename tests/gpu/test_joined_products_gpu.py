@@ -46,7 +46,7 @@ def own(found: Any, graph: Graph) -> dict[str, Any]:
 
 
 def steps(executor: Any, feeds: list[Any], graph: Graph) -> list[dict[str, Any]]:
-    """Of every step the loss and the parameters after it."""
+    """Return the loss of every step and the parameters after it."""
     found: list[dict[str, Any]] = []
     names = [p.name for p in graph.parameters if p.kind == "parameter"]
     for _ in range(STEPS):

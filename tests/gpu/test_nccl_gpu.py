@@ -27,7 +27,7 @@ APART = {
     "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1",
     "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET",
 }  # fmt: skip
-"""What makes NCCL treat the GPUs of one host as those of several."""
+"""The variable that makes NCCL treat the GPUs of one host as those of several."""
 NAMED = ["unshare", "-u", "sh", "-c", 'hostname "host$OMPI_COMM_WORLD_RANK" && exec "$@"', "sh"]
 """Gives every rank a host name of its own."""
 

@@ -17,7 +17,7 @@ from mspc.ops.tensor.moving import Split
 from tests.gpu.arrays import NumPy, drawn, fetched, kernels_named, launched, microseconds, opened, put
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-3}
-"""Of the error's norm over the result's norm; Float32 is TF32."""
+"""The largest ratio of the error's norm to the result's norm; Float32 is TF32."""
 B, S, N, D = 2, 160, 4, 64
 FORMS: dict[str, tuple[dict[str, Any], int]] = {
     # attributes, heads of key and value

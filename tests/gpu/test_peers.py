@@ -70,7 +70,7 @@ class Region(EmulatedGpu):
 
 
 class Addresses:
-    """What PeerMemory tells, where every rank takes its memory in the same order."""
+    """The addresses of PeerMemory if every rank takes its memory in the same order."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank

@@ -51,7 +51,8 @@ class EmulatedNccl:
         return None
 
     def partial_sums(self, array: Any, ranks: Any) -> RankSum | None:
-        """Of copies of all parts, which are made when the kernel is launched, and others' signs are there ahead."""
+        """The order of copies of all parts, which are made when the kernel is launched, and others' signs are there
+        before."""
         if not self.sums:
             return None
         parts = np.zeros((len(ranks), *array.shape), array.dtype)
@@ -102,7 +103,7 @@ def compiled(data: int, tensor: int) -> Any:
 def steps(
     found: Any, feeds: Any, folder: Path, gpu: bool, sums: bool = False
 ) -> list[tuple[list[float], dict[str, Any]]]:
-    """Of every rank the losses of three steps and the parameters then. sums: kernels add up what ranks hold."""
+    """Return the losses of three steps of every rank, and the parameters then. sums: kernels add up what ranks hold."""
     count = found.graph.attrs["ranks"]
     graphs = [found.rank_graph(rank) for rank in range(count)]
     full = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()}
@@ -165,7 +166,7 @@ class Halves(nn.Cell):
 
 
 def check_places(graph: Graph) -> None:
-    """What is left to its reader lies in the place of its operand, and nothing of the reader's lies there."""
+    """A value that is left to its reader is in the place of its operand, and nothing of the reader's is there."""
     places = plan_memory(graph).places
     for node in filter(is_summed_by_reader, graph.nodes):
         (own,), (operand,) = places[node], places[node.inputs[0]]
@@ -229,7 +230,7 @@ def test_trained_norms_equal_numpys(tmp_path: Path) -> None:
 
 
 def launched(op: Any, device: EmulatedGpu, shape: tuple[int, ...], *operands: Any) -> Any:
-    """What a launch leaves in an array of a dtype and a shape."""
+    """The content of an array of a dtype and a shape after a launch."""
     out = device.empty(shape, operands[0].dtype)
     launch = op.launch(device, operands, out)
     launch()

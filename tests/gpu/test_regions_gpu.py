@@ -71,7 +71,7 @@ def test_gradients(seed: int, tmp_path: Path) -> None:
     check(made, seed, tmp_path)
 
 
-# What is drawn, what is captured, what ends
+# Draws, captures, ends
 
 
 class Drawing(nn.Cell):
@@ -117,7 +117,7 @@ def test_masks_are_those_of_the_cpu(tmp_path: Path) -> None:
 
 
 def repeated(x: Any, n: Any) -> Any:
-    """What is dropped depends on nothing that a turn changes."""
+    """The dropped elements depend on nothing that a turn changes."""
     drop, total = ops.Dropout(keep_prob=0.5), ops.zeros_like(x)
     for _ in range(n):
         total = total * 2.0 + drop(x)[0]
@@ -152,7 +152,7 @@ def run_for(turns: int) -> Graph:
 
 
 class LateGpu(EmulatedGpu):
-    """What is begun aside is over no sooner than it has to be."""
+    """Work that is begun aside is over no sooner than it has to be."""
 
     def __init__(self, folder: Path, comm: Any) -> None:
         super().__init__(folder, comm)

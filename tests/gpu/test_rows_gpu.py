@@ -17,7 +17,7 @@ from tests.ops.cuda.cuda_cases import Case, NumPy, all_cases
 
 CASES = {case.name: case for case in all_cases()}
 LEAST_BANDWIDTH = 0.25
-"""Of a copy's, which every timed kernel of a large tensor must reach."""
+"""The share of a copy's rate that every timed kernel of a large tensor must reach."""
 
 
 @pytest.fixture(scope="module")

@@ -113,7 +113,7 @@ def compiled(
 
 
 class Between:
-    """What two ranks share, each of which is a thread: a kernel waits for what the other one leaves."""
+    """State that two ranks share, each of which is a thread: a kernel waits for the other one's value."""
 
     def __init__(self) -> None:
         self.barrier, self.given = Barrier(2, timeout=HANG), [None, None]
@@ -282,7 +282,7 @@ def test_a_stage_goes_on_while_another_computes_its_last_gradients(tmp_path: Pat
 
 
 def test_messages_are_sent_again_where_a_loss_is_not_finite(tmp_path: Path) -> None:
-    """What has come is not kept: the search for where such a value comes from is given it once more."""
+    """A value that has come is not stored: the search for its origin gets it once more."""
     found, feeds = compiled("1f1b")
     full = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()}
     bad = [feeds[0], np.full_like(feeds[1], 1e30)]

@@ -1,4 +1,4 @@
-"""What the streams of a step see of memory that was made beside them."""
+"""Streams of a step see memory that was made beside them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from mspc.ir.types import BOOL, DTYPES, FLOAT32, INT32, DType, TensorType, Tuple
 
 
 class Operator:
-    """What the graph needs of an operator, without the registry of the real ones."""
+    """The parts of an operator that the graph needs, without the registry of the real ones."""
 
     has_side_effect = False
 

@@ -24,7 +24,7 @@ def cells(text: str) -> int:
 
 
 def under(lines: list[str]) -> str:
-    """What stands above the carets of a terminal."""
+    """The text above the carets of a terminal."""
     text, carets = lines
     begin, end = len(carets) - len(carets.lstrip()), len(carets)
     return "".join(c for i, c in enumerate(text) if begin <= cells(text[:i]) < end)

@@ -34,7 +34,7 @@ DISTRIBUTIONS: list[Distribution] = [
 
 
 LARGE = [(d, (700, 1100)) for d in DISTRIBUTIONS if not isinstance(d, OrthogonalMatrix)]
-"""Of several blocks."""
+"""A number of elements in several blocks."""
 
 
 @pytest.mark.parametrize(("distribution", "shape"), [*((d, (6, 8)) for d in DISTRIBUTIONS), *LARGE], ids=str)

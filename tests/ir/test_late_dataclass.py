@@ -102,7 +102,7 @@ def test_it_does_what_the_standard_library_does(frozen: bool, eq: bool, slots: b
 
 
 def _told(cls: type[Any], slots: bool) -> list[Any]:
-    """What one sees of a class and its instances."""
+    """The visible parts of a class and its instances."""
     fields = [(f.name, f.type, f.default, f.init, f.repr, f.compare, f.kw_only) for f in dataclasses.fields(cls)]
     one, two = cls(1, marks=("a",)), cls(1, 2, [3], marks=("a",))
     said: list[Any] = [fields, repr(one), repr(two), one == two, one == copy.copy(one), one == copy.deepcopy(one)]

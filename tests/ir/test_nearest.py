@@ -1,4 +1,4 @@
-"""What a mistyped name may have meant."""
+"""Names that a mistyped name may have meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What public trainers import beside networks: data sets by their origin, operations of their own, caches, settings."""
+"""Names that public trainers import beside networks: data sets by their origin, operations of their own, caches,
+settings."""
 
 from __future__ import annotations
 

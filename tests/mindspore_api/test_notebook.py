@@ -62,7 +62,7 @@ model.train(2, data.batch(1), callbacks=[ms.train.LossMonitor(16)])
 
 @pytest.fixture(scope="module")
 def outputs() -> dict[str, list[Any]]:
-    """What every cell gives."""
+    """The result of every cell."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS.values()])
     nbclient.NotebookClient(notebook, timeout=int(HANG), kernel_name="python3", allow_errors=True).execute()
     return {name: cell.outputs for name, cell in zip(CELLS, notebook.cells, strict=True)}

@@ -138,7 +138,7 @@ class Mutation:
         return next((report.outcome for report in reports if not report.passed), "passed")
 
     def survived(self) -> list[dict[str, Any]]:
-        """What survived in an earlier call, in statements that are still what they were."""
+        """Return the survivors of an earlier call, in statements that are still what they were."""
         lines = Path(self.options.again).read_text(encoding="utf-8").splitlines()
         old = [r for r in map(json.loads, lines) if r["verdict"] == "survived" and r["which"] is not None]
         old = [r for r in old if r["file"] in self.texts]

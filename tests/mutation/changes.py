@@ -53,7 +53,7 @@ def expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def changes(block: Block, index: int) -> Iterator[Change]:
-    """What can be changed in one statement: the kind of change, and the call that makes it."""
+    """Yield the possible changes of one statement: the kind of change, and the call that makes it."""
     statement = block[index]
     if isinstance(statement, ast.Raise | ast.Assert | ast.FunctionDef | ast.Import | ast.ImportFrom):
         return

@@ -28,7 +28,7 @@ _STATES = 'values |= {{p.name: p.asnumpy() for p in {}.get_parameters()}}\nnp.sa
 
 
 class Combination:
-    """What a seed draws. kind: of network; "" for any. about: what was drawn. ranks, tolerance: of the network."""
+    """The choices of a seed. kind: of network; "" for any. about: what was drawn. ranks, tolerance: of the network."""
 
     def __init__(self, seed: int, kind: str = "") -> None:
         r = random.Random(f"combination {seed}")
@@ -45,7 +45,7 @@ class Combination:
         self.about = ", ".join([kind, drawn.about, *(name for name, is_so in told.items() if is_so)])
 
     def on_rank(self, name: str, rank: int, value: np.ndarray) -> np.ndarray:
-        """What a rank has of a value of one device."""
+        """A rank's part of a value of one device."""
         if isinstance(self._drawn, DrawnExperts):
             return self._drawn.on_rank(name, rank, value)
         return value

@@ -3,7 +3,7 @@
 Each of COUNT seeds from SEED draws a network with sharded sequences, one of experts or a pipeline, an optimizer with
 states, which of these and which layers' activations live on the host, a level of optimizer parallel, and whether a
 search shards what has no strategy (`drawn_combinations.py`). All ranks run it as `mspc run --simulate` does, in
-Float64, and so does one device, with everything on it. What every step gives, all gradients that the network hands
+Float64, and so does one device, with everything on it. The results of every step, all gradients that the network hands
 out, all parameters and all states must be the same on every rank.
 
 Prints a line for each network that differs or fails, and counts; exits with 1 where there is one. `--processes K`
@@ -23,7 +23,7 @@ from tests.sharded_beside_one import beside_one_device
 
 
 def check(seed: int, kind: str = "") -> Outcome:
-    """What comes of a seed."""
+    """Return the result of a seed."""
     return beside_one_device(seed, Combination(seed, kind))
 
 

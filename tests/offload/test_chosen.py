@@ -75,7 +75,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def compiled_memory(*arguments: str, ranks: int = 1) -> dict[str, int]:
-    """What a compile of the plan says of its memory."""
+    """The memory that a compile of the plan states."""
     done = run("compile", "net.py", "--ranks", str(ranks), "--strategies", "plan.toml", "--json", "c.json", "-q", "--",
                *arguments)  # fmt: skip
     assert done.exit_code == 0, done.output

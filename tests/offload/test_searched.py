@@ -1,4 +1,4 @@
-"""What a search says lies on the host is what a compile of its plan says."""
+"""Values that a search says to be on the host are those of which a compile of its plan says it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels of operator tests run on."""
+"""The backend on which kernels of operator tests run."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def on_ranks(
     op: Op, ranks: int, types: Sequence[TensorType], ins: Sequence[Layout], out_types: Sequence[TensorType],
     outs: Sequence[Layout], inputs: Sequence[Any],
 ) -> list[Run]:  # fmt: skip
-    """What every rank has of `op(*inputs)`; types and inputs are global."""
+    """Every rank's part of `op(*inputs)`; types and inputs are global."""
     forms: list[tuple[RankPlacement, list[TensorType]]] = []
     local = [t.with_shape(layout.local_shape(t.shape)) for t, layout in zip(types, ins, strict=True)]
     for rank in range(ranks):

@@ -1,4 +1,4 @@
-"""What operators declare of memory holds for their kernels: views, updates in place, effects."""
+"""Declarations of operators about memory hold for their kernels: views, updates in place, effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the generated tests cannot know: rules, values by hand, special cases."""
+"""Properties that the generated tests cannot know: rules, values by hand, special cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators that move elements say of places is what they do: their samples, element by element."""
+"""Operators that move elements do what they say of places: their samples, element by element."""
 
 from __future__ import annotations
 

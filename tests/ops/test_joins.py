@@ -1,4 +1,4 @@
-"""What `Op.joins` says: an operator's results over groups of operands, joined, are its result over all of them."""
+"""The claim of `Op.joins`: an operator's results over groups of operands, joined, are its result over all of them."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Bert(nn.Cell):
 
 
 def batch() -> tuple[np.ndarray, ...]:
-    """What `Bert` takes, all drawn from one seed; every sequence but the first ends in padding."""
+    """The inputs of `Bert`, all drawn from one seed; every sequence but the first ends in padding."""
     draw = np.random.default_rng(5)
     ids = draw.integers(1, VOCABULARY, (BATCH, SEQUENCE))
     mask = np.arange(SEQUENCE) < np.arange(SEQUENCE, SEQUENCE - BATCH, -1)[:, None].clip(3)

@@ -16,7 +16,7 @@ EITHER = ("float16", "bfloat16", "float32", "float64", *WHOLE)
 
 
 def _whole_quotient(x: Any, y: Any, rounding_mode: str) -> Any:
-    """Of halves the quotient is cut off as it is; PyTorch rounds it to a half before."""
+    """The quotient of halves is cut off as it is; PyTorch rounds it to a half before."""
     if x.dtype == y.dtype == torch.bfloat16:
         return torch.div(x.float(), y.float(), rounding_mode=rounding_mode).to(x.dtype)
     return torch.div(x, y, rounding_mode=rounding_mode)

@@ -72,7 +72,7 @@ class Network:
         return self.linear(mixed, f"{name}.out")
 
     def experts(self, x: Any, name: str) -> tuple[Any, Any]:
-        """What the experts of each token give, and how unevenly they are chosen."""
+        """The result of the experts of each token, and how unevenly they are chosen."""
         s, rows = self.s, x.reshape(-1, self.s.width)
         logits = self.linear(rows, f"{name}.router.gate")
         scores = torch.sigmoid(logits) if s.sigmoid else logits.softmax(-1)

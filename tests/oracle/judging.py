@@ -38,7 +38,7 @@ PARTS_OF_OTHERS = 12
 
 @dataclass(frozen=True)
 class Judge:
-    """What one or more public names are held against.
+    """The judge of one or more public names.
 
     names: as scripts write them: "ops.sqrt", "mint.sqrt", "Tensor.sqrt"; "ops.Sqrt" is made without arguments.
     theirs: the same in PyTorch, of tensors and then the arguments; what MindSpore decides (docs/numbers.md).
@@ -83,7 +83,7 @@ def public(name: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """A judge's inputs and arguments. What PyTorch makes of them is computed once for all public names."""
+    """A judge's inputs and arguments. PyTorch's results are computed once for all public names."""
 
     judge: Judge
     arrays: Arrays
@@ -172,7 +172,7 @@ class Case:
 
 
 def differences(judge: Judge) -> list[str]:
-    """What differs between the public names and their judge, one line for each name and case. The names of one judge
+    """The differences between the public names and their judge, one line for each name and case. The names of one judge
     lead to the same operators: gradients are compared in every case of the first, unless there are many, and in a
     smaller share of the cases of the others, the first case always among them."""
     cases = len(judge.inputs) * len(judge.arguments) * len(judge.named)

@@ -1,7 +1,7 @@
 """A LLaMA-like language model in MindSpore's spelling: RMSNorm, rotary embedding, grouped queries, SwiGLU.
 
-Operators stand as primitives with strategies, data parallel by tensor parallel. What has more than one spelling in
-public code is chosen by `Options`.
+Operators stand as primitives with strategies, data parallel by tensor parallel. A part that has more than one spelling
+in public code is chosen by `Options`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `mspc verify --against torch` holds operators against: every counterpart on the operator's own samples."""
+"""The counterparts with which `mspc verify --against torch` compares operators: each on the operator's own samples."""
 
 from __future__ import annotations
 

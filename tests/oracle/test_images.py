@@ -90,7 +90,7 @@ def test_colours(factor: float) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_random_parts_are_parts(size: tuple[int, int]) -> None:
-    """What is drawn is found again among all parts that there are."""
+    """A drawn part is found again among all parts that there are."""
     array = image(size)
     padded = F.pad(Image.fromarray(array), 4)
     found = vision.RandomCrop((8, 7), 4)

@@ -21,7 +21,7 @@ SEED, COUNT = 20261122, share_of(60, 2)
 
 
 def beside_torch(seed: int) -> Against:
-    """What is found in a network."""
+    """The errors found in a network."""
     network = RandomNetwork(seed, usable())
     graph, doubled = plain_network(network.graph)
     inputs = [p.name for p in graph.parameters if p.kind == "input"]

@@ -138,8 +138,8 @@ def test_groups() -> None:
 
 @pytest.mark.parametrize("kind", ["Momentum", "Lamb", "AdamWeightDecay"])
 def test_centralized_gradients(kind: str, capsys: Any) -> None:
-    """Of groups that ask for it, less their means where the second dimension is a multiple of 16; behind the weight
-    decay where that is added to the gradient."""
+    """The gradients of groups that ask for it, less their means where the second dimension is a multiple of 16; after
+    the weight decay where that is added to the gradient."""
     shapes = {"a": (3, 16, 2), "b": (3, 5, 2), "c": (16,), "d": (2, 16)}
     w = {name: floats(i, *shape, dtype=np.float32) for i, (name, shape) in enumerate(shapes.items())}
     g = {name: floats(9 + i, *shape, dtype=np.float32) for i, (name, shape) in enumerate(shapes.items())}

@@ -78,7 +78,7 @@ def rows_of(target: str, folder: Path, **options: Any) -> dict[tuple[str, str], 
 
 
 def wrong_in(target: str, folder: Path) -> tuple[set[tuple[str, str]], str]:
-    """What differs, and what is said of it."""
+    """The differences, and their texts."""
     with pytest.raises(ExecutionError, match="values differ between one device and PyTorch") as raised:
         rows_of(target, folder, ranks=8)
     assert raised.value.exit_status == 1
@@ -114,7 +114,7 @@ def test_a_rule_that_forgets_an_operand_is_found(network: str, tmp_path: Path, m
 
 
 def test_a_wrong_kernel_is_found_once(network: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows it is judged on the operands that it has."""
+    """Operators after it are judged on the operands that they have."""
     kernel: Callable[..., Any] = Tanh.kernel
     monkeypatch.setattr(Tanh, "kernel", lambda self, be: lambda x: kernel(self, be)(x) * 1.01)
     wrong, _ = wrong_in(network, tmp_path)

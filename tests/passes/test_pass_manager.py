@@ -1,4 +1,4 @@
-"""What every pass runs through."""
+"""The manager through which every pass runs."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Each of COUNT seeds from SEED draws a network, where it is cut, and how it is trained (`drawn_network.py`). All ranks
 run it as `mspc run --simulate` does, in Float64, and one device does the same with the parts of the batch one after the
-other. What every step gives must be the same on every rank, and so must parameters, averages and states of optimizers
-be, which ranks of other stages ask for. `--mpi` starts real ranks by mpirun.
+other. The results of every step must be the same on every rank, and so must parameters, averages and states of
+optimizers be, which ranks of other stages ask for. `--mpi` starts real ranks by mpirun.
 
 Prints a line for each network that differs or fails, and counts; exits with 1 where there is one. `--processes K`
 shares the seeds over K processes, `--only SEED` runs one network, `--show` prints its script, `--stages S` draws
@@ -32,7 +32,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def run(text: str, ranks: int, folder: Path, mpi: bool = False) -> list[Arrays]:
-    """What every rank of a script has written."""
+    """The results that every rank of a script has written."""
     path = folder / "net.py"
     path.write_text(text, encoding="utf-8")
     if mpi and ranks > 1:

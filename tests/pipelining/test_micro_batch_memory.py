@@ -1,5 +1,5 @@
-"""What a stage plans to hold does not grow with micro-batches where the schedule bounds those alive, and what it
-compiles stays one graph of each kind."""
+"""The planned memory of a stage does not grow with micro-batches where the schedule bounds those alive, and its compile
+stays one graph of each kind."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_stage_has_one_graph_of_each_kind() -> None:
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble_h1"])
 def test_a_micro_batch_adds_as_many_nodes_whatever_is_kept_of_it(schedule: str) -> None:
-    """What calls hand to each other are tuples, each of them one operand."""
+    """Calls hand tuples to each other, each of them one operand."""
     for stage in range(STAGES):
         plain, deep = (
             [len(graphs(schedule, parts, layer)[stage].nodes) for parts in (STAGES, 4 * STAGES)]

@@ -1,4 +1,4 @@
-"""What commands make of networks in stages: pictures of their schedules, and what they do not take yet."""
+"""Commands with networks in stages: pictures of their schedules, and targets that they do not take yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with stages and micro-batches is one message, with the line of the script and what would be right."""
+"""Each mistake with stages and micro-batches is one message, with the line of the script and what would be right."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ KINDS = {
     "change_chunk": {UNKNOWN, WRONG_STAGE, DOUBLED, MISSING},
     "change_kind": {DOUBLED, MISSING},
 }
-"""What is found at least of each fault, one of these."""
+"""The errors found at least of each fault, one of these."""
 
 
 def test_right_schedules_are_not_refused() -> None:
@@ -70,7 +70,7 @@ def test_exchanges_are_refused_where_the_judge_says_so() -> None:
 
 
 def test_stages_that_wait_for_each_other_are_among_them() -> None:
-    """Of one in five schedules at least two actions can be exchanged so."""
+    """At least two actions can be exchanged so in one of five schedules."""
     fault = next(fault for fault in SCHEDULE_FAULTS if fault.__name__ == "exchange_over_stages")
     circles = 0
     for number in range(DRAWN):

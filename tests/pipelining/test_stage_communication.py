@@ -145,7 +145,7 @@ def test_neighbours_alone_send_to_each_other(schedule: str, places: tuple[int, .
 
 
 def test_chunks_there_and_back_send_as_often() -> None:
-    """Of the eight chunks' seven borders the one in the middle is within the last stage."""
+    """The middle one of the eight chunks' seven borders is within the last stage."""
     found = sent("zero_bubble_v", (0, 1, 2, 3, 3, 2, 1, 0))
     assert sum(found.values()) == 2 * 6 * PARTS
     assert all(abs(a - b) == 1 for a, b in found)
@@ -222,7 +222,7 @@ def test_each_stage_joins_its_own_products(scheduler: str, tmp_path: Path) -> No
         assert counts(graph, "Concat") == 2  # of a layer's three weights, once for all micro-batches
         others = graph.graphs()[1:]
         assert not any(counts(each, "Concat") for each in others)
-        # Of a layer: two products forward, two for its operand, which the first one has no gradient for, two for its
+        # A layer has two products forward, two for its operand, which the first one has no gradient for, two for its
         # weights.
         assert sum(counts(each, "MatMul") + counts(each, "FusedMatMul") for each in others) == 2 * 6 - (rank == 0)
     for name, value in alone.items():

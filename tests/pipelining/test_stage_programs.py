@@ -358,7 +358,7 @@ def test_an_overflow_anywhere_stops_the_updates_of_all_stages(tmp_path: Path) ->
 
 
 def test_an_overflow_on_the_first_stage_alone(tmp_path: Path) -> None:
-    """What is added to the first layer's result is 0, and its gradient as large as the largest input."""
+    """The value added to the first layer's result is 0, and its gradient as large as the largest input."""
     text = OVERFLOWS.format(power=10, factor=1).replace("net = staged()\n", """
 class Added(Layer):
     def construct(self, x):

@@ -1,4 +1,4 @@
-"""What is known of a pipeline that is compiled without being run: one stage's messages and parameters."""
+"""Facts of a pipeline that is compiled without being run: one stage's messages and parameters."""
 
 from __future__ import annotations
 

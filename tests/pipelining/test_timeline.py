@@ -109,7 +109,7 @@ step(Tensor(np.ones((8, 4), np.float32)))
 
 @pytest.fixture
 def graphs(tmp_path: Path) -> list[Graph]:
-    """Of the ranks of three stages, between which 2 x 32 and 2 x 2 numbers go."""
+    """The times of the ranks of three stages, between which 2 x 32 and 2 x 2 numbers go."""
     (tmp_path / "net.py").write_text(SCRIPT)
     captured = capture(tmp_path / "net.py", [], Session.of_rank(0, 3))
     compiled = compile_call(captured.target, captured.args, config_of(captured, 3))
@@ -162,7 +162,7 @@ def test_a_machine_says_what_is_not_measured(graphs: list[Graph]) -> None:
 
 STAGE_COUNTS = (2, 3, 4, 8)
 TIMES = [(1, 1, 1), (2, 2, 2), (3, 4, 2), (5, 5, 1), (2, 3, 2)]
-"""Of a forward, a gradient for inputs and a gradient for weights of one chunk."""
+"""The seconds of a forward, a gradient for inputs and a gradient for weights of one chunk."""
 
 
 def of_equal_stages(
@@ -289,7 +289,7 @@ def test_messages_take_time() -> None:
 
 
 def test_messages_take_time_by_their_chunks() -> None:
-    """Of three stages the border behind chunk 0 is slow forward, the one behind chunk 1 backward."""
+    """The border after chunk 0 of three stages is slow forward, the one after chunk 1 backward."""
     schedule = named_schedule("gpipe", 3, 1)
     made = timeline(schedule, equal_durations(schedule), {(0, 1): 10, (2, 1): 20})
     assert [span.start for span in made.spans[1]] == [11, 11 + 4 + 20]

@@ -100,7 +100,7 @@ def test_what_a_file_cuts_is_said_to_be_the_files() -> None:
 
 
 def test_files_of_auto_parallel(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of parameters and of operators at once; operators are found by their cells."""
+    """Strategies of parameters and of operators at once; operators are found by their cells."""
     setup = "cell = AutoParallel(net); cell.dataset_strategy('full_batch'); cell.hsdp(threshold=0); "
     run("", True, setup + "cell.save_param_strategy_file('p.ckpt'); cell.save_operator_strategy_file('o.json'); "
         "cell.disable_strategy_file_only_for_trainable_params()")  # fmt: skip

@@ -1,4 +1,5 @@
-"""What calls hand to each other as tuples: it runs, is read back, loses what nobody reads, and is not overwritten."""
+"""Tuples that calls hand to each other: the program runs, is read back, loses what nobody reads, and overwrites
+none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of a run that is killed, whichever process it is, no process and no file stays behind."""
+"""A run that is killed, whichever process it is, leaves no process and no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bytes of a step are for: parameters, states of optimizers, gradients, activations, temporary buffers."""
+"""The uses of a step's bytes: parameters, states of optimizers, gradients, activations, temporary buffers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_gradients_are_as_large_as_what_is_trained(optimizer: str, step: str, tm
     """The operands of BatchNorm, which mutates its statistics, are activations; scalars and steps of updates none."""
     graph, plan = planned(tmp_path, optimizer, step, "data_parallel")
     trained = _bytes(graph, trained=True)
-    # Of the last gradients, one kernel takes the scale off and makes what is added to both of Lamb's moments.
+    # One kernel takes the scale off the last gradients and makes what is added to both of Lamb's moments.
     both = _bytes(graph, "conv.", "bn.gamma", "bn.beta") if (optimizer, step) == ("Lamb", "scaled") else 0
     assert plan.gradients == trained + both
     assert 0 <= plan.weights - trained - _bytes(graph, "bn.moving") < NUMBERS

@@ -1,4 +1,4 @@
-"""What runs are compared by: a fused graph shows the values of the operators that it is made of."""
+"""The values by which runs are compared: a fused graph shows those of the operators that it is made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profile says of a step, on NumPy and as text."""
+"""The content of a profile of a step, on NumPy and as text."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_loops_within_choices_within_loops() -> None:
     assert found == 12  # 3, 12, 2, 16, 6, 12
 
 
-# What is overwritten
+# Overwritten values
 
 
 def test_a_loop_overwrites_a_weight() -> None:
@@ -212,7 +212,7 @@ def test_a_loop_without_count_stacks_a_weight_as_it_was() -> None:
 
 
 def test_a_loop_carries_a_weight_that_it_overwrites() -> None:
-    """What is carried is the weight as it was ahead of the loop."""
+    """The carried value is the weight as it was before the loop."""
 
     def turn(b: Builder, x: Value, w: Value) -> list[Value]:
         b.emit(Assign(), w, b.emit(Mul(), w, one(2)))

@@ -1,8 +1,8 @@
 """Runs a rank's graph in its planned memory, on two streams that interleave in any order that their events allow.
 
-What is not yet written is NaN, and so is what a collective in flight will write; what it reads is read as late as it
-can be. So a plan that lets two values share memory too early gives other numbers for some order. Copies of parameters
-that are kept are made in the first step, ahead of it; later ones find what the updates wrote.
+A value that is not yet written is NaN, and so is one that a collective in flight will write; its operands are read as
+late as they can be. So a plan that lets two values share memory too early gives other numbers for some order. Copies of
+parameters that are kept are made in the first step, ahead of it; later ones find what the updates wrote.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _copy(operand: Any) -> Any:
 
 
 def check_places(graph: Graph, plan: MemoryPlan) -> None:
-    """What a launch may assume of its operands' and results' places, node by node."""
+    """The assumptions that a launch may make of its operands' and results' places, node by node."""
     for node in graph.nodes:
         if node.op.is_view and node not in plan.copied:
             continue

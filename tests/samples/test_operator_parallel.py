@@ -48,7 +48,7 @@ def folder(samples: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(shared_mspc: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], str]:
-    """What one device prints in a number of epochs."""
+    """The output of one device in a number of epochs."""
     script = tmp_path_factory.mktemp("alone") / "unsharded.py"
     script.write_text(UNSHARDED)
     return cache(lambda epochs: shared_mspc("run", script, "--", "--epochs", epochs))

@@ -52,7 +52,7 @@ def source(root: Path) -> str:
 
 @pytest.fixture(scope="module")
 def alone(source: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[tuple[str, str]]]:
-    """What one device prints with a feed."""
+    """The output of one device with a feed."""
 
     @cache
     def printed(feed: str) -> list[tuple[str, str]]:

@@ -7,5 +7,5 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 SERVED = [sys.executable, "-S", "-E", str(FOLDER / "client.py")]
-"""Stands for `python -m mspc` in tests; see `server.py`. It may start ranks under mpirun, or be started by it. What is
-about processes themselves (signals, faults, hash seeds, the time of a start) starts them really."""
+"""Stands for `python -m mspc` in tests; see `server.py`. It may start ranks under mpirun, or be started by it. Tests
+about processes themselves (signals, faults, hash seeds, the time of a start) start them really."""

@@ -26,13 +26,13 @@ import sys
 import traceback
 
 LOADED = ("numpy.random", "numpy.ma", "mspc.cli", "mspc.mindspore_api.dataset")
-"""What commands need, whole packages among it where `ROOMS` has them."""
+"""Modules that commands need, whole packages among them where `ROOMS` has them."""
 ROOMS = (
     "mindspore_api.common", "mindspore_api.nn", "mindspore_api.ops", "mindspore_api.train", "commands",
     "compiler", "engine", "passes", "runtime",
 )  # fmt: skip
 NOT_LOADED = ("mspc.commands.pytest_plugin", "mspc.runtime.gpu", "mspc.runtime.comm.mpi")
-"""What is not for every process."""
+"""Modules that are not for every process."""
 PYTHON, MPIRUN = "python", "mpirun"
 """Names of files beside the socket: what starts clients, and mpirun."""
 YOUNG = 10_000

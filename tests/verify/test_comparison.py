@@ -90,13 +90,13 @@ def test_a_parameter_is_held_to_its_change(dtype: str) -> None:
 
 
 def test_halves_inside_of_a_loop_count() -> None:
-    """What a loop carries in Float32 is as exact as what it computes in halves."""
+    """A value that a loop carries in Float32 is as exact as what it computes in halves."""
     graph = parse(LOOP, REGISTRY).main
     assert floats_of(graph) == {"Float32", "BFloat16"}
     assert coarsest(graph) == TOLERANCES["BFloat16"]
 
 
-# What rounding makes of sums on one device: what may be apart because ranks add up in another order.
+# The effect of rounding on sums on one device: the difference that another order of adding up may make.
 
 
 FAR = 9.0
@@ -161,7 +161,7 @@ def test_whole_numbers_have_one_sum(values: list[float], dtype: Any, exact: bool
     assert is_exact(np.array(values, dtype)) is exact
 
 
-# What is made up for a network that brings no inputs.
+# Inputs that are made up for a network that brings none.
 
 
 ROWS = TensorType(INT64, (64, 5))

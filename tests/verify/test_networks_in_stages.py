@@ -66,7 +66,7 @@ def script(tmp_path: Path) -> Callable[..., str]:
 
 
 def found(target: str, ranks: int | None = 2, **options: Any) -> ExecutionError:
-    """What is told of a program that differs."""
+    """The message on a program that differs."""
     with pytest.raises(ExecutionError) as caught:
         verify_target(target, CompileOptions(ranks, loudness=QUIET), 1, **options)
     assert caught.value.exit_status == 1
@@ -181,7 +181,8 @@ def test_a_tied_weight_whose_stages_do_not_add_up_is_found(
 def test_an_overflow_of_another_stage_that_is_lost_is_found(
     script: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stages exchange of no micro-batch, the gradients in which an overflow is looked for among it."""
+    """The values that stages exchange of no micro-batch, the gradients in which an overflow is looked for among
+    them."""
     right = ReceiveFromStage.kernel
 
     def deaf(self: ReceiveFromStage, be: Any) -> Callable[..., Any]:

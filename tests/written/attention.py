@@ -182,7 +182,7 @@ class Attention:
         return script.say(f"ops.masked_fill({scores.name}, {hidden}, -1e4)", scores.shape)
 
     def _lowest(self) -> str:
-        """What hides: numbers that all types have."""
+        """The number that hides: one that all types have."""
         if self.script.kind == "HALF":
             return self.script.rng.choice(("-1e4", "-3e4"))
         return self.script.rng.choice(("-1e9", "-1e9", "-10000.0", "-1e30"))

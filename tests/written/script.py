@@ -46,7 +46,7 @@ class Written(NamedTuple):
 
 
 class Script:
-    """What is written of a network so far.
+    """The lines of a network so far.
 
     rng: draws all choices. kind: the name of the element type that is computed in now, FLOAT or HALF.
     precise: whether nothing is in halves. jumps: whether another rounding may choose another element, whose gradient
@@ -67,7 +67,7 @@ class Script:
         self._weights: dict[str, str] = {}
         self._count = 0
 
-    # What stands in `__init__`
+    # Lines of `__init__`
 
     def weight(self, *shape: int, low: float | None = None, high: float | None = None) -> str:
         """A weight's expression, in the type that is computed in; small enough for sums to keep their size."""
@@ -100,7 +100,7 @@ class Script:
         self.feeds.append((name, array))
         return name
 
-    # What stands in `construct`
+    # Lines of `construct`
 
     def say(self, expression: str, shape: Sequence[int]) -> Written:
         """A line that gives an expression a name."""
@@ -114,7 +114,7 @@ class Script:
 
     @contextlib.contextmanager
     def in_halves(self) -> Generator[None]:
-        """What is written inside computes in halves."""
+        """Lines that are written inside compute in halves."""
         self.kind = "HALF"
         yield
         self.kind = "FLOAT"

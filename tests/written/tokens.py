@@ -263,7 +263,7 @@ def _rms_norm(script: Script, x: Written) -> Written:
 
 
 def moments(script: Script, x: Written) -> Written:
-    """What a row is beside its mean, by `var`, `std` or sums, along the last or the first dimension."""
+    """The deviation of a row from its mean, by `var`, `std` or sums, along the last or the first dimension."""
     axis = script.rng.choice((-1, -1, 0))
     mean = script.say(f"{x.name}.mean({axis}, keep_dims=True)", x.shape)
     apart = f"({x.name} - {mean.name})"
@@ -277,7 +277,7 @@ def moments(script: Script, x: Written) -> Written:
 
 
 def _group_norm(script: Script, x: Written) -> Written:
-    """Of groups of the last dimension, which stand as channels while it is taken."""
+    """Groups of the last dimension, which stand as channels while the norm is taken."""
     if script.kind == "HALF" or x.shape[-1] % 2 or len(x.shape) != 3:
         return _layer_norm(script, x)
     cell = script.cell(f"nn.GroupNorm(2, {x.shape[-1]}, eps=1e-3, dtype=FLOAT)")

@@ -118,7 +118,7 @@ def _classified(script: Script, logits: Written) -> None:
 
 
 def ending(script: Script) -> str:
-    """What stands behind the network: the optimizer and the training step."""
+    """The code after the network: the optimizer and the training step."""
     rng = script.rng
     optimizer, built = rng.choice(OPTIMIZERS), BUILT
     if rng.random() < 0.1:

@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = 12
-"""Of an error, how many last ones are recorded."""
+"""The number of last lines of an error that are recorded."""
 
 
 class Failed(Exception):
@@ -49,7 +49,7 @@ class Child:
         self.selector.register(self.process.stdout, selectors.EVENT_READ)
 
     def ask(self, line: str) -> dict[str, Any]:
-        """What the program answers to a line. Raises Failed."""
+        """Return the program's answer to a line. Raises Failed."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:

@@ -58,7 +58,7 @@ def missing(name: str) -> str:
 
 
 def environment(options: argparse.Namespace, caches: str) -> dict[str, str]:
-    """Of every program: its threads, and folders of its own for what is stored from start to start."""
+    """Return every program's variables: its threads, and folders of its own for what is stored from start to start."""
     threads = {f"{kind}_NUM_THREADS": str(options.threads) for kind in ("OMP", "OPENBLAS", "MKL")}
     jax = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_COMPILATION_CACHE_DIR": f"{caches}/jax"}
     return {

@@ -1,4 +1,4 @@
-"""What the JAX programs are made of: parameters by name, and the layers that several of them have.
+"""The building blocks of the JAX programs: parameters by name, and the layers that several of them have.
 
 Products are computed in the kind of the weights' holder; norms and the loss in Float32.
 """

@@ -46,14 +46,14 @@ ONE_RANK = Ranks()
 
 
 def next_line() -> str:
-    """What one rank is told."""
+    """Return the next line of a rank's input."""
     return sys.stdin.readline()
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a framework makes a training step of. `device` is "gpu" or "cpu", `dtype` "bf16", "tf32" or "f32", `mode`
-    that of torch.compile, or "" for none. Stages work on `micro_batches` in the order of `schedule`."""
+    """The input from which a framework makes a training step. `device` is "gpu" or "cpu", `dtype` "bf16", "tf32" or
+    "f32", `mode` that of torch.compile, or "" for none. Stages work on `micro_batches` in the order of `schedule`."""
 
     network: str
     sizes: Any
@@ -87,7 +87,7 @@ def resident() -> int:
 
 
 def digest(parameters: dict[str, tuple[int, ...]]) -> str:
-    """What is equal where names and shapes are."""
+    """Return a digest that is equal if names and shapes are."""
     text = "\n".join(f"{name} {tuple(map(int, shape))}" for name, shape in sorted(parameters.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -1,4 +1,4 @@
-"""What compare.py found, as a table: times, memory, starts, ratios to the best peer and losses beside PyTorch's."""
+"""The results of compare.py as a table: times, memory, starts, ratios to the best peer and losses beside PyTorch's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 from typing import Any
 
 Figures = dict[str, Any]
-"""Of one network: "network", "device", "dtype", "peers": by name, what was found or {"error": why not}."""
+"""The figures of one network: "network", "device", "dtype", "peers": by name, the results or {"error": the reason}."""
 OURS = "mspc"
 
 
@@ -89,7 +89,7 @@ def ratios(everything: list[Figures]) -> list[str]:
 
 
 def _group(figures: Figures) -> tuple[Any, ...]:
-    """What the figures of one mean have in common."""
+    """Return the properties that the figures of one mean share."""
     return tuple(figures[part] for part in ("size", "device", "dtype", "nothing_dropped"))
 
 

@@ -1,4 +1,4 @@
-"""What a page holds equals the dump: values are read back out of it and held against the graphs."""
+"""The content of a page equals the dump: values are read back out of it and held against the graphs."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ step(Tensor(np.zeros((4, 8, 16, 16), np.float32)), Tensor(np.zeros(4, np.int32))
 
 
 def test_of_tuples_every_element_lives_until_it_is_read(tmp_path: Path) -> None:
-    """What BatchNorm makes is read early, its statistics late; copies of weights in halves stand all the time."""
+    """The result of BatchNorm is read early, its statistics late; copies of weights in halves stand all the time."""
     (tmp_path / "net.py").write_text(TUPLES)
     (graph,) = read_dump(compiled(tmp_path / "net.py", tmp_path / "graphs", 1)).programs
     memory, plan = memory_facts(graph), plan_memory(graph)

@@ -70,7 +70,7 @@ class Reader:
 
     @property
     def told(self) -> str:
-        """What stands beside the network on what was chosen."""
+        """The text beside the network on the chosen node."""
         return self.text("aside")
 
     @property

@@ -1,4 +1,4 @@
-"""What a page holds of the graphs that nodes run."""
+"""The content of a page about the graphs that nodes run."""
 
 from __future__ import annotations
 

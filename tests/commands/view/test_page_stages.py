@@ -1,4 +1,4 @@
-"""What the page tells of networks in stages: the schedule, who hands on what, and what each stage holds."""
+"""The page's content for networks in stages: the schedule, the messages, and the values that each stage holds."""
 
 from __future__ import annotations
 

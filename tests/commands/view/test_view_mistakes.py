@@ -1,4 +1,4 @@
-"""What `mspc view` refuses, each with one clear message and status 2."""
+"""Targets that `mspc view` refuses, each with one clear message and status 2."""
 
 from __future__ import annotations
 

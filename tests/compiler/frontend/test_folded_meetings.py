@@ -85,7 +85,7 @@ def where_finite(grads: Any) -> Any:
 
 
 def unscaled_and_clipped(grads: Any) -> Any:
-    """What is made ahead of a meeting is read behind it."""
+    """A value that is made before a meeting is read after it."""
     grads = [g * 0.25 for g in grads]
     finite = ops.AllFinite()(grads)
     clipped = ops.clip_by_global_norm([ops.select(finite, g, g * 0.0) for g in grads], 0.05)

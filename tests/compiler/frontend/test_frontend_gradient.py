@@ -43,7 +43,7 @@ def with_aux(x, y):
 
 
 def result(target: Any, *args: np.ndarray) -> Any:
-    """What a graph of `target` computes for float64 inputs x, y."""
+    """The results of a graph of `target` for float64 inputs x, y."""
     traced = trace(target, [Tensor(arg) for arg in args])
     traced.graph.verify()
     feeds = {p.name: a for p, a in zip(traced.graph.parameters, args, strict=False)}

@@ -1,4 +1,4 @@
-"""What branches leave in other shapes, types or lengths: it is used as the one that it is, as Python does."""
+"""Values that branches leave in other shapes, types or lengths are used as the one that they are, as Python does."""
 
 from __future__ import annotations
 

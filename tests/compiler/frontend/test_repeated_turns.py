@@ -1,4 +1,4 @@
-"""What a comprehension makes for items that are alike is read for two of them, and is what reading every one gives."""
+"""A comprehension over items that are alike is read for two of them, and gives what reading every one gives."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_optimizer_is_read_for_two_of_a_kind(
         lambda: training(lambda weights: getattr(nn, name)(weights, learning_rate=0.1, **settings)), monkeypatch
     )
     assert repeated == read
-    # Of matrices there are 5 and of vectors 15, half of which a weight decay spares: 3 and 5 at least are repeated.
+    # There are 5 matrices and 15 vectors, half of which a weight decay spares: 3 and 5 at least are repeated.
     assert count.repeated >= 8
 
 

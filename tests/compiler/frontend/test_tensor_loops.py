@@ -505,7 +505,7 @@ def test_functions_that_choose() -> None:
 
 
 def test_gradients_of_functions_that_ran_before() -> None:
-    """What another gradient stops or separates is a copy, with the same regions."""
+    """A value that another gradient stops or separates is a copy, with the same regions."""
 
     def power(x, y):
         z = x * x * y if x.sum() > 1 else ops.exp(x) * y

@@ -191,7 +191,7 @@ def test_the_rank_that_mpirun_names(said: bytes, rank: int | None) -> None:
     assert failed_rank(said) == rank
 
 
-# What a rank reads of its launcher.
+# Variables of its launcher that a rank reads.
 
 
 @pytest.mark.parametrize(("ranks", "count"), [(2, 4), (4, 2), (16, 1)])

@@ -1,4 +1,4 @@
-"""What the printer writes is read back equal."""
+"""The printer's text is read back equal."""
 
 from __future__ import annotations
 

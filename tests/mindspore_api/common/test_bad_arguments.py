@@ -80,13 +80,13 @@ MODULES = """mspc mspc.amp mspc.boost mspc.common.initializer mspc.communication
     mspc.parallel mspc.parallel.transformer mspc.runtime mspc.train""".split()
 TAKES_ALL = """Profiler SummaryCollector SummaryRecord enable_dynamic add_flags Identity Initializer profile
     get_metric_fn piecewise save_checkpoint""".split()
-"""What takes arguments of any name: to say that they change nothing, or to hand them on."""
+"""Functions that take arguments of any name: to say that they change nothing, or to hand them on."""
 REFUSES_ALL = """Adam Metric Model Primitive PrimitiveWithCheck PrimitiveWithInfer build_train_network load
     recompute set_ps_context""".split()
-"""What says first that it cannot be made at all, or what its first argument must be."""
+"""Classes that say first that they cannot be made at all, or what their first argument must be."""
 NOT_PUBLIC = """FrozenContext absent checked describe dropout_ext_op gradient_accumulation_op gradient_clear_op
     view""".split()
-"""What modules use themselves; an object that is called; what needs more than the tests have."""
+"""Names that modules use themselves; an object that is called; names that need more than the tests have."""
 
 
 def public_callables() -> dict[int, tuple[str, Any]]:
@@ -106,7 +106,7 @@ def public_callables() -> dict[int, tuple[str, Any]]:
 
 
 def refused(name: str, made: Any, *args: Any, **kwargs: Any) -> str:
-    """What is said of a call that cannot be, which names what was called."""
+    """The message of a call that cannot be, which names what was called."""
     with pytest.raises(MspcError) as raised:
         made(*args, **kwargs)
     said = " ".join([raised.value.message, *raised.value.notes])

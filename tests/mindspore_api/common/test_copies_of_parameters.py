@@ -1,4 +1,4 @@
-"""What a network copies of a parameter stays when the parameter is overwritten behind it, as outside of a network."""
+"""A network's copy of a parameter stays when the parameter is overwritten after it, as outside of a network."""
 
 from __future__ import annotations
 

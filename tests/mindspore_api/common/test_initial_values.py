@@ -1,4 +1,4 @@
-"""What keeps the values of tensors and parameters undrawn, and what changes them."""
+"""Uses that keep the values of tensors and parameters undrawn, and uses that change them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LABELS = np.array([1, 2, 0, 4], np.int32)
 
 
 def in_graph(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a network computes that calls the function."""
+    """The result of a network that calls the function."""
 
     class Net(nn.Cell):
         def construct(self, *given):

@@ -25,7 +25,7 @@ IN_NUMPY = ("numpy.array_creations", "numpy.array_ops", "numpy.logic_ops", "nump
 UNKNOWN = "(?)"
 """A signature of which Python knows nothing."""
 UNSAID = re.compile(r" at 0x[0-9a-f]+|: 'Any'| -> 'Any'")
-"""What a signature need not say to be known."""
+"""Names that a signature need not say to be known."""
 
 
 def described(found: Any) -> str:
@@ -104,7 +104,7 @@ def text_of(found: dict[str, dict[str, str]]) -> str:
 
 
 def read(text: str) -> dict[str, dict[str, str]]:
-    """What `text_of` wrote."""
+    """The text that `text_of` wrote."""
     found: dict[str, dict[str, str]] = {}
     description = ""
     for line in text.splitlines():

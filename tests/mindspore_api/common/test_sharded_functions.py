@@ -1,4 +1,4 @@
-"""What `shard` gave takes global tensors where it is called by itself, and gives one device's results."""
+"""The result of `shard` takes global tensors where it is called by itself, and gives one device's results."""
 
 from __future__ import annotations
 

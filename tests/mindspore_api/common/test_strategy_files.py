@@ -1,4 +1,4 @@
-"""What scripts say of files of strategies, and of optimizers that replicas share."""
+"""Settings of scripts for files of strategies, and for optimizers that replicas share."""
 
 from __future__ import annotations
 

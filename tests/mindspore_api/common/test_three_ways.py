@@ -165,11 +165,11 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "is_nonzero": (X[0, :1],), "embedding": (CLASSES, X.T),
     "cosine_embedding_loss": (X, Y, SIGNS[0, :2]), "prelu": (X, Y[0, :1]), "threshold": (X, 0.3, 0.1),
 }  # fmt: skip
-"""What a function is called with; a method's tensor stands first. Others take X, those of two tensors X and Y."""
+"""The arguments of a function; a method's tensor stands first. Others take X, those of two tensors X and Y."""
 METHOD_ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "select": (X, MASK, Y), "where": (X, MASK, Y), "fill": (X, 2.0),
 }  # fmt: skip
-"""What a method is called with whose forms are others."""
+"""The arguments of a method whose forms are others."""
 OF_TWO = """add sub subtract mul multiply div divide true_divide floor_div floor_divide floor_mod pow tensor_pow maximum
 minimum logaddexp logaddexp2 float_power inner remainder fmod hypot atan2 arctan2 xlogy xdivy isclose approximate_equal
 zeta
@@ -295,7 +295,7 @@ def plain(value: Any) -> Any:
 
 
 def compiled(function: Callable[..., Any], *inputs: Any) -> Any:
-    """What the graph of a function computes."""
+    """The result of the graph of a function."""
     traced = trace(function, list(inputs))
     traced.graph.verify()
     feeds = {p.name: x.asnumpy() for p, x in zip(traced.graph.parameters, inputs, strict=False)} | traced.constants

@@ -31,7 +31,7 @@ CHAINS: list[list[Any]] = [
 
 
 def plain(operation: Any, values: np.ndarray) -> np.ndarray:
-    """What an operation is, said in NumPy with whole arrays."""
+    """The meaning of an operation, said in NumPy with whole arrays."""
     if isinstance(operation, transforms.TypeCast):
         return values.astype(operation.output_type)
     if isinstance(operation, vision.Rescale):

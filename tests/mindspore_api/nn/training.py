@@ -46,7 +46,7 @@ class Training:
         return whole.copy()
 
     def run(self, batches: Sequence[Sequence[np.ndarray]]) -> list[Any]:
-        """What the cell returns for every batch, as rank 0 has it; `states` then holds the parameters after each."""
+        """The cell's result for every batch, as rank 0 has it; `states` then holds the parameters after each."""
 
         def main(comm: LocalComm) -> list[tuple[list[Any], dict[str, np.ndarray]]]:
             graph = self.graphs[comm.rank]

@@ -101,7 +101,7 @@ OTHERS: dict[str, Callable[..., Any]] = {
     "choose": lambda a, choices, mode="clip": np.choose(a, choices, mode=mode), "matrix_power": np.linalg.matrix_power,
 
 }  # fmt: skip
-"""What NumPy has under another name, or with other arguments."""
+"""Functions that NumPy has under another name, or with other arguments."""
 TYPES = """bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 int_ float_ uint pi e inf nan
 newaxis""".split()
 
@@ -183,7 +183,7 @@ PAIRS = {
     ("float16", "float32"): "float32", ("int32", 2): "int32", ("int32", 2.5): "float32", ("uint8", 2): "int32",
     ("float16", 2): "float16", ("float16", 2.5): "float32", ("int64", 2): "int64",
 }  # fmt: skip
-"""Of two operands."""
+"""Functions of two operands."""
 
 
 @pytest.mark.parametrize("name", MINDSPORE)

@@ -37,7 +37,7 @@ def session() -> Iterator[Session]:
 
 @pytest.fixture(autouse=True)
 def losses() -> Iterator[Losses]:
-    """What stands behind a called cell."""
+    """The handler of a called cell."""
     made: Any = Losses()
     before = call_handler.install(made)
     yield made

@@ -24,7 +24,7 @@ from tests.mindspore_api.nn.test_train import Losses, data, model
     ],
 )
 def test_what_stays(config: CheckpointConfig, kept: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of checkpoints every half a minute."""
+    """Arguments for checkpoints every half a minute."""
     place = CheckpointFolder(Path("folder"), "CKP")
     removed: list[Path] = []
     for number in range(10):

@@ -108,7 +108,8 @@ def cases(members: tuple[int, ...], rows: int, columns: int) -> Iterator[Case]:
 
 
 def _all_reduce(op: str, members: tuple[int, ...], shape: tuple[int, ...]) -> Case:
-    """What max and min choose gets the gradient on every rank that has it; a product's is product / factor."""
+    """The element that max or min chooses gets the gradient on every rank that has it; a product's is product /
+    factor."""
 
     def backward(ds: list[list[Array]], xs: list[Array], outs: list[list[Array]], i: int) -> Array:
         total = reduced("sum", [d[0] for d in ds])

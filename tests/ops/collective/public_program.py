@@ -1,4 +1,4 @@
-"""What scripts call, on the ranks that run it: functions of collectives in networks and outside, messages with their
+"""Calls of scripts, on the ranks that run them: functions of collectives in networks and outside, messages with their
 gradients, borders, slices of a network by hand. A rank that finds all as it should be prints "rank N is right".
 
 With the argument `every` it also runs mint_program.py, and every.py on MPI.

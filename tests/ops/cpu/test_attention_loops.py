@@ -269,7 +269,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
 
 
 def check_as_numpy(case: Case) -> None:
-    """What is not finite is so where NumPy's is, and the rest equals NumPy's of the same element types."""
+    """A value that is not finite is so where NumPy's is, and the rest equals NumPy's of the same element types."""
     with np.errstate(all="ignore"):
         calls = calls_of(case)
         made = loops(calls)

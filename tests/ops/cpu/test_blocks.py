@@ -1,4 +1,5 @@
-"""What works row by row or element by element passes over memory once, in blocks, without temporaries of its size."""
+"""Work that goes row by row or element by element passes over memory once, in blocks, without temporaries of its
+size."""
 
 from __future__ import annotations
 

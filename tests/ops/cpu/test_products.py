@@ -34,7 +34,7 @@ IN_ORDER, TURNED, INSIDE = 0, 1, 2
 
 @pytest.fixture
 def in_python(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Without a compiler. What BLAS's threads are set to, which were 7."""
+    """Without a compiler. The number to which BLAS's threads are set, which was 7."""
     seen: list[int] = []
     monkeypatch.setattr(products, "thread_count", lambda: 2)
     monkeypatch.setattr(products, "multiplied_in_parts", lambda *_: False)

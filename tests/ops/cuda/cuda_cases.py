@@ -24,7 +24,7 @@ MODULES = (
 ARRAY_BY_ARRAY = {("ScatterElements", 2), ("TopkExt", 1)}
 """Samples that go through CuPy all the same: an index that is smaller than its target, the least along dimension 0."""
 ELEMENTWISE = ("DropoutDoMask",)
-"""Of these modules, but tested with the elementwise operators."""
+"""Operators of these modules that are tested with the elementwise operators."""
 TOO_SMALL = ("ExpertProduct", "ExpertOuter")
 """Operators with samples for which a GPU has no kernel; larger cases are below."""
 TOLERANCE = {"Float64": 1e-12, "Float32": 3e-6, "Float16": 2e-3, "BFloat16": 1.6e-2}
@@ -72,7 +72,7 @@ class Case:
         return element_types(self.op.infer(*self.types))
 
     def expected(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """What NumPy computes in Float64 of the same, already rounded, values."""
+        """NumPy's results in Float64 for the same, already rounded, values."""
         wide = [x.astype(np.float64) if dtype_of(x.dtype).is_float else x for x in inputs]
         found = self.op.run(NumPy(), *wide)  # type: ignore[arg-type]  # no communicator is needed
         return found if isinstance(found, tuple) else (found,)

@@ -59,7 +59,7 @@ class Case:
         return element_types(self.op.infer(*self.types))
 
     def expected(self, inputs: Sequence[Any]) -> list[Any]:
-        """What NumPy makes of copies of the inputs: the results, and the operands that are changed.
+        """NumPy's results for copies of the inputs: the results, and the operands that are changed.
 
         Halves, and sums, are computed in Float64: the kernels do not round on the way.
         """
@@ -85,7 +85,7 @@ class Case:
                 continue
             coarsest = max(TOLERANCE.get(t.dtype.name, 0) for t in (*self.types, *self.results()))
             wanted = other.astype(np.float64)
-            # What cancels in a sum was rounded at the size of its terms.
+            # A value that cancels in a sum was rounded at the size of its terms.
             size = max(1.0, float(np.max(np.abs(wanted), initial=0))) if isinstance(self.op, FusedElementwise) else 1.0
             np.testing.assert_allclose(
                 one.astype(np.float64), wanted, rtol=coarsest, atol=size * coarsest / 4, err_msg=str(self)
@@ -129,8 +129,8 @@ def elementwise_operators() -> Iterator[tuple[Op, tuple[str, ...], Any]]:
 
 
 def sample_cases(floats: Sequence[str]) -> Iterator[Case]:
-    """Every sample of every elementwise operator, Float64 replaced by other element types. What only differs in shapes
-    from a sample before it has one of them, in turn."""
+    """Every sample of every elementwise operator, Float64 replaced by other element types. A sample that only differs
+    in shapes from one before it has one of them, in turn."""
     seen: set[Any] = set()
     for number, (op, dtypes, sample) in enumerate(elementwise_operators()):
         replaced = floats if "Float64" in dtypes else floats[:1]

@@ -434,7 +434,7 @@ class Emulator:
         return self.places[number]
 
     def _known(self, key: tuple[str, str]) -> tuple[Any, ...]:
-        """What stands for a kernel in KNOWN."""
+        """The stand-in for a kernel in KNOWN."""
         return (*key, self.shared, self.eager)
 
     def loaded(self, sources: Mapping[tuple[str, str], int]) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from mspc.ops.device import Sliding
 
 KINDS = ("forward", "image", "weight")
-"""What is made of the other two, see `Device.convolution`."""
+"""The result that is made of the other two, see `Device.convolution`."""
 
 
 def _count(length: int, size: int, window: Sliding) -> int:
@@ -38,7 +38,7 @@ class Case(NamedTuple):
 
 
 def plain(kind: str, case: Case, first: Any, second: Any) -> Any:
-    """What is made of the other two, in Float64; the image with zeros beside it."""
+    """The result that is made of the other two, in Float64; the image with zeros beside it."""
     (k0, k1), (down, across), (n0, n1) = case.window, (case.rows, case.columns), case.image[1:3]
     made = np.zeros({"forward": case.result, "image": case.image, "weight": (case.result[3], k0, k1)}[kind])
     for a, b, p, q in product(range(k0), range(k1), range(case.counts[0]), range(case.counts[1])):
@@ -56,7 +56,7 @@ def plain(kind: str, case: Case, first: Any, second: Any) -> Any:
 
 
 def shapes_of(case: Case) -> dict[str, tuple[int, ...]]:
-    """Of image, weight and result, channels last."""
+    """The layouts of image, weight and result, channels last."""
     return {"image": case.image, "weight": (case.result[3], *case.window), "result": case.result}
 
 

@@ -63,7 +63,7 @@ class TermCase:
 
 DROPPED = {"keep_prob": 0.75, "Seed0": 3, "Seed1": 5}
 SLICE = {"shape": (4, 4, 200, 70), "begin": (2, 1, 100, 0)}
-"""Of weights on several ranks, from which the slice of a rank is drawn."""
+"""The shape of weights on several ranks, from which the slice of a rank is drawn."""
 TERM_CASES = {
     "one tile": TermCase(Case(64, 64, 64)),
     "tails": TermCase(Case(64, 65, 100, heads=2), dtype="BFloat16"),

@@ -1,4 +1,5 @@
-"""What cuBLASLt makes of a product in the same pass, with the errors that an H100 shows in Float64 and Float32."""
+"""The work that cuBLASLt does with a product in the same pass, with the errors that an H100 shows in Float64 and
+Float32."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ STEP = 2.0**-16
 
 
 def _tanh(x: Any) -> Any:
-    """Of what the formula says. In Float32 about as coarse as on an H100, where GeLU is off by 5e-6."""
+    """The largest error, relative to the formula's result. In Float32 about as coarse as on an H100, where GeLU is off
+    by 5e-6."""
     found = np.tanh(SCALE * (x + CUBE * x**3))
     return found if x.dtype == np.float64 else np.round(found / STEP) * found.dtype.type(STEP)
 

@@ -19,7 +19,7 @@ from tests.ops.cuda.depthwise_cases import KINDS, Case, plain, same, seen, shape
 
 pytestmark = pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
 ERRORS = {"BFloat16": 2**-7, "Float16": 2**-10, "Float32": 2e-6, "Float64": 1e-14}
-"""Of the largest value."""
+"""The largest error, relative to the largest value."""
 
 
 def arrays_of(device: EmulatedGpu, case: Case, dtype: DType, seed: int) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def undefined(source: str) -> str:
     return "\n".join([whole, *(f"#undef {name}" for name in macros)])
 
 
-# Of keys that have much the same value, gradients of attention are what rounding of the result leaves.
+# If keys have much the same value, gradients of attention are what rounding of the result leaves.
 
 
 SHAPE = (2, 24, 2, 32)

@@ -104,7 +104,7 @@ def test_a_norm_is_launched_whatever_its_width(tmp_path: Path) -> None:
         shapes = [full, *[full] * adds, column, column]
         inputs = [filled(device, s, BFLOAT16 if s == full else FLOAT32, seed) for seed, s in enumerate(shapes)]
         types = [(full, BFLOAT16), (row, FLOAT32), (row, FLOAT32), *[(full, BFLOAT16)] * adds]
-        # What is normalised is the rounded sum.
+        # The rounded sum is normalised.
         total = inputs[0] + inputs[1] if adds else inputs[0]
         wanted = FusedLayerNorm(EPSILON, BFLOAT16).run(NUMPY, total, *inputs[-2:])
         work.add(FusedLayerNorm(EPSILON, BFLOAT16, adds), inputs, types, (*wanted, *[total] * adds))

@@ -26,7 +26,7 @@ def launched(device: Emulator, tables: Tables, copies: Any = None) -> tuple[list
 
 
 def expected(device: Emulator, tables: Tables) -> list[Any]:
-    """What the dense update makes of copies, from sums in memory."""
+    """The results of the dense update for copies, from sums in memory."""
     operands = [placed(x) for x in tables.operands]
     for op, own, (rows, ids) in tables.op.members(operands):
         made = placed(np.zeros((len(own[0]), *rows.shape[1:]), rows.dtype))

@@ -90,7 +90,7 @@ def test_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
             continue
         made = [np.zeros(t.shape, t.dtype.numpy) for t in case.results()]
         case.op.launch(device, case.inputs(), case.outs(made))
-    # Of those that differ in numbers alone the one whose are the largest: shared memory must do for it.
+    # If samples differ in numbers alone, the one whose are the largest is taken: shared memory must do for it.
     sources = {re.sub(r"\d+", "0", source): source for source, _ in sorted(device.sources, key=numbers_of)}
     text = PRELUDE
     for number, source in enumerate(sources.values()):

@@ -1,4 +1,4 @@
-"""What two slices of the keys give is joined to what both give, by NumPy and by a kernel for GPUs."""
+"""The results of two slices of the keys are joined to that of both, by NumPy and by a kernel for GPUs."""
 
 from __future__ import annotations
 

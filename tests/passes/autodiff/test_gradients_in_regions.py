@@ -41,7 +41,7 @@ def number(value: float) -> Constant:
     return Constant(value, FLOAT64)
 
 
-# What is overwritten -------------------------------------------------------------------------------------------------
+# Overwritten values --------------------------------------------------------------------------------------------------
 
 
 def test_a_counter_that_turns_overwrite_is_read_as_it_was() -> None:
@@ -190,7 +190,7 @@ def test_a_stack_of_stacks_that_two_loops_read_gets_both_gradients() -> None:
     assert "sum_of_stacks" in [each.name for each in made.graphs()]
 
 
-# What the script says of gradients -----------------------------------------------------------------------------------
+# Gradients that the script gives --------------------------------------------------------------------------------------
 
 
 def test_gradients_stop_inside_of_a_region() -> None:
@@ -215,7 +215,7 @@ def test_gradients_stop_inside_of_a_region() -> None:
 
 
 def test_a_gradient_that_the_script_gives_inside_of_a_loop() -> None:
-    """Of sin(x) the script says 5 * dout, computed by a call of a graph."""
+    """The gradient of sin(x) is 5 * dout by the script, computed by a call of a graph."""
 
     def make() -> Graph:
         five = graph("five", [VECTOR], lambda b, dout: [b.emit(Mul(), dout, number(5.0))])
@@ -246,7 +246,7 @@ def test_a_gradient_that_the_script_gives_inside_of_a_loop() -> None:
 
 
 def training(turns: int) -> Graph:
-    """So many steps of gradient descent in one loop, which overwrite the weight; returns every loss."""
+    """Take this number of steps of gradient descent in one loop, which overwrite the weight; returns every loss."""
 
     def step(b: Builder, _: Value, x: Value, w: Value) -> list[Value]:
         error = b.emit(Sub(), b.emit(Tanh(), b.emit(Mul(), x, w)), number(0.3))

@@ -125,7 +125,7 @@ def test_a_loop_that_stops_within_a_turn() -> None:
 
 @pytest.mark.parametrize("counted", [False, True])
 def test_a_counted_loop_of_calls(counted: bool) -> None:
-    """What is carried and what is captured have gradients; how many turns are run has none."""
+    """Carried and captured values have gradients; the number of turns has none."""
 
     def main(b: Builder, x: Value, y: Value) -> list[Value]:
         inner = graph("inner", [NUMBER] * 2, lambda b, x, y: [b.emit(Add(), b.emit(Mul(), x, y), x)])
@@ -222,7 +222,7 @@ def test_integers_that_nobody_asks_for_have_no_gradients() -> None:
 
 
 def test_truth_values() -> None:
-    """What a truth value decides about has no gradient with respect to it; what is cast from it has one."""
+    """A value about which a truth value decides has no gradient with respect to it; a value cast from it has one."""
 
     def main(b: Builder, x: Value, flag: Value) -> list[Value]:
         then = graph("then", [NUMBER, FLAG], lambda b, x, f: [b.emit(Mul(), x, b.emit(Cast(INT32), f))])

@@ -1,4 +1,4 @@
-"""What loops save for their gradients, and what is computed again in place of it."""
+"""Values that loops save for their gradients, and values that are computed again in place of it."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_a_scan(reverse: bool) -> None:
 
 
 def test_turns_add_up_gradients_of_narrow_weights_in_float32() -> None:
-    """Of 4,096 turns each adds 1/16 to 256 at the end, which Float16 and BFloat16 would lose."""
+    """Each of 4,096 turns adds 1/16 to 256 at the end, which Float16 and BFloat16 would lose."""
     for dtype in (FLOAT16, BFLOAT16):
         body = graph("body", [COUNT, TensorType(dtype, ())], lambda b, _, w: [b.emit(Mul(), w, w)])
 

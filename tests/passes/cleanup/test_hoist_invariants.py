@@ -1,4 +1,4 @@
-"""What every turn of a loop computes alike is computed once, ahead of it, and nothing else is."""
+"""Work that every turn of a loop does alike is done once, before it, and nothing else is."""
 
 from __future__ import annotations
 

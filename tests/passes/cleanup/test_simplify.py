@@ -1,4 +1,4 @@
-"""What `simplify` says of its own work."""
+"""The remarks of `simplify` on its own work."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_columns_of_pieces() -> None:
 
 
 def test_rounds_of_blocks() -> None:
-    """Of 132 multiprocessors a part of the rows fills as many as all rows where no round has fewer blocks."""
+    """A part of the rows fills as many of 132 multiprocessors as all rows where no round has fewer blocks."""
     rows = [MatmulSizes(1, n, 8192, 3584) for n in (8192, 2048)]
     whole, part = map(filled, rows)
     assert whole == pytest.approx(896 / (7 * 132))

@@ -14,7 +14,7 @@ from mspc.runtime.executor import Executor
 
 
 def step(found: Any, feeds: list[Any], graphs: list[Graph]) -> list[dict[str, Any]]:
-    """Of every rank the loss and, where it trains, the parameters after one step."""
+    """Return the loss of every rank and, where it trains, the parameters after one step."""
     full = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()}
 
     def run(comm: LocalComm) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class Attention(nn.Cell):
 
 
 def graphs(network: nn.Cell, trained: bool = True) -> tuple[Graph, Graph]:
-    """What a rank of a GPU runs, with attention packed and apart."""
+    """The program of a rank of a GPU, with attention packed and apart."""
     target: Any = network
     if trained:
         target = nn.TrainOneStepCell(network, nn.SGD(network.trainable_params(), 1.0))
@@ -116,13 +116,13 @@ def graphs(network: nn.Cell, trained: bool = True) -> tuple[Graph, Graph]:
 
 
 def operands(graph: Graph) -> list[int]:
-    """Of every attention and gradient of one, how many operands hold query, key and value."""
+    """The number of operands that hold query, key and value, of every attention and gradient of one."""
     found = [node for node in graph.nodes if node.op.name.startswith("FlashAttentionScore")]
     return [1 if node.op.attributes().get("packed") else 3 for node in found]
 
 
 def moves(graph: Graph) -> list[str]:
-    """What still moves elements."""
+    """The operators that still move elements."""
     names = [node.op.name for node in graph.nodes] + [str(node.op.attributes().get("body", "")) for node in graph.nodes]
     text = " ".join(names)
     return [name for name in ("Split", "Unstack", "StridedSlice", "Stack", "Concat", "Transpose") if name in text]

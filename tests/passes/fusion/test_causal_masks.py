@@ -37,7 +37,7 @@ def longer_keys(w: Written, length: int) -> None:
 
 
 def sparse_mode(graph: Graph) -> int:
-    """Of the operator that the pass makes, which has either a sparse mode or a shift or mask."""
+    """The fields of the operator that the pass makes, which has either a sparse mode or a shift or mask."""
     node = fused(graph)
     assert node is not None
     op: Any = node.op
@@ -242,7 +242,7 @@ def test_a_triangle_says_the_same_beside_scores_of_any_rank(
 @pytest.mark.parametrize("form", ["one by one", "bias last", "one sum"])
 @pytest.mark.parametrize("kind", ["parameter", "input"])
 def test_a_triangle_beside_a_bias(form: str, kind: str) -> None:
-    """What is trained hides no keys; what is fed may, and stays with the triangle."""
+    """A trained mask hides no keys; a fed one may, and stays with the triangle."""
     w = Written()
     bias, future = w.parameter("bias", (1, 8, 6, 6)), triangle(w, 0, 0.0, -1e9)
     bias.kind = kind

@@ -251,7 +251,7 @@ def test_slices_of_nothing_are_empty() -> None:
 
 
 def test_statistics_of_an_image_that_was_fed_read_it_with_its_channels_last() -> None:
-    """What makes it is no node that changes: there are two of it."""
+    """Its operand is no node that changes: there are two of it."""
     graph, b, (x, w, *moving) = new_graph(
         x=("input", (BATCH, CHANNELS, *LENGTHS)), w=("parameter", (CHANNELS, CHANNELS, 3, 3)),
         mean=("parameter", (CHANNELS,)), variance=("parameter", (CHANNELS,)),
@@ -303,8 +303,7 @@ def test_what_is_compared_for_equality_has_the_same_bits() -> None:
 
 
 def test_means_of_channels_do_not_keep_an_image_from_being_read_again() -> None:
-    """What an image is less its means is not stored for a second kernel, though the means wait for it beside the
-    image."""
+    """An image less its means is not stored for a second kernel, though the means wait for it beside the image."""
     shape = (8, 8, 64)
     graph, b, (x, dy, m) = new_graph(x=("input", shape), dy=("input", shape), m=("input", (64,)))
     image = b.emit(op("MatMul"), b.emit(op("Reshape", shape=(64, 64)), x), b.emit(op("Reshape", shape=(64, 64)), dy))

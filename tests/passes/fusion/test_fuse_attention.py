@@ -468,7 +468,7 @@ def test_a_transpose_that_two_layers_could_take_is_taken_once() -> None:
 
 @pytest.mark.parametrize(("batch", "becomes_one"), [(1, True), (4, False)])
 def test_what_is_added_to_scores_without_heads_may_be_for_all_of_the_batch(batch: int, becomes_one: bool) -> None:
-    """Of three dimensions the operator takes the first for heads, of which there is one."""
+    """The operator takes the first of three dimensions for heads, of which there is one."""
     w = Written()
     w.graph.parameters = []
     w.query, w.key, w.value = (w.parameter(name, (4, 6, 8)) for name in "qkv")

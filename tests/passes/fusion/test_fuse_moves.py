@@ -124,7 +124,7 @@ def test_a_slice_of_what_changes_in_between_stays() -> None:
 
 
 def far(parts: int) -> Graph:
-    """So many parts of eight of a product, which are read far behind it."""
+    """This number of parts of eight of a product, which are read far after it."""
     graph, b, (x,) = new_graph(x=("input", (64, 64)))
     whole = b.emit(op("MatMul"), x, x)
     taken = [b.emit(part(whole, 0, 8 * i, 8 * i + 8), whole) for i in range(parts)]

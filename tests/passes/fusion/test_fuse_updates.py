@@ -26,7 +26,7 @@ from tests.interpret import random_feeds, run_global
 from tests.runtime.graphs import GraphMaker
 
 SIDE = 1024
-"""Of a square gradient that is large."""
+"""The threshold for a square gradient that is large."""
 
 
 def update(make: GraphMaker, weight: Parameter, gradient: Node) -> None:

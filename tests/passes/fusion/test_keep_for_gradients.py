@@ -159,7 +159,7 @@ def test_a_graph_without_gradients_stays() -> None:
     assert fused(graph, "keep_for_gradients") is graph
 
 
-# What is made again for the gradients comes out of a kernel that reads the same, where its readers can wait for it.
+# A value that is made again for the gradients comes out of a kernel that reads the same, where its readers wait for it.
 
 
 SHAPE = (64, 64)

@@ -201,7 +201,7 @@ def test_a_compile_looks_into_the_constants_of_the_script(whole: bool) -> None:
     assert ("ReduceAll" in operators(found.graph)) is whole
 
 
-# What is added -------------------------------------------------------------------------------------------------
+# Addends -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32])

@@ -28,7 +28,7 @@ KINDS = (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
 
 
 def moved_bytes(graph: Graph) -> int:
-    """What all nodes read and write that are no views."""
+    """The bytes that all nodes read and write that are no views."""
     nodes = [node for node in graph.nodes if not node.op.is_view]
     return sum(t.nbytes for node in nodes for v in (node, *node.inputs) for t in element_types(v.type))
 

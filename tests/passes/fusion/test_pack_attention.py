@@ -227,8 +227,8 @@ def test_training_gives_the_same_numbers(place: int, name: str) -> None:
         packed, apart = rank_graphs(found, True), rank_graphs(found, False)
         for op in (node.op for node in packed[0].nodes if "FlashAttention" in node.op.name):
             assert op.attributes()["packed"] == form.key_heads // tensor
-        # Of 21 two less forward in both layers, two for the operand of the second, and two for the weights of both. Of
-        # those that stay apart other passes may make one of the products of a sum.
+        # Two less than 21 forward in both layers, two for the operand of the second, and two for the weights of both.
+        # Other passes may make one of the products of a sum of those that stay apart.
         assert operators(packed[0])["MatMul"] == (21 - 10 if form.trained else 14 - 6)
         assert operators(apart[0])["MatMul"] > operators(packed[0])["MatMul"] + 3
         assert operators(packed[0])["AllReduce"] == operators(apart[0])["AllReduce"]

@@ -74,7 +74,7 @@ def test_many_of_these_graphs_share_sums() -> None:
 
 
 def gradients(b: Builder, dy: Value, apart: Value, inverse: Value, gamma: Value) -> list[Value]:
-    """Of a group norm's shift and scale, and two means of groups that the image's needs."""
+    """The shift and scale of a group norm, and two means of groups that the image's needs."""
     shift = b.emit(op("ReduceSum", axis=(0, 1, 2)), dy)
     hat = b.emit(op("Mul"), apart, inverse)
     scale = b.emit(op("ReduceSum", axis=(0, 1, 2)), b.emit(op("Mul"), dy, b.emit(op("Reshape", shape=IMAGE), hat)))

@@ -29,7 +29,7 @@ from tests.passes.fusion.masked_attention import BATCH, HEADS, KEYS, LOWEST, QUE
 load_operators()
 SCORES = (BATCH, HEADS, QUERIES, KEYS)
 PRESENT = np.array([[1, 1, 0, 1, 0], [0, 0, 0, 0, 0]])
-"""Of the second member of the batch every key is padding."""
+"""Every key of the second member of the batch is padding."""
 BUCKETS = np.arange(QUERIES * KEYS).reshape(QUERIES, KEYS) % 7
 
 
@@ -280,7 +280,7 @@ def test_what_is_summed_over_queries_or_read_twice_stays() -> None:
 
 
 def test_masks_are_no_second_addend() -> None:
-    """What a Bool mask hides stays a mask."""
+    """A Bool mask that hides stays a mask."""
     m = Masked()
     graph = m.finish(m.filled(m.scores(), m.parameter("mask", (2, 1, 1, 5), BOOL), -1e9))
     FuseAttention().run(graph)

@@ -125,7 +125,7 @@ def test_a_collective_has_no_rows() -> None:
 
 
 def test_a_dimension_of_a_parameter_is_not_the_batch() -> None:
-    """Of one that is computed on the way, too."""
+    """The rows of a value that is computed on the way, too."""
     for other in ("w", "negative"):
         d = Drawing()
         drawn = d.drawn()

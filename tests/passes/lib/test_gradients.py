@@ -133,7 +133,7 @@ def test_gradients_read_what_each_drew(marked: bool) -> None:
     ]  # fmt: skip
 
 
-# What stands for gradients that the script gives goes as a whole.
+# The node that stands for gradients that the script gives goes as a whole.
 
 
 def test_no_placeholder_and_nothing_computed_of_one_is_left() -> None:

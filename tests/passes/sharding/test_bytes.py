@@ -152,7 +152,8 @@ def test_without_any_strategy_the_batch_is_sharded() -> None:
 
 
 def test_a_function_between_products_follows_them() -> None:
-    """What is left: a sum of partial products and its gradient's gathering, and the gradients over two replicas."""
+    """The remaining bytes: a sum of partial products and its gradient's gathering, and the gradients over two
+    replicas."""
     assert sent(momentum(Products(*COLUMN_ROW)), (64, 64)) == 2 * 6144 + 2 * 4096
 
 
@@ -255,7 +256,8 @@ class Slopes(nn.Cell):
 )
 def test_an_operator_with_a_parameter_follows_the_product_before_it(strategy: Any, expected: int) -> None:
     """The parameter is stored replicated, read in slices, and the slices' gradients are gathered; 7,616, 4,032, 16,832
-    and 29,120 bytes where it had to be read replicated. What the product sends: its partial sums and its gradients."""
+    and 29,120 bytes where it had to be read replicated. The bytes that the product sends: its partial sums and its
+    gradients."""
     assert sent(momentum(Slopes(strategy)), (64, 64)) == expected
 
 

@@ -61,7 +61,7 @@ def scanned(rows: int, tables: int) -> Exported:
 
 @pytest.mark.parametrize(("rows", "tables"), [(3, 1), (FEW + 1, 1), (FEW + 1, 2)])
 def test_a_scan(tmp_path: Path, rows: int, tables: int) -> None:
-    """Of many rows the graph has one turn."""
+    """The graph has one turn of many rows."""
     network = ImportedNetwork(read_program(scanned(rows, tables).save(tmp_path / "s.pt2")))
     (weight,) = network.trainable_params()
     w, x = weight.asnumpy(), np.random.default_rng(3).normal(size=(rows, 2, WIDTH)).astype(np.float32)

@@ -128,7 +128,7 @@ def test_a_kind_has_pytorchs_gradients(group: list[Call]) -> None:
 
 
 def compare_gradients(call: Call, rng: np.random.Generator) -> None:
-    """Of the sum of the first result that has any, each element times another number."""
+    """The gradients of the sum of the first result that has any, each element times another number."""
     drawn: list[Any] = []
 
     def of_torch(value: Any) -> Any:

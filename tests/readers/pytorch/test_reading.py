@@ -79,7 +79,7 @@ def test_tensors_are_read_where_they_lie(tmp_path: Path) -> None:
 def test_tensors_that_are_views(
     tmp_path: Path, shape: tuple[int, ...], strides: tuple[int, ...], first: int, expected: np.ndarray
 ) -> None:
-    """Of a member that they do not fill, in another order, one number for many elements."""
+    """Tensors of a member that they do not fill, in another order, one number for many elements."""
     made = Exported()
     made.stored("v", np.arange(20, dtype=np.float32), "buffer", trains=False)
     made.graph["tensor_values"]["b_v"] = meta("float32", shape)

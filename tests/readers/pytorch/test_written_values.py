@@ -275,7 +275,7 @@ def test_another_shape_in_place_leaves_the_elements_where_they_are(tmp_path: Pat
     np.testing.assert_array_equal(more, expected.T[None])
 
 
-# What a program overwrites where no gradients are recorded: numbers change, and gradients go on as before.
+# A value that a program overwrites where no gradients are recorded: numbers change, and gradients go on as before.
 
 
 X = np.array([5, 7], np.float32)

@@ -42,7 +42,7 @@ def rank_graph(source: Layout, target: Layout, shape: tuple[int, ...], rank: int
 
 
 def exchanged(source: Layout, target: Layout, whole: Any, steps: int = 1) -> list[Any]:
-    """What every rank holds after the exchange."""
+    """The values that every rank holds after the exchange."""
 
     def main(comm: LocalComm) -> Any:
         graph = rank_graph(source, target, whole.shape, comm.rank)

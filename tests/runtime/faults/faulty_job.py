@@ -18,7 +18,7 @@ from tests.runtime.graphs import GraphMaker, Plus, TotalOfRanks
 
 
 def go_wrong(how: str) -> None:
-    """What happens on rank 1."""
+    """Run the fault on rank 1."""
     print(f"event {time.time()}", flush=True)
     if how == "raise":
         raise ValueError("user code is wrong")

@@ -48,7 +48,7 @@ def enter(record: Any, *ranks: int, channel: int = 0, calls: int = 0) -> Waiting
 def search(
     found: list[Any], seconds: float = CERTAIN_AFTER + 0.1, stopped: tuple[int, ...] = ()
 ) -> tuple[int, int] | None:
-    """What a rank finds that looks again and again."""
+    """The findings of a rank that looks again and again."""
     stuck = DeadlockDetector(found)
     assert stuck.look(10.0, stopped) is None, "one look is never enough"
     verdict = None

@@ -39,7 +39,7 @@ def _copy(target: int, source: int, size: int, kind: int, stream: int) -> None:
 
 
 def fake_xp() -> Any:
-    """What the runtime asks of CuPy."""
+    """The functions that the runtime asks of CuPy."""
     return SimpleNamespace(
         empty=lambda shape, dtype: fake(np.full(shape, 3, dtype)),
         zeros=lambda shape, dtype: fake(np.zeros(shape, dtype)),

@@ -110,7 +110,7 @@ def test_ranks_leave_out_the_same_and_links_never(monkeypatch: pytest.MonkeyPatc
 
 
 def test_gpus_time_products_as_they_are_and_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What may be rounded says the executor that is asked for, and nothing else of what is timed may be."""
+    """The executor that is asked for says which products may be rounded, and nothing else that is timed may be."""
     asked: dict[bool, list[str]] = {False: [], True: []}
 
     class Executor:

@@ -68,7 +68,7 @@ CASES = [
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[FoundPlan]:
-    """What the searches of a test have found."""
+    """The results of the searches of a test."""
     plans: list[FoundPlan] = []
     place = cheapest.place_forward
 

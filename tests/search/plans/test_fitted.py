@@ -1,4 +1,4 @@
-"""Of usual plans no variant that fits is left out for what it takes at least."""
+"""No variant of a usual plan that fits is left out for the memory that it takes at least."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a plan may live on the host: cells in their order, and no cell that holds others for what it keeps itself."""
+"""Parts of a plan that may be on the host: cells in their order, and no cell that holds others for its own values."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.memory_limits import Case, case_of
 load_operators()
 
 SHARE = 0.7
-"""Of the memory that the largest plan takes: the limit."""
+"""The share of the memory that the largest plan takes: the limit."""
 
 
 def rows(case: Case, asked: PlanRequest, folder: Path) -> list[PlanResult]:

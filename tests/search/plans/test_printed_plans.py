@@ -1,4 +1,4 @@
-"""What a search prints of a plan is what the plan's file compiles to, in every column.
+"""The printed columns of a plan are those to which the plan's file compiles.
 
 `python -m tests.random_plans` does the same of as many networks as it is told.
 """

@@ -17,7 +17,7 @@ def sharded(*mesh: int) -> PlanFile:
 
 
 def taken_on(mesh: str) -> tuple[str, float]:
-    """What a search for a mesh takes, and its step."""
+    """The plan that a search for a mesh takes, and its step."""
     usual = UsualPlans([plan("crossed", 1.0), plan("along", 2.0)], {"crossed": sharded(2, 4), "along": sharded(8)})
     plans, files = [plan(SEARCH, 3.0, mesh)], {SEARCH: sharded(8)}
     take_faster(plans, files, usual, mesh)

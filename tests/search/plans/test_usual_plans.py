@@ -1,4 +1,4 @@
-"""What a search says is what its program sends, and no usual plan of the same network sends less.
+"""A search states what its program sends, and no usual plan of the same network sends less.
 
 Networks are sampled: products, convolutions, rows of tables, attention, with losses of several kinds, every second one
 with an operator that is sharded by hand.

@@ -1,4 +1,4 @@
-"""What ranks do to hold less is chosen with stages: parameters in slices, and cells that are computed again."""
+"""Measures by which ranks hold less are chosen with stages: parameters in slices, and cells that are computed again."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_is_foreseen_is_compiled(
     row, file = measured("x", network, way, borders, H200, costs[held].layouts)
     assert said.step == pytest.approx(row.step, rel=0.03)
     assert said.nbytes == pytest.approx(row.nbytes, rel=0.01)
-    # What is foreseen may be more: sums of gradients, and buffers, are not all there where most is kept.
+    # The estimate may be more: sums of gradients, and buffers, are not all there where most is kept.
     assert 0.95 * row.memory <= said.memory <= 1.35 * row.memory
     assert (row.cut_further, said.cut_further) == ((12, 12) if way.slices else (0, 0))
     assert len(row.recompute) == (6 if again else 0)
@@ -107,7 +107,7 @@ def test_a_limit_chooses_what_fits_and_its_plan_is_compiled(
 
 
 def test_slices_are_taken_where_they_spare_time(tmp_path: Path) -> None:
-    """Of so few rows updates take most of the step, and each rank has half of them."""
+    """Updates take most of the step of so few rows, and each rank has half of them."""
     file, plan = tmp_path / "net.py", tmp_path / "plan.toml"
     file.write_text(script(64), encoding="utf-8")
     rows = searched(str(file), tmp_path, stages=(2,), top=9, out=plan)

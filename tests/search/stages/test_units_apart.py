@@ -26,7 +26,7 @@ def searched(tmp_path: Path, marks: str, free: bool = False) -> StagedNetwork:
 
 
 def kinds_of(network: StagedNetwork) -> list[int]:
-    """Of the first units the first one that each is like."""
+    """The first of the first units that each is like."""
     kinds = [unit.kind for unit in network.units]
     return [kinds.index(kind) for kind in kinds[:5]]
 

@@ -65,7 +65,7 @@ def changed(plan: Plan, generator: random.Random) -> list[Graph] | None:
 
 
 def said(proof: ScaleProof | None, full: str, right: bool) -> str:
-    """What the verdicts come to. right: whether nothing was changed."""
+    """The sum of the verdicts. right: whether nothing was changed."""
     same = proof is not None and proof.same
     if right and proof is not None and proof.whole:
         return OWN

@@ -4,8 +4,8 @@ The kinds of errors that TrainVerify (arXiv 2506.15961) plants: collectives that
 reduction or along another axis, among other ranks or in another order, messages under other tags, exchanged slices and
 slices from elsewhere, numbers that scale, operands that are exchanged or others, operators that are left out. Each is
 made once at every place where it can be, on all ranks of a kind; those of collectives on one rank, too. `--collectives`
-takes these alone, `--others` all but these, `--stride N` every Nth place of others. What is printed, and what is asked,
-is as in `planted_changes.py`.
+takes these alone, `--others` all but these, `--stride N` every Nth place of others. The output and the questions are as
+in `planted_changes.py`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tests.verify.scale.planted_changes import PLANS, Outcome, Plan, tried
 ASIDE = {"axis", "setting"}
 """Changes of any field of any operator, which are no kind of their own."""
 TRIES = 4
-"""Of what is drawn at a place, as which field and which value."""
+"""The draw at a place: which field and which value."""
 
 
 def outcomes(plan: Plan, kinds: Sequence[str], stride: int) -> Iterator[Outcome]:
-    """What comes of every change of some kinds."""
+    """The results of every change of some kinds."""
     for ranks in plan.kinds:
         first = rank_of(ranks[0], plan.graphs()[ranks[0]])
         places = [(g, n) for g, graph in enumerate(first.graphs) for n in range(len(graph.nodes))]

@@ -1,9 +1,9 @@
 """`mspc verify --scale` of networks that are right: `python -m tests.verify.scale.networks_that_are_right SEED COUNT`.
 
-Of every source COUNT networks from SEED: such as other tests draw and hold to one device (in stages under every
+Every source gives COUNT networks from SEED: such as other tests draw and hold to one device (in stages under every
 schedule, experts, sharded sequences, control flow, rows of every rank, public networks, `tests/networks.py`), and all
-scripts of files and folders that are named. Each is to be equal. What is not is looked at by `mspc verify` at its own
-sizes, which says whether it is a false alarm.
+scripts of files and folders that are named. Each is to be equal. A network that is not is looked at by `mspc verify` at
+its own sizes, which says whether it is a false alarm.
 
 Prints a line for each network that is not equal, with `--kept` one for each dimension that stayed large, and counts;
 exits with 1 where there is a false alarm. `--source SOURCE` takes one source, `--only SEED` one network, `--show`
@@ -61,7 +61,7 @@ def _names() -> tuple[str, ...]:
 
 @dataclass
 class Outcome:
-    """What came of a network. kept: dimensions of parameters that stayed large, by their sizes."""
+    """The result of a network. kept: dimensions of parameters that stayed large, by their sizes."""
 
     kind: str
     message: str = ""
@@ -70,7 +70,7 @@ class Outcome:
 
 
 def outcome_of(proved: Proved) -> Outcome:
-    """What is said of a network that is right."""
+    """The message on a network that is right."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             found = proved()

@@ -108,14 +108,14 @@ class Plan:
         return {(node.attrs[PLACE], node.label) for node in watch.right}
 
     def proof(self, graphs: Sequence[Graph]) -> ScaleProof:
-        """What `mspc verify --scale` finds."""
+        """Return the findings of `mspc verify --scale`."""
         for graph in graphs:
             give_layouts(graph, self.held)
         kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
         return prove(self.one, kinds, self.values, 0)
 
     def differs(self, graphs: Sequence[Graph]) -> str:
-        """What the comparison at full size says, "" where it finds nothing."""
+        """Return the message of the comparison at full size, "" if it finds nothing."""
         try:
             for rank, graph in enumerate(graphs):
                 (self.folder / self.program.execute[rank]).write_text(print_graph(graph))
@@ -131,7 +131,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a change. verdict: found, harmless, MISSED or CRASHED. told: where it is told, "" where it is not
+    """The result of a change. verdict: found, harmless, MISSED or CRASHED. told: where it is told, "" where it is not
     found. right: whether that is its place."""
 
     verdict: str
@@ -167,7 +167,7 @@ def tried(plan: Plan, ranks: tuple[int, ...], change_of: Callable[[Rank], Change
 
 
 def judged(plan: Plan, change: Change, ranks: tuple[int, ...], graphs: list[Graph], nodes: Sequence[Node]) -> Outcome:
-    """What the comparisons say of a change. nodes: that are changed, of the first of the ranks."""
+    """Return the verdicts of the comparisons on a change. nodes: that are changed, of the first of the ranks."""
     texts = [print_graph(graph) for graph in graphs]
     compiled = plan.compiled
     before = _by_place(compiled[ranks[0]])
@@ -223,8 +223,8 @@ def _by_place(graph: Graph) -> dict[int, Node]:
 
 
 def _handed_inside(before: Mapping[int, Node], nodes: Sequence[Node]) -> list[Parameter]:
-    """What calls and loops among these nodes hand to their bodies that is other than it was: a body's node that reads
-    it is the one that reads the changed operand."""
+    """Return the values that calls and loops among these nodes hand to their bodies and that have changed: a body's
+    node that reads it is the one that reads the changed operand."""
     found: list[Parameter] = []
     for node in (node for node in nodes if node.regions):
         types = [value.type for value in node.inputs]
@@ -237,7 +237,7 @@ def _handed_inside(before: Mapping[int, Node], nodes: Sequence[Node]) -> list[Pa
 
 
 def _name(value: Value) -> Hashable:
-    """What is the same of a value in two copies of a program."""
+    """Return a key that is the same for a value in two copies of a program."""
     if isinstance(value, Constant):
         return value.value.tobytes()
     return value.attrs[PLACE] if isinstance(value, Node) else value.name

@@ -1,8 +1,8 @@
 """Faults planted in the buffers of CPUs: `python -m tests.verify.scale.planted_in_buffers SEED COUNT`.
 
-Each seed draws a graph and plans the buffers of its results. Then a result gets the buffer of another one. What is said
-of that is held to two steps that are run by it: a plan that gives other numbers has to be found. Of plans without a
-fault nothing is said.
+Each seed draws a graph and plans the buffers of its results. Then a result gets the buffer of another one. The verdict
+is held to two steps that are run by it: a plan that gives other numbers has to be found. Plans without a fault raise no
+alarm.
 
 Prints counts and the seeds of those that were missed; exits with 1 where there are any.
 """
@@ -60,7 +60,7 @@ def steps(graph: Graph, plan: BufferPlan) -> list[Any]:
 
 
 def outcome(seed: int) -> str:
-    """What is said of a plan with a fault, and what becomes of steps that are run by it."""
+    """The verdict on a plan with a fault, and the result of steps that are run by it."""
     rng = random.Random(seed)
     graph = random_graph(rng)
     plan = buffer_plan(graph, compiles=False)

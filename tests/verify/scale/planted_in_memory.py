@@ -1,9 +1,9 @@
 """Faults planted in plans of memory: `python -m tests.verify.scale.planted_in_memory SEED COUNT`.
 
 Each seed draws a network, whose collectives are on side streams, and plans its memory. Then a value gets a place that
-others have, or a node does not wait for a collective any more. What is said of that is held to steps that are run in
-planned memory, in several orders of the streams (`tests/runtime/two_streams.py`): a plan that gives other numbers in
-some order has to be found, and one that is not found gives the same in all. Of plans without a fault nothing is said.
+others have, or a node does not wait for a collective any more. The verdict is held to steps that are run in planned
+memory, in several orders of the streams (`tests/runtime/two_streams.py`): a plan that gives other numbers in some order
+has to be found, and one that is not found gives the same in all. Plans without a fault raise no alarm.
 
 Prints counts and the seeds of those that were missed; exits with 1 where there are any.
 """
@@ -56,7 +56,7 @@ def unawaited(graph: Graph, plan: MemoryPlan, rng: random.Random) -> MemoryPlan 
 
 
 def outcome(seed: int) -> str:
-    """What is said of a plan with a fault, and what becomes of steps that are run by it."""
+    """The verdict on a plan with a fault, and the result of steps that are run by it."""
     rng = random.Random(seed)
     graph, values = network(seed, rng.randrange(12))
     plan = plan_memory(graph, alignment=16)

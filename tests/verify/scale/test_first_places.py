@@ -45,7 +45,7 @@ def nodes_of(graph: Graph) -> Iterator[Node]:
 
 
 def reads_what_another_reads(graph: Graph) -> list[Node]:
-    """Of two operators at one place of the script the second one reads what the first one does."""
+    """The second of two operators at one place of the script reads what the first one does."""
     firsts: dict[object, Node] = {}
     for key, node, _ in keyed(graph):
         first = firsts.setdefault(key, node)
@@ -66,7 +66,7 @@ def reads_what_is_not_added_up(graph: Graph) -> list[Node]:
 
 
 def counted_twice(graph: Graph) -> list[Node]:
-    """What a gradient is divided by is added up once more."""
+    """The divisor of a gradient is added up once more."""
     for node in nodes_of(graph):
         value = node.inputs[-1] if isinstance(node.op, Div) and node.phase == "backward" else None
         if isinstance(value, Node) and isinstance(value.op, AllReduce):
@@ -159,7 +159,7 @@ def test_pieces_of_which_most_numbers_are_rounding_are_told_apart() -> None:
     assert pieces.numbers(pieces.product(moved, 1)).tolist() == [0, 1, 2, 3]
 
 
-# What a few ranks run otherwise than others is told where it is one change, and may be why they wait.
+# A change in the programs of a few ranks is told where it is one change, and may be why they wait.
 
 
 OPS = (Neg, Exp, Log, Tanh)

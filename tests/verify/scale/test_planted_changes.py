@@ -23,7 +23,7 @@ from tests.verify.scale.changes_of_programs import made, rank_of
 from tests.verify.scale.planted_changes import PLANS, Plan, judged, planted
 
 SEEDS = range(share_of(7, 2))
-"""Of changes in every plan."""
+"""Seeds of the changes in every plan."""
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -154,7 +154,7 @@ def test_all_ranks_at_once(name: str, index: int) -> None:
                 )
 
 
-# What cannot shrink and does not fit into memory is said before anything is made.
+# A dimension that cannot shrink and does not fit into memory is reported before anything is made.
 
 
 PRIMES = """
