@@ -34,7 +34,10 @@ def loaded(file: Path) -> ModuleType:
 pages = loaded(ROOT / "docs" / "site" / "pages.py")
 EXAMPLE = re.compile(r"<!-- (file|run)(?:: (\S+))? -->\n```\w*\n(.*?)```", re.DOTALL)
 """A file that an example needs, or commands with what they print; `...` stands for anything."""
-WITH_EXAMPLES = ("tutorial.md", "how-a-compile-runs.md", "pipelines.md", "pytorch.md", "pytorch-plans.md", "offload.md")
+WITH_EXAMPLES = (
+    "README.md", "docs/tutorial.md", "docs/how-a-compile-runs.md", "docs/verify.md", "docs/pipelines.md", "docs/pytorch.md",
+    "docs/pytorch-plans.md", "docs/offload.md",
+)  # fmt: skip
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -61,7 +64,7 @@ def test_examples_print_what_they_say(
     monkeypatch.delenv(VERIFY, raising=False)
     Path("samples").symlink_to(root / "samples")
     ran = 0
-    for kind, file, text in EXAMPLE.findall((root / "docs" / name).read_text(encoding="utf-8")):
+    for kind, file, text in EXAMPLE.findall((root / name).read_text(encoding="utf-8")):
         if kind == "file":
             Path(file).write_text(text)
             continue
@@ -76,7 +79,7 @@ def test_examples_print_what_they_say(
             printed = done.stderr if refused else done.stdout
             assert same(wanted, printed), f"{command}\n{printed}"
             ran += 1
-    assert ran > 2
+    assert ran > 0
 
 
 def test_what_stands_for_anything_and_what_does_not() -> None:

@@ -105,12 +105,12 @@ def test_every_pass_has_a_golden() -> None:
     assert held <= set(pass_names()), f"goldens of what is no pass: {sorted(held - set(pass_names()))}"
 
 
-def test_every_command_has_a_row_in_the_readme() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_command_has_a_row_in_its_page() -> None:
+    text = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `(?:mpirun [^`|]*)?mspc (\w+)", text, re.MULTILINE))
-    remedy = "add a row to the table of commands in README.md"
+    remedy = "add a row to the table in docs/commands.md"
     check([verb.name for verb in VERBS if verb.name not in told], "command_without_row", remedy)
-    assert told <= {verb.name for verb in VERBS}, "README.md has rows of what is no command"
+    assert told <= {verb.name for verb in VERBS}, "docs/commands.md has rows of unknown commands"
 
 
 def test_every_file_of_a_command_is_in_the_table() -> None:

@@ -30,18 +30,17 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT, TABLE = ROOT / "docs" / "names.md", ROOT / "mindspore_api" / "index" / "mindspore.txt"
 HEAD = """# Names
 
-Which of MindSpore's public names mspc has: those that MindSpore {version}, a build for the CPU, lists in a module
-(`__all__`, or what its `dir()` shows), and those that can be had under the same name here. `Tensor` stands for the
-methods and attributes of tensors. A name that is here may still refuse an argument: it says so then. Made from the
-tables of `mindspore_api/index/` by `docs/site/public_names.py`.
+MindSpore's public names in mspc: the names that MindSpore {version}, a build for the CPU, lists in a module (`__all__`, or its
+`dir()`), and those that mspc has under the same name. `Tensor` is the row of methods and attributes of tensors. A function may
+still refuse an argument, with a message. Generated from the tables of `mindspore_api/index/` by `docs/site/public_names.py`.
 
 | Module | MindSpore | mspc | Share |
 |---|---|---|---|
 """
 
-BEHIND = """
-Most of what is left has no use in scripts: names within MindSpore's own modules (`scalar_add`, `tuple_getitem`), and
-what hardly a file of the public collections uses that were looked through. Of the rest mspc says why, or what to write:
+AFTER_TABLE = """
+Most missing names have no use in scripts: names within MindSpore's own modules (`scalar_add`, `tuple_getitem`), and names that
+hardly any file of the examined public collections uses. For the others mspc gives a reason or a replacement:
 
 """
 TABLE_HEAD = """\
@@ -121,7 +120,7 @@ def document() -> str:
         if lacked:
             missing += f"\n### {shown}\n\n{_listed(lacked)}\n"
     text += f"| all | {total} | {there} | {round(100 * there / total)} % |\n"
-    return f"{text}\n## Why not\n{BEHIND}{_reasons()}\n## What is not here\n{missing}"
+    return f"{text}\n## Why not\n{AFTER_TABLE}{_reasons()}\n## What is not here\n{missing}"
 
 
 def _reasons() -> str:
