@@ -57,9 +57,7 @@ def words_of(command: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_examples_print_what_they_say(
-    name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_print_what_they_say(name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(VERIFY, raising=False)
     Path("samples").symlink_to(root / "samples")
