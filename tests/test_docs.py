@@ -35,8 +35,8 @@ pages = loaded(ROOT / "docs" / "site" / "pages.py")
 EXAMPLE = re.compile(r"<!-- (file|run)(?:: (\S+))? -->\n```\w*\n(.*?)```", re.DOTALL)
 """A file that an example needs, or commands with what they print; `...` stands for anything."""
 WITH_EXAMPLES = (
-    "README.md", "docs/tutorial.md", "docs/how-a-compile-runs.md", "docs/verify.md", "docs/pipelines.md", "docs/pytorch.md",
-    "docs/pytorch-plans.md", "docs/offload.md",
+    "README.md", "docs/tutorial.md", "docs/how-a-compile-runs.md", "docs/verify.md", "docs/pipelines.md",
+    "docs/pytorch.md", "docs/pytorch-plans.md", "docs/offload.md",
 )  # fmt: skip
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`[^`\n]*`")

@@ -30,17 +30,19 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT, TABLE = ROOT / "docs" / "names.md", ROOT / "mindspore_api" / "index" / "mindspore.txt"
 HEAD = """# Names
 
-MindSpore's public names in mspc: the names that MindSpore {version}, a build for the CPU, lists in a module (`__all__`, or its
-`dir()`), and those that mspc has under the same name. `Tensor` is the row of methods and attributes of tensors. A function may
-still refuse an argument, with a message. Generated from the tables of `mindspore_api/index/` by `docs/site/public_names.py`.
+MindSpore's public names in mspc: the names that MindSpore {version}, a build for the CPU, lists in a module
+(`__all__`, or its `dir()`), and those that mspc has under the same name. `Tensor` is the row of methods and
+attributes of tensors. A function may still refuse an argument, with a message. Generated from the tables of
+`mindspore_api/index/` by `docs/site/public_names.py`.
 
 | Module | MindSpore | mspc | Share |
 |---|---|---|---|
 """
 
 AFTER_TABLE = """
-Most missing names have no use in scripts: names within MindSpore's own modules (`scalar_add`, `tuple_getitem`), and names that
-hardly any file of the examined public collections uses. For the others mspc gives a reason or a replacement:
+Most missing names have no use in scripts: names within MindSpore's own modules (`scalar_add`, `tuple_getitem`), and
+names that hardly any file of the examined public collections uses. For the others mspc gives a reason or a
+replacement:
 
 """
 TABLE_HEAD = """\
