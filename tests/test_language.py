@@ -36,6 +36,12 @@ def docstrings(folder: str) -> dict[str, str]:
     return found
 
 
+def pages() -> list[str]:
+    """Return the prose of the documentation, without code."""
+    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [re.sub(r"```.*?```|`[^`]*`", "", file.read_text(encoding="utf-8"), flags=re.DOTALL) for file in files]
+
+
 def rates(texts: list[str]) -> dict[str, float]:
     """Return the occurrences of each word of TARGET in 1,000 words."""
     words = Counter(word for text in texts for word in re.findall(r"[a-z]+", text.lower()))
@@ -50,6 +56,10 @@ def test_rates_of_words(folder: str) -> None:
     assert {word: rate for word, rate in found.items() if rate > limits[word]} == {}, limits
     stale = {word: found[word] for word, rate in BEFORE_TARGET.get(folder, {}).items() if found[word] < rate - SLACK}
     assert stale == {}, "lower the rates noted in BEFORE_TARGET"
+
+
+def test_rates_of_words_in_the_documentation() -> None:
+    assert {word: rate for word, rate in rates(pages()).items() if rate > TARGET[word]} == {}
 
 
 def test_openings_of_sentences() -> None:

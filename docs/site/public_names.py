@@ -122,7 +122,7 @@ def document() -> str:
         if lacked:
             missing += f"\n### {shown}\n\n{_listed(lacked)}\n"
     text += f"| all | {total} | {there} | {round(100 * there / total)} % |\n"
-    return f"{text}\n## Why not\n{AFTER_TABLE}{_reasons()}\n## What is not here\n{missing}"
+    return f"{text}\n## Why not\n{AFTER_TABLE}{_reasons()}\n## Missing names\n{missing}"
 
 
 def _reasons() -> str:
