@@ -6,7 +6,6 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any, NamedTuple, cast
 
 from mspc.analysis.aliasing import Updates
@@ -417,20 +416,16 @@ BEHIND = 1
 fetched."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Unit:
-    """Updates whose states are fetched together. first, last: places of the nodes that read them. there, back: the
-    copies."""
+    """Updates whose states are fetched together. first, last: places of the nodes that read them. ahead: how many units
+    before it they are fetched at the earliest. there, back: the copies."""
 
     first: int
     last: int
-    states: list[Parameter] = field(default_factory=list[Parameter])
-    there: HostCopies | None = None
-    back: HostCopies | None = None
-
-    @property
-    def ahead(self) -> int:
-        return max(int(state.attrs[OFFLOAD]) or AHEAD for state in self.states)
+    ahead: int
+    there: HostCopies
+    back: HostCopies
 
 
 class HostStates:
@@ -440,30 +435,30 @@ class HostStates:
         self._graph = graph
         for state in (p for p in graph.results if isinstance(p, Parameter)):
             state.attrs.pop(OFFLOAD, None)  # who reads results reads them on the device
-        self._written = Updates(graph).numbers
-        self._units = _units(graph)
-        for number, unit in enumerate(self._units):
-            earliest = self._units[number - unit.ahead].last + 1 if number >= unit.ahead else 0
-            written = tuple(state for state in unit.states if state in self._written)
-            unit.back = HostCopies(tuple(unit.states), unit.first, min(earliest, unit.first))
-            unit.there = HostCopies(written, unit.last, unit.last + 1)
+        changed = Updates(graph).numbers
+        self._units: list[_Unit] = []
+        for number, (first, last, states) in enumerate(_spans(graph)):
+            ahead = max(int(state.attrs[OFFLOAD]) or AHEAD for state in states)
+            earliest = self._units[number - ahead].last + 1 if number >= ahead else 0
+            written = tuple(state for state in states if state in changed)
+            back = HostCopies(tuple(states), first, min(earliest, first))
+            self._units.append(_Unit(first, last, ahead, HostCopies(written, last, last + 1), back))
 
     @property
     def leaving(self) -> list[HostCopies]:
-        return [unit.there for unit in self._units if unit.there is not None]
+        return [unit.there for unit in self._units]
 
     @property
     def fetched(self) -> list[HostCopies]:
-        return [unit.back for unit in self._units if unit.back is not None]
+        return [unit.back for unit in self._units]
 
     def insert(self, insertions: Insertions, left: Mapping[HostCopies, int], fetched: Mapping[HostCopies, int]) -> None:
         """Insert the copies. left, fetched: before which places memory is free, and states are fetched."""
         nodes = self._graph.nodes
-        begins = [fetched[unit.back] for unit in self._units if unit.back is not None]
+        begins = [fetched[unit.back] for unit in self._units]
         for number, unit in enumerate(self._units):
-            assert unit.there is not None
             like, own = nodes[unit.first], dict[Value, Value]()
-            for state in unit.states:
+            for state in unit.back.values:
                 begin = begins[number]
                 own[state] = insertions.put(begin, FromHost(), [state], state.type, like, "update", FROM_HOST, FETCH)
             for node in nodes[unit.first : unit.last + 1]:
@@ -477,8 +472,8 @@ class HostStates:
                     insertions.put(max(free, behind), AwaitHost(), [made], state.type, like, "update", order=WAIT)
 
 
-def _units(graph: Graph) -> Sequence[_Unit]:
-    """Return spans of nodes that read states, none within another, in their order."""
+def _spans(graph: Graph) -> list[tuple[int, int, list[Parameter]]]:
+    """Return spans of nodes that read states, (first, last, states), none within another, in their order."""
     spans: dict[Parameter, tuple[int, int]] = {}
     reached: dict[Value, Iterable[Parameter]] = {}
     for place, node in enumerate(graph.nodes):
@@ -488,14 +483,14 @@ def _units(graph: Graph) -> Sequence[_Unit]:
                 spans[state] = spans.get(state, (place, place))[0], place
             if held and node.op.is_view:
                 reached[node] = held
-    units: list[_Unit] = []
+    found: list[tuple[int, int, list[Parameter]]] = []
     for state, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
-        if units and first <= units[-1].last:
-            units[-1].last = max(units[-1].last, last)
+        if found and first <= found[-1][1]:
+            begin, end, states = found.pop()
+            found.append((begin, max(end, last), [*states, state]))
         else:
-            units.append(_Unit(first, last))
-        units[-1].states.append(state)
-    return units
+            found.append((first, last, [state]))
+    return found
 
 
 # A value leaves right after its node. Its memory is free once the copy is over by the rates of a machine, or as many

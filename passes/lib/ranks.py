@@ -344,14 +344,10 @@ class GraphPositions:
 
 
 def _place(node: Node, op: Op, ranks: int) -> OperatorPlace:
-    return OperatorPlace(
-        op,
-        operand_types(node),
-        tuple(layout for i in range(len(node.inputs)) for layout in _in_layouts(node, i, ranks)),
-        element_types(node.type),
-        _layouts(node, ranks),
-        tuple(operand_type(node, i) for i in range(len(node.inputs))) if type(op).expand is not Op.expand else (),
-    )
+    numbers = range(len(node.inputs))
+    layouts = tuple(layout for i in numbers for layout in _in_layouts(node, i, ranks))
+    operands = tuple(operand_type(node, i) for i in numbers) if type(op).expand is not Op.expand else ()
+    return OperatorPlace(op, operand_types(node), layouts, element_types(node.type), _layouts(node, ranks), operands)
 
 
 def operand_type(node: Node, index: int) -> Type:

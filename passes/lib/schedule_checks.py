@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mspc.ir.diagnostics import Location, MspcError, did_you_mean, raise_all
-from mspc.ir.late_dataclass import dataclass
 from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,
@@ -21,26 +20,9 @@ from mspc.passes.lib.schedules import (
     reads,
 )
 
-MISSING, DOUBLED, UNKNOWN, WRONG_STAGE = "missing", "doubled", "unknown", "wrong stage"
-"""Of actions: one is not there, or twice; there is no such kind, chunk or micro-batch; another stage has the chunk."""
-TOO_EARLY = "too early"
-"""A value is read before it is there."""
-CYCLE = "cycle"
-"""Stages wait for each other."""
 
-
-@dataclass(frozen=True)
-class ScheduleProblem:
-    """One problem. kind: one of the above. location: the line of one side. notes: the other sides, with their lines."""
-
-    kind: str
-    message: str
-    location: Location | None = None
-    notes: tuple[str, ...] = ()
-
-    def error(self) -> MspcError:
-        """As a mistake of the user."""
-        return MspcError(self.message, self.location, self.notes, kind=ValueError)
+def _error(message: str, location: Location | None, notes: Sequence[str] = ()) -> MspcError:
+    return MspcError(message, location, notes, kind=ValueError)
 
 
 def at(text: str, location: Location | None) -> str:
@@ -54,12 +36,12 @@ Place = tuple[int, Location | None]
 """A stage, and a line of it."""
 
 
-def incompleteness(schedule: Schedule, lines: Lines | None = None) -> list[ScheduleProblem]:
+def incompleteness(schedule: Schedule, lines: Lines | None = None) -> list[MspcError]:
     """Actions that are missing, doubled, of no chunk or micro-batch that there is, or on another stage than the chunk.
 
     Every micro-batch needs on every chunk one forward, and either one backward or both gradients by themselves.
     """
-    found: list[ScheduleProblem] = []
+    found: list[MspcError] = []
     seen: dict[Action, Place] = {}
     for stage, entries in enumerate(schedule.entries):
         for place, entry in enumerate(entries):
@@ -78,29 +60,27 @@ def told(action: Action) -> str:
     return f"the {KINDS[action.kind]} of micro-batch {action.micro_batch} on chunk {action.chunk} ({action})"
 
 
-def _misplaced(schedule: Schedule, action: Action, stage: int, line: Location | None) -> Iterator[ScheduleProblem]:
+def _misplaced(schedule: Schedule, action: Action, stage: int, line: Location | None) -> Iterator[MspcError]:
     if action.kind not in KINDS:
         notes = (*did_you_mean(action.kind, KINDS), f"there are {', '.join(f'{k} ({v})' for k, v in KINDS.items())}")
-        yield ScheduleProblem(UNKNOWN, f"stage {stage}: there is no kind of action {action.kind!r}", line, notes)
+        yield _error(f"stage {stage}: there is no kind of action {action.kind!r}", line, notes)
     elif not 0 <= action.chunk < schedule.chunks:
         note = f"there are chunks 0 to {schedule.chunks - 1}"
-        yield ScheduleProblem(UNKNOWN, f"stage {stage}: {told(action)} is of no chunk that there is", line, (note,))
+        yield _error(f"stage {stage}: {told(action)} is of no chunk that there is", line, (note,))
     elif not 0 <= action.micro_batch < schedule.micro_batches:
         note = f"there are micro-batches 0 to {schedule.micro_batches - 1}"
-        yield ScheduleProblem(
-            UNKNOWN, f"stage {stage}: {told(action)} is of no micro-batch that there is", line, (note,)
-        )
+        yield _error(f"stage {stage}: {told(action)} is of no micro-batch that there is", line, (note,))
     elif schedule.placement[action.chunk] != stage:
         message = f"{told(action)} is on stage {stage}, but its chunk is on stage {schedule.placement[action.chunk]}"
-        yield ScheduleProblem(WRONG_STAGE, message, line)
+        yield _error(message, line)
 
 
-def _doubled(message: str, place: Place, other: Place, action: Action) -> ScheduleProblem:
+def _doubled(message: str, place: Place, other: Place, action: Action) -> MspcError:
     stage, line = place
-    return ScheduleProblem(DOUBLED, f"stage {stage}: {message}", line, (at(f"{action} on stage {other[0]}", other[1]),))
+    return _error(f"stage {stage}: {message}", line, (at(f"{action} on stage {other[0]}", other[1]),))
 
 
-def _missing(schedule: Schedule, seen: dict[Action, Place], lines: Lines | None) -> Iterator[ScheduleProblem]:
+def _missing(schedule: Schedule, seen: dict[Action, Place], lines: Lines | None) -> Iterator[MspcError]:
     for chunk, stage in enumerate(schedule.placement):
         end = lines[stage][-1] if lines and lines[stage] else None
         for number in range(schedule.micro_batches):
@@ -109,19 +89,17 @@ def _missing(schedule: Schedule, seen: dict[Action, Place], lines: Lines | None)
             )
             apart = [action for action in (for_inputs, for_weights) if action in seen]
             if forward not in seen:
-                yield ScheduleProblem(MISSING, f"stage {stage}: {told(forward)} is missing", end)
+                yield _error(f"stage {stage}: {told(forward)} is missing", end)
             if backward in seen:
                 for action in apart:
                     why = f"{told(action)} is there beside the backward, which is both gradients"
                     yield _doubled(why, seen[action], seen[backward], backward)
             elif not apart:
-                yield ScheduleProblem(
-                    MISSING, f"stage {stage}: {told(backward)} is missing, or both gradients apart", end
-                )
+                yield _error(f"stage {stage}: {told(backward)} is missing, or both gradients apart", end)
             elif len(apart) == 1:
                 other = for_weights if apart == [for_inputs] else for_inputs
                 notes = (at(f"{apart[0]} on stage {seen[apart[0]][0]}", seen[apart[0]][1]),)
-                yield ScheduleProblem(MISSING, f"stage {stage}: {told(other)} is missing", end, notes)
+                yield _error(f"stage {stage}: {told(other)} is missing", end, notes)
 
 
 _NAMES = {FORWARD: "activation", INPUT_GRADIENT: "gradient", WEIGHT_GRADIENT: "weights' gradient"}
@@ -141,7 +119,7 @@ def _line(lines: Lines | None, stage: int, place: int) -> Location | None:
     return lines[stage][place] if lines else None
 
 
-def _too_early(schedule: Schedule, lines: Lines | None) -> Iterator[ScheduleProblem]:
+def _too_early(schedule: Schedule, lines: Lines | None) -> Iterator[MspcError]:
     for stage, entries in enumerate(schedule.entries):
         made = {value: i for i, entry in enumerate(entries) for part in parts_of(entry) for value in makes(part)}
         for place, entry in enumerate(entries):
@@ -150,14 +128,14 @@ def _too_early(schedule: Schedule, lines: Lines | None) -> Iterator[ScheduleProb
                 if maker >= place:
                     message = f"stage {stage} runs {entry} before {_shown(value)} is there"
                     note = at(f"stage {stage} runs {entries[maker]}", _line(lines, stage, maker))
-                    yield ScheduleProblem(TOO_EARLY, message, _line(lines, stage, place), (note,))
+                    yield _error(message, _line(lines, stage, place), (note,))
 
 
 def _read(entry: Entry, schedule: Schedule) -> list[Made]:
     return [value for part in parts_of(entry) for value in reads(part, schedule.chunks)]
 
 
-def _cycles(schedule: Schedule, lines: Lines | None) -> Iterator[ScheduleProblem]:
+def _cycles(schedule: Schedule, lines: Lines | None) -> Iterator[MspcError]:
     """Run all stages, each until it waits for a value of another stage that does not come, and yield the circles of
     stages that wait for each other."""
     places = [0] * schedule.stages
@@ -191,16 +169,16 @@ def _cycles(schedule: Schedule, lines: Lines | None) -> Iterator[ScheduleProblem
             yield _circle(circle, awaited, [_line(lines, each, places[each]) for each in circle])
 
 
-def _circle(stages: list[int], awaited: dict[int, Made], places: list[Location | None]) -> ScheduleProblem:
+def _circle(stages: list[int], awaited: dict[int, Made], places: list[Location | None]) -> MspcError:
     who = " and ".join(filter(None, (", ".join(map(str, stages[:-1])), str(stages[-1]))))
     notes: list[str] = []
     for stage, other, place in zip(stages, (*stages[1:], stages[0]), places, strict=True):
         text = f"stage {stage} receives {_shown(awaited[stage])} from stage {other}, and stage {other} sends it later"
         notes.append(at(text, place))
-    return ScheduleProblem(CYCLE, f"stages {who} wait for each other", places[0], tuple(notes))
+    return _error(f"stages {who} wait for each other", places[0], tuple(notes))
 
 
-def check_schedule(schedule: Schedule, lines: Lines | None = None) -> list[ScheduleProblem]:
+def check_schedule(schedule: Schedule, lines: Lines | None = None) -> list[MspcError]:
     """Return the problems of a schedule; none if it runs to its end.
 
     Messages are found by tensor and micro-batch, and sends return at once. Orders are checked only if no action is
@@ -211,4 +189,4 @@ def check_schedule(schedule: Schedule, lines: Lines | None = None) -> list[Sched
 
 def require_schedule(schedule: Schedule, lines: Lines | None = None) -> None:
     """Raise MspcError with all that `check_schedule` finds."""
-    raise_all([problem.error() for problem in check_schedule(schedule, lines)])
+    raise_all(check_schedule(schedule, lines))

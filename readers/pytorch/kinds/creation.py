@@ -163,11 +163,6 @@ def typed(values: Any, dtype: Any, otherwise: Any) -> Any:
     return ops.cast(values, otherwise if dtype is None else dtype)
 
 
-def coins(self: Any, p: Any) -> Any:
-    """1 with a probability, in the shape and type of a tensor."""
-    return ops.cast(ops.Less()(mint.rand(self.shape), p), self.dtype)
-
-
 RANDOM = (
     row("dropout.default", "input, p, train", dropped, lambda base, new, p, train: new),
     row("feature_dropout.default", "input, p, train", dropped_channels, lambda base, new, p, train: new),
@@ -190,7 +185,8 @@ RANDOM = (
         lambda self: ops.cast(ops.Less()(mint.rand(self.shape), self), self.dtype)),
     row("exponential.default", "self, lambd=1.0, -generator=None",
         lambda self, lambd: ops.cast(ops.Log1p()(ops.Neg()(mint.rand(self.shape))) / -lambd, self.dtype)),
-    row("bernoulli.p", "self, p, -generator=None", coins),
+    row("bernoulli.p", "self, p, -generator=None",
+        lambda self, p: ops.cast(ops.Less()(mint.rand(self.shape), p), self.dtype)),
     row("uniform.default", "self, from=0.0, to=1.0, -generator=None",
         lambda self, least, most: ops.cast(mint.rand(self.shape) * (most - least) + least, self.dtype)),
 )  # fmt: skip

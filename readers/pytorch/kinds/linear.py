@@ -105,11 +105,6 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any) -> Any:
     return ops.Reshape()(found if bias is None else found + bias, shape)
 
 
-def apart(x1: Any, x2: Any, p: Any, eps: Any, keepdim: Any) -> Any:
-    """The norm of differences along the last dimension."""
-    return ops.vector_norm(x1 - x2 + eps, p, -1, keepdim)
-
-
 def of_triangle(matrix: Any, right: Any, upper: Any, left: Any, unitriangular: Any) -> Any:
     """x of matrix @ x = right, or of x @ matrix = right, if one half of the matrix is read."""
     half = ops.triu(matrix) if upper else ops.tril(matrix)
@@ -155,7 +150,8 @@ MATRICES = (
     row("trace.default", "self", mint.trace),
     row("vdot.default", "self, other", mint.vdot),
     row("bilinear.default", "input1, input2, weight, bias=None", bilinear),
-    row("pairwise_distance.default", "x1, x2, p=2.0, eps=1e-06, keepdim=False", apart),
+    row("pairwise_distance.default", "x1, x2, p=2.0, eps=1e-06, keepdim=False",
+        lambda x1, x2, p, eps, keepdim: ops.vector_norm(x1 - x2 + eps, p, -1, keepdim)),
 )  # fmt: skip
 """Kinds of matrices."""
 

@@ -44,11 +44,6 @@ def among(elements: Any, test_elements: Any, invert: Any) -> Any:
     return ops.LogicalNot()(met) if invert else met
 
 
-def inverted(self: Any) -> Any:
-    """Every bit, or truth, the other way."""
-    return ops.LogicalNot()(self) if self.dtype == BOOL else ops.Invert()(self)
-
-
 def clamped(self: Any, min: Any = None, max: Any = None) -> Any:
     """Return self within limits, if there are any. Self has the gradient of equal numbers; a limit of NaN gives NaN."""
     limits = [each for each in (min, max) if each is not None]
@@ -97,10 +92,6 @@ def filled(self: Any, mask: Any, value: Any) -> Any:
     return ops.masked_fill(self, mask, ops.cast(value, self.dtype))
 
 
-def numbers(self: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
-    return ops.nan_to_num(self, 0.0 if nan is None else nan, posinf, neginf)
-
-
 def rounded(self: Any, decimals: Any) -> Any:
     """Rounded to so many decimals; negative ones are tens."""
     scale = float(10 ** abs(decimals))
@@ -138,11 +129,6 @@ def times_log(logarithm: Any, least: Any) -> Any:
         return self * logarithm()(ops.where(nothing, ops.full_like(other, least + 1), other))
 
     return times
-
-
-def relu_gradient(grad_output: Any, self: Any, threshold: Any) -> Any:
-    """Return the gradient for elements of `self` above the threshold."""
-    return ops.where(ops.Greater()(self, threshold), grad_output, ops.zeros_like(grad_output))
 
 
 def of_one(operator: Any) -> Any:
@@ -209,7 +195,8 @@ ELEMENTWISE = (
         "self, other", shifted(ops.LeftShift)),
     row("__rshift__.Tensor __rshift__.Scalar bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar",
         "self, other", shifted(ops.RightShift)),
-    row("bitwise_not.default", "self", inverted),
+    row("bitwise_not.default", "self",
+        lambda self: ops.LogicalNot()(self) if self.dtype == BOOL else ops.Invert()(self)),
     row("logical_not.default", "self", lambda self: ops.logical_not(ops.cast(self, BOOL))),
     row("logical_and.default", "self, other", lambda self, other: ops.LogicalAnd()(ops.cast(self, BOOL),
                                                                                    ops.cast(other, BOOL))),
@@ -221,7 +208,8 @@ ELEMENTWISE = (
     row("clamp.default clamp.Tensor clip.default", "self, min=None, max=None", clamped),
     row("clamp_min.default clamp_min.Tensor", "self, min", clamped),
     row("clamp_max.default clamp_max.Tensor", "self, max", lambda self, max: clamped(self, None, max)),
-    row("nan_to_num.default", "self, nan=None, posinf=None, neginf=None", numbers),
+    row("nan_to_num.default", "self, nan=None, posinf=None, neginf=None",
+        lambda self, nan, posinf, neginf: ops.nan_to_num(self, 0.0 if nan is None else nan, posinf, neginf)),
     row("abs.default absolute.default", "self",
         lambda self: ops.ComplexAbs()(self) if self.dtype.is_complex else ops.Abs()(self)),
     row("tanh.default", "self", of_floats(ops.Tanh)),
@@ -260,7 +248,8 @@ ELEMENTWISE = (
     row("special_ndtr.default", "self", lambda self: ops.Erfc()(self * -(0.5**0.5)) * 0.5),
     row("special_ndtri.default", "self", lambda self: ops.Erfinv()(self * 2 - 1) * 2**0.5),
     row("special_xlog1py.default", "self, other", times_log(ops.Log1p, -1)),
-    row("threshold_backward.default", "grad_output, self, threshold", relu_gradient),
+    row("threshold_backward.default", "grad_output, self, threshold", lambda dout, self, threshold: ops.where(
+        ops.Greater()(self, threshold), dout, ops.zeros_like(dout))),
 )  # fmt: skip
 """Kinds of numbers, one element at a time."""
 

@@ -62,11 +62,6 @@ def median_of_all(self: Any) -> Any:
     return with_gradient_of(total_of_same / ops.ReduceSum()(ops.cast(same, self.dtype)), found)
 
 
-def extreme(operator: Any, self: Any, dim: Any, keepdim: Any) -> Any:
-    """(the extrema along a dimension, their places)."""
-    return operator()(self, dim, keepdim)
-
-
 def vector_norm(self: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any = None) -> Any:
     return ops.vector_norm(typed(self, dtype), ord, None if dim is None else axes(dim), keepdim)
 
@@ -74,11 +69,6 @@ def vector_norm(self: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any = None) 
 def in_order(self: Any, dim: Any, descending: Any, stable: Any = None) -> Any:
     """(sorted elements, their places)."""
     return ops.SortExt()(self, dim, descending, True)
-
-
-def log_total(self: Any, dim: Any, keepdim: Any) -> Any:
-    """log(sum(exp(x)))."""
-    return ops.logsumexp(self, axes(dim), keepdim)
 
 
 def counts(self: Any, bins: Any, min: Any, max: Any) -> Any:
@@ -170,8 +160,8 @@ REDUCTIONS = (
         lambda self, dim, keepdim: ops.ReduceMin(keepdim)(self, axes(dim))),
     row("max.default", "self", lambda self: ops.ReduceMax()(self)),
     row("min.default", "self", lambda self: ops.ReduceMin()(self)),
-    row("max.dim", "self, dim, keepdim=False", lambda self, dim, keepdim: extreme(ops.MaxDim, self, dim, keepdim)),
-    row("min.dim", "self, dim, keepdim=False", lambda self, dim, keepdim: extreme(ops.MinDim, self, dim, keepdim)),
+    row("max.dim", "self, dim, keepdim=False", lambda self, dim, keepdim: ops.MaxDim()(self, dim, keepdim)),
+    row("min.dim", "self, dim, keepdim=False", lambda self, dim, keepdim: ops.MinDim()(self, dim, keepdim)),
     row("argmax.default", "self, dim=None, keepdim=False", mint.argmax),
     row("argmin.default", "self, dim=None, keepdim=False", mint.argmin),
     row("all.default", "self", lambda self: ops.ReduceAll()(ops.cast(self, BOOL))),
@@ -190,7 +180,8 @@ REDUCTIONS = (
     row("cummin.default", "self, dim", mint.cummin),
     row("nansum.default", "self, dim=None, keepdim=False, dtype=None",
         lambda self, dim, keepdim, dtype: mint.nansum(self, dim, keepdim, dtype=dtype)),
-    row("logsumexp.default", "self, dim, keepdim=False", log_total),
+    row("logsumexp.default", "self, dim, keepdim=False",
+        lambda self, dim, keepdim: ops.logsumexp(self, axes(dim), keepdim)),
     row("cumsum.default", "self, dim, dtype=None", mint.cumsum),
     row("cumprod.default", "self, dim, dtype=None", mint.cumprod),
     row("diff.default", "self, n=1, dim=-1, prepend=None, append=None", ops.diff),
