@@ -75,6 +75,7 @@ class _WithPlaces(Op, abstract=True):
         return (b.emit(Reshape(x.shape), found),)
 
     def values_and_places(self, be: ArrayBackend, x: Any) -> tuple[Any, Any]:
+        """Return the greatest values of the windows, and the places of the first of them, or of the last NaN."""
         raise NotImplementedError
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -198,7 +199,9 @@ class _AdaptiveMax(_WithPlaces, abstract=True):
             window = tuple(slice(i * n // m, -(-(i + 1) * n // m)) for i, n, m in zip(at, lengths, counts, strict=True))
             inside = x[(slice(None), slice(None), *window)]
             inside = inside.reshape(*x.shape[:2], math.prod(inside.shape[2:]))
-            chosen = inside.argmax(axis=2)
+            missing = xp.isnan(inside)
+            last = inside.shape[2] - 1 - missing[..., ::-1].argmax(axis=2)
+            chosen = xp.where(missing.any(axis=2), last, inside.argmax(axis=2))
             target = (slice(None), slice(None), *at)
             values[target] = xp.take_along_axis(inside, chosen[..., None], axis=2)[..., 0]
             places[target] = numbers[window].reshape(-1)[chosen]

@@ -21,15 +21,12 @@ from mspc.ops.convolution.window import (
     clipped,
     met,
     numbers,
-    padded,
     paddings,
     places_of_slices,
     positions_of_slices,
     result_lengths,
     sharding_mistake,
-    tap,
     taps,
-    views,
     windows,
 )
 from mspc.ops.cpu.blocks import in_rows
@@ -46,23 +43,23 @@ def _rows(x: Any) -> Any:
     return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 
-def greatest(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> Any:
-    """Return the greatest value in the window of every position; NaN if one of them is NaN."""
+def combined(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int], neutral: float, combine: Any) -> Any:
+    """Return the values in the window of every position, combined from `neutral` on."""
     out = xp.empty((*x.shape[:2], *counts), x.dtype)
 
     def work(found: Any, _: Any, image: Any) -> None:
-        found[...] = -math.inf
+        found[...] = neutral
         for place in taps(along):
             inside, looked = met(along, place, x.shape[2:], counts)
             target = found[(slice(None), *inside)]
-            xp.maximum(target, image[(slice(None), *looked)], out=target)
+            combine(target, image[(slice(None), *looked)], out=target)
 
     in_rows(xp, work, (_rows(out),), [_rows(x)])
     return out
 
 
 def greatest_gradient(xp: Any, x: Any, out: Any, dout: Any, along: Sequence[Window]) -> Any:
-    """Return the gradient of `greatest`: that of a position goes to the first place that holds its value."""
+    """Return the gradient of the greatest values: that of a position goes to the first place that holds its value."""
     found = xp.empty(x.shape, dout.dtype)
     counts = out.shape[2:]
 
@@ -87,23 +84,8 @@ def greatest_gradient(xp: Any, x: Any, out: Any, dout: Any, along: Sequence[Wind
     return found
 
 
-def summed(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> Any:
-    """Return the sum over the window of every position."""
-    out = xp.empty((*x.shape[:2], *counts), x.dtype)
-
-    def work(found: Any, _: Any, image: Any) -> None:
-        found[...] = 0
-        for place in taps(along):
-            inside, looked = met(along, place, x.shape[2:], counts)
-            target = found[(slice(None), *inside)]
-            xp.add(target, image[(slice(None), *looked)], out=target)
-
-    in_rows(xp, work, (_rows(out),), [_rows(x)])
-    return out
-
-
 def spread(xp: Any, dout: Any, lengths: Sequence[int], along: Sequence[Window]) -> Any:
-    """Return the gradient of `summed`: every place of an image of these lengths gets the sum of those of all positions
+    """Return the gradient of sums: every place of an image of these lengths gets the sum of those of all positions
     that read it."""
     out = xp.empty((*dout.shape[:2], *lengths), dout.dtype)
     counts = dout.shape[2:]
@@ -121,46 +103,18 @@ def spread(xp: Any, dout: Any, lengths: Sequence[int], along: Sequence[Window]) 
 
 def greatest_places(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> tuple[Any, Any]:
     """Return (the greatest value in the window of every position, the place in the image of the first of those values,
-    Int64)."""
-    image = padded(xp, x, along, -math.inf)
-    found: Any = None
-    at: Any = None
+    or of the last NaN, Int64)."""
+    lengths = x.shape[2:]
+    numbers = xp.arange(math.prod(lengths)).reshape(lengths)
+    found, at = xp.full((*x.shape[:2], *counts), -math.inf, x.dtype), xp.full((*x.shape[:2], *counts), -1)
     for place in taps(along):
-        view = tap(image, along, counts, place)
-        here = _places(xp, x.shape[2:], along, counts, place)
-        if found is None:
-            found, at = xp.array(view), xp.array(xp.broadcast_to(here, view.shape))
-            continue
-        inside = here >= 0
-        better = inside & ((view > found) | (xp.isnan(view) & ~xp.isnan(found)) | (at < 0))
-        found = xp.where(better, view, found)
-        at = xp.where(better, here, at)
+        inside, looked = met(along, place, lengths, counts)
+        target, view = (slice(None), slice(None), *inside), x[(slice(None), slice(None), *looked)]
+        better = (view > found[target]) | xp.isnan(view) | (at[target] < 0)
+        found[target] = xp.where(better, view, found[target])
+        at[target] = xp.where(better, numbers[looked], at[target])
     return found, at
 
-
-def _places(
-    xp: Any, lengths: Sequence[int], along: Sequence[Window], counts: Sequence[int], place: Sequence[int]
-) -> Any:
-    """Return the place of the image that every position reads at one place of its window, -1 outside of the image."""
-    total, outside = xp.zeros((), xp.int64), xp.zeros((), bool)
-    for length, window, count, t in zip(lengths, along, counts, place, strict=True):
-        where = xp.arange(count) * window.stride - window.before + t * window.dilation
-        beyond = (where < 0) | (where >= length)
-        total, outside = total[..., None] * length + where, outside[..., None] | beyond
-    return xp.where(outside, -1, total)
-
-
-def spread_windows(xp: Any, columns: Any, lengths: Sequence[int], along: Sequence[Window]) -> Any:
-    """Return images of these lengths whose places are sums of the windows' values for them: columns [batch, channels,
-    *sizes, *counts] have a value for every place of every window. Paddings are not below 0."""
-    padded_lengths = [n + w.before + w.after for n, w in zip(lengths, along, strict=True)]
-    counts = columns.shape[2 + len(along) :]
-    found = xp.zeros((*columns.shape[:2], *padded_lengths), columns.dtype)
-    for place in taps(along):
-        target = tap(found, along, counts, place)
-        target += columns[(slice(None), slice(None), *place)]
-    inner = [slice(w.before, w.before + n) for n, w in zip(lengths, along, strict=True)]
-    return xp.ascontiguousarray(found[(slice(None), slice(None), *inner)])
 
 TWO: tuple[tuple[Shape, dict[str, Any]], ...] = (
     ((4, 4, 8, 8), {"kernel_size": 2, "strides": 2}),
@@ -327,7 +281,7 @@ class _MaxPool(PoolingForward, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
-        return greatest(be.xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]))
+        return combined(be.xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]), -math.inf, be.xp.maximum)
 
 
 class _MaxPoolGrad(PoolingBackward, abstract=True):
@@ -375,7 +329,7 @@ class _AvgPool(PoolingForward, abstract=True):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
-        total = summed(be.xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]))
+        total = combined(be.xp, x, self.exact(x.shape[2:]), self.counts(x.shape[2:]), 0, be.xp.add)
         return total / divisors(be.xp, self, x.shape[2:], x.dtype)
 
 
@@ -591,12 +545,13 @@ class Im2Col(_Columns):
         return (b.emit(op, dout),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        along = self.along()
+        xp, (x,), along = be.xp, inputs, self.along()
         counts = result_lengths(self.name, x.shape[2:], along)
-        image = xp.ascontiguousarray(padded(xp, x, along))
-        window = math.prod(w.size for w in along)
-        return xp.array(views(xp, image, along, counts)).reshape(*x.shape[:2], window, math.prod(counts))
+        found = xp.zeros((*x.shape[:2], *(w.size for w in along), *counts), x.dtype)
+        for place in taps(along):
+            inside, looked = met(along, place, x.shape[2:], counts)
+            found[(slice(None), slice(None), *place, *inside)] = x[(slice(None), slice(None), *looked)]
+        return found.reshape(*x.shape[:2], math.prod(w.size for w in along), math.prod(counts))
 
 
 class Col2Im(_Columns):
@@ -633,8 +588,11 @@ class Col2Im(_Columns):
         return (b.emit(Im2Col(self.kernel_size, self.stride, self.dilation, self.padding), dout),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        lengths, along = numbers(self.name, "output_size", self.output_size, 2), self.along()
+        (x,), lengths, along = inputs, numbers(self.name, "output_size", self.output_size, 2), self.along()
         counts = result_lengths(self.name, lengths, along)
         columns = x.reshape(*x.shape[:2], *(w.size for w in along), *counts)
-        return spread_windows(be.xp, columns, lengths, along)
+        found = be.xp.zeros((*x.shape[:2], *lengths), x.dtype)
+        for place in taps(along):
+            inside, looked = met(along, place, lengths, counts)
+            found[(slice(None), slice(None), *looked)] += columns[(slice(None), slice(None), *place, *inside)]
+        return found

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc import Tensor, ops
+from mspc.ops.convolution.argmax_pooling import AdaptiveMaxPool2D, MaxPoolWithArgmaxV2
 from mspc.ops.convolution.resizing import (
     AdaptiveAvgPool2D,
     GridSampler2D,
@@ -83,3 +85,22 @@ def test_a_difference_that_is_nan_is_not_counted() -> None:
     x = np.array([[np.nan, 1.0, np.inf], [0.5, 1.0, 2.0]])
     (found,) = results_of(Cdist(p=0.0), [x, np.array([[0.0, 2.0, 2.0]])])
     np.testing.assert_array_equal(found, [[np.nan], [2.0]])
+
+
+@pytest.mark.parametrize("op", [AdaptiveMaxPool2D(output_size=1), MaxPoolWithArgmaxV2(kernel_size=2)], ids=str)
+def test_the_last_nan_of_a_window_is_its_greatest_value(op: Op) -> None:
+    value, place = op.kernel(BACKEND)(np.array([[[[np.nan, 1.0], [np.nan, 5.0]]]]))
+    assert np.isnan(value).all()
+    assert place.item() == 2
+
+
+def test_losses_with_margins_skip_nan() -> None:
+    x = Tensor(np.array([[0.2, np.nan, 0.5, 1.0]], np.float32))
+    for loss, target in ((ops.multi_margin_loss, [0]), (ops.multilabel_margin_loss, [[0, -1, 1, 1]])):
+        assert loss(x, Tensor(target)).asnumpy() == pytest.approx((1.3 + 1.8) / 4)
+
+
+def test_short_transforms_of_infinity_have_no_imaginary_part() -> None:
+    found = ops.stft(Tensor(np.array([1.0, np.inf, 2.0, 3.0], np.float32)), 4, center=False).asnumpy()
+    assert np.isinf(found[0, 0, 0])
+    assert found[0, 0, 1] == 0

@@ -209,6 +209,11 @@ def cosine_embedding_loss(input1: Any, input2: Any, target: Any, margin: float =
     return _reduced(near + far, reduction)
 
 
+def _hinge(x: Any) -> Any:
+    """Return x if it is positive, else 0, for NaN too, which these losses skip."""
+    return ops.Select()(ops.Greater()(x, 0.0), x, ops.zeros_like(x))
+
+
 def multi_margin_loss(
     input: Any, target: Any, p: int = 1, margin: float = 1, weight: Any = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
@@ -224,7 +229,7 @@ def multi_margin_loss(
     check_number("multi_margin_loss", "margin", margin, -1e300)
     check_margins(input.shape, target.shape, p)
     places = ops.ExpandDims()(target, 1)
-    ahead = ops.ReLU()(input - ops.GatherD()(input, 1, places) + margin)
+    ahead = _hinge(input - ops.GatherD()(input, 1, places) + margin)
     each = ahead if p == 1 else ops.Square()(ahead)
     if weight is not None:
         each = each * ops.ExpandDims()(ops.Gather()(weight, target, 0), 1)
@@ -251,7 +256,7 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
     named = ops.LogicalAnd()(
         ops.Equal()(ops.ExpandDims()(places, -1), ops.arange(classes)), ops.ExpandDims()(counts, -1)
     )
-    ahead = ops.ReLU()(ops.ExpandDims()(input, -2) - ops.ExpandDims()(ops.GatherD()(input, -1, places), -1) + 1.0)
+    ahead = _hinge(ops.ExpandDims()(input, -2) - ops.ExpandDims()(ops.GatherD()(input, -1, places), -1) + 1.0)
     free = ops.LogicalNot()(ops.ExpandDims()(ops.ReduceAny()(named, -2), -2))
     pairs = ops.LogicalAnd()(ops.ExpandDims()(counts, -1), free)
     each = ops.Select()(pairs, ahead, ops.zeros_like(ahead))

@@ -553,9 +553,8 @@ def stft(
     half = real if onesided is None else onesided
     if half and not real:
         no_such("stft", "onesided", True, "False for complex signals")
-    scale = n_fft**-0.5 if normalized else 1.0
-    found = (ops.rfft(parts) if half else ops.fft(parts)) * scale
-    found = ops.swapaxes(found, -1, -2)
+    transform = ops.rfft if half else ops.fft
+    found = ops.swapaxes(transform(parts, norm="ortho" if normalized else None), -1, -2)
     if (not real) if return_complex is None else return_complex:
         return found
     return ops.stack((ops.Real()(found), ops.Imag()(found)), -1)
