@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar, Self
 
 from mspc.ir.builder import Builder
@@ -17,13 +17,14 @@ from mspc.ops.convolution.window import (
     Window,
     numbers,
     places_of_slices,
+    positions_of_slices,
     result_lengths,
     slices_of,
     windows,
 )
 from mspc.ops.device import Array, Device, Launch, Sliding
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, Op, RankPlacement
+from mspc.ops.op import REGISTRY, ArrayBackend, Op, RankPlacement
 from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_sharded, own_span, place_of, request
 
 Shape = tuple[int, ...]
@@ -61,6 +62,14 @@ class ImageOperator(Op, abstract=True):
         """Whether dimension 1 of all operands is at their end."""
         given: Any = self  # the attribute has its place in each operator's own order
         return given.data_format == LAST[self.dims]
+
+    def check_image(self, what: str, shape: Shape) -> None:
+        """Raise MspcError for another data_format than of channels second, or another number of dimensions."""
+        given: Any = self
+        if given.data_format not in ("", SECOND[self.dims]):
+            raise MspcError(f"{self.name}: data_format must be {SECOND[self.dims]!r}, not {given.data_format!r}")
+        if len(shape) != self.dims + 2:
+            raise MspcError(f"{self.name}: {what} must have {self.dims + 2} dimensions, but its shape is {shape}")
 
     def with_channels_last(self) -> Self:
         """Return the operator on operands whose channels come last."""
@@ -132,7 +141,59 @@ class ImageOperator(Op, abstract=True):
 BORDERS = "windows at the border of a slice look at the slices beside it"
 
 
-class Convolution(ImageOperator, abstract=True):
+class Windowed(ImageOperator, abstract=True):
+    """An operator whose windows slide over images."""
+
+    def along(self, lengths: Sequence[int]) -> tuple[Window, ...]:
+        """Return the window along every dimension of an image of these lengths. Raise MspcError for bad attributes."""
+        raise NotImplementedError
+
+    def exact(self, lengths: Sequence[int]) -> tuple[Window, ...]:
+        """Return the windows with as much padding after the image as their positions read."""
+        return self.along(lengths)
+
+    def counts(self, lengths: Sequence[int]) -> Shape:
+        """Return the number of positions along every dimension of an image of these lengths."""
+        return result_lengths(self.name, lengths, self.along(lengths))
+
+    def needed(self, lengths: Sequence[int], layout: Layout) -> Needed:
+        """Return which places of the image the owner of a slice of the result reads."""
+        return places_of_slices(self.exact(lengths), lengths, self.counts(lengths), layout.strategy[2:])
+
+    def positions(self, lengths: Sequence[int], layout: Layout) -> Needed:
+        """Return which positions of the result read a slice of the image."""
+        return positions_of_slices(self.exact(lengths), lengths, self.counts(lengths), layout.strategy[2:])
+
+    def with_borders(
+        self, b: Builder, placement: RankPlacement, index: int, image: Value, again: bool = False
+    ) -> tuple[Value, list[Window]]:
+        """Return the part of the image that a rank's slice of the result reads, made of its slice of the image, operand
+        `index`, and the borders of its neighbours' slices; and the windows on it. again: see `exchanged`."""
+        type, layout = placement.in_types[index], placement.in_layouts[index]
+        lengths = type.shape[2:]
+        needed = self.needed(lengths, layout)
+        part = border_exchange(layout, type.shape, placement.rank, needed)
+        shared = None if self.bordered is None else request(layout, type.shape, needed)
+        wide = exchanged(b, image, part, layout.ranks, BORDERS, shared, again)
+        counts, slice_counts, here = self.counts(lengths), layout.strategy[2:], place_of(layout, placement.rank)
+        return wide, [
+            window.on_places(needed(d, i), own_span(counts[d], slice_counts[d], i))
+            for d, (window, i) in enumerate(zip(self.exact(lengths), here, strict=True))
+        ]
+
+    def bytes_of_borders(self, type: TensorType, layout: Layout) -> float:
+        """Return the bytes that `with_borders` sends, of an image of this type and layout."""
+        return border_bytes(type, layout, self.needed(type.shape[2:], layout)) if is_sharded(layout) else 0.0
+
+
+def like(op: Op, other: str, **more: Any) -> Any:
+    """Return the operator of another name with the attributes that both have."""
+    kind = REGISTRY[other]
+    common = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+    return kind(**{name: value for name, value in vars(op).items() if name in common} | more)
+
+
+class Convolution(Windowed, abstract=True):
     """Attributes as MindSpore's: each of kernel_size, stride and dilation one integer or one per dimension of the
     image; pad one integer, or two per dimension; pad_mode "same", "valid" or "pad"."""
 
@@ -166,14 +227,10 @@ class Convolution(ImageOperator, abstract=True):
 
     def check_channels(self, image: Shape, weight: Shape) -> None:
         """Raise MspcError if image and weights do not fit each other or the attributes."""
-        order = {2: "NCHW", 3: "NCDHW"}[self.dims]
-        if self.data_format not in ("", order):
-            raise MspcError(f"{self.name}: data_format must be {order!r}, not {self.data_format!r}")
+        self.check_image("x", image)
+        self.check_image("weight", weight)
         if self.mode != 1:
             raise MspcError(f"{self.name}: mode must be 1, a cross correlation, not {self.mode!r}")
-        for what, shape in (("x", image), ("weight", weight)):
-            if len(shape) != self.dims + 2:
-                raise MspcError(f"{self.name}: {what} must have {self.dims + 2} dimensions, but its shape is {shape}")
         group: Any = self.group
         if isinstance(group, bool) or not isinstance(group, int) or group < 1:
             raise MspcError(f"{self.name}: group must be a positive integer, not {group!r}")
@@ -190,10 +247,6 @@ class Convolution(ImageOperator, abstract=True):
         if weight[2:] != self.sizes():
             raise MspcError(f"{self.name}: kernel_size is {self.kernel_size}, but the weight's shape is {weight}")
 
-    def counts(self, lengths: Sequence[int]) -> Shape:
-        """Return the number of positions along every dimension of an image of these lengths."""
-        return result_lengths(self.name, lengths, self.along(lengths))
-
     def sides(self, image: Shape, weight: Shape) -> tuple[str, str, str]:
         """Return the rule's sides of image, weights and result. Raise MspcError if they do not fit."""
         self.check_channels(image, weight)
@@ -206,13 +259,15 @@ class Convolution(ImageOperator, abstract=True):
 
     def image_and_weights(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
         """Return the shapes of the image and of the weights, channels second, for operands of these types."""
+        plain = self.with_channels_second() if self.channels_last else self
+        return plain.shapes([type.shape for type in self.in_order(types)])
+
+    def shapes(self, operands: Sequence[Shape]) -> tuple[Shape, Shape]:
+        """Return the global shapes of the image and of the weights for operands of these shapes."""
         raise NotImplementedError
 
     def operations(self, types: Sequence[TensorType]) -> float:
-        return self.amount(*self.image_and_weights(types))
-
-    def amount(self, image: Shape, weight: Shape) -> float:
-        """Return the floating-point operations of the matmuls."""
+        image, weight = self.image_and_weights(types)
         return 2.0 * image[0] * math.prod(weight) * math.prod(self.counts(image[2:]))
 
     def convolved(self, device: Device, kind: str, image: Array, weight: Array, result: Array) -> Launch | None:
@@ -220,30 +275,6 @@ class Convolution(ImageOperator, abstract=True):
         along = self.along(image.shape[2:])
         windows = [Sliding(w.before, w.after, w.stride, w.dilation) for w in along]
         return device.convolution(kind, image, weight, result, windows)
-
-    def needed(self, type: TensorType, layout: Layout) -> Needed:
-        """Return which places of the image the owner of a slice of the result reads."""
-        lengths = type.shape[2:]
-        return places_of_slices(self.along(lengths), lengths, self.counts(lengths), layout.strategy[2:])
-
-    def with_borders(
-        self, b: Builder, placement: RankPlacement, index: int, image: Value, again: bool = False
-    ) -> tuple[Value, list[Window]]:
-        """Return the part of the image that a rank's slice of the result reads, made of its slice of the image, operand
-        `index`, and the borders of its neighbours' slices; and the windows on it. again: see `exchanged`."""
-        type, layout = placement.in_types[index], placement.in_layouts[index]
-        needed, lengths = self.needed(type, layout), type.shape[2:]
-        part = border_exchange(layout, type.shape, placement.rank, needed)
-        wide = exchanged(b, image, part, layout.ranks, BORDERS, request(layout, type.shape, needed), again)
-        counts, slice_counts, here = self.counts(lengths), layout.strategy[2:], place_of(layout, placement.rank)
-        return wide, [
-            window.on_places(needed(d, i), own_span(counts[d], slice_counts[d], i))
-            for d, (window, i) in enumerate(zip(self.along(lengths), here, strict=True))
-        ]
-
-    def bytes_of_borders(self, type: TensorType, layout: Layout) -> float:
-        """Return the bytes that `with_borders` sends, of an image of this type and layout."""
-        return border_bytes(type, layout, self.needed(type, layout)) if is_sharded(layout) else 0.0
 
     def on_rank(self, along: Sequence[Window], out_channel: int, group: int, **others: Any) -> Any:
         """Return the operator on a slice, whose windows are `along`."""

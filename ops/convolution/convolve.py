@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.base import BORDERS, Convolution, Shape, local_groups
+from mspc.ops.convolution.base import BORDERS, Convolution, Shape, like, local_groups
 from mspc.ops.convolution.window import (
     Window,
     blocks,
@@ -27,7 +27,6 @@ from mspc.ops.convolution.window import (
     is_point,
     met,
     multiplied,
-    positions_of_slices,
     reach_of,
     sharding_mistake,
     spread,
@@ -38,7 +37,7 @@ from mspc.ops.cpu.products import product, share_out
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import shape_of
-from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, is_sharded, own_span, place_of, request
+from mspc.sharding.borders import Span, border_bytes, border_exchange, is_sharded, own_span, place_of, request
 
 
 def depthwise(xp: Any, x: Any, weight: Any, along: Sequence[Window], counts: Sequence[int], out: Any) -> Any:
@@ -289,8 +288,8 @@ class _ConvolutionForward(Convolution, abstract=True):
         return "" if operand else sharding_mistake(types[0].shape[2:], self.counts, self.along, dimension - 2, shards)
 
     def bprop(self, b: Builder, x: Value, weight: Value, out: Value, dout: Value) -> Gradients:
-        dx = b.emit(_like(self, _INPUT_GRADIENTS[self.dims], input_size=x.shape), dout, weight)
-        return dx, b.emit(_like(self, _WEIGHT_GRADIENTS[self.dims], filter_size=weight.shape), dout, x)
+        dx = b.emit(like(self, f"Conv{self.dims}DBackpropInput", input_size=x.shape), dout, weight)
+        return dx, b.emit(like(self, f"Conv{self.dims}DBackpropFilter", filter_size=weight.shape), dout, x)
 
     def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         x, weight = inputs
@@ -308,9 +307,8 @@ class _ConvolutionForward(Convolution, abstract=True):
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         return self.bytes_of_borders(types[0], layouts[0])
 
-    def image_and_weights(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
-        x, weight = self.in_order(types)
-        return x.shape, weight.shape
+    def shapes(self, operands: Sequence[Shape]) -> tuple[Shape, Shape]:
+        return operands[0], operands[1]
 
     def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         x, weight = inputs
@@ -331,21 +329,12 @@ class _ConvolutionForward(Convolution, abstract=True):
 class _Backward(Convolution, abstract=True):
     """A gradient of `_ConvolutionForward`: operand 0 is the gradient of its result."""
 
-    def shapes(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
-        """Return the global shapes of the image and of the weights."""
-        raise NotImplementedError
-
     def on_slices(self, placement: RankPlacement) -> dict[str, Any]:
         """Return the attributes of the operator on a rank's slices."""
         raise NotImplementedError
 
     def localize(self, placement: RankPlacement) -> Op:
         return replace(self, **self.on_slices(placement))
-
-    def image_and_weights(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
-        if self.channels_last:
-            return self.with_channels_second().image_and_weights(self.in_order(types))
-        return self.shapes(types)
 
     def check_result(self, dout: Shape, image: Shape, weight: Shape) -> None:
         """Raise MspcError if `dout` has not the shape of the forward operator's result."""
@@ -375,11 +364,11 @@ class InputGradient(_Backward, abstract=True):
         return f"{result}, {window} -> {image}"
 
     def bprop(self, b: Builder, dout: Value, weight: Value, out: Value, second: Value) -> Gradients:
-        again = b.emit(_like(self, _FORWARDS[self.dims]), second, weight)
-        return again, b.emit(_like(self, _WEIGHT_GRADIENTS[self.dims], filter_size=weight.shape), dout, second)
+        again = b.emit(like(self, f"Conv{self.dims}D"), second, weight)
+        return again, b.emit(like(self, f"Conv{self.dims}DBackpropFilter", filter_size=weight.shape), dout, second)
 
-    def shapes(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
-        return self.input_size, types[1].shape
+    def shapes(self, operands: Sequence[Shape]) -> tuple[Shape, Shape]:
+        return self.input_size, operands[1]
 
     def on_slices(self, placement: RankPlacement) -> dict[str, Any]:
         weight = placement.in_layouts[1]
@@ -389,16 +378,12 @@ class InputGradient(_Backward, abstract=True):
             "input_size": placement.out_layouts[0].local_shape(self.input_size),
         }
 
-    def positions(self, layout: Layout, lengths: Sequence[int]) -> Needed:
-        """Return which positions of the result read a slice of the image of these lengths."""
-        return positions_of_slices(self.along(lengths), lengths, self.counts(lengths), layout.strategy[2:])
-
     def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         layout, types = placement.in_layouts[0], placement.in_types
         if not is_sharded(layout):
             return None
         shape, lengths, slice_counts = types[0].shape, self.input_size[2:], layout.strategy[2:]
-        needed, here = self.positions(layout, lengths), place_of(layout, placement.rank)
+        needed, here = self.positions(lengths, layout), place_of(layout, placement.rank)
         part = border_exchange(layout, shape, placement.rank, needed)
         wide = exchanged(b, inputs[0], part, layout.ranks, BORDERS, request(layout, shape, needed))
         along = [
@@ -411,7 +396,7 @@ class InputGradient(_Backward, abstract=True):
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         if not is_sharded(layouts[0]):
             return 0.0
-        return border_bytes(types[0], layouts[0], self.positions(layouts[0], self.input_size[2:]))
+        return border_bytes(types[0], layouts[0], self.positions(self.input_size[2:], layouts[0]))
 
     def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         dout, weight = inputs
@@ -450,11 +435,11 @@ class WeightGradient(_Backward, abstract=True):
         return f"{result}, {image} -> {lead} i {sizes}"
 
     def bprop(self, b: Builder, dout: Value, x: Value, out: Value, second: Value) -> Gradients:
-        again = b.emit(_like(self, _FORWARDS[self.dims]), x, second)
-        return again, b.emit(_like(self, _INPUT_GRADIENTS[self.dims], input_size=x.shape), dout, second)
+        again = b.emit(like(self, f"Conv{self.dims}D"), x, second)
+        return again, b.emit(like(self, f"Conv{self.dims}DBackpropInput", input_size=x.shape), dout, second)
 
-    def shapes(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
-        return types[1].shape, self.filter_size
+    def shapes(self, operands: Sequence[Shape]) -> tuple[Shape, Shape]:
+        return operands[1], self.filter_size
 
     def on_slices(self, placement: RankPlacement) -> dict[str, Any]:
         shape = placement.out_layouts[0].local_shape(self.filter_size)
@@ -565,13 +550,3 @@ class Conv3DBackpropFilter(WeightGradient):
     samples = tuple(
         sample(_result(Conv3D, x, w, given), x, filter_size=w, **_attributes(w, given)) for x, w, given in _THREE
     )
-
-
-_FORWARDS: dict[int, type[_ConvolutionForward]] = {2: Conv2D, 3: Conv3D}
-_INPUT_GRADIENTS: dict[int, type[InputGradient]] = {2: Conv2DBackpropInput, 3: Conv3DBackpropInput}
-_WEIGHT_GRADIENTS: dict[int, type[WeightGradient]] = {2: Conv2DBackpropFilter, 3: Conv3DBackpropFilter}
-
-
-def _like(op: Convolution, other: type[Any], **more: Any) -> Any:
-    """Return an operator of another class with the attributes that all convolutions have."""
-    return other(**{f.name: getattr(op, f.name) for f in fields(Convolution)}, **more)

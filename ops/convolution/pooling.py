@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,13 @@ from mspc.ir.graph import Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.base import BORDERS, ImageOperator, Shape, image_tokens
+from mspc.ops.convolution.base import BORDERS, Shape, Windowed, image_tokens, like
 from mspc.ops.convolution.window import (
     Window,
     clipped,
     met,
     numbers,
     paddings,
-    places_of_slices,
-    positions_of_slices,
     result_lengths,
     sharding_mistake,
     taps,
@@ -35,7 +33,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import constant_of, shape_of
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, is_sharded, own_span, place_of
+from mspc.sharding.borders import Span, border_exchange, is_sharded, own_span, place_of
 
 
 def _rows(x: Any) -> Any:
@@ -129,7 +127,7 @@ THREE: tuple[tuple[Shape, dict[str, Any]], ...] = (
 )
 
 
-class Pooling(ImageOperator, abstract=True):
+class Pooling(Windowed, abstract=True):
     """Attributes as MindSpore's: kernel_size and strides one integer or one per dimension; pad_mode "valid", "same" or
     "pad", which takes `pad`, one integer, one per dimension or two; ceil_mode: windows may end outside of the image."""
 
@@ -160,11 +158,7 @@ class Pooling(ImageOperator, abstract=True):
 
     def sides(self, image: Shape) -> tuple[str, str]:
         """Return the rule's sides of image and result. Raise MspcError if the image does not fit the attributes."""
-        names = {2: "NCHW", 3: "NCDHW"}[self.dims]
-        if self.data_format not in ("", names):
-            raise MspcError(f"{self.name}: data_format must be {names!r}, not {self.data_format!r}")
-        if len(image) != self.dims + 2:
-            raise MspcError(f"{self.name}: the image must have {self.dims + 2} dimensions, but its shape is {image}")
+        self.check_image("the image", image)
         along = self.along(image[2:])
         for d, window in enumerate(along):
             pads = (window.before, window.after)
@@ -188,14 +182,6 @@ class Pooling(ImageOperator, abstract=True):
         pad = tuple(n for w in along for n in (w.before, w.after))
         return replace(self, pad_mode="pad", pad=pad, ceil_mode=False, **others)
 
-    def needed(self, lengths: Sequence[int], layout: Layout) -> Needed:
-        """Return which places of the image the owner of a slice of the result reads."""
-        return places_of_slices(self.exact(lengths), lengths, self.counts(lengths), layout.strategy[2:])
-
-    def positions(self, lengths: Sequence[int], layout: Layout) -> Needed:
-        """Return which positions of the result read a slice of the image."""
-        return positions_of_slices(self.exact(lengths), lengths, self.counts(lengths), layout.strategy[2:])
-
 
 class PoolingForward(Pooling, abstract=True):
     float_only = True
@@ -207,22 +193,13 @@ class PoolingForward(Pooling, abstract=True):
         return sharding_mistake(types[0].shape[2:], self.counts, self.exact, dimension - 2, shards)
 
     def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
-        type, layout = placement.in_types[0], placement.in_layouts[0]
-        if not is_sharded(layout):
+        if not is_sharded(placement.in_layouts[0]):
             return None
-        lengths = type.shape[2:]
-        needed, counts, slice_counts = self.needed(lengths, layout), self.counts(lengths), layout.strategy[2:]
-        part = border_exchange(layout, type.shape, placement.rank, needed)
-        along = [
-            window.on_places(needed(d, i), own_span(counts[d], slice_counts[d], i))
-            for d, (window, i) in enumerate(zip(self.exact(lengths), place_of(layout, placement.rank), strict=True))
-        ]
-        return b.emit(self.on_rank(along), exchanged(b, inputs[0], part, layout.ranks, BORDERS))
+        image, along = self.with_borders(b, placement, 0, inputs[0])
+        return b.emit(self.on_rank(along), image)
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        if not is_sharded(layouts[0]):
-            return 0.0
-        return border_bytes(types[0], layouts[0], self.needed(types[0].shape[2:], layouts[0]))
+        return self.bytes_of_borders(types[0], layouts[0])
 
 
 class PoolingBackward(Pooling, abstract=True):
@@ -262,18 +239,13 @@ class PoolingBackward(Pooling, abstract=True):
         return b.emit(StridedSlice(begin=begin, end=end, strides=(1,) * len(end)), found)
 
 
-def alike(op: Pooling, other: type[Any], **more: Any) -> Any:
-    """Return an operator of another class with the attributes that all pooling has."""
-    return other(**{f.name: getattr(op, f.name) for f in fields(Pooling)}, **more)
-
-
 def pooled_shape(op: type[Pooling], image: Shape, given: dict[str, Any]) -> Shape:
     return (*image[:2], *op(**given).counts(image[2:]))
 
 
 class _MaxPool(PoolingForward, abstract=True):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(alike(self, _MAX_GRADIENTS[self.dims]), x, out, dout),)
+        return (b.emit(like(self, f"{self.name}Grad"), x, out, dout),)
 
     def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         (x,) = inputs
@@ -320,7 +292,7 @@ class _AvgPool(PoolingForward, abstract=True):
         return " -> ".join(mean_sides(self, x.shape))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(alike(self, _MEAN_GRADIENTS[self.dims], input_size=x.shape, **_means(self)), dout),)
+        return (b.emit(like(self, f"{self.name}Grad", input_size=x.shape), dout),)
 
     def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
         (x,) = inputs
@@ -356,7 +328,7 @@ class _AvgPoolGrad(PoolingBackward, abstract=True):
         return f"{result} -> {image}"
 
     def bprop(self, b: Builder, dout: Value, out: Value, second: Value) -> Gradients:
-        return (b.emit(alike(self, _MEANS[self.dims], **_means(self)), second),)
+        return (b.emit(like(self, self.name.removesuffix("Grad")), second),)
 
     def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         if not is_sharded(placement.in_layouts[0]):
@@ -408,10 +380,6 @@ def divisors(xp: Any, op: Mean, lengths: Sequence[int], dtype: Any) -> Any:
         counted = np.maximum(((places >= low) & (places < high)).sum(axis=1), 1)
         found = counted if found is None else found[..., None] * counted
     return xp.asarray(found, dtype)
-
-
-def _means(op: Mean) -> dict[str, Any]:
-    return {"count_include_pad": op.count_include_pad, "divisor_override": op.divisor_override}
 
 
 _COUNTED: dict[str, Any] = {
@@ -485,11 +453,6 @@ class AvgPool3DGrad(_AvgPoolGrad):
     samples = tuple(
         sample(pooled_shape(AvgPool3D, x, given), input_size=x, **given) for x, given in THREE
     )
-
-
-_MAX_GRADIENTS: dict[int, type[_MaxPoolGrad]] = {2: MaxPoolGrad, 3: MaxPool3DGrad}
-_MEAN_GRADIENTS: dict[int, type[_AvgPoolGrad]] = {2: AvgPoolGrad, 3: AvgPool3DGrad}
-_MEANS: dict[int, type[_AvgPool]] = {2: AvgPool, 3: AvgPool3D}
 
 
 class _Columns(Op, abstract=True):

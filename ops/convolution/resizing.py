@@ -18,7 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout, spread
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import constrained, items
-from mspc.ops.convolution.base import SECOND, ImageOperator, Shape, last_order
+from mspc.ops.convolution.base import ImageOperator, Shape, last_order
 from mspc.ops.convolution.window import listed
 from mspc.ops.cpu.products import multiplied
 from mspc.ops.device import Array, Device, Launch
@@ -50,13 +50,9 @@ class Resampling(ImageOperator, abstract=True):
 
     def sides(self, image: Shape) -> tuple[str, str]:
         """Return the rule's sides of image and result."""
-        if len(image) != self.dims + 2:
-            raise MspcError(f"{self.name}: the image must have {self.dims + 2} dimensions, but its shape is {image}")
+        self.check_image("the image", image)
         if 0 in image[2:]:
             raise MspcError(f"{self.name}: the image of shape {image} is empty along height or width")
-        format: str = self.attributes().get("data_format", "")
-        if format not in ("", SECOND[self.dims]):
-            raise MspcError(f"{self.name}: data_format must be {SECOND[self.dims]!r}, not {format!r}")
         counts = self.lengths(image[2:])
         places = " ".join(f"p{d}={n}!" for d, n in enumerate(image[2:]))
         return f"n c {places}", "n c " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
