@@ -19,7 +19,7 @@ class NumPyBackend:
     Random masks depend on `step`, `turns` and `calls`. halves: whether kernels may meet Float16 or BFloat16.
     planned_from: bytes from which a result's memory is planned; small arrays come from the allocator's own lists.
     loop_limit: seconds that a loop may take if its number of iterations is not known before it runs; 0: any time.
-    taken: if it is a set, receives the graphs of branches that run.
+    taken: if it is a set, receives the graphs of branches and loops that run.
     """
 
     comm: Communicator

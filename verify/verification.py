@@ -12,7 +12,7 @@ import numpy as np
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.control.regions import If, Scan
+from mspc.ops.control.regions import If, Loop, Scan, body_of
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.data import local_slice
 from mspc.verify.difference import ComparedValue
@@ -73,7 +73,7 @@ class Verified:
     """The result of a comparison. first: the first operator that differs. note: more about a difference. directions:
     the comparison of gradients with finite differences. batches: in data parallel mode, how all ranks compare with one
     device on the global batch. not_finite: results and parameters that are not finite on one device. untaken: branches
-    that no step takes, as choice and condition."""
+    that no step takes; see `untaken`."""
 
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
     first: FirstOperator | None = None
@@ -178,18 +178,20 @@ def _compare_reference(
 
 
 def untaken(graph: Graph, taken: Collection[Graph]) -> list[tuple[Node, str]]:
-    """Return every branch that does not run though its choice is reached, as its choice and "true" or "false".
+    """Return every branch that does not run though its choice is reached, as its choice and "true" or "false", and every
+    loop that is reached and has no iteration, with "".
 
     Args:
-        taken: the graphs of the branches that run.
+        taken: the graphs of the branches and of the bodies of loops that run.
     """
     found: list[tuple[Node, str]] = []
     for node in graph.nodes:
         for number, region in enumerate(node.regions):
-            if not isinstance(node.op, If) or region in taken:
+            chosen = isinstance(node.op, If) or (isinstance(node.op, Loop) and region is body_of(node))
+            if not chosen or region in taken:
                 found += untaken(region, taken)
             elif region.nodes:
-                found.append((node, "false" if number else "true"))
+                found.append((node, ("true", "false")[number] if isinstance(node.op, If) else ""))
     return found
 
 

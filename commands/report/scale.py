@@ -8,6 +8,7 @@ from typing import Any
 
 from mspc.commands.report.tables import TextTable, print_line, print_table, write_report
 from mspc.commands.report.verbosity import Loudness
+from mspc.commands.report.verification import print_untaken
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
@@ -64,6 +65,7 @@ def _show(found: ScaleProof, wrong: Sequence[Compared], seed: int) -> None:
     print_table(
         TextTable(f"sizes of inputs and parameters, values from seed {seed}", ("tensor", "real", "small"), rows)
     )
+    print_untaken(found.untaken)
     if wrong:
         cells = [
             (

@@ -153,6 +153,18 @@ def _ranks(config: Config) -> str:
     return f"{config.all_ranks} rank{'s' if config.all_ranks != 1 else ''}{stages}"
 
 
+def print_untaken(found: Sequence[tuple[Node, str]]) -> None:
+    """Print the branches and loops that no step runs; see `untaken`."""
+    lines: dict[str, None] = {}
+    for node, condition in found:
+        place = source_line(node.frames)
+        at = f" at {place}" if place else ""
+        branch = f"the branch of {node.label}{at} for which its condition is {condition}"
+        lines[branch if condition else f"the loop{at or f' {node.label}'}"] = None  # a gradient has a loop there, too
+    for line in lines:
+        print_line(f"not compared, as no step takes it: {line}")
+
+
 def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
     title = f"one device beside {_ranks(config)}: {STEPS} steps, inputs from seed {seed}"
     print_values(found.rows, title, all_rows)
@@ -160,10 +172,7 @@ def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
         print_line(f"input {name}: {made.said}")
     if found.not_finite:
         print_line(f"not finite on one device, so that their numbers are not compared: {_listed(found.not_finite)}")
-    branches = [(node.label, source_line(node.frames), condition) for node, condition in found.untaken]
-    for label, place, condition in dict.fromkeys(branches):
-        branch = f"the branch of {label}{f' at {place}' if place else ''} for which its condition is {condition}"
-        print_line(f"not compared, as no step takes it: {branch}")
+    print_untaken(found.untaken)
     if found.directions.count:
         count = found.directions.count
         many = "direction" if count == 1 else "directions"

@@ -102,6 +102,8 @@ class LoopKernel:
             self._turns(range(turns - 1, -1, -1) if op.reverse else range(turns), carried, scanned, stacks)
         for region in self._regions:
             region.forget()
+        if self._backend.taken is not None and turns:
+            self._backend.taken.add(self._body.graph)
         counted = (np.array(turns, np.int64),) if isinstance(op, While) and op.tells_turns else ()
         for places in self._in_turns:
             places.end(carried[places.number])

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from mspc.cli import app
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
+from mspc.commands.verify_scale import verify_scale
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.tensor.moving import Tile
@@ -302,13 +303,14 @@ class Net(nn.Cell):
         super().__init__()
         self.w = Parameter(Tensor(np.ones((8, 8)), ms.float32), name="w")
         self.mm = ops.MatMul().shard(((2, 1), (1, 2)))
+        self.n = Parameter(Tensor(TURNS, ms.int32), name="n", requires_grad=False)
 
-    def construct(self, x, n):
+    def construct(self, x):
         y = self.mm(x, self.w)
         if x.sum() > 1e9:
             y = ops.tanh(y)
         i = ops.zeros((), ms.int32)
-        while i < n:
+        while i < self.n:
             if i < 2:
                 y = y * 0.5
             else:
@@ -319,19 +321,32 @@ class Net(nn.Cell):
 
 net = Net()
 step = nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))
-step(Tensor(np.ones((4, 8)), ms.float32), Tensor(TURNS, ms.int32))
+step(Tensor(np.ones((4, 8)), ms.float32))
 """
 
 
-@pytest.mark.parametrize(("turns", "lines"), [(3, [(17, "true")]), (2, [(17, "true"), (21, "false")])])
-def test_branches_that_no_step_takes_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], turns: int, lines: list[tuple[int, str]]
-) -> None:
+FIRST = "the branch of If at net.py:18 for which its condition is true"
+
+
+@pytest.mark.parametrize("judge", [verify_target, verify_scale])
+@pytest.mark.parametrize(
+    "mode", ['"semi_auto_parallel", dataset_strategy="full_batch"', '"data_parallel"'], ids=["sharded", "rows"]
+)
+@pytest.mark.parametrize(
+    ("turns", "untaken"),
+    [
+        (3, [FIRST]),
+        (2, [FIRST, "the branch of If at net.py:22 for which its condition is false"]),
+        (0, [FIRST, "the loop at net.py:21"]),
+    ],
+)
+def test_branches_and_loops_that_no_step_takes_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], judge: Callable[..., None], mode: str, turns: int,
+    untaken: list[str],
+) -> None:  # fmt: skip
     path = tmp_path / "net.py"
-    path.write_text(BRANCHES.replace("TURNS", str(turns)))
-    verify_target(str(path), CompileOptions(4), 0)
+    text = BRANCHES.replace("TURNS", str(turns))
+    path.write_text(text.replace('"semi_auto_parallel", dataset_strategy="full_batch"', mode))
+    judge(str(path), CompileOptions(4), 0)
     found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not compared, as no step")]
-    assert found == [
-        f"not compared, as no step takes it: the branch of If at net.py:{line} for which its condition is {condition}"
-        for line, condition in lines
-    ]
+    assert found == [f"not compared, as no step takes it: {each}" for each in untaken]

@@ -58,10 +58,12 @@ class Deadlock(Exception):
 
 @dataclass
 class KindState:
-    """The stored values of a kind of ranks between steps: by name, with leading dimensions."""
+    """The stored values of a kind of ranks between steps: by name, with leading dimensions. taken: graphs of branches
+    and loops that have run."""
 
     kind: RankKind
     held: dict[str, Array] = field(default_factory=dict[str, Array])
+    taken: set[Graph] = field(default_factory=set[Graph])
 
 
 class KindRun:
@@ -202,6 +204,7 @@ class KindRun:
         if isinstance(op, If):
             way = self._same_everywhere(node, operands[0])
             region = node.regions[0 if way else 1]
+            self.state.taken.add(region)
             values = dict(zip(region.parameters, operands[1:], strict=True))
             found = yield from self._graph(region, values)
             return tuple(found), lambda i: values[region.parameters[i - 1]]
@@ -251,6 +254,7 @@ class KindRun:
             carried = list(found[: op.carried])
             kept.append(list(found[op.carried :]))
             count += 1
+            self.state.taken.add(body)
         if op.reverse:
             kept.reverse()
         results: list[Any] = list(carried)

@@ -56,6 +56,8 @@ class ScaleProof:
     odd: Odd | None = None
     memory: MemoryFound | None = None
     """Misuses of memory that values share, at real sizes."""
+    untaken: list[tuple[Node, str]] = field(default_factory=list[tuple[Node, str]])
+    """Branches and loops that no step runs on one device."""
     whole: bool = False
     """Whether all values have their own sizes: small ones would have said that something differs."""
 
@@ -568,6 +570,7 @@ def _proved(
             raise
         raise FailedHere(failed_node(small, error)) from error
     if made.same:
+        made.untaken = program.reference.untaken()
         try:
             made.first = program.missed_overflow()
         except Deadlock as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -30,6 +30,7 @@ from mspc.verify.one_device import Movement, OneDevice
 from mspc.verify.scale.execution import KindRun, KindState, Seen, run_step
 from mspc.verify.scale.rank_kinds import Divided, RankKind, Slices, divided, flat, narrowed, parts_of
 from mspc.verify.scale.watch import Known, known_values
+from mspc.verify.verification import untaken
 
 Array = Any
 Inputs = Sequence[Mapping[str, Array]]
@@ -65,6 +66,10 @@ class ReferenceRun(Protocol):
         """The values of all nodes in a step. Raises NodeError."""
         ...
 
+    def untaken(self) -> list[tuple[Node, str]]:
+        """Return the branches and loops that no step runs; see `mspc.verify.verification.untaken`."""
+        ...
+
 
 class OneDeviceReference:
     """One device, which computes in Float64. weights: first values."""
@@ -84,7 +89,7 @@ class OneDeviceReference:
             return
         context = get_context("fork")
         self._told, told = context.Pipe(duplex=False)
-        process = context.Process(target=_run, args=(self._device, told), daemon=True)
+        process = context.Process(target=lambda: told.send(_run(self._device)), daemon=True)
         # Both share the memory of the programs for as long as nobody writes to it, as a search for garbage does.
         with leaving_out_made():
             process.start()
@@ -96,13 +101,21 @@ class OneDeviceReference:
                 process.join()
 
     @cached_property
-    def _expected(self) -> list[list[dict[Any, Array]]]:
+    def _ran(self) -> tuple[list[list[dict[Any, Array]]], list[int]]:
+        """(the values, the places in its program of the branches and loops that ran)"""
         if self._told is None:
-            return self._device.run()
+            return _run(self._device)
         try:
             return self._told.recv()
         except EOFError:  # it has ended without a result, so that its failure shows here
-            return self._device.run()
+            return _run(self._device)
+
+    @property
+    def _expected(self) -> list[list[dict[Any, Array]]]:
+        return self._ran[0]
+
+    def untaken(self) -> list[tuple[Node, str]]:
+        return _untaken(self.graph, self._ran[1])
 
     @cached_property
     def _noise(self) -> Callable[[int, int, Any], Noise]:
@@ -138,8 +151,17 @@ class OneDeviceReference:
         return {name: array[None] for name, array in self._inputs[step].items()}
 
 
-def _run(device: OneDevice, told: Connection) -> None:
-    told.send(device.run())
+def _run(device: OneDevice) -> tuple[list[list[dict[Any, Array]]], list[int]]:
+    taken = set[Graph]()
+    return replace(device, taken=taken).run(), _places(device.graph, taken)
+
+
+def _places(graph: Graph, taken: Collection[Graph]) -> list[int]:
+    return [place for place, each in enumerate(graph.graphs()) if each in taken]
+
+
+def _untaken(graph: Graph, places: Collection[int]) -> list[tuple[Node, str]]:
+    return untaken(graph, {each for place, each in enumerate(graph.graphs()) if place in places})
 
 
 # If ranks feed rows of their own, one device takes the place of every rank.
@@ -196,6 +218,7 @@ class OwnRowsReference:
         self.fed = dict(zip(names, own.layouts, strict=True))
         self._kinds = [RankKind(tuple(range(own.ranks)), graph, mesh=(own.ranks,))]
         """Several if ranks go different ways because of their data."""
+        self._taken = set[int]()
 
     @cached_property
     def _expected(self) -> list[dict[Any, Array]]:
@@ -235,6 +258,8 @@ class OwnRowsReference:
                 held: dict[Any, Array] = {name: np.array(state.held[name]) for name in kept}
                 named.append(held | {("result", n): array for n, array in enumerate(own)})
             found.append({key: self._together([own[key] for own in named]) for key in named[0]})
+        for state in states:
+            self._taken.update(_places(state.kind.graph, state.taken))
         return found
 
     def _together(self, parts: Sequence[Array]) -> Array:
@@ -276,6 +301,9 @@ class OwnRowsReference:
         values: dict[Node, dict[tuple[int, ...], Any]] = {}
         self._run(step + 1, known_values(values))  # of every step that is run those of the last one stay
         return values if len(self._kinds) == 1 else {}
+
+    def untaken(self) -> list[tuple[Node, str]]:
+        return _untaken(self.graph, self._taken)
 
 
 def _for(kind: RankKind, array: Array) -> Array:
