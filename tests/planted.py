@@ -9,8 +9,9 @@ import linecache
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.mutation.changes import put_in
@@ -77,8 +78,8 @@ def _alike(one: types.CodeType, other: types.CodeType) -> bool:
 class Case:
     """An error in a network.
 
-    plant: changes the code of this process. script: of the network. ranks: how many. judge: "ranks", "torch" or
-    "scale". notes: the error notes in `ACTED` that it changes something.
+    plant: changes the code of this process. script: of the network. ranks: how many. judge: "ranks", "torch",
+    "scale", or "folder": the same of a folder. notes: the error notes in `ACTED` that it changes something.
     """
 
     name: str
@@ -111,7 +112,7 @@ def _judge_steps_here() -> None:
 
 
 def _outcome(case: Case) -> tuple[str, str]:
-    from mspc.commands.compile import CompileOptions
+    from mspc.commands.compile import CompileOptions, compile_target
     from mspc.commands.report.verbosity import Loudness
     from mspc.commands.verify import verify_target
     from mspc.commands.verify_scale import verify_scale
@@ -128,6 +129,10 @@ def _outcome(case: Case) -> tuple[str, str]:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             if case.judge == "scale":
                 verify_scale(str(case.script), options, 0)
+            elif case.judge == "folder":
+                with TemporaryDirectory() as folder:
+                    compile_target(str(case.script), replace(options, out=Path(folder)))
+                    verify_scale(folder, options, 0)
             else:
                 verify_target(str(case.script), options, 0, case.judge == "torch", case.judge == "mpi")
     except ExecutionError as error:

@@ -189,7 +189,8 @@ def cases(folder: Path) -> Iterator[tuple[Case, str]]:
     ranks = {name: count for name, (_, count) in written.items()} | {SAMPLE: 8}
     planted: list[tuple[str, str, Sequence[Planted]]] = [
         ("network", "ranks", ERRORS), (SAMPLE, "ranks", ERRORS), ("parallel", "torch", STEPS),
-        ("parallel", "ranks", IN_PARALLEL), ("parted", "ranks", IN_PARTS), ("parted", "scale", IN_PARTS),
+        ("parallel", "ranks", IN_PARALLEL),
+        *(("parted", judge, IN_PARTS) for judge in ("ranks", "scale", "folder")),
         *((name, judge, TANH) for name in ("loops", "folded") for judge in ("ranks", "torch")),
         *((name, "ranks", errors) for kind in (IN_PASSES, BY_THEMSELVES, OF_KINDS)
           for name, errors in kind.items()),

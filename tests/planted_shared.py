@@ -204,7 +204,7 @@ IN_PARTS = (
             "return dimension, outer * math.prod(rule.sizes[f] for f in dim[: dim.index(factor)])",
             "return dimension, outer"),
 )  # fmt: skip
-"""Seen in that network by `verify`, and by `verify --scale`, whose one device finds the parts by sizes."""
+"""Seen there by `verify` and `verify --scale`, of a folder, too: its one device finds the parts by sizes."""
 OF_KINDS = {
     "network": (
         Planted("own-factor", "ops/math/arithmetic.py",

@@ -35,6 +35,7 @@ from mspc.passes.lib.batch_rows import FIRST, FedRows, Rows, rows_beside
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.difference import ComparedValue, coarsest, compare
 from mspc.verify.one_device import OneDevice, Values
+from mspc.verify.scale.program_sizes import Sizing
 
 Array = Any
 SCRIPT = "by_script"
@@ -350,10 +351,12 @@ def rows_of_draws(graph: Graph, sharded: list[bool], global_graph: Graph | None)
 
     Args:
         sharded: for every input whether places have rows of their own. global_graph: the network on all rows, whose
-            shapes say which dimension grows with it. Without it the rows are those of the pass that lets ranks draw.
+            shapes say which dimension grows with it; without it the sizes that operators tie to those of the inputs do.
+            If a rank has one row, these say nothing, and the rows are those of the pass that lets ranks draw.
     """
-    if global_graph is not None:
-        return rows_by_sizes(graph, grown_dimensions(graph, sharded, global_graph))
+    grown = grown_by_rules(graph, sharded) if global_graph is None else grown_dimensions(graph, sharded, global_graph)
+    if grown is not None:
+        return rows_by_sizes(graph, grown)
     followed = FedRows(graph, dict.fromkeys(_inputs(graph, sharded), FIRST))
     found = {node: followed.of(node) for node in graph.nodes if draws_by_place(node.op)}
     return {node: rows for node, rows in found.items() if rows is not None}
@@ -376,6 +379,23 @@ def grown_dimensions(graph: Graph, sharded: list[bool], global_graph: Graph) -> 
             grown = next((d for d, (a, b) in enumerate(zip(own, all_of, strict=True)) if a != b), None)
             found |= {} if grown is None else {node: grown}
     return found
+
+
+def grown_by_rules(graph: Graph, sharded: list[bool]) -> Grown | None:
+    """Return the dimension in which each value grows with the batch: its size is a multiple of the first dimension of
+    the inputs, by the rules of the operators. None if a rank has one row, or the number of rows is a size of a
+    parameter."""
+    sizing = Sizing()
+    sizing.add(graph)
+    sizing.divisors.settle()
+    inputs = _inputs(graph, sharded)
+    rows = {unknown for value in inputs for unknown in sizing.divisors.resolved(sizing.dims(value)[0][0])[:1]}
+    grown: Grown = {}
+    for value, tensors in sizing.all_dims().items():
+        found = [d for d, dim in enumerate(tensors[0] if tensors else ()) if rows & {*sizing.divisors.resolved(dim)}]
+        grown |= {value: found[0]} if found else {}
+    known = all(value in grown and value.shape[0] > 1 for value in inputs)
+    return grown if known and not any(p in grown for p in graph.parameters if p.kind == "parameter") else None
 
 
 def rows_by_sizes(graph: Graph, grown: Grown) -> dict[Node, Rows]:

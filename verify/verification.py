@@ -178,8 +178,8 @@ def _compare_reference(
 
 
 def untaken(graph: Graph, taken: Collection[Graph]) -> list[tuple[Node, str]]:
-    """Return every branch that does not run though its choice is reached, as its choice and "true" or "false", and every
-    loop that is reached and has no iteration, with "".
+    """Return every branch that does not run though its choice is reached, as its choice and "true" or "false", and
+    every loop that is reached and has no iteration, with "".
 
     Args:
         taken: the graphs of the branches and of the bodies of loops that run.

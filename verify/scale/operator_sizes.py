@@ -21,7 +21,7 @@ from mspc.ops.nn.batch_norm import BatchNormStep, ChannelStatistics, JoinStatist
 from mspc.ops.nn.experts import ExpertPlaces
 from mspc.ops.nn.rotary import RotaryPositionEmbedding
 from mspc.ops.op import Op
-from mspc.ops.random.dropout import Dropout
+from mspc.ops.random.dropout import Dropout, UniformReal
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.creation import Eye, Fill, Ones, Range, Tril, Triu, Zeros
 from mspc.ops.tensor.embedding import EmbeddingLookup, Gather, GatherGrad, OneHot, UnsortedSegmentSum
@@ -461,6 +461,7 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     Tril: _triangle,
     Triu: _triangle,
     Dropout: _dropped,
+    UniformReal: _dropped,
     BatchNormStep: _channels,
     ChannelStatistics: lambda op, operands, results: Row(same=[(in_dim(0, op.axis), out_dim(2))], by_rule=False),
     JoinStatistics: _joined_channels,
