@@ -120,8 +120,16 @@ class _Walk:
         if WORK in node.attrs:
             return partial(self._work, node, int(node.attrs[MICRO_BATCH]))
         if node.regions:
-            return self._regions.kernel(node)
+            kernel = self._regions.kernel(node)
+            for region in self._regions.prepared if self.kernel_of is not None and self.backend.comm.size > 1 else ():
+                region.call = self._in_region
+            return kernel
         return None if self.kernel_of is None else self.kernel_of(node, self.backend)
+
+    def _in_region(self, graph: Graph, index: int, kernel: Callable[..., Any], operands: Sequence[Any]) -> Any:
+        """Run a node of a graph that a node runs."""
+        assert self.kernel_of is not None
+        return (self.kernel_of(graph.nodes[index], self.backend) or kernel)(*operands)
 
     def _turns(self, node: Node, op: Scan, *operands: Array) -> tuple[Array, ...]:
         """Run a loop over micro-batches."""

@@ -22,16 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import Graph, Node, Parameter, Value, copied_region, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TupleType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.random.words import draws_by_place
-from mspc.ops.tensor.moving import Concat, Tile
-from mspc.ops.tensor.reshape import ExpandDims, Flatten, Reshape, Squeeze
 from mspc.passes.communication.reduce_gradients import summed_gradients
 from mspc.passes.lib.batch_rows import FIRST, FedRows, Rows, rows_beside
+from mspc.passes.lib.opened_graphs import opened
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.difference import ComparedValue, coarsest, compare
 from mspc.verify.one_device import OneDevice, Values
@@ -342,24 +341,28 @@ class _Followed:
 # and every place has its own rows of that.
 
 
-Grown = dict[Value, int]
-"""By value the dimension that is larger on the batch of all ranks than on the rows of one."""
-
-
 def rows_of_draws(graph: Graph, sharded: list[bool], global_graph: Graph | None) -> dict[Node, Rows]:
-    """Find the rows of the batch in random results of `graph`.
+    """Find the rows of the batch in random results of `graph` and of the graphs that it runs.
 
     Args:
-        sharded: for every input whether places have rows of their own. global_graph: the network on all rows, whose
-            shapes say which dimension grows with it; without it the sizes that operators tie to those of the inputs do.
-            If a rank has one row, these say nothing, and the rows are those of the pass that lets ranks draw.
+        sharded: for every input whether places have rows of their own. global_graph: the network on all rows, which
+            tells the rows if a rank has only one. Without it they are those of the pass that lets ranks draw.
     """
-    grown = grown_by_rules(graph, sharded) if global_graph is None else grown_dimensions(graph, sharded, global_graph)
-    if grown is not None:
-        return rows_by_sizes(graph, grown)
-    followed = FedRows(graph, dict.fromkeys(_inputs(graph, sharded), FIRST))
-    found = {node: followed.of(node) for node in graph.nodes if draws_by_place(node.op)}
-    return {node: rows for node, rows in found.items() if rows is not None}
+    draws = _draws(graph)
+    for source in (graph, global_graph) if draws else ():
+        others = [] if source is None else _draws(source)
+        found = None if source is None else _rows_by_sizes(source, others, sharded)
+        if found is not None and [node.op.name for node in others] == [node.op.name for node in draws]:
+            return {node: found[other] for node, other in zip(draws, others, strict=True) if other in found}
+    copy = copied_region(graph)
+    others = _draws(copy)
+    with opened(copy):
+        followed = FedRows(copy, dict.fromkeys(_inputs(copy, sharded), FIRST))
+    return {node: rows for node, o in zip(draws, others, strict=True) if (rows := followed.of(o)) is not None}
+
+
+def _draws(graph: Graph) -> list[Node]:
+    return [node for each in graph.graphs() for node in each.nodes if draws_by_place(node.op)]
 
 
 def _inputs(graph: Graph, sharded: list[bool]) -> list[Parameter]:
@@ -367,85 +370,41 @@ def _inputs(graph: Graph, sharded: list[bool]) -> list[Parameter]:
     return [p for p, own in zip(inputs, sharded, strict=True) if own]
 
 
-def grown_dimensions(graph: Graph, sharded: list[bool], global_graph: Graph) -> Grown:
-    """Return the dimension in which each value of the script grows with the batch, by the shapes of the network on all
-    rows."""
-    found: Grown = dict.fromkeys(_inputs(graph, sharded), 0)
-    others = {node.attrs[SCRIPT]: node for node in global_graph.nodes if SCRIPT in node.attrs}
-    for node in graph.nodes:
-        other = others.get(node.attrs.get(SCRIPT))
-        if other is not None and element_types(node.type):
-            own, all_of = (element_types(n.type)[0].shape for n in (node, other))
-            grown = next((d for d, (a, b) in enumerate(zip(own, all_of, strict=True)) if a != b), None)
-            found |= {} if grown is None else {node: grown}
-    return found
+def _rows_by_sizes(graph: Graph, draws: Sequence[Node], sharded: list[bool]) -> dict[Node, Rows] | None:
+    """Find the rows in random results by the sizes that operators tie to those of the inputs, without what the ranks'
+    pass follows. None if a rank has one row, which looks like no row, or the number of rows is a size of a parameter.
 
-
-def grown_by_rules(graph: Graph, sharded: list[bool]) -> Grown | None:
-    """Return the dimension in which each value grows with the batch: its size is a multiple of the first dimension of
-    the inputs, by the rules of the operators. None if a rank has one row, or the number of rows is a size of a
-    parameter."""
+    A dimension is a product of sizes, of which one are rows. Sizes before it, and repetitions, are parts that each
+    begin with rows.
+    """
     sizing = Sizing()
     sizing.add(graph)
     sizing.divisors.settle()
-    inputs = _inputs(graph, sharded)
-    rows = {unknown for value in inputs for unknown in sizing.divisors.resolved(sizing.dims(value)[0][0])[:1]}
-    grown: Grown = {}
-    for value, tensors in sizing.all_dims().items():
-        found = [d for d, dim in enumerate(tensors[0] if tensors else ()) if rows & {*sizing.divisors.resolved(dim)}]
-        grown |= {value: found[0]} if found else {}
-    known = all(value in grown and value.shape[0] > 1 for value in inputs)
-    return grown if known and not any(p in grown for p in graph.parameters if p.kind == "parameter") else None
-
-
-def rows_by_sizes(graph: Graph, grown: Grown) -> dict[Node, Rows]:
-    """Find the rows in random results from sizes alone, without the rules that the ranks' pass follows.
-
-    The grown dimension may hold several equal parts that each begin with rows. Parts are followed from the inputs, and
-    backwards to draws without inputs from the operators that read them.
-    """
-    parts: dict[Value, int] = {value: 1 for value in grown if isinstance(value, Parameter)}
-    for node in graph.nodes:
-        read = [value for value in node.inputs if value in parts]
-        if node in grown and read:
-            parts[node] = _parts(node, read, grown, parts)
-    for node in reversed(graph.nodes):
-        for value in node.inputs if node in parts else ():
-            if value in grown and value not in parts:
-                blocks = _before(node, grown) * parts[node]
-                parts[value] = blocks // _before(value, grown) if isinstance(node.op, RESHAPES) else parts[node]
-    return {n: (grown[n], parts.get(n, 1) or 1) for n in graph.nodes if n in grown and draws_by_place(n.op)}
-
-
-RESHAPES = (Reshape, Flatten, ExpandDims, Squeeze)
-"""Operators that keep the order of all elements."""
-
-
-def _parts(node: Node, read: list[Value], grown: Grown, parts: Mapping[Value, int]) -> int:
-    op, first = node.op, read[0]
-    if isinstance(op, RESHAPES):
-        return _before(first, grown) * parts[first] // _before(node, grown) or 1
-    if isinstance(op, Concat) and op.axis % len(node.shape) == grown[node]:
-        return sum(parts[value] for value in read)
-    if isinstance(op, Tile):
-        return parts[first] * op.multiples[grown[node]]
-    return parts[first]
-
-
-def _before(value: Value, grown: Grown) -> int:
-    """The elements of all dimensions before the one that grows."""
-    return math.prod(element_types(value.type)[0].shape[: grown[value]])
+    sizes, rows = sizing.divisors.largest(), dict[int, int]()
+    for value in _inputs(graph, sharded):
+        first, *inner = sizing.divisors.resolved(sizing.dims(value)[0][0]) or (-1,)
+        if first < 0 or value.shape[0] == 1:
+            return None
+        rows[first] = value.shape[0] // math.prod(sizes[each] for each in inner)
+    weights = [p for p in graph.parameters if p.kind == "parameter"]
+    if any(not rows.keys().isdisjoint(sizing.divisors.resolved(dim)) for p in weights for dim in sizing.dims(p)[0]):
+        return None
+    found: dict[Node, Rows] = {}
+    for node in draws:
+        for d, (size, dim) in enumerate(zip(element_types(node.type)[0].shape, sizing.dims(node)[0], strict=True)):
+            own = sizing.divisors.resolved(dim)
+            place = next((place for place, each in enumerate(own) if each in rows), None)
+            if place is not None and node not in found:
+                inner = math.prod(sizes[each] for each in own[place + 1 :])
+                found[node] = d, size // (rows[own[place]] * inner) or 1
+    return found
 
 
 def rows_on_ranks(graph: Graph, many: Graph, mark: str) -> dict[Node, Rows]:
     """The rows for which the ranks' operators of the same number draw. mark: the attribute that has numbers."""
-    others = {node.attrs[mark]: node.op for node in many.nodes if mark in node.attrs and draws_by_place(node.op)}
-    found: dict[Node, Rows] = {}
-    for node in graph.nodes:
-        other = others.get(node.attrs.get(mark))
-        if other is not None and other.rows:
-            found[node] = (other.rows[0], other.rows[1])
-    return found
+    others = {node.attrs[mark]: node.op.rows for node in _draws(many) if mark in node.attrs and node.op.rows}
+    known = [(node, others.get(node.attrs.get(mark))) for node in _draws(graph)]
+    return {node: (rows[0], rows[1]) for node, rows in known if rows}
 
 
 def drawing_at_places(rows: Mapping[Node, Rows]) -> Callable[[Node, NumPyBackend], Callable[..., Any] | None]:

@@ -3,9 +3,17 @@ optimizer states and rows of one device on the global batch."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from tests.data_parallel.drawn_batches import TRAINING, check
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.verify import verify_target
+from mspc.commands.verify_scale import verify_scale
+from tests.data_parallel.drawn_batches import TRAINING, DrawnBatches, check
 from tests.judged_seeds import EQUAL
 from tests.shares import share_of
 
@@ -22,3 +30,15 @@ def test_one_row_per_rank(seed: int) -> None:
     """Rows in a dimension of size 1: of (2, 4) reshaped to (1, 8), of a mask (1, 1), and of a micro-batch."""
     outcome = check(seed)
     assert outcome.kind == EQUAL, outcome.message
+
+
+@pytest.mark.parametrize("seed", [1018, 1033, 1038])
+@pytest.mark.parametrize("judge", [verify_target, verify_scale])
+def test_verify_raises_no_alarm(judge: Any, seed: int, tmp_path: Path) -> None:
+    """Networks that draw inside of loops, branches and equal layers; ranks of the last two have one row each."""
+    net = DrawnBatches(seed, "cell")
+    script, options = tmp_path / "net.py", CompileOptions(ranks=net.ranks, loudness=Loudness(quiet=True))
+    script.write_text(net.sharded(str(tmp_path)))
+    judge(str(script), options, 0)
+    compile_target(str(script), replace(options, out=tmp_path / "out"))
+    judge(str(tmp_path / "out"), options, 0)

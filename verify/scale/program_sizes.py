@@ -137,6 +137,14 @@ class Divisors:
         itself: for all, or for many times the mean if all ways are alike."""
         self._roomy.append((product, number, other, of, ways))
 
+    def largest(self) -> dict[int, int]:
+        """The largest number that an unknown divides by itself; of all unknowns, once `settle` has decided."""
+        found: dict[int, int] = {}
+        for product, number in self._numbers:
+            for unknown in own if len(own := self.resolved(product)) == 1 else ():
+                found[unknown] = max(found.get(unknown, 1), number)
+        return found
+
     def values(self) -> dict[int, int]:
         """A number for every unknown: as large as may be with some parts left of each dimension."""
         self.settle()

@@ -25,7 +25,7 @@ from mspc.ops.op import Op
 from mspc.passes.communication.reduce_gradients import summed_gradients
 from mspc.passes.lib.batch_rows import FIRST, Rows, rows_beside
 from mspc.verify.difference import Noise, noise_between
-from mspc.verify.global_batch import grown_by_rules, grown_dimensions, rows_by_sizes, rows_of_draws
+from mspc.verify.global_batch import rows_of_draws
 from mspc.verify.one_device import Movement, OneDevice
 from mspc.verify.scale.execution import KindRun, KindState, Seen, run_step
 from mspc.verify.scale.rank_kinds import Divided, RankKind, Slices, divided, flat, narrowed, parts_of
@@ -198,11 +198,10 @@ class OwnRows:
     def draws(self, real: Graph, small: Graph) -> dict[Node, Rows]:
         """Find the rows in random results of the small program."""
         sharded = [any(layout.dims) for layout in self.layouts]
-        grown = grown_by_rules(real, sharded) if self.batch is None else grown_dimensions(real, sharded, self.batch)
-        if grown is None:
-            return rows_of_draws(small, sharded, None)
-        pairs = [*zip(real.parameters, small.parameters, strict=True), *zip(real.nodes, small.nodes, strict=True)]
-        return rows_by_sizes(small, {own: grown[value] for value, own in pairs if value in grown})
+        found = rows_of_draws(real, sharded, self.batch)
+        graphs = zip(real.graphs(), small.graphs(), strict=True)
+        pairs = (pair for one, other in graphs for pair in zip(one.nodes, other.nodes, strict=True))
+        return {own: found[node] for node, own in pairs if node in found}
 
 
 class OwnRowsReference:
