@@ -311,6 +311,8 @@ def _notes(plan: PlanResult, all_alike: bool) -> list[str]:
             f"is within {plan.search_gap:.1%} of the least by what the search adds up: bytes, collectives and memory "
             "traffic one by one, which is not the step's time"
         )
+    elif plan.name == SEARCH:
+        found.append("states no gap by what the search adds up: the plan is not one of those that it compares")
     if plan.mean_nbytes < plan.nbytes - 0.5:
         sent, mean = size_text(int(plan.nbytes)), size_text(int(plan.mean_nbytes))
         found.append(f"sends {sent} from rank {plan.rank}, {mean} in the mean of all")

@@ -1,9 +1,8 @@
 """Search for the quickest plan within a limit of memory, by compiling plans until one fits.
 
 In small networks it is the fastest of a front of compiled plans. They do not depend on the limit: a smaller limit never
-gives a faster plan. In larger networks, and if no plan of the front fits, the solver searches for a plan within the
-limit. Its estimate of memory is not exact: if the program takes more, it runs again with a limit that is smaller by the
-difference.
+gives a faster plan. In larger networks the solver searches for a plan within the limit. Its estimate of memory is not
+exact: if the program takes more, it runs again with a limit that is smaller by the difference.
 """
 
 from __future__ import annotations
@@ -105,20 +104,10 @@ class CompiledFront:
                 return
             self._try(values)
 
-    def explore_below(self, limit: int) -> None:
-        """Compile plans that are expected to take little memory, as long as none is within a limit."""
-        self._tries, self._effort = TRIES, 2 * EFFORT
-        while self.fastest(limit) is None and self._goes_on() and (values := self._next(MEMORY)) is not None:
-            self._try(values)
-
     def fastest(self, limit: float = math.inf) -> Values | None:
         """Return the fastest plan within a limit of bytes; None if no plan is within it."""
         place = bisect_right(self.front, limit, key=lambda each: each[0])
         return self.front[place - 1][2] if place else None
-
-    def smallest(self) -> list[Values]:
-        """Return the plan that takes the least memory, as a list that is empty if no plan compiles."""
-        return [values for _, _, values in self.front[:1]]
 
     def _goes_on(self) -> bool:
         return self._tries > 0 < self._effort and time.monotonic() <= self.deadline
@@ -383,6 +372,11 @@ class SearchProblem:
             graph.attrs["search_open"] = round((1 - share) * MILLION)
 
 
+def share_of(bound: float, cost: float) -> float:
+    """Return a lower bound of any plan's cost as a part of a plan's cost; 0 if nothing is proven."""
+    return min(1.0, bound / max(cost, 1.0)) if bound else 0.0
+
+
 ATTEMPTS = 6
 """How often a smaller limit is tried if a plan takes more memory than predicted."""
 
@@ -434,7 +428,7 @@ class LimitedPlans:
 
     def quickest(self) -> Compiled:
         """Return the quickest plan found that fits. Raise MspcError if none fits."""
-        first = self._searched() if self.front is None else self._of_front()
+        first = self._searched() if self.front is None else self._of_front(self.front)
         if self.best is not None:
             return self.best.compiled
         least = least_stored(self.problem.model)
@@ -444,7 +438,8 @@ class LimitedPlans:
                 notes=["for inputs as they arrive, results, and parameters and states sharded over all ranks",
                        "take more ranks, or allow more memory"],
             )  # fmt: skip
-        self._look_for_less(first)
+        if self.front is None:
+            self._look_for_less(first)
         if self.best is not None:
             return self.best.compiled
         assert self.smallest is not None
@@ -461,15 +456,11 @@ class LimitedPlans:
             ],
         )
 
-    def _of_front(self) -> _Tried | None:
+    def _of_front(self, front: CompiledFront) -> _Tried | None:
         """Try the fastest plan of the front that fits, or its smallest plan if none does."""
-        assert self.front is not None
-        values = self.front.fastest(self.memory)
-        if values is None:
-            self.front.explore_below(self.memory)
-            values = self.front.fastest(self.memory)
-        found = [values] if values is not None else self.front.smallest()
-        return self._tried(found[0]) if found else None
+        self.proven = self.solver.first.bound
+        values = front.fastest(self.memory) or front.front[0][2]
+        return self._tried(values, front.candidates.cost(values))
 
     def _searched(self) -> _Tried | None:
         """Return the plan that the search finds for the limit; None if all plans exceed it by the search's estimate."""
@@ -506,9 +497,8 @@ class LimitedPlans:
         if values in self.known:
             return None
         self.known[values] = None
-        share = min(1.0, self.proven / max(cost, 1.0)) if cost else 0.0
         try:
-            tried = self._note(self.problem.compiled(values, share), values)
+            tried = self._note(self.problem.compiled(values, share_of(self.proven, cost)), values)
         except MspcError:
             return None
         self.known[values] = tried.taken

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.diagnostics import MspcError
-from mspc.passes.lib.plan_header import Terms
+from mspc.passes.lib.plan_header import LEAST, Terms
 from mspc.search.layouts.candidates import PlanCandidates, Values
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import LARGE, REPLICATED, Alternative, PlannedNetwork, PlanRequest
@@ -36,6 +36,7 @@ from mspc.search.plans.limited import (
     SearchProblem,
     has_host_apart,
     quickest_on_host,
+    share_of,
 )
 from mspc.search.plans.row import SEARCH, PlanResult
 
@@ -56,7 +57,7 @@ class SearchedNetwork:
 
     def __init__(self, network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> None:
         self.network, self.asked, self.way = network, asked, way
-        self._made: set[tuple[int, ...]] = set()
+        self._made: set[Values] = set()
         self._busiest: tuple[Compiled, RankLoads] | None = None
         """The program with the loads computed last, and the loads."""
         self._taken: PlanMemory | None = None
@@ -106,7 +107,7 @@ class SearchedNetwork:
         remarks = best.plan.remarks if best is not None else remarked(plan.remarks, self.plain, self.asked, self.way)
         remarks = replace(remarks, degrees=plan.remarks.degrees, missing_rates=plan.remarks.missing_rates)
         remarks = remarks.on_host_as(plan.remarks)
-        plan = replace(plan, search_gap=None, taken_from=name, remarks=remarks)
+        plan = replace(plan, taken_from=name, remarks=remarks)
         found = Outcome.of(plan, other, self.network.captured, self.asked)
         return replace(found, configured=is_configured(self.plain))
 
@@ -117,9 +118,9 @@ class SearchedNetwork:
             return
         if self.asked.memory:
             yield "a search without a limit", lambda: self.plain
-        yield "a search by bytes alone", self._by_bytes
         if self.front is not None:
             yield "a search among compiled plans", self._fastest_of_front
+        yield "a search by bytes alone", self._by_bytes
         for limit in self._smaller_limits() if self.front is None else ():  # the front has them
             yield f"a search within {limit} bytes of memory", partial(self._near, limit)
         if self.asked.free or not is_configured(self.plain):
@@ -144,11 +145,13 @@ class SearchedNetwork:
         return self.problem.solver(TABLE, proves=False)
 
     def _by_bytes(self) -> Compiled:
-        """Return the search's plan if only bytes count, with small tables: nothing is proven of it."""
+        """Return the search's plan if only bytes count, with small tables."""
         own = self.network.config.search_terms
         terms = Terms(mesh=own.mesh, milliseconds=own.milliseconds)
         way = replace(self.way, settings={**self.way.settings, "search_mode": "recursive_programming"})
-        return self.network.compiled(way, replace(self.network.config, search_terms=terms))
+        compiled = self.network.compiled(way, replace(self.network.config, search_terms=terms))
+        compiled.graph.attrs.pop("search_open", None)  # the gap of another sum
+        return compiled
 
     def _smaller_limits(self) -> list[int]:
         peak = memory_of(as_run(self.plain, 0), self.network.captured, self.network.config.device)
@@ -156,7 +159,11 @@ class SearchedNetwork:
 
     def _near(self, limit: int) -> Compiled | None:
         """Return the plan within a limit of the memory predicted by the search; None if it was made before."""
-        return self._made_of(self._solver.solve(limit).values)
+        values = self._solver.solve(limit).values
+        if values in self._made:
+            return None
+        self._made.add(values)
+        return self._compiled(values)
 
     @cached_property
     def front(self) -> CompiledFront | None:
@@ -171,14 +178,14 @@ class SearchedNetwork:
             return None
         seconds_per_byte = 1 / self.asked.machine.link.bandwidth.at(LARGE)
         found: list[Values] = []
-        for limit in self._smaller_limits():
+        for limit in (LEAST, *self._smaller_limits()):
             with suppress(MspcError):  # less than the least
                 found.append(self._solver.solve(limit).values)
         front = CompiledFront(candidates, self._cost_of, seconds_per_byte, self.deadline, found)
         front.explore()
-        return front
+        return front if front.front else None
 
-    def _cost_of(self, values: tuple[int, ...]) -> PlanCost:
+    def _cost_of(self, values: Values) -> PlanCost:
         program = self.problem.compiled(values)
         rank = rank_loads(program, self.asked.machine).slowest
         taken = plan_memory_of(program, rank, self.network.captured, self.asked)
@@ -187,14 +194,11 @@ class SearchedNetwork:
     def _fastest_of_front(self) -> Compiled | None:
         """Return the fastest compiled plan; None if there is a limit of memory, because `_within` has taken it."""
         values = None if self.asked.memory or self.front is None else self.front.fastest()
-        return None if values is None else self.problem.compiled(values)
+        return None if values is None else self._compiled(values)
 
-    def _made_of(self, values: tuple[int, ...]) -> Compiled | None:
-        """Return the program of an assignment; None if it was made before."""
-        if values in self._made:
-            return None
-        self._made.add(values)
-        return self.problem.compiled(values)
+    def _compiled(self, values: Values) -> Compiled:
+        """Return the program of an assignment, with its gap to the bound of the search without a limit."""
+        return self.problem.compiled(values, share_of(self._solver.first.bound, self._solver.costs.total(values)))
 
     def _within(self) -> Compiled:
         """Return the search's plan within the limit of memory. Raise MspcError if none was found."""

@@ -17,7 +17,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.context import freeze
 from mspc.ops.op import load_operators
+from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
+from mspc.search.plans.limited import CompiledFront
 from mspc.search.plans.related_plans import SearchedNetwork
 from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import plans_for
@@ -70,8 +72,6 @@ def test_the_fastest_plan_of_every_limit_is_near_the_best_of_all_plans(seed: int
     known = known_plans(case, 81)
     for limit in {plan.memory for plan in known}:
         best = min(plan.step for plan in known if plan.memory <= limit)
-        if front.fastest(limit) is None:
-            front.explore_below(limit)
         values = front.fastest(limit)
         assert values is not None, f"{limit} bytes are refused"
         assert front.known[values].bytes <= limit
@@ -108,17 +108,32 @@ def test_no_plan_that_stores_a_parameter_otherwise_is_much_faster_within_a_limit
 
 
 @pytest.mark.parametrize("seed", [2087043557])
-def test_more_memory_never_gives_a_slower_plan(seed: int) -> None:
+def test_more_memory_never_gives_a_slower_plan_and_every_plan_states_its_gap(seed: int) -> None:
     case = case_of(seed)
     free = searched(case, 0)
     assert not isinstance(free, str)
     least = min(plan.memory for plan in known_plans(case, 30))
     limits = [least, (least + free.memory) // 2, free.memory]
-    plans = [searched(case, limit) for limit in limits]
-    steps = [plan.step for plan in plans if not isinstance(plan, str)]
+    plans = [plan for limit in limits if not isinstance(plan := searched(case, limit), str)]
+    steps = [plan.step for plan in plans]
     assert len(steps) == len(limits)
     assert steps == sorted(steps, reverse=True)
     assert steps[-1] == pytest.approx(free.step)
+    assert all(plan.search_gap is not None and 0 <= plan.search_gap < 1 for plan in (free, *plans))
+
+
+def test_below_the_smallest_plan_of_the_front_no_other_plans_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would depend on the limit, and might be faster than the plan of a larger one."""
+    case = case_of(2087043557)
+    network = SearchedNetwork(PlannedNetwork.read(case.captured, case.config, case.asked.free), case.asked, WAYS[0])
+    assert network.front is not None
+    (smallest, *_), compiled = network.front.front, len(network.front.known)
+    network.asked = replace(case.asked, memory=int(smallest[0]) - 1)
+    monkeypatch.setattr(CompiledFront, "_try", lambda *_: pytest.fail("a plan is compiled for the front"))
+    monkeypatch.setattr(Limited, "solve", lambda *_: pytest.fail("the solver searches for a plan within the limit"))
+    with pytest.raises(MspcError, match=f"the smallest takes {int(smallest[0])}"):
+        network.quickest()
+    assert len(network.front.known) == compiled
 
 
 @pytest.mark.parametrize("seed", [1, 8])
