@@ -50,6 +50,8 @@ ORDER = (GAIN, NEAR, GAIN, MEMORY)
 """How the next plans are chosen, one after the other: by the expected gain; as a neighbour of the fastest plan,
 since expected gains are wrong if the model's memory is; and by the least expected memory, so that small limits have
 plans."""
+ORDER_BELOW = (MEMORY, GAIN)
+"""The same for limits that exclude the fastest plan."""
 NEAR_COST = 1.3
 """Neighbours of a plan are compiled for being near only if the model's cost of the neighbour is at most this
 multiple of the plan's."""
@@ -93,13 +95,26 @@ class CompiledFront:
         self._neighbours: dict[Values, list[Values]] = {}
         self._model_costs_of: dict[Values, tuple[float, float]] = {}
         self._tries, self._effort = TRIES, EFFORT
+        self._is_complete = False
 
     def explore(self) -> None:
         """Compile plans until the effort is spent: some of the model's front, and then the neighbours of the best
         that are expected to be better."""
         for values in (*map(self.candidates.settled, self.found), *self._seeds()):
             self._try(values)
-        for how in cycle(ORDER):
+        self._continue(ORDER)
+
+    def within(self, limit: int) -> Values:
+        """Return the fastest plan within a limit of bytes, or the smallest if none is within it. If the fastest plan of
+        all is not within the limit, further plans are compiled once, the same ones for every such limit."""
+        if not self._is_complete and self.front[-1][0] > limit:
+            self._is_complete = True
+            self._tries, self._effort = TRIES, EFFORT // 2
+            self._continue(ORDER_BELOW)
+        return self.fastest(limit) or self.front[0][2]
+
+    def _continue(self, order: Sequence[str]) -> None:
+        for how in cycle(order):
             if not self._goes_on() or (values := self._next(how)) is None:
                 return
             self._try(values)
@@ -459,7 +474,7 @@ class LimitedPlans:
     def _of_front(self, front: CompiledFront) -> _Tried | None:
         """Try the fastest plan of the front that fits, or its smallest plan if none does."""
         self.proven = self.solver.first.bound
-        values = front.fastest(self.memory) or front.front[0][2]
+        values = front.within(self.memory)
         return self._tried(values, front.candidates.cost(values))
 
     def _searched(self) -> _Tried | None:

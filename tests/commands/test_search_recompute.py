@@ -72,9 +72,7 @@ def test_cells_are_computed_again_where_only_that_fits(folder: Path, limited: Pa
     plan = searched(limited)
     assert plan["name"] == "search"
     assert plan["memory"] <= LIMIT
-    assert plan["search_gap"] is None  # it is a usual plan, made to fit
-    assert f"takes the plan of {plan['taken_from']}" in plan["notes"]
-    assert "search on 4 ranks states no gap by what the search adds up" in plan["notes"]
+    assert 0 <= plan["search_gap"] < 1
     assert plan["foreseen"] == pytest.approx(plan["memory"], rel=0.1)
     found = read_plan(Path("plan.toml"))
     assert list(found.recompute) == plan["recompute"] != []

@@ -72,9 +72,8 @@ def test_the_fastest_plan_of_every_limit_is_near_the_best_of_all_plans(seed: int
     known = known_plans(case, 81)
     for limit in {plan.memory for plan in known}:
         best = min(plan.step for plan in known if plan.memory <= limit)
-        values = front.fastest(limit)
-        assert values is not None, f"{limit} bytes are refused"
-        assert front.known[values].bytes <= limit
+        values = front.within(limit)
+        assert front.known[values].bytes <= limit, f"{limit} bytes are refused"
         assert front.known[values].step <= 1.03 * best, f"within {limit} bytes"
 
 
@@ -122,18 +121,24 @@ def test_more_memory_never_gives_a_slower_plan_and_every_plan_states_its_gap(see
     assert all(plan.search_gap is not None and 0 <= plan.search_gap < 1 for plan in (free, *plans))
 
 
-def test_below_the_smallest_plan_of_the_front_no_other_plans_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would depend on the limit, and might be faster than the plan of a larger one."""
+def test_plans_that_are_compiled_for_limits_do_not_depend_on_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the plan of a smaller limit might be faster than the plan of a larger one."""
     case = case_of(2087043557)
-    network = SearchedNetwork(PlannedNetwork.read(case.captured, case.config, case.asked.free), case.asked, WAYS[0])
-    assert network.front is not None
-    (smallest, *_), compiled = network.front.front, len(network.front.known)
-    network.asked = replace(case.asked, memory=int(smallest[0]) - 1)
-    monkeypatch.setattr(CompiledFront, "_try", lambda *_: pytest.fail("a plan is compiled for the front"))
-    monkeypatch.setattr(Limited, "solve", lambda *_: pytest.fail("the solver searches for a plan within the limit"))
-    with pytest.raises(MspcError, match=f"the smallest takes {int(smallest[0])}"):
-        network.quickest()
-    assert len(network.front.known) == compiled
+    monkeypatch.setattr(Limited, "_at_peak", lambda *_: pytest.fail("the solver searches for a plan within the limit"))
+    monkeypatch.setattr(SearchedNetwork, "_smaller_limits", lambda _: [])
+    known: list[CompiledFront] = []
+    for limit in (1 << 24, 1 << 25):  # below the smallest plan, and below the fastest
+        asked = replace(case.asked, memory=limit)
+        network = SearchedNetwork(PlannedNetwork.read(case.captured, case.config, case.asked.free), asked, WAYS[0])
+        assert network.front is not None
+        known.append(network.front)
+        if limit == 1 << 24:
+            with pytest.raises(MspcError, match="the smallest takes") as error:
+                network.quickest()
+            assert error.value.message.endswith(f" {int(network.front.front[0][0])}")
+        else:
+            assert network.quickest().plan.memory <= limit
+    assert known[0].known == known[1].known
 
 
 @pytest.mark.parametrize("seed", [1, 8])
