@@ -20,7 +20,7 @@ from mspc.mindspore_api import call_handler, state
 from mspc.mindspore_api.train.checkpointing import Resumed, resume_training
 from mspc.mindspore_api.train.model import COUNTERS, SEEDS, restore, state_of_rank
 from mspc.train import Callback, CheckpointConfig, ModelCheckpoint
-from tests.checkpoint.trained import LOSS, Trained, trained  # noqa: F401  # a fixture
+from tests.checkpoint.trained import LOSS, Trained
 from tests.checkpoint.written_sets import unsealed
 from tests.mindspore_api.nn.test_train import Losses, model
 from tests.mindspore_api.nn.test_train import data as batches
@@ -57,7 +57,7 @@ def end_of(run: Trained, losses: list[str], folder: str) -> End:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_goes_on_bit_for_bit(way: str, trained: Trained, ends: dict[str, End]) -> None:  # noqa: F811
+def test_a_run_goes_on_bit_for_bit(way: str, trained: Trained, ends: dict[str, End]) -> None:
     """In the middle of an epoch: dropout, shuffling, learning rate, Adam's powers, NumPy's own generator."""
     if not ends:
         ends["undisturbed"] = end_of(trained, trained.run(2, 2, 0, config=WAYS[way], where='"one"'), "one")
@@ -67,7 +67,7 @@ def test_a_run_goes_on_bit_for_bit(way: str, trained: Trained, ends: dict[str, E
     assert end_of(trained, begun + rest, "sets") == ends["undisturbed"]
 
 
-def test_a_run_goes_on_with_other_ranks_and_strategies(trained: Trained) -> None:  # noqa: F811
+def test_a_run_goes_on_with_other_ranks_and_strategies(trained: Trained) -> None:
     """Up and down; losses are those of one strategy up to the order of sums."""
     undisturbed = trained.run(1, 1, where='"one"', config="dict()")
     found = trained.run(4, 2, 1, last=2)
@@ -138,7 +138,7 @@ def test_a_loop_of_the_scripts_own_goes_on(
     assert losses[1] + losses[2] == losses[0]
 
 
-def test_a_rank_reads_its_slices_and_no_byte_more(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_rank_reads_its_slices_and_no_byte_more(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every parameter and state once, when the step is compiled; nobody makes a global tensor."""
     read, found = Checkpoint.read, []
 
@@ -161,7 +161,7 @@ def test_a_rank_reads_its_slices_and_no_byte_more(trained: Trained, monkeypatch:
     assert sum(sizes.values()) < int(whole) / 3.5
 
 
-def test_a_loss_scale_goes_on(trained: Trained) -> None:  # noqa: F811
+def test_a_loss_scale_goes_on(trained: Trained) -> None:
     scaled = 'amp_level="O2", loss_scale_manager=DynamicLossScaleManager(2.0**30, 2, 2)'
     undisturbed = trained.run(2, 1, where='"one"', model=scaled)
     begun = trained.run(2, 1, last=3, model=scaled)
@@ -170,7 +170,7 @@ def test_a_loss_scale_goes_on(trained: Trained) -> None:  # noqa: F811
     assert float(saved.read("scale_sense")) < 2.0**30
 
 
-def test_a_folder_of_checkpoints_is_its_newest(trained: Trained) -> None:  # noqa: F811
+def test_a_folder_of_checkpoints_is_its_newest(trained: Trained) -> None:
     trained.run(2, 1, last=3)
     trained.run(1, 1, last=4)
     found = ms.load_checkpoint("sets")
@@ -186,7 +186,7 @@ def test_a_folder_of_checkpoints_is_its_newest(trained: Trained) -> None:  # noq
         ms.load_checkpoint("sets")
 
 
-def test_only_new_sets_stay(trained: Trained) -> None:  # noqa: F811
+def test_only_new_sets_stay(trained: Trained) -> None:
     """And what a killed run has left is removed by the next, that goes on from the sets and counts them as its own."""
     trained.run(2, 1, last=3, config="dict(integrated_save=False, keep_checkpoint_max=2)")
     assert sorted(p.name for p in Path("sets").iterdir()) == ["CKP-1_2", "CKP-2_1"]
@@ -206,7 +206,7 @@ def test_only_new_sets_stay(trained: Trained) -> None:  # noqa: F811
     ]
 
 
-def test_a_checkpoint_of_another_network_is_refused(trained: Trained) -> None:  # noqa: F811
+def test_a_checkpoint_of_another_network_is_refused(trained: Trained) -> None:
     """Everything that differs is listed, and nothing is loaded."""
     trained.run(2, 1, last=1)
     with pytest.raises(MspcError) as raised:
@@ -313,7 +313,7 @@ def test_the_prefix_is_that_of_the_checkpoints_that_are_there(tmp_path: Path, mo
         resume_training(trained_model, "other")
 
 
-def test_a_rank_without_a_checkpoint_is_named(trained: Trained) -> None:  # noqa: F811
+def test_a_rank_without_a_checkpoint_is_named(trained: Trained) -> None:
     """Ranks with folders of their own, of which one is empty: the run does not begin again."""
     trained.run(2, 1, last=1, where='f"r{get_rank()}"')
     Path("r1/CKP-1_1.safetensors").unlink()
@@ -332,7 +332,7 @@ DIRECTORIES = {
 
 
 @pytest.mark.parametrize("where", DIRECTORIES)
-def test_where_slices_go(where: str, trained: Trained, tmp_path: Path) -> None:  # noqa: F811
+def test_where_slices_go(where: str, trained: Trained, tmp_path: Path) -> None:
     folder, wanted = DIRECTORIES[where]
     trained.run(1, 2, last=1, where=folder)
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("CKP*/*")) == [w for w in wanted if "1_1/" in w]
@@ -355,14 +355,14 @@ def test_where_slices_go(where: str, trained: Trained, tmp_path: Path) -> None: 
         ("dict(append_info=['loss'])", "append_info takes 'epoch_num', 'step_num' and dicts, not 'loss'"),
     ],
 )
-def test_what_cannot_be_saved_is_said_before_the_first_step(config: str, message: str, trained: Trained) -> None:  # noqa: F811
+def test_what_cannot_be_saved_is_said_before_the_first_step(config: str, message: str, trained: Trained) -> None:
     with pytest.raises(MspcError) as raised:
         trained.run(2, 1, config=config)
     assert message in raised.value.render()
     assert "loss is" not in trained.capsys.readouterr().out
 
 
-def test_a_compile_touches_no_checkpoint(trained: Trained) -> None:  # noqa: F811
+def test_a_compile_touches_no_checkpoint(trained: Trained) -> None:
     trained.run(2, 1, last=1, config="dict(remove_redundancy=True)")
     left = Path("sets/CKP-9_9/rank_0-7.safetensors")
     left.parent.mkdir()
@@ -372,7 +372,7 @@ def test_a_compile_touches_no_checkpoint(trained: Trained) -> None:  # noqa: F81
     assert "changes nothing here" not in trained.capsys.readouterr().err
 
 
-def test_what_changes_nothing_is_said(trained: Trained) -> None:  # noqa: F811
+def test_what_changes_nothing_is_said(trained: Trained) -> None:
     trained.run(
         1, 1, last=1, config="dict(exception_save=True, crc_check=True, keep_checkpoint_per_n_minutes=3)", where='"a"'
     )

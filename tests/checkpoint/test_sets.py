@@ -22,7 +22,7 @@ from mspc.checkpoint.sets import INDEX, find_sets, rank_file, set_name
 from mspc.commands.checkpoints import check_checkpoint, merge_checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api.train.checkpointing import resume_training
-from tests.checkpoint.trained import Trained, trained  # noqa: F401  # a fixture
+from tests.checkpoint.trained import Trained
 from tests.checkpoint.written_sets import WHOLE, changed, flip, unsealed, write_set
 from tests.damage import damage
 from tests.kills import in_a_process
@@ -356,7 +356,7 @@ def full(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
 
 @pytest.mark.parametrize("style", ["", ", async_save=True"])
-def test_a_full_disk_ends_training(style: str, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_full_disk_ends_training(style: str, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     full(monkeypatch, 18)
     with pytest.raises(MspcError, match="No space left on device"):
         trained.run(2, 1, config=f"dict(integrated_save=False{style})")
@@ -369,10 +369,7 @@ def test_a_full_disk_ends_training(style: str, trained: Trained, monkeypatch: py
     assert trained.run(2, 1)
 
 
-def test_on_a_full_disk_training_goes_on_where_that_is_asked(
-    trained: Trained,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_a_full_disk_training_goes_on_where_that_is_asked(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     full(monkeypatch, 18)
     losses = trained.run(2, 1, config='dict(integrated_save=False, on_failure="continue")')
     assert len(losses) == 8

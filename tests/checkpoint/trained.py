@@ -90,9 +90,3 @@ class Trained:
         )  # fmt: skip
         self.out = self.capsys.readouterr()
         return LOSS.findall(self.out.out)
-
-
-@pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Trained:
-    monkeypatch.chdir(tmp_path)
-    return Trained(tmp_path, capsys)

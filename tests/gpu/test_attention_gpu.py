@@ -14,7 +14,7 @@ from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, 
 from tests.gpu.arrays import NumPy, drawn, fetched, launched, microseconds, opened, put
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5}
-"""Of the error's norm over the result's norm."""
+"""The largest ratio of the error's norm to the result's norm."""
 B, N, S, T, D = 2, 4, 96, 160, 64
 FORMS: dict[str, tuple[dict[str, Any], tuple[int, ...], int, int]] = {
     # attributes, shape of the mask or shift, heads of key and value, length of the query
