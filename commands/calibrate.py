@@ -43,7 +43,10 @@ def calibrate_machine(options: CalibrateOptions) -> int:
     if mpi_rank() == 0:
         check_writable(options.out, "--out")
     if mpi_size() <= 1 and (options.ranks or 1) > 1:
-        return run_under_mpirun(options.ranks or 1, ["calibrate", *_arguments(options)])
+        arguments = ["--out", str(options.out), *options.wishes.arguments()]
+        arguments += ["--name", options.name] if options.name else []
+        arguments += ["--time-limit", str(options.seconds)] if options.seconds else []
+        return run_under_mpirun(options.ranks or 1, ["calibrate", *arguments, *["--quiet"] * options.quiet])
     if options.ranks is not None and mpi_size() > 1 and options.ranks != mpi_size():
         raise MspcError(f"--ranks is {options.ranks}, and mpirun started {mpi_size()} ranks")
     limit_threads(max(1, mpi_size()))
@@ -51,13 +54,6 @@ def calibrate_machine(options: CalibrateOptions) -> int:
 
     job = join_job(options.wishes)
     return job.guard(lambda: _measure(options, job))
-
-
-def _arguments(options: CalibrateOptions) -> list[str]:
-    found = ["--out", str(options.out), *options.wishes.arguments()]
-    found += ["--name", options.name] if options.name else []
-    found += ["--time-limit", str(options.seconds)] if options.seconds else []
-    return found + ["--quiet"] * options.quiet
 
 
 def _measure(options: CalibrateOptions, job: Any) -> None:

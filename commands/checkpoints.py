@@ -49,9 +49,12 @@ def show_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> Non
     if json == STDOUT:
         return
     cells = [
-        (r["name"], r["dtype"], _shape(r["shape"]), r["layout"] or "-", str(r["slices"]), size_text(r["bytes"]))
+        (
+            r["name"], r["dtype"], f"({', '.join(map(str, r['shape']))})", r["layout"] or "-", str(r["slices"]),
+            size_text(r["bytes"]),
+        )
         for r in rows
-    ]
+    ]  # fmt: skip
     title = f"{len(rows)} tensors, {size_text(total)}"
     print_table(TextTable(title, ("tensor", "type", "shape", "layout", "slices", "bytes"), cells))
     for key, value in {**state, **source.texts}.items():
@@ -64,10 +67,6 @@ def _described(name: str, stored: TensorPieces) -> dict[str, Any]:
         "slices": len({piece.box for piece in stored.pieces}), "bytes": stored.type.nbytes,
         "checksums": sorted({piece.checksum for piece in stored.pieces if piece.checksum}),
     }  # fmt: skip
-
-
-def _shape(shape: Any) -> str:
-    return f"({', '.join(map(str, shape))})"
 
 
 def diff_checkpoints(paths: tuple[Path, Path], strategies: tuple[Path | None, Path | None], json: Path | None) -> int:

@@ -88,7 +88,10 @@ def compile_target(target: str, options: CompileOptions) -> None:
     _check_files(options)
     found = find_call(target, options)
     captured, ranks = found.captured, found.ranks
-    wanted = _wanted(options, ranks)
+    for rank in options.only_ranks:
+        if not 0 <= rank < ranks:
+            raise _no_rank(rank, ranks, options.ranks is None)
+    wanted: Sequence[int] = sorted(set(options.only_ranks)) if options.only_ranks else range(ranks)
     level = max(options.level, captured.context.save_graphs)
     folder = options.out or Path(captured.context.save_graphs_path or DEFAULT_FOLDER)
     _check_apart(options.json, folder)
@@ -115,13 +118,20 @@ def compile_target(target: str, options: CompileOptions) -> None:
         output.commit()
         StrategyFiles().write(first.compiled, captured.context, trains=True)
     if not loudness.quiet:
-        _warn(captured, first.compiled)
+        for name, text in captured.context.changing_nothing("compile", first.compiled.config.device):
+            say_once(name, text)
+        for text in first.compiled.traced.warnings:
+            print(f"warning: {text}", file=sys.stderr)
     notes = _write_others(options, first.compiled, captured.script)
     if options.json is None and loudness.quiet:
         return  # nobody reads the table
     report = make_table()
     report.notes += notes
-    report.notes += _notes(captured, report.mode, first.compiled.traced.ignored_strategies)
+    report.notes += [
+        f"{place}: not compiled, since it is a later launch: {place.text.strip()}" for place in captured.later
+    ]
+    if ignored := first.compiled.traced.ignored_strategies:
+        report.notes.append(f"{ignored} strategies set with shard() do not count in mode {report.mode}")
     if report.without_kernels:
         rows = "; ".join(row.sentence for row in report.without_kernels)
         report.notes.append(f"no kernel of mspc's for GPUs, so they run through CuPy, in more launches: {rows}")
@@ -343,32 +353,9 @@ def _ranks(options: CompileOptions, session: Session, captured: CapturedCall) ->
     return session.size
 
 
-def _wanted(options: CompileOptions, ranks: int) -> Sequence[int]:
-    for rank in options.only_ranks:
-        if not 0 <= rank < ranks:
-            raise _no_rank(rank, ranks, options.ranks is None)
-    return sorted(set(options.only_ranks)) if options.only_ranks else range(ranks)
-
-
 def _no_rank(rank: int, ranks: int, may_mean_ranks: bool = False) -> MspcError:
     """Return the error for a rank out of range. may_mean_ranks: the command line does not set the number of ranks."""
     example = f", as in --ranks {rank}" if rank > 1 else ""
     notes = [f"--ranks says how many ranks there are{example}; --rank names those that are written"]
     return MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}", notes=notes if may_mean_ranks else [])
 
-
-def _warn(captured: CapturedCall, compiled: Compiled) -> None:
-    """Print the compiler's warnings, and the settings without effect, on stderr."""
-    for name, text in captured.context.changing_nothing("compile", compiled.config.device):
-        say_once(name, text)
-    for text in compiled.traced.warnings:
-        print(f"warning: {text}", file=sys.stderr)
-
-
-def _notes(captured: CapturedCall, mode: str, ignored: int) -> list[str]:
-    notes = [
-        f"{place}: not compiled, since it is a later launch: {place.text.strip()}" for place in captured.later
-    ]
-    if ignored:
-        notes.append(f"{ignored} strategies set with shard() do not count in mode {mode}")
-    return notes

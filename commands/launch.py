@@ -12,7 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,7 +89,10 @@ def launch(
     from mspc.engine.ranks.mpirun import find_mpirun
     from mspc.ir.files.atomic_writing import make_folder
 
-    _say_whose(command, {name for option in context.command.params for name in option.opts})
+    own = {name for option in context.command.params for name in option.opts}
+    theirs = [word for word in command[1:] if word.startswith("--") and word.partition("=")[0] in own]
+    if theirs and os.environ.get("MSPC_LAUNCHED") is None:
+        complain(f"note: {' and '.join(theirs)}: {command[0]} gets what stands behind it; options go before it")
     hosts = _hosts(worker_num, local_worker_num, hostfile, host, rank_table_file, node_rank)
     ranks = sum(h.slots for h in hosts) if rank_table_file is not None else worker_num
     job = LaunchJob(
@@ -104,12 +107,13 @@ def launch(
         start_within=cluster_time_out,
     )
     find_mpirun()
-    waits = _yes_or_no("join", join)
+    if join.lower() not in ("true", "false"):
+        raise MspcError(f"--join {join!r} must be True or False")
     if dry_run:
         print(shlex.join(job.mpirun()))
         return
     make_folder(job.folder)
-    if not waits and os.environ.get("MSPC_LAUNCHED") is None:
+    if join.lower() == "false" and os.environ.get("MSPC_LAUNCHED") is None:
         _leave(job)
         return
     status = run(job, max_restarts)
@@ -145,13 +149,6 @@ def _hosts(
     return hosts
 
 
-def _say_whose(command: Sequence[str], own: Collection[str]) -> None:
-    """Note which options of this command are passed to the script because they are after it. own: the options."""
-    theirs = [word for word in command[1:] if word.startswith("--") and word.partition("=")[0] in own]
-    if theirs and os.environ.get("MSPC_LAUNCHED") is None:
-        complain(f"note: {' and '.join(theirs)}: {command[0]} gets what stands behind it; options go before it")
-
-
 def _command(words: Sequence[str]) -> list[str]:
     """Return the command of every rank: for a script `mspc run`, which provides `import mindspore`. Raise MspcError if
     there is no such script or command."""
@@ -182,21 +179,18 @@ def _cores(text: str, ranks: int) -> str:
         return "share" if text.lower() == "true" else ""
     try:
         given = json.loads(text.replace("'", '"'))
-        found = {_local_rank(key, ranks): _core_numbers(value) for key, value in given.items()}
+        found: dict[str, list[int]] = {}
+        for key, value in given.items():
+            number = key.removeprefix("device")  # of a rank on its host
+            if not re.fullmatch("[0-9]{1,6}", number) or int(number) >= ranks:
+                raise ValueError(key)
+            found[str(int(number))] = _core_numbers(value)
     except (ValueError, AttributeError, TypeError, RecursionError):
         raise MspcError(
             f"--bind_core {text!r:.200} must be True, False, or cores by rank of a host",
             notes=['for example \'{"0": ["0-3"], "1": ["4-7"]}\''],
         ) from None
     return json.dumps(found)
-
-
-def _local_rank(key: str, ranks: int) -> str:
-    """Return the number of a rank on its host from a key of `--bind_core`. Raise ValueError for any other key."""
-    number = key.removeprefix("device")
-    if not re.fullmatch("[0-9]{1,6}", number) or int(number) >= ranks:
-        raise ValueError(key)
-    return str(int(number))
 
 
 def _core_numbers(value: Any) -> list[int]:
@@ -219,12 +213,6 @@ def _shown(text: str, ranks: int) -> tuple[int, ...] | None:
     if not all(re.fullmatch("[0-9]{1,9}", part) and int(part) < ranks for part in parts):
         raise MspcError(f"--tail_worker_log {text!r:.200} must be -1 or ranks from 0 to {ranks - 1}, for example 0,3")
     return tuple(map(int, parts))
-
-
-def _yes_or_no(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise MspcError(f"--{name} {text!r} must be True or False")
-    return text.lower() == "true"
 
 
 def _leave(job: LaunchJob) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +122,14 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
     brought: list[Tensor] = []
     describe_call(captured.args, brought)
     types, arrays = [f.global_type for f in fed], [t.asnumpy() for t in brought]
+
+    def sliced(rank: int) -> Graph:
+        """Return a rank's graph after slicing and after the cut into stages, in the order of their schedule, before
+        operators are fused."""
+        found: list[Graph] = []
+        many.rank_graph(rank, lambda stage: found.append(stage.graph), (SLICED,))
+        return before_joining(found[0], rank)
+
     return VerifiedProgram(
         one.graph,
         many.graph,
@@ -131,7 +138,7 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
         weights_of(one.traced, one.graph) | reference.weights,
         lambda caution: made_inputs(limited, types, arrays, seed, STEPS, caution == 2, caution == 0),
         many.rank_graph,
-        partial(_plain, many),
+        sliced,
         [f.layout for f in fed] if own else [],
         global_batch(captured, reference, types, alone) if own else GlobalBatchNetwork(None),
         config.pipeline_stages,
@@ -222,10 +229,3 @@ def compiled_with_numbers(call: TracedCall, on_pass: OnPass | None = None) -> Co
 
     return compile_traced(call, mark, on_pass)
 
-
-def _plain(compiled: Compiled, rank: int) -> Graph:
-    """Return a rank's graph after slicing and after the cut into stages, in the order of their schedule, before
-    operators are fused."""
-    found: list[Graph] = []
-    compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (SLICED,))
-    return before_joining(found[0], rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -206,16 +207,12 @@ def _check_type(path: Path, what: str, told: Type, own: Type, any_sizes: bool) -
 
 def _type(program: Program, entry: dict[str, Any]) -> TensorType:
     try:
-        return TensorType(dtype_of(str(entry["dtype"])), _sizes(entry["shape"]))
+        dtype, shape = dtype_of(str(entry["dtype"])), entry["shape"]
+        if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError(f"its shape is {shape!r:.80}")
+        return TensorType(dtype, tuple(shape))
     except (MspcError, KeyError, ValueError) as error:
         raise MspcError(f"{program.folder / PROGRAM} is damaged: {entry.get('name', 'an output')}: {error}") from None
-
-
-def _sizes(shape: Any) -> tuple[int, ...]:
-    """Return the sizes of a shape. Raise ValueError if it is no list of sizes."""
-    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError(f"its shape is {shape!r:.80}")
-    return tuple(shape)
 
 
 def _layout(program: Program, entry: dict[str, Any], type: TensorType, stages: int) -> Layout:
@@ -258,7 +255,9 @@ def verify_dumps(folder: Path, json: Path | None) -> None:
         found = RANK.search(str(path.relative_to(folder)))
         stage = next((stage for word, stage in DUMP_STAGES.items() if word in path.stem), EXECUTE)
         dump = ForeignDump(str(path), int(found[1]) if found else 0, stage, tuple(module.graphs))
-        compiles.setdefault(_compile_of(path, folder), []).append(dump)
+        place = RANK.sub("rank", str(path.relative_to(folder).parent))
+        begin, *rest = path.stem.split(".")  # the name before that of the stage
+        compiles.setdefault(f"{place}/{begin}" if rest else place, []).append(dump)
     told = [look_at(dumps) for dumps in compiles.values()]
     files = sum(map(len, compiles.values()))
     if json is not None:
@@ -274,19 +273,8 @@ def verify_dumps(folder: Path, json: Path | None) -> None:
         raise ExecutionError(message, notes=notes, frames=first.node.frames)
 
 
-def _compile_of(path: Path, folder: Path) -> str:
-    """Return the key of the compile of a dump: its folder without the rank, and the name before that of the stage."""
-    place = RANK.sub("rank", str(path.relative_to(folder).parent))
-    first, *rest = path.stem.split(".")
-    return f"{place}/{first}" if rest else place
-
-
-def _counts(told: Sequence[DumpsFound], what: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for each in told:
-        for name, count in getattr(each, what).items():
-            found[name] = found.get(name, 0) + count
-    return found
+def _counts(told: Sequence[DumpsFound], what: str) -> Counter[str]:
+    return sum((Counter(getattr(each, what)) for each in told), Counter[str]())
 
 
 def _show(files: int, told: Sequence[DumpsFound]) -> None:

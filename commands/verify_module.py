@@ -32,17 +32,13 @@ def check_comparable(program: VerifiedProgram, options: CompileOptions) -> None:
             "--against torch compares with the module as it is, so it takes no --precision and no --accumulate"
         )
     for node in program.reference.graph.nodes:
-        if not isinstance(node.op, Dropout) and any(getattr(each.op, "seeds", ()) for each in _with_inner(node)):
+        inner = [each for region in node.regions for graph in region.graphs() for each in graph.nodes]
+        if not isinstance(node.op, Dropout) and any(getattr(each.op, "seeds", ()) for each in (node, *inner)):
             raise MspcError(
                 f"{node.label} draws random numbers, and PyTorch would draw others",
                 frames=node.frames,
                 notes=["it is given the masks of nn.Dropout alone; call model.eval() in the function to draw none"],
             )
-
-
-def _with_inner(node: Node) -> list[Node]:
-    """Return the node and those of the regions that it runs."""
-    return [node, *(inner for region in node.regions for each in region.graphs() for inner in each.nodes)]
 
 
 def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOptions) -> list[ComparedValue]:

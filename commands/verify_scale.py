@@ -167,9 +167,10 @@ def of_folder(folder: Path, options: CompileOptions) -> ToProve:
     return ToProve(one, kinds, values, own, tuple(notes), program.compile_id, program)
 
 
+@dataclass(frozen=True)
 class StoredFirstValue:
     """A first value stored in a folder."""
 
-    def __init__(self, name: str, make: Callable[[], Any]) -> None:
-        self.name, self.make = name, make
+    name: str
+    make: Callable[[], Any]
 

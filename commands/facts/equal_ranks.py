@@ -56,7 +56,8 @@ def kinds_of(program: Program, numbers_count: bool = True) -> tuple[list[Equival
         kind = told.get(program.kinds.get(rank, -1))
         if rank in program.execute:
             check_compile(program, rank)
-            if kind is None or _is_newer(program, rank, written):
+            path = inside(program.folder, program.execute[rank], str(program.folder / PROGRAM))
+            if kind is None or not os.path.exists(path) or os.stat(path).st_mtime_ns > written:
                 text = program_text(program, rank)
                 changed = program.edited(rank, text)
                 apart = changed or rank not in program.kinds
@@ -76,23 +77,15 @@ def _digest(text: str, numbers_count: bool) -> bytes:
     order of operands."""
     text = OWN.sub("", text)
     if not numbers_count:
-        text = OPERANDS.sub(_sorted_operands, FIELDS.sub("", text))
+        plain = FIELDS.sub("", text)
+        text = OPERANDS.sub(lambda found: f"{found[1]}({', '.join(sorted({*found[2].split(', ')}))})", plain)
     return hashlib.sha256(text.encode()).digest()
-
-
-def _sorted_operands(found: re.Match[str]) -> str:
-    return f"{found[1]}({', '.join(sorted({*found[2].split(', ')}))})"
 
 
 def edited_note(edited: list[str]) -> str:
     """Return the note on files that were edited."""
     more = f" and {len(edited) - NAMED} more" if len(edited) > NAMED else ""
     return f"edited since they were compiled: {', '.join(edited[:NAMED])}{more}"
-
-
-def _is_newer(program: Program, rank: int, written: int) -> bool:
-    path = inside(program.folder, program.execute[rank], str(program.folder / PROGRAM))
-    return not os.path.exists(path) or os.stat(path).st_mtime_ns > written
 
 
 _COMPILE_ID = re.compile(r'^compile_id : "(\w+)"$', re.MULTILINE)

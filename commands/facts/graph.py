@@ -78,6 +78,7 @@ class GraphFacts:
         """Return the facts of the ranks that run this graph."""
         operators: list[OperatorFact] = []
         unit = 0.0 if self.of_one_rank else None
+        rates = self.machine.under(self.graph.attrs)
         collectives: list[CollectiveFact] = []
         scopes: dict[str, ScopeTotals] = {}
         for node, times in ran_nodes(self.graph):
@@ -91,7 +92,7 @@ class GraphFacts:
                 self._count(collective, scopes, unit)
                 continue
             if totals.seconds is not None and not node.op.is_view and not node.regions:
-                totals.seconds += seconds(node, self._rates) * (1 if times is None else times.count)
+                totals.seconds += seconds(node, rates) * (1 if times is None else times.count)
             if WORK not in node.attrs:  # the schedule describes a stage's work on a micro-batch
                 operators += self._operators(node)
         plan = plan_memory(self.graph) if self.of_one_rank else None
@@ -116,19 +117,15 @@ class GraphFacts:
             if totals.seconds is not None and fact.seconds:
                 totals.seconds += fact.seconds * (tensor.bytes / total if total else 1 / len(fact.tensors))
 
-    @cached_property
-    def _rates(self) -> Machine:
-        return self.machine.under(self.graph.attrs)
-
     def tensors(self) -> tuple[TensorFact, ...]:
         """Return the facts of the graph's parameters and inputs."""
-        return tuple(self._tensor(parameter) for parameter in self.graph.parameters)
-
-    def _tensor(self, parameter: Parameter) -> TensorFact:
-        layout = "; ".join(str(layout) for layout in element_layouts(parameter.layout))
-        global_type = "" if self.foreign else type_text(parameter.global_type or parameter.type)
-        held = type_text(parameter.type) if self.foreign or self.of_one_rank else ""
-        return TensorFact(parameter.name, parameter.kind, global_type, held, layout)
+        found: list[TensorFact] = []
+        for parameter in self.graph.parameters:
+            layout = "; ".join(str(layout) for layout in element_layouts(parameter.layout))
+            global_type = "" if self.foreign else type_text(parameter.global_type or parameter.type)
+            held = type_text(parameter.type) if self.foreign or self.of_one_rank else ""
+            found.append(TensorFact(parameter.name, parameter.kind, global_type, held, layout))
+        return tuple(found)
 
     def scope(self, node: Node) -> str:
         """Return the cells around a node."""
@@ -182,10 +179,8 @@ class GraphFacts:
     @cached_property
     def _world(self) -> int:
         """Number of ranks, derived from the listed groups: a dump of MindSpore only names a group of all ranks."""
-        return 1 + max((rank for node in self._all_nodes() for rank in _listed(node)), default=0)
-
-    def _all_nodes(self) -> Iterator[Node]:
-        return (node for graph in self.graph.graphs() for node in graph.nodes)
+        nodes = (node for graph in self.graph.graphs() for node in graph.nodes)
+        return 1 + max((rank for node in nodes for rank in _listed(node)), default=0)
 
     def _operators(self, node: Node) -> Iterator[OperatorFact]:
         """Yield the operators of a node: one, or the members of a fused one."""
@@ -193,11 +188,15 @@ class GraphFacts:
         if isinstance(node.op, FusedElementwise):
             types = [type for value in node.inputs if isinstance(type := value.type, TensorType)]
             made = [(type_text(type),) for type in step_types(node.op, types)]
-            labels, known = _Labels(node), list[str]()
+            left: dict[str, list[str]] = {}  # labels of the members by operator; equal labels occur once
+            for label in map(str, node.attrs.get("fused", ())):
+                left.setdefault(label.partition(" ")[0], []).append(label)
+            known = list[str]()
             for line, output in zip(steps_of(node.op), made, strict=True):
                 inputs = [(operands if kind == "x" else made)[index] for kind, index in line.operands]
                 sources = [self.source(node.inputs[i]) if kind == "x" else known[i] for kind, i in line.operands]
-                known.append(labels.next(line.op.name))
+                labels = left.get(line.op.name, [line.op.name])
+                known.append(labels.pop(0) if len(labels) > 1 else labels[0])
                 yield self._fact(node, known[-1], line.op, inputs, output, sources)
         elif isinstance(node.op, FusedMatMul) and "fused" in node.attrs:
             product, *others = map(str, node.attrs["fused"])
@@ -232,7 +231,10 @@ class GraphFacts:
             place = "" if many else place
         if isinstance(value, Parameter):
             return value.name
-        return f"{_phased_label(value)}{place}" if isinstance(value, Node) and not self.foreign else ""
+        if not isinstance(value, Node) or self.foreign:
+            return ""
+        members = [str(each) for each in value.attrs.get("fused", ())] or [value.op.name]
+        return f"{phase_of(value)} {cell_of(value.scope)}/{members[-1]}{place}"
 
     def _fact(
         self, node: Node, label: str, op: OpLike | None, inputs: Sequence[Texts], output: Texts,
@@ -253,12 +255,6 @@ class GraphFacts:
 
 def _attribute_text(attributes: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}: {value}" for key, value in attributes.items())
-
-
-def _phased_label(node: Node) -> str:
-    """Return the phase, the cells and the name of a node; for a fused one, the name of its last member."""
-    members = [str(each) for each in node.attrs.get("fused", ())] or [node.op.name]
-    return f"{phase_of(node)} {cell_of(node.scope)}/{members[-1]}"
 
 
 def type_text(type: Type) -> str:
@@ -301,20 +297,6 @@ def listed_ranks(told: Any) -> tuple[int, ...]:
     """Return the ranks that an attribute lists; () if it lists none."""
     members = cast("tuple[Any, ...]", told) if isinstance(told, tuple) else ()
     return members if all(isinstance(rank, int) for rank in members) else ()
-
-
-class _Labels:
-    """Labels of the members of a fused node, by operator. Equal labels occur once."""
-
-    def __init__(self, node: Node) -> None:
-        self._left: dict[str, list[str]] = {}
-        for label in map(str, node.attrs.get("fused", ())):
-            self._left.setdefault(label.partition(" ")[0], []).append(label)
-
-    def next(self, operator: str) -> str:
-        """Return the label of the next member with this operator."""
-        left = self._left.get(operator, [operator])
-        return left.pop(0) if len(left) > 1 else left[0]
 
 
 def _nbytes(type: Type) -> int:

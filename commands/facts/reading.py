@@ -49,7 +49,7 @@ def read_facts(path: Path, machine: Machine = H200) -> CompileFacts:
         return folder_facts(path, machine)
     if path.suffix == SUFFIX:
         plan = read_plan(path)
-        operators = {name: _texts(given) for name, given in plan.operators.items()}
+        operators = {name: tuple(map(str, layouts)) for name, layouts in plan.operators.items()}
         return CompileFacts(str(path), plan.ranks, "", operators, memory=planned_memory(plan))
     if path.suffix != GRAPH:
         what = "is no folder of a compile, no graph (.ir) and no plan (.toml)"
@@ -155,10 +155,6 @@ def _graph_facts(path: Path, machine: Machine) -> CompileFacts:
 def _number(attrs: Mapping[str, Any], key: str) -> int | None:
     value = attrs.get(key)
     return value if isinstance(value, int) else None
-
-
-def _texts(layouts: Any) -> tuple[str, ...]:
-    return tuple(str(layout) for layout in layouts)
 
 
 def pipeline_facts(
