@@ -419,7 +419,10 @@ class Reach:
     def _define(self, found: _Definition) -> None:
         node = found.node
         assert not isinstance(node, str)
-        if node.name in self._names or _is_handed_on(node) or (found.cls is not None and self._may_call(found)):
+        called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+        decorators = [getattr(each, "attr", "") or getattr(each, "id", "") for each in called]
+        is_handed_on = any(name not in _PLAIN for name in decorators)
+        if node.name in self._names or is_handed_on or (found.cls is not None and self._may_call(found)):
             self._come_to(found)
         else:
             self._waiting_for[node.name].append(found)
@@ -468,12 +471,6 @@ class _Definition:
     file: ScriptFile
     node: Routine | ast.ClassDef | str
     cls: ast.ClassDef | None
-
-
-def _is_handed_on(node: Routine | ast.ClassDef) -> bool:
-    called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
-    names = [getattr(each, "attr", "") or getattr(each, "id", "") for each in called]
-    return any(name not in _PLAIN for name in names)
 
 
 def _part_of(file: ScriptFile, body: list[ast.stmt]) -> _CodeBlock:

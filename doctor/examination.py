@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
-import functools
 import inspect
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -116,7 +115,9 @@ class _Examiner:
         if isinstance(node, ast.Try | ast.TryStar):
             self._try(node, scope, guarded)
         elif isinstance(node, ast.Import):
-            self._import(node, guarded)
+            for alias in node.names:
+                if self.evaluation.module(self.file, alias.name, 0) is MISSING:
+                    self._module(alias.name, alias, guarded)
         elif isinstance(node, ast.ImportFrom):
             self._import_from(node, guarded)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -152,7 +153,8 @@ class _Examiner:
         if isinstance(node, ast.ClassDef):
             outside += [*node.bases, *node.keywords]
         else:
-            outside += _defaults(node.args) if self.has_late_annotations else [node.args]
+            defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+            outside += defaults if self.has_late_annotations else [node.args]
             outside += [node.returns] if node.returns and not self.has_late_annotations else []
         for part in outside:
             self._expression(part, scope, guarded)
@@ -161,11 +163,6 @@ class _Examiner:
             self.is_reached = before and node in self.reach.functions
         self._block(node.body, scope.inner[node], guarded)
         self.is_reached = before
-
-    def _import(self, node: ast.Import, guarded: bool) -> None:
-        for alias in node.names:
-            if self.evaluation.module(self.file, alias.name, 0) is MISSING:
-                self._module(alias.name, alias, guarded)
 
     def _import_from(self, node: ast.ImportFrom, guarded: bool) -> None:
         source = self.evaluation.module(self.file, node.module or "", node.level)
@@ -188,7 +185,10 @@ class _Examiner:
         while waiting:
             node, scope, guarded = waiting.pop()
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                self._attribute(node, scope, guarded)
+                # At the place of the attribute's own name.
+                end = (node.end_col_offset or 0) - len(node.attr.encode())
+                place = ast.Name(node.attr, ast.Load(), lineno=node.end_lineno or node.lineno, col_offset=end)
+                self._member(node.value, node.attr, place, scope, guarded)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self._name(node, scope, guarded)
             elif isinstance(node, ast.Call):
@@ -199,9 +199,6 @@ class _Examiner:
                 guarded = guarded or any(_asks(value) for value in node.values[:-1])
             inner = scope.inner.get(node, scope) if isinstance(node, Inner) else scope
             waiting += [(child, inner, guarded) for child in children(node)]
-
-    def _attribute(self, node: ast.Attribute, scope: Scope, guarded: bool) -> None:
-        self._member(node.value, node.attr, _end_of(node), scope, guarded)
 
     def _member(self, owner: ast.expr, name: str, place: ast.AST, scope: Scope, guarded: bool) -> None:
         """Report a use of `name` that `owner` lacks, unless `owner` itself or the value it stores is missing.
@@ -262,12 +259,6 @@ class _Examiner:
         self.found.setdefault((line, column, name), Finding(kind, name, self.file.shown, line, column, instead))
 
 
-def _end_of(node: ast.Attribute) -> ast.AST:
-    """Return a node at the position of the attribute's own name."""
-    line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-    return ast.Name(node.attr, ast.Load(), lineno=line, col_offset=end - len(node.attr.encode()))
-
-
 def _with_spread(call: ast.Call, scope: Scope) -> ast.Call:
     """Return the call with `**name` replaced by the entries of its dict, if the file's text shows that dict."""
     keywords: list[ast.keyword] = []
@@ -284,10 +275,6 @@ def _with_spread(call: ast.Call, scope: Scope) -> ast.Call:
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 keywords.append(ast.copy_location(ast.keyword(key.value, entry), key))
     return ast.copy_location(ast.Call(call.func, call.args, keywords), call)
-
-
-def _defaults(arguments: ast.arguments) -> list[ast.AST]:
-    return [*arguments.defaults, *(default for default in arguments.kw_defaults if default is not None)]
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:
@@ -369,12 +356,11 @@ def instead_of(base: PublicModule | Instance | None, name: str, full: str) -> st
 
 
 def _alike(name: str, known: list[str]) -> str:
-    found = [each for each in nearest(name, known) if _ratio(name, each) >= ALIKE]
+    ratios = {
+        each: difflib.SequenceMatcher(None, name.casefold(), each.casefold()).ratio() for each in nearest(name, known)
+    }
+    found = [each for each, ratio in ratios.items() if ratio >= ALIKE]
     return f"did you mean {' or '.join(found)}?" if found else ""
-
-
-def _ratio(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one.casefold(), other.casefold()).ratio()
 
 
 OPEN = object()
@@ -435,20 +421,10 @@ def _signature(callee: Public) -> list[inspect.Parameter] | None:
     """Return the parameters that a call can pass, without a bound `self`; None if they are unknown."""
     if not (inspect.isclass(callee.found) or inspect.isroutine(callee.found)):
         return None
-    found = _parameters(callee.found)
-    return None if found is None else found[int(callee.bound) :]
-
-
-@functools.cache
-def _parameters(function: Any) -> list[inspect.Parameter] | None:
     try:
-        return list(inspect.signature(function).parameters.values())
+        return list(inspect.signature(callee.found).parameters.values())[int(callee.bound) :]
     except (ValueError, TypeError):
         return None
-
-
-def _takes_any(callee: Public) -> bool:
-    return any(each.kind is each.VAR_KEYWORD for each in _signature(callee) or ())
 
 
 def _by_signature(callee: Public, call: ast.Call) -> Iterator[Misfit]:
@@ -458,7 +434,7 @@ def _by_signature(callee: Public, call: ast.Call) -> Iterator[Misfit]:
     by_place = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     by_name = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     takes_more = any(each.kind is each.VAR_POSITIONAL for each in parameters)
-    if _takes_any(callee):
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
         by_name += [word.arg for word in call.keywords if word.arg]
     if callee.bound and hasattr(callee.found, "__wrapped__"):  # a method of tensors
         call = _respelled(call, lambda name: own_name(name, by_name))
@@ -475,20 +451,17 @@ def _unknown(call: ast.Call, names: list[str] | tuple[str, ...], most: int) -> I
         yield Misfit(LACKS, f"argument {most + 1}", call.args[most], f"it takes {most} by position: {', '.join(names)}")
 
 
-def _by_name(callee: Public, call: ast.Call) -> Mapping[str, tuple[ast.AST, ast.AST]]:
-    """Return (node for its position, value node) of each argument by its name."""
-    parameters = [each for each in _signature(callee) or () if each.kind is each.POSITIONAL_OR_KEYWORD]
-    found: dict[str, tuple[ast.AST, ast.AST]] = {
-        each.name: (node, node) for each, node in zip(parameters, call.args, strict=False)
-    }
-    return found | {word.arg: (word, word.value) for word in call.keywords if word.arg is not None}
-
-
 def _settings(
     table: Table, is_closed: bool, callee: Public, call: ast.Call, values: Mapping[ast.AST, Any]
 ) -> Iterator[Misfit]:
-    own = [each.name for each in _signature(callee) or () if each.kind is not each.VAR_KEYWORD]
-    for name, (node, value) in _by_name(callee, call).items():
+    parameters = _signature(callee) or ()
+    own = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+    by_place = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    given: dict[str, tuple[ast.AST, ast.AST]] = {
+        each.name: (node, node) for each, node in zip(by_place, call.args, strict=False)
+    }
+    given |= {word.arg: (word, word.value) for word in call.keywords if word.arg is not None}
+    for name, (node, value) in given.items():
         if name in table:
             yield from _setting(table[name], name, node, value, values)
         elif is_closed and name not in own:

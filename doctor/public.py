@@ -116,11 +116,8 @@ def names_in(module: PublicModule) -> list[str]:
 
 def places_of(name: str, first: str) -> list[str]:
     """Return the full names under which OUTER modules provide a name. first: "mindspore" or "mspc"."""
-    return [f"{module.name}.{name}" for path in OUTER if _has(module := PublicModule(first, path), name)]
-
-
-def _has(module: PublicModule, name: str) -> bool:
-    return not name.startswith("_") and isinstance(member(module, name), Public)
+    modules = [] if name.startswith("_") else [PublicModule(first, path) for path in OUTER]
+    return [f"{module.name}.{name}" for module in modules if isinstance(member(module, name), Public)]
 
 
 def has_attribute(cls: type, name: str) -> bool:
