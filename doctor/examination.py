@@ -421,8 +421,14 @@ def _signature(callee: Public) -> list[inspect.Parameter] | None:
     """Return the parameters that a call can pass, without a bound `self`; None if they are unknown."""
     if not (inspect.isclass(callee.found) or inspect.isroutine(callee.found)):
         return None
+    found = _parameters(callee.found)
+    return None if found is None else found[int(callee.bound) :]
+
+
+@cache
+def _parameters(function: Any) -> list[inspect.Parameter] | None:
     try:
-        return list(inspect.signature(callee.found).parameters.values())[int(callee.bound) :]
+        return list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError):
         return None
 
