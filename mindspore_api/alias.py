@@ -15,6 +15,8 @@ from mspc.mindspore_api.rooms import PUBLIC, ROOT, home_of, public_modules
 
 NAME = "mindspore"
 _OWN = "mspc"
+SHARED = ("ops", "runtime")
+"""Packages of mspc that share their name with a public module: scripts find that module's names in them."""
 API_LEVEL = "2.10.0"
 """The value of `mindspore.__version__`: the interface that mspc follows."""
 
@@ -37,6 +39,8 @@ class PublicFinder:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         first, _, rest = fullname.partition(".")
+        if first == _OWN and rest in SHARED:
+            return _shared_spec(fullname, path)
         if first != self.first or self.leaves(rest):
             return None
         if home_of(rest) is None:
@@ -161,6 +165,23 @@ def find_public(package: str, name: str) -> Any:
     if (found is None or isinstance(found, ModuleType)) and home_of(full) is not None:
         return importlib.import_module(f"{_OWN}.{full}")
     return public(found)
+
+
+class _SharedLoader(importlib.machinery.SourceFileLoader):
+    """Loads a package of `SHARED` and lets it find public names."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        package = module.__name__.partition(".")[2]
+        module.__dict__["__getattr__"] = functools.partial(find_public, package)
+        module.__dict__["__dir__"] = lambda: dir(importlib.import_module(home_of(package) or _OWN))
+
+
+def _shared_spec(name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+    spec = importlib.machinery.PathFinder.find_spec(name, path)
+    if spec is not None and spec.origin is not None:
+        spec.loader = _SharedLoader(name, spec.origin)
+    return spec
 
 
 def install_public() -> None:

@@ -124,11 +124,10 @@ def test_folder_imports_only_lower_layers(folder: str) -> None:
         for module, _, line in imports(path):
             if module.startswith("mspc.") and not f"{module}.".startswith(lower):
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {module}")
-        name = ".".join(("mspc", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
         wrong += [
             f"{path.relative_to(ROOT)} loads {module}"
             for module in read(path).loaded
-            if module.startswith("mspc.") and not f"{module}.".startswith(lower) and name not in BOTH
+            if module.startswith("mspc.") and not f"{module}.".startswith(lower)
         ]
     assert not wrong
 
@@ -176,17 +175,12 @@ def packages_of(module: str) -> set[str]:
     return {".".join(parts[:count]) for count in range(2, len(parts))}
 
 
-_BOTH = "scripts know a module of this name, which is mindspore_api's"
-BOTH = {"mspc.ops", "mspc.runtime"}
-"""Packages that load MindSpore's modules of the same name for scripts."""
 LATE = {
     (
         "mspc.mindspore_api.index.module",
         "mspc.mindspore_api.index.functions",
     ): "what a row makes may name every operator and function",
     ("mspc.mindspore_api.ops", "mspc.mindspore_api.common.tensor"): "operators that run at once make tensors",
-    ("mspc.ops", "mspc.mindspore_api.ops"): _BOTH,
-    ("mspc.ops", "mspc.mindspore_api.alias"): _BOTH,
 }
 """Modules that are loaded when a name is asked for or a network is called, and not before, with the reason."""
 
