@@ -191,7 +191,11 @@ def _prepared(x: Any, y: Any, out: Any, addend: Any, bias: Any) -> Callable[[], 
         return None
     more: list[int | None] = [None, None]
     if addend is not None or bias is not None:
-        if plan.swapped or not _lies_like(addend, out) or not _is_row(bias, out):
+        if plan.swapped:
+            return None
+        if addend is not None and (addend.dtype, addend.shape, addend.strides) != (dtype, out.shape, out.strides):
+            return None
+        if bias is not None and not ((bias.dtype, bias.shape) == (dtype, out.shape[-1:]) and bias.flags.c_contiguous):
             return None
         more = [None if array is None else address(array) for array in (addend, bias)]
     first, second = (y, x) if plan.swapped else (x, y)
@@ -203,16 +207,6 @@ def _prepared(x: Any, y: Any, out: Any, addend: Any, bias: Any) -> Callable[[], 
 
 def _run(plan: Plan, table: Any) -> None:
     plan.run(table, plan.parts, plan.shares, plan.workers)  # the plan keeps the numbers alive
-
-
-def _lies_like(addend: Any, out: Any) -> bool:
-    return addend is None or (addend.dtype, addend.shape, addend.strides) == (out.dtype, out.shape, out.strides)
-
-
-def _is_row(bias: Any, out: Any) -> bool:
-    return bias is None or (
-        (bias.dtype, bias.shape) == (out.dtype, out.shape[-1:]) and bool(bias.flags.c_contiguous)
-    )  # fmt: skip
 
 
 def _nothing() -> None:

@@ -99,7 +99,7 @@ def _widened(op: Computing, kernel: Kernel, *inputs: Any, **options: Any) -> Any
     for i in op.mutates:
         if i in narrow:
             inputs[i][...] = wide[i]
-    types = tuple(_type_of(array) for array in inputs)
+    types = tuple(TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs)
     found = tuple(
         _narrowed(array, dtype, inputs, wide)
         for array, dtype in zip(_parts(made), _result_dtypes(op, types), strict=True)
@@ -113,10 +113,6 @@ def _narrowed(array: Any, dtype: Any, inputs: Any, wide: Any) -> Any:
         if copy is array:
             return inputs[i]
     return array if array.dtype == dtype else array.astype(dtype)
-
-
-def _type_of(array: Any) -> TensorType:
-    return TensorType(dtype_of(array.dtype), tuple(array.shape))
 
 
 @functools.lru_cache(maxsize=4096)

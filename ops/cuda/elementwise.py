@@ -20,7 +20,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, UINT32, UINT64, DType, TensorType, dtype_of
 from mspc.ops.cuda.text import MATH, RANDOM, accumulating_type, address, neutral, one_word, with_arguments
-from mspc.ops.device import Array, Device, Launch, all_of, c_type, computing_type
+from mspc.ops.device import Array, Device, Launch, all_of, c_type, computing_type, nothing
 
 # Elements that a kernel reads at other places than its own: slices, joins, transposes and their like within a chain.
 #
@@ -786,7 +786,7 @@ def launch_loop(
         totals: reductions along `axes`, of values.
     """
     if math.prod(shape) == 0:
-        return None if totals else _nothing
+        return None if totals else nothing
     text, seeds = with_arguments(text)
     stored = [name for name, _ in writes]
     words = set(_NAME.findall(" ".join([*text, *stored, *(total.value for total in totals)])))
@@ -808,10 +808,6 @@ def launch_loop(
     if not totals:
         return _plain(device, loop)
     return _reduce(device, loop, labels)
-
-
-def _nothing() -> None:
-    """Do nothing: there are no elements."""
 
 
 def _chain(reads: Sequence[LoopOperand], writes: Sequence[Any], totals: Sequence[LoopReduction], text: Sequence[str],
@@ -880,17 +876,15 @@ def _pack(loop: CudaLoop) -> int:
     return next(fitting, pack)
 
 
-def _flight(loop: CudaLoop, packs_per_thread: float) -> int:
-    """Return the packs that a thread has in flight: more for few streams, if there are packs for all threads."""
-    streams = max(1, sum(loop.kind(read) in ("whole", "row", "moved") for read in loop.reads))
-    return next((n for n in (4, 2) if n * streams <= 8 and packs_per_thread >= 2 * n), 1)
+def _flight(loop: CudaLoop, packs_per_thread: float, down: bool = False) -> int:
+    """Return the packs that a thread has in flight: more for few streams, if there are packs for all threads.
 
-
-def _flight_down(loop: CudaLoop, packs_per_thread: float) -> int:
-    """Return the same for totals along columns: a thread stays at its columns and has their operands at hand; there are
-    few threads, and six packs of each are enough."""
-    streams = max(1, sum(loop.kind(read) in ("whole", "moved") for read in loop.reads))
-    return next((n for n in (4, 2) if n * streams <= 6 and packs_per_thread >= 2 * n), 1)
+    down: for totals along columns, a thread stays at its columns and has their operands at hand; there are few threads,
+    and six packs of each are enough.
+    """
+    streams = max(1, sum(loop.kind(read) in ("whole", "moved") + ("row",) * (not down) for read in loop.reads))
+    most = 6 if down else 8
+    return next((n for n in (4, 2) if n * streams <= most and packs_per_thread >= 2 * n), 1)
 
 
 def _bound(device: Device, source: str, name: str, loop: CudaLoop, blocks: int) -> Launch:
@@ -955,7 +949,7 @@ def _by_columns(device: Device, loop: CudaLoop, outer: int, height: int, width: 
     packs = width // loop.pack
     across, parts = column_plan(outer, height, packs, device.multiprocessors)
     down = BLOCK // across
-    loop.flight = _flight_down(loop, height / (down * parts))
+    loop.flight = _flight(loop, height / (down * parts), down=True)
     if sum(BLOCK * loop.pack * (8 if total.type in ("double", "long long") else 4) for total in loop.totals) > 40000:
         return None
     scratch = partial_totals(device, loop.totals, outer * parts * width) if parts > 1 else None

@@ -8,6 +8,7 @@ along another axis, one thread for each then. Halves are computed in float; the 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import field, replace
 from itertools import groupby
@@ -196,7 +197,7 @@ class Rows:
                 f"        const auto packed_{o.name} = pack_at<{c_type(o.dtype)}, V>(p_{o.name} + at);"
                 for o in self.full
             ]
-        used = [o for o in self.by_column if any(_mentions(text, o.name) for text in work)]
+        used = [o for o in self.by_column if any(re.search(rf"\b{o.name}\b", text) for text in work)]
         for o in used:
             place = "start" if o.array.size == self.columns else f"(at % {o.array.size})"
             lines.append(f"        const auto packed_{o.name} = pack_at<{c_type(o.dtype)}, V>(p_{o.name} + {place});")
@@ -211,11 +212,6 @@ class Rows:
         lines += [f"            {text}" for text in work if text]
         lines += ["        }", *(f"        {store}" for store in stores), "    }", "}"]
         return lines
-
-
-def _mentions(text: str, name: str) -> bool:
-    words = "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
-    return name in words
 
 
 def rows_along(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int, int] | None:

@@ -29,8 +29,8 @@ from mspc.ops.cuda.text import (
     lanes_of,
     one_word,
 )
-from mspc.ops.cuda.update import element_function
-from mspc.ops.device import Array, Copy, Device, Launch, c_type, computing_type, in_order
+from mspc.ops.cuda.update import element_function, takes_packs
+from mspc.ops.device import Array, Copy, Device, Launch, c_type, computing_type, in_order, nothing
 
 BLOCK = 256
 _CHUNK = 512
@@ -473,10 +473,7 @@ def update_rows(device: Device, op: Any, gradient: int, several: Sequence[Update
             kinds.setdefault((alike(one.sums), _dtypes(one), copied), []).append(one)
     if not all(op.statements(_dtypes(one)) for one in several):
         return None
-    return in_order(*[_update(device, op, gradient, own) for own in kinds.values()]) if kinds else _nothing
-
-
-def _nothing() -> None: ...
+    return in_order(*[_update(device, op, gradient, own) for own in kinds.values()]) if kinds else nothing
 
 
 def _dtypes(one: UpdatedRows) -> tuple[DType, ...]:
@@ -490,7 +487,7 @@ def _update(device: Device, op: Any, gradient: int, tables: Sequence[UpdatedRows
     widest = max(dtypes[i].itemsize for i in (*tensors, gradient))
     arrays = [array for one in tables for i, array in enumerate(one.operands) if i in tensors]
     lanes = lanes_of(widest, lookup.inner, *arrays, *[one.rows for one in sums])
-    while not all(_takes_packs(one, lanes) for one in tables):
+    while not all(takes_packs(one.operands[0], one.copy, lanes) for one in tables):
         lanes //= 2
     packs, share = lookup.inner // lanes, share_of(lookup)
     each = max(n for n in (1, 2, 4) if n == 1 or (packs % n == 0 and packs // n >= _ABREAST and share == 1))
@@ -516,13 +513,6 @@ def _row(one: UpdatedRows) -> list[int]:
     """Return a table's row: addresses of operands, and of a copy."""
     row = [0 if array is None else address(array) for array in one.operands]
     return row if one.copy is None else [*row, address(one.copy.array), one.copy.columns, one.copy.pitch]
-
-
-def _takes_packs(one: UpdatedRows, lanes: int) -> bool:
-    copy = one.copy
-    if copy is None:
-        return True
-    return not (address(copy.array) % (lanes * copy.array.dtype.itemsize) or copy.columns % lanes or copy.pitch % lanes)
 
 
 def _source(op: Any, dtypes: Sequence[DType], tensors: Sequence[int], gradient: int, copy: Copy | None) -> str:

@@ -64,7 +64,7 @@ def _launch(
     pack = 16 // max(dtypes[i].itemsize for i in tensors)
     while any(address(operands[i]) % (pack * dtypes[i].itemsize) for operands, _ in members for i in tensors):
         pack //= 2
-    while not all(_takes_packs(operands, copy, pack) for operands, copy in members):
+    while not all(takes_packs(operands[0], copy, pack) for operands, copy in members):
         pack //= 2
     apart = next((i for i in tensors if not all(operands[i].flags.c_contiguous for operands, _ in members)), -1)
     while apart >= 0 and not all(_are_packs(*_rows(o[apart]), o[apart].size, pack) for o, _ in members):
@@ -111,11 +111,12 @@ def _place_in_rows(columns: str, pitch: str) -> str:
     return f"(u64)((unsigned int){{0}} / {columns}) * {pitch} + (unsigned int){{0}} % {columns}"
 
 
-def _takes_packs(operands: Sequence[Array], copy: Copy | None, pack: int) -> bool:
+def takes_packs(updated: Array, copy: Copy | None, pack: int) -> bool:
+    """Return True if the copy of an updated array, if any, can be written in packs of `pack` elements."""
     if copy is None:
         return True
     aligned = address(copy.array) % (pack * copy.array.dtype.itemsize) == 0
-    return aligned and _are_packs(copy.columns, copy.pitch, operands[0].size, pack)
+    return aligned and _are_packs(copy.columns, copy.pitch, updated.size, pack)
 
 
 def update_source(

@@ -23,17 +23,14 @@ class FuseLargeAttention(Pass):
     def run(self, graph: Graph) -> bool:
         noted = any(parameter.kind == "constant" and parameter.attrs for parameter in graph.parameters)
         if not noted and not has_many_scores(graph):
-            return any(parameter.attrs for parameter in graph.parameters) and _forget(graph)
+            if not any(parameter.attrs for parameter in graph.parameters):
+                return False
+            from mspc.passes.fusion.attention_masks import forget_rows  # late: few networks have loops
+
+            return forget_rows(graph)  # bounds of loop values, as `fuse_attention` does after it read the graph
         from mspc.passes.fusion.fuse_attention import fuse_written  # late: most networks on CPUs have no attention
 
         return fuse_written(graph, LEAST)
-
-
-def _forget(graph: Graph) -> bool:
-    """Remove the bounds of loop values, as `fuse_attention` does after it read the graph."""
-    from mspc.passes.fusion.attention_masks import forget_rows  # late: few networks have loops
-
-    return forget_rows(graph)
 
 
 def has_many_scores(graph: Graph) -> bool:

@@ -95,7 +95,9 @@ class _Products(Rewriter):
                 op = replace(op, bias=True)
             else:
                 continue
-            early = cast is not None and self._is_there(other, index)
+            # A parameter that is unchanged until here may be read earlier.
+            there = isinstance(other, Parameter) and self.changed_after.get(other, index) >= index
+            early = cast is not None and there
             self._take(product, node, op, [*product.inputs, other], cast, early)
             return
 
@@ -216,10 +218,6 @@ class _Products(Rewriter):
         made = fused(op, inputs, type, like, last, [part for node in (like, *between, last) for part in parts_of(node)])
         self.products.add(made)
         return made
-
-    def _is_there(self, value: Value, index: int) -> bool:
-        """Return True if a value may be read anywhere before `index`: a parameter unchanged until then."""
-        return isinstance(value, Parameter) and self.changed_after.get(value, index) >= index
 
     def _take(
         self, product: Node, node: Node, op: FusedMatMul, inputs: list[Value], cast: Node | None = None,

@@ -11,7 +11,7 @@ up to date get the attribute `kept`, see `analysis.shadow_weights`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import field
 from typing import cast
 
@@ -103,7 +103,9 @@ class _UpdateNodes:
             if not _assigns(member):
                 continue
             parameter, number = member.inputs[0], self.numbers[member]
-            if parameter in written or any(self.numbers[reader] < last for reader in self._others(member, members)):
+            if parameter in written or any(
+                self.numbers[reader] < last for reader in self.rewriter.readers(member) if reader not in members
+            ):  # fmt: skip
                 return False
             written[parameter] = number
         for parameter, number in written.items():
@@ -120,9 +122,6 @@ class _UpdateNodes:
             if self.updates.between([value for value in outside if value not in written], number, last):
                 return False
         return True
-
-    def _others(self, member: Node, members: Sequence[Node]) -> Iterator[Node]:
-        return (reader for reader in self.rewriter.readers(member) if reader not in members)
 
 
 class _Body:
@@ -158,7 +157,8 @@ class _Body:
         type: Type = types[0] if len(types) == 1 else TupleType(types)
         nodes: list[Node] = []
         inputs = [self._number(value, nodes) if i in numbers else value for i, value in enumerate(self.inputs)]
-        labels = dict.fromkeys(part for node in self.members if not _is_part(node) for part in parts_of(node))
+        made = (node for node in self.members if not isinstance(node.op, TupleGetItem))
+        labels = dict.fromkeys(part for node in made for part in parts_of(node))
         update = gathered(op, inputs, type, self.members, labels)
         nodes.append(update)
         for index, node in enumerate(self.assigns):
@@ -214,10 +214,6 @@ def _assigns(node: Node) -> bool:
     if not isinstance(node.op, Assign | AssignAdd | AssignSub) or not isinstance(node.inputs[0], Parameter):
         return False
     return node.inputs[0].type == node.inputs[1].type and node.inputs[0].tensor_type.size > 1
-
-
-def _is_part(node: Node) -> bool:
-    return isinstance(node.op, TupleGetItem)
 
 
 def _shape_of(node: Node) -> tuple[int, ...] | None:

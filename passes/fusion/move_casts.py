@@ -77,7 +77,10 @@ class _WidenLater(_CastWalk):
             narrow = [source for source in sources if source is not None]
             kinds = {element.dtype for source in narrow for element in element_types(source.type)}
             (kind, *others) = kinds
-            if not others and _takes(node) and _knows(node, kind) and self._is_one_or_taken_apart(node):
+            whole = isinstance(node.type, TensorType) or (
+                node not in self.results and _is_taken_apart(self.readers(node))
+            )
+            if not others and _takes(node) and _knows(node, kind) and whole:
                 self._pass(node, narrow, kind)
                 return
         self.nodes.append(node)
@@ -101,12 +104,6 @@ class _WidenLater(_CastWalk):
         readers = self.readers(value)
         return bool(readers) and value not in self.results and all(_takes(reader) for reader in readers)
 
-    def _is_one_or_taken_apart(self, node: Node) -> bool:
-        """Return True if a result is a tensor, or a tuple with readers of its elements only."""
-        if isinstance(node.type, TensorType):
-            return True
-        return node not in self.results and _is_taken_apart(self.readers(node))
-
 
 class _NarrowEarlier(_CastWalk):
     """wanted: the element type to which all readers of a node's result cast it. made: casts by operand."""
@@ -123,16 +120,17 @@ class _NarrowEarlier(_CastWalk):
         parts = [node] if isinstance(node.type, TensorType) else self.readers(node)
         if self.results.intersection((node, *parts)) or (node not in parts and not _is_taken_apart(parts)):
             return
-        kinds = {self._kind(reader) for part in parts for reader in self.readers(part)}
+        kinds = {
+            reader.op.dst_type if isinstance(reader.op, Cast) else self.wanted.get(reader)
+            for part in parts
+            for reader in self.readers(part)
+        }
         kind = kinds.pop() if len(kinds) == 1 else None
         read = {part.op.index if isinstance(part.op, TupleGetItem) else 0: _elements(part.type) for part in parts}
         if kind is None or kind.itemsize >= _bytes(parts[0]) or not _knows(node, kind):
             return
         if sum(read.values()) >= _given(node):
             self.wanted.update(dict.fromkeys((node, *parts), kind))
-
-    def _kind(self, reader: Node) -> DType | None:
-        return reader.op.dst_type if isinstance(reader.op, Cast) else self.wanted.get(reader)
 
     def visit(self, node: Node) -> None:
         kind = self.wanted.get(node)

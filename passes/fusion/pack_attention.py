@@ -92,7 +92,7 @@ def parts_matched(facts: PartsGraph, operands: Sequence[Value], attentions: list
     shape, layout = op.shape_of(operands), op.input_layout
     if shape.queries != shape.keys or shape.depth != shape.value_depth:
         raise NoMatch
-    ways = [dict(_origins(value, _unmoved(value), value.shape)) for value in operands]
+    ways = [dict(_origins(v, tuple(along(d) for d in range(len(v.shape))), v.shape)) for v in operands]
     flat = [_in_whole(shape, layout, index) for index in range(3)]
     for whole in ways[0]:
         if not isinstance(whole, Node) or math.prod(whole.shape) != _size(shape):
@@ -127,10 +127,6 @@ def _in_whole(shape: Shape, layout: str, index: int) -> Coordinate:
     if layout == "SBH":
         steps |= {"S": shape.batch * row, "B": row}
     return Coordinate(first, tuple((d, steps[name]) for d, name in enumerate(layout)))
-
-
-def _unmoved(value: Value) -> tuple[Coordinate, ...]:
-    return tuple(along(d) for d in range(len(value.shape)))
 
 
 def _same(one: Coordinate, other: Coordinate, dims: Dims) -> bool:

@@ -45,12 +45,7 @@ class SplitBatchNorm(Pass):
     """Replace BatchNorm, its gradient and their parts."""
 
     def run(self, graph: Graph) -> bool:
-        return split(graph, _parts)
-
-
-def _parts(b: Builder, node: Node) -> tuple[Value, ...] | None:
-    make = _MAKERS.get(type(node.op))
-    return None if make is None else make(b, node.op, node)
+        return split(graph, lambda b, n: make(b, n.op, n) if (make := _MAKERS.get(type(n.op))) is not None else None)
 
 
 def _forward(b: Builder, op: BatchNorm, node: Node) -> tuple[Value, ...]:
@@ -79,10 +74,6 @@ def _gathered(mean: Value) -> Value | None:
     return joined.inputs[0] if isinstance(joined, Node) and isinstance(joined.op, JoinStatistics) else None
 
 
-def _own(b: Builder, op: ChannelStatistics, node: Node) -> tuple[Value, ...]:
-    return (b.emit(op, _narrow(node.inputs[0])),)
-
-
 def _applied(b: Builder, node: Node, epsilon: float, x: Value, gamma: Value, beta: Value, mean: Value,
              variance: Value) -> Value:  # fmt: skip
     kind = mean.tensor_type.dtype
@@ -91,10 +82,6 @@ def _applied(b: Builder, node: Node, epsilon: float, x: Value, gamma: Value, bet
     scaled = b.emit(Mul(), apart, _row(b, scale, x))
     y = b.emit(Add(), scaled, _row(b, as_dtype(b, beta, kind), x))
     return as_dtype(b, y, element_types(node.type)[0].dtype)
-
-
-def _mean(b: Builder, op: ChannelMean, node: Node) -> tuple[Value, ...]:
-    return (_share(b, _summed(b, _wide(b, node.inputs[0], node.tensor_type.dtype)), op.count),)
 
 
 def _variance(b: Builder, op: ChannelVariance, node: Node) -> tuple[Value, ...]:
@@ -110,11 +97,6 @@ def _gradient(b: Builder, op: BatchNormGrad, node: Node) -> tuple[Value, ...]:
     types = element_types(node.type)
     dx = _input_gradient(b, op.epsilon, count, types[0].dtype, dout, x, gamma, mean, variance, shares)
     return dx, as_dtype(b, scales, types[1].dtype), as_dtype(b, shifts, types[2].dtype)
-
-
-def _gradient_sums(b: Builder, op: BatchNormGradSums, node: Node) -> tuple[Value, ...]:
-    dout, x, mean, variance = node.inputs
-    return _sums(b, op.epsilon, dout, x, mean, variance)
 
 
 def _gradient_input(b: Builder, op: BatchNormGradInput, node: Node) -> tuple[Value, ...]:
@@ -186,9 +168,11 @@ _MAKERS: dict[type[Any], Callable[[Builder, Any, Node], tuple[Value, ...]]] = {
     BatchNorm: _forward,
     BatchNormApply: _apply,
     BatchNormGrad: _gradient,
-    BatchNormGradSums: _gradient_sums,
+    BatchNormGradSums: lambda b, op, node: _sums(b, op.epsilon, *node.inputs),
     BatchNormGradInput: _gradient_input,
-    ChannelMean: _mean,
-    ChannelStatistics: _own,
+    ChannelMean: lambda b, op, node: (
+        _share(b, _summed(b, _wide(b, node.inputs[0], node.tensor_type.dtype)), op.count),
+    ),
+    ChannelStatistics: lambda b, op, node: (b.emit(op, _narrow(node.inputs[0])),),
     ChannelVariance: _variance,
 }

@@ -9,10 +9,7 @@ The bits are those of Dropout on any number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.random.dropout import Dropout
 from mspc.passes.base import Pass
@@ -24,8 +21,4 @@ class SplitDropout(Pass):
     """Replace Dropout of single elements by its mask and a product."""
 
     def run(self, graph: Graph) -> bool:
-        return split(graph, _parts)
-
-
-def _parts(b: Builder, node: Node) -> Sequence[Value] | None:
-    return node.op.as_lines(b, *node.inputs) if isinstance(node.op, Dropout) else None
+        return split(graph, lambda b, node: node.op.as_lines(b, *node.inputs) if isinstance(node.op, Dropout) else None)

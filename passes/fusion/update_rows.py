@@ -11,7 +11,7 @@ collective does, stays. Members of groups are taken one by one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value, element_types, operand_types
@@ -36,8 +36,8 @@ class UpdateRows(Pass):
             return False
         found = _RowUpdates(graph)
         for node in graph.nodes:
-            update = _update_of(node)
-            if update is not None:
+            update = member_of(node.op)
+            if isinstance(update, FusedUpdate):  # it consists of lines
                 found.look_at(node, update)
         return found.apply()
 
@@ -167,22 +167,15 @@ class _RowUpdates:
         op = GroupedRowSums.of([members[index][0] for index in left])
         types = tuple(element_types(node.type)[index] for index in left)
         made = node_like(node, op, [v for index in left for v in members[index][1]], TupleType(types))
-        made.attrs = {key: _some(value, left) for key, value in node.attrs.items()}
+        made.attrs = {
+            key: tuple(fact[i] for i in left) if isinstance(fact, tuple) and len(fact) > max(left) else fact
+            for key, fact in node.attrs.items()
+        }
         self.rewriter.put(node, [made])
         for reader, index in readers:
             if index in left:
                 reader.op = TupleGetItem(left.index(index))
                 reader.inputs[:] = [made]
-
-
-def _some(facts: Any, indices: Sequence[int]) -> Any:
-    return tuple(facts[index] for index in indices) if isinstance(facts, tuple) and len(facts) > max(indices) else facts
-
-
-def _update_of(node: Node) -> FusedUpdate | None:
-    """Return the update that all members of a node do, if it consists of lines."""
-    op = member_of(node.op)
-    return op if isinstance(op, FusedUpdate) else None
 
 
 def _members(node: Node) -> Sequence[Sequence[Value]]:

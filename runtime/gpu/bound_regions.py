@@ -258,17 +258,15 @@ class BoundRegion:
         made = Launches(
             graph, around.device, around.backend, plan, memory, stored, partial(around.launches, around)
         )  # fmt: skip
-        runs = [node for node in graph.nodes if not node.op.is_view or node in plan.copied]
-        self.launches = [self._marked(around, node, self._named(node, made.of(node)[0])) for node in runs]
+        self.launches: list[Launch] = []
+        for node in graph.nodes:
+            if node.op.is_view and node not in plan.copied:
+                continue
+            launch = made.of(node)[0]
+            named = like(launch, _Named(node, launch))
+            self.launches.append(around.mark(named) if around.mark is not None and communicates(node) else named)
         self.results = [made.arrays(value)[0] for value in graph.results]
 
-    @staticmethod
-    def _named(node: Node, launch: Launch) -> Launch:
-        return like(launch, _Named(node, launch))
-
-    @staticmethod
-    def _marked(around: RegionContext, node: Node, launch: Launch) -> Launch:
-        return around.mark(launch) if around.mark is not None and communicates(node) else launch
 
 
 def _dense(device: Any, held: Held) -> Held:

@@ -53,7 +53,9 @@ def failure_of(
     index, region = _place_of(node, graph)
     frames = node.frames if node is not None else ()
     if type(error).__name__ == "OutOfMemoryError":
-        found = out_of_memory(node, _asked_bytes(error), peak, memory, rank, gpu)
+        asked = re.search(r"[\d,]+", str(error))
+        nbytes = int(asked[0].replace(",", "")) if asked else 0
+        found = out_of_memory(node, nbytes, peak, memory, rank, gpu)
         return NodeFailure(*found, frames, index, region)
     if node is not None:
         operands = ", ".join(str(value.type) for value in node.inputs)
@@ -67,11 +69,6 @@ def _place_of(node: Node | None, graph: Graph) -> tuple[int, str]:
         if node in each.nodes:
             return each.nodes.index(node), "" if each is graph else each.name
     return -1, ""
-
-
-def _asked_bytes(error: Exception) -> int:
-    asked = re.search(r"[\d,]+", str(error))
-    return int(asked[0].replace(",", "")) if asked else 0
 
 
 # The nodes of a step whose loss is not finite run again on a GPU, one by one, until one makes such a value.

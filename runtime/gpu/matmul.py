@@ -90,7 +90,7 @@ class Products:
         adds_in_place = addend is not None and addend.data.ptr == out.data.ptr  # not timed: it changes its operand
         if out.ndim != 4 or bias is not None or activation or adds_in_place:
             return in_order
-        if not all(_is_packed(a) for a in (x, y, out, addend)):
+        if not all(a is None or a.flags.c_contiguous for a in (x, y, out, addend)):
             return in_order
         # Matmuls over the other leading dimension may be fewer and larger.
         turned = [None if a is None else _turned(a) for a in (x, y, out, addend)]
@@ -352,10 +352,6 @@ def _at(array: Array, place: tuple[int, ...], rank: int) -> Array:
     missing = rank - array.ndim
     own = place[missing:] if missing < len(place) else ()
     return array[tuple(0 if n == 1 else i for i, n in zip(own, array.shape, strict=False))]
-
-
-def _is_packed(array: Array | None) -> bool:
-    return array is None or bool(array.flags.c_contiguous)
 
 
 def _turned(array: Array) -> Array:
