@@ -29,7 +29,7 @@ from mspc.ops.cuda.text import (
     lanes_of,
     one_word,
 )
-from mspc.ops.cuda.update import element_function, takes_packs
+from mspc.ops.cuda.update import element_function, indented, takes_packs, updated
 from mspc.ops.device import Array, Copy, Device, Launch, c_type, computing_type, in_order, nothing
 
 BLOCK = 256
@@ -517,7 +517,6 @@ def _row(one: UpdatedRows) -> list[int]:
 
 def _source(op: Any, dtypes: Sequence[DType], tensors: Sequence[int], gradient: int, copy: Copy | None) -> str:
     type, names = computing_type(dtypes[0]), op.operands
-    given = [f"v{i}" if i in (*tensors, gradient) else name for i, name in enumerate(names)]
     width = len(names) + (0 if copy is None else 3)
     scalars = [
         f"const {one_word(type)} {name} = ({one_word(type)})wide(*(const {c_type(dtypes[i])}*)row[{i}]);"
@@ -526,21 +525,18 @@ def _source(op: Any, dtypes: Sequence[DType], tensors: Sequence[int], gradient: 
     ]
     lines = [f"Pack<{c_type(dtypes[i])}, V> a{i} = *(const Pack<{c_type(dtypes[i])}, V>*)"
              f"(({c_type(dtypes[i])}*)row[{i}] + to);" for i in tensors]  # fmt: skip
-    lines += ["for (int j = 0; j < V; ++j) {"]
-    lines += [f"    {type} v{i} = ({type})wide(a{i}.at[j]);" for i in tensors]
-    lines += [f"    const {type} v{gradient} = ({type})wide(narrow<T>(total[e][j]));"]
-    lines += [f"    update_element({', '.join(given)});"]
-    lines += [f"    a{i}.at[j] = narrow<{c_type(dtypes[i])}>(v{i});" for i in op.mutates]
-    lines += ["}"]
+    slope = f"const {type} v{gradient} = ({type})wide(narrow<T>(total[e][j]));"
+    element = updated(op, dtypes, {i: f"a{i}.at[j]" for i in tensors}, [slope], {gradient: f"v{gradient}"})
+    lines += ["for (int j = 0; j < V; ++j) {", *indented(element), "}"]
     lines += [f"*(Pack<{c_type(dtypes[i])}, V>*)(({c_type(dtypes[i])}*)row[{i}] + to) = a{i};" for i in op.mutates]
     if copy is not None:
         kind, place = c_type(dtype_of(copy.array.dtype)), len(names)
         lines += [f"Pack<{kind}, V> c;", f"for (int j = 0; j < V; ++j) c.at[j] = narrow<{kind}>(wide(a0.at[j]));"]
         lines += [f"*(Pack<{kind}, V>*)(({kind}*)row[{place}] + to / row[{place + 1}] * row[{place + 2}]"
                   f" + to % row[{place + 1}]) = c;"]  # fmt: skip
-    element = "\n".join(element_function(op, one_word(type), op.statements(dtypes)))
+    function = "\n".join(element_function(op, one_word(type), op.statements(dtypes)))
     body = _UPDATE.replace("@WIDTH@", str(width)).replace("@SCALARS@", "\n    ".join(scalars))
-    return element + body.replace("@ROW@", "\n        ".join(lines))
+    return function + body.replace("@ROW@", "\n        ".join(lines))
 
 
 _UPDATE = r"""

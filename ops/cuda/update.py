@@ -216,7 +216,7 @@ def _loop(
     lines += [f"        {place}"]
     lines += [f"        if (i + {pack} <= size) {{", "            #pragma unroll"]
     lines += [f"            for (int j = 0; j < {pack}; ++j) {{"]
-    lines += _updated(op, dtypes, {i: f"a{i}[u].at[j]" for i in tensors}, 16)
+    lines += indented(updated(op, dtypes, {i: f"a{i}[u].at[j]" for i in tensors}), 16)
     lines += ["            }"]
     lines += [f"            *(Pack<{c_type(dtypes[i])}, {pack}>*)(p{i} + i) = a{i}[u];" for i in mutates]
     if copy_type is not None:
@@ -225,20 +225,28 @@ def _loop(
         lines += [f"                    c.at[j] = narrow<{c_type(copy_type)}>(wide(a0[u].at[j]));"]
         lines += [f"                *(Pack<{c_type(copy_type)}, {pack}>*)({copied.format('i')}) = c;", "            }"]
     lines += ["        } else {", "            #pragma unroll 1", "            for (u64 k = i; k < size; ++k) {"]
-    lines += _updated(op, dtypes, {i: f"*({place.format('k')})" for i, place in places.items()}, 16)
+    lines += indented(updated(op, dtypes, {i: f"*({place.format('k')})" for i, place in places.items()}), 16)
     if copy_type is not None:
         lines += [f"                if (copy) *({copied.format('k')}) = narrow<{c_type(copy_type)}>(wide(p0[k]));"]
     return [*lines, "            }", "        }", "    }", "}"]
 
 
-def _updated(op: Any, dtypes: Sequence[DType], places: Mapping[int, str], indent: int) -> list[str]:
+def updated(
+    op: Any, dtypes: Sequence[DType], places: Mapping[int, str], more: Sequence[str] = (),
+    given: Mapping[int, str] | None = None,
+) -> list[str]:  # fmt: skip
+    """Return C++ that updates the elements at these places, for a CPU or a GPU. more: statements before the update.
+    given: expressions of operands that are neither at places nor scalars."""
     type = computing_type(dtypes[0])
-    mutates: Sequence[int] = op.mutates
     lines = [f"{type} v{i} = ({type})wide({place});" for i, place in places.items()]
-    given = [f"v{i}" if i in places else name for i, name in enumerate(op.operands)]
-    lines.append(f"update_element({', '.join(given)});")
-    lines += [f"{places[i]} = narrow<{c_type(dtypes[i])}>(v{i});" for i in mutates]
-    return [f"{' ' * indent}{line}" for line in lines]
+    known = {i: f"v{i}" for i in places} | dict(given or {})
+    call = f"update_element({', '.join(known.get(i, name) for i, name in enumerate(op.operands))});"
+    return [*lines, *more, call, *(f"{places[i]} = narrow<{c_type(dtypes[i])}>(v{i});" for i in op.mutates)]
+
+
+def indented(lines: Sequence[str], spaces: int = 4) -> list[str]:
+    """Return lines of C++ that are indented further."""
+    return [f"{' ' * spaces}{line}" for line in lines]
 
 
 def _constant(value: Any, type: str) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import WORK, Graph
+from mspc.ir.graph import WORK, Graph, Node
 from mspc.mindspore_api import context
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
@@ -189,6 +189,13 @@ class WaitingGpu(EmulatedGpu):
         return wait
 
 
+def values_of(found: Compiled, graph: Graph) -> dict[str, Any]:
+    """Copies of the parameters of a rank's graph, and its constants."""
+    traced = found.traced
+    own = {p.name: np.array(traced.parameters[p.name].array) for p in graph.parameters if p.kind == "parameter"}
+    return own | {p.name: np.asarray(traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble_h1", "zero_bubble_v"])
 def test_steps_equal_numpys(schedule: str, tmp_path: Path) -> None:
     compare(schedule, tmp_path, False)
@@ -204,7 +211,6 @@ def test_states_are_copied_beside_stages(tmp_path: Path) -> None:
 
 def compare(schedule: str, tmp_path: Path, refused: bool, states: bool = False) -> None:
     found, feeds = compiled(schedule, states=states)
-    full = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()}
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
 
@@ -212,13 +218,8 @@ def compare(schedule: str, tmp_path: Path, refused: bool, states: bool = False) 
         losses = [float(np.asarray(executor.run(feeds)[0])) for _ in range(4)]
         return losses, {name: np.array(executor.parameter(name)) for name in own}
 
-    def values(graph: Graph) -> dict[str, Any]:
-        own = {p.name: np.array(full[p.name]) for p in graph.parameters if p.kind == "parameter"}
-        constants = found.traced.constants
-        return own | {p.name: np.asarray(constants[p.name]) for p in graph.parameters if p.kind == "constant"}
-
     def on_cpu(comm: LocalComm) -> Any:
-        own = values(found.rank_graph(comm.rank))
+        own = values_of(found, found.rank_graph(comm.rank))
         return trained(Executor(found.rank_graph(comm.rank), NumPyBackend(comm), own), own)
 
     between = Between()
@@ -226,7 +227,7 @@ def compare(schedule: str, tmp_path: Path, refused: bool, states: bool = False) 
 
     def on_gpu(rank: int) -> Any:
         graph, comm = found.rank_graph(rank), ReachingNccl(rank, between, refused)
-        own = values(graph)
+        own = values_of(found, graph)
         gpu = WaitingGpu(tmp_path / str(rank), comm)
         executor = GpuExecutor(graph, gpu, own, host=comm)
         gc.collect()
@@ -249,17 +250,12 @@ def compare(schedule: str, tmp_path: Path, refused: bool, states: bool = False) 
 def test_a_stage_goes_on_while_another_computes_its_last_gradients(tmp_path: Path) -> None:
     """Stage 1 ends a step, its updates too, and begins the next one: the loss has been sent when it was known."""
     found, feeds = compiled("zero_bubble_v", apart=True)
-    full = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()}
     between, ended = Between(), Event()
 
     def on_gpu(rank: int) -> list[float]:
         (tmp_path / str(rank)).mkdir()
         graph, comm = found.rank_graph(rank), ReachingNccl(rank, between, False)
-        own = {p.name: np.array(full[p.name]) for p in graph.parameters if p.kind == "parameter"}
-        constants = {
-            p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"
-        }
-        executor = GpuExecutor(graph, WaitingGpu(tmp_path / str(rank), comm), own | constants, host=comm)
+        executor = GpuExecutor(graph, WaitingGpu(tmp_path / str(rank), comm), values_of(found, graph), host=comm)
         works = executor._step.work
         last = max(
             place for place, work in enumerate(works) if work.index >= 0 and WORK in graph.nodes[work.index].attrs
@@ -284,15 +280,9 @@ def test_a_stage_goes_on_while_another_computes_its_last_gradients(tmp_path: Pat
 def test_messages_are_sent_again_where_a_loss_is_not_finite(tmp_path: Path) -> None:
     """A value that has come is not stored: the search for its origin gets it once more."""
     found, feeds = compiled("1f1b")
-    full = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()}
     bad = [feeds[0], np.full_like(feeds[1], 1e30)]
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
-
-    def own(graph: Graph) -> dict[str, Any]:
-        held = {p.name: np.array(full[p.name]) for p in graph.parameters if p.kind == "parameter"}
-        constants = found.traced.constants
-        return held | {p.name: np.asarray(constants[p.name]) for p in graph.parameters if p.kind == "constant"}
 
     def said(executor: Any) -> str:
         executor.run(feeds)
@@ -302,13 +292,13 @@ def test_messages_are_sent_again_where_a_loss_is_not_finite(tmp_path: Path) -> N
 
     def on_cpu(comm: LocalComm) -> str:
         graph = found.rank_graph(comm.rank)
-        return said(Executor(graph, NumPyBackend(comm), own(graph)))
+        return said(Executor(graph, NumPyBackend(comm), values_of(found, graph)))
 
     between = Between()
 
     def on_gpu(rank: int) -> str:
         graph, comm = found.rank_graph(rank), ReachingNccl(rank, between, False)
-        gpu = GpuExecutor(graph, WaitingGpu(tmp_path / str(rank), comm), own(graph), host=comm)
+        gpu = GpuExecutor(graph, WaitingGpu(tmp_path / str(rank), comm), values_of(found, graph), host=comm)
         search = gpu.search
 
         def late() -> Any:
@@ -357,12 +347,10 @@ def test_sums_over_micro_batches_are_made_in_place() -> None:
     assert again == [2, 2, 2, 2]  # the weights of two layers
 
 
-# Stages of a pipeline on real GPUs give the losses of the CPU by every schedule; skipped with fewer than two.
+# Stages of a pipeline on real GPUs give the losses of the CPU by every schedule.
 
 
 COUNT, WHY = Probe().gpus()
-if COUNT < 2:
-    pytest.skip(f"needs two GPUs: {WHY or 'there is one'}", allow_module_level=True)
 RANKS = 4 if COUNT >= 4 else 2
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "gpu" / "stages_program.py"
@@ -375,6 +363,7 @@ def losses(schedule: str, device: str, *options: str) -> list[float]:
     return [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("loss ")]
 
 
+@pytest.mark.skipif(COUNT < 2, reason=f"needs two GPUs: {WHY or 'there is one'}")
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble_h1", "zero_bubble_v"])
 def test_losses_are_those_of_the_cpu(schedule: str) -> None:
     found, wanted = losses(schedule, "gpu"), losses(schedule, "cpu", "--simulate")
@@ -388,13 +377,18 @@ def test_losses_are_those_of_the_cpu(schedule: str) -> None:
 PAIR = (0, 1)
 
 
-def test_products_count_until_the_collective_is_over() -> None:
+def collective_and_products() -> list[Node]:
+    """67 MB at 340 GB/s and 12 us: 209 us. A product of 103 GFLOP takes 345 us, a third of its rows 116 us."""
     make = GraphMaker()
     x, w = make.parameter("x", (4096, 4096)), make.parameter("w", (4096, 4096))
-    # 67 MB at 340 GB/s and 12 us: 209 us. A product of 103 GFLOP takes 345 us, a third of its rows 116 us.
     reduced = make.node(AllReduce(rank_list=PAIR), x, shape=(4096, 4096))
-    large = make.node(MatMul(), make.parameter("z", (3072, 4096)), w, shape=(3072, 4096))
-    small = make.node(MatMul(), make.parameter("y", (1024, 4096)), w, shape=(1024, 4096))
+    return [reduced, *(
+        make.node(MatMul(), make.parameter(f"y{rows}", (rows, 4096)), w, shape=(rows, 4096)) for rows in (3072, 1024)
+    )]  # fmt: skip
+
+
+def test_products_count_until_the_collective_is_over() -> None:
+    reduced, large, small = collective_and_products()
     overlap = Overlap(rounds=True)
     assert overlap.taken(small) == 0
     assert overlap.idle
@@ -414,10 +408,7 @@ def test_products_count_until_the_collective_is_over() -> None:
 
 
 def test_collectives_of_one_stream_follow_each_other() -> None:
-    make = GraphMaker()
-    x, w = make.parameter("x", (4096, 4096)), make.parameter("w", (4096, 4096))
-    reduced = make.node(AllReduce(rank_list=PAIR), x, shape=(4096, 4096))
-    small = make.node(MatMul(), make.parameter("y", (1024, 4096)), w, shape=(1024, 4096))
+    reduced, _, small = collective_and_products()
     overlap = Overlap(rounds=True)
     overlap.begins(1, reduced, 0)  # NCCL does not say what it takes
     overlap.begins(2, reduced, 8)
@@ -426,10 +417,7 @@ def test_collectives_of_one_stream_follow_each_other() -> None:
 
 
 def test_products_that_are_not_rounded_take_longer_than_the_collective() -> None:
-    make = GraphMaker()
-    x, w = make.parameter("x", (4096, 4096)), make.parameter("w", (4096, 4096))
-    reduced = make.node(AllReduce(rank_list=PAIR), x, shape=(4096, 4096))
-    small = make.node(MatMul(), make.parameter("y", (1024, 4096)), w, shape=(1024, 4096))
+    reduced, _, small = collective_and_products()
     for rounds, blocks in ((True, 8), (False, 0)):
         overlap = Overlap(rounds)
         overlap.begins(1, reduced, 8)

@@ -17,7 +17,7 @@ from mspc.ops.cpu.blocks import scratch
 from mspc.ops.cpu.loops.kernel import Addresses, Function, Kernel, shared
 from mspc.ops.cuda.moves import RowLookup
 from mspc.ops.cuda.text import one_word
-from mspc.ops.cuda.update import element_function
+from mspc.ops.cuda.update import element_function, indented, updated
 from mspc.ops.device import C_TYPES, c_type, computing_type
 from mspc.ops.fused.grouped_rows import GroupedRowUpdate
 from mspc.ops.fused.updates import GroupedUpdate
@@ -71,10 +71,7 @@ def _function(op: GroupedRowUpdate, kind: Kind, dtypes: Sequence[DType]) -> str:
         for i in update.numbers
     ]
     pointers = [f"{c_type(dtypes[i])}* const p{i} = ({c_type(dtypes[i])}*)row[{place[i]}] + at;" for i in tensors]
-    element = [f"{computed} v{i} = ({computed})wide(p{i}[j]);" for i in tensors]
-    given = [f"v{i}" if i in tensors else f"({computed})sum[j]" if i == gradient else n for i, n in enumerate(names)]
-    element.append(f"update_element({', '.join(given)});")
-    element += [f"p{i}[j] = narrow<{c_type(dtypes[i])}>(v{i});" for i in update.mutates]
+    element = updated(update, dtypes, {i: f"p{i}[j]" for i in tensors}, given={gradient: f"({computed})sum[j]"})
     text = _FUNCTION.replace("@ROWS@", rows).replace("@IDS@", ids).replace("@WIDTH@", str(op.width))
     text = text.replace("@GRADIENT@", str(gradient)).replace("@SCALARS@", "\n        ".join(scalars))
     text = text.replace("@POINTERS@", "\n                ".join(pointers))
@@ -143,7 +140,6 @@ def row_update_kernel(
     kinds, lookups = _kinds(op, types), [sum_.lookup(*[t.shape for t in own]) for sum_, _, own in op.members(types)]
     sizes = np.array([(one.size, one.inner, one.count, one.offset, one.total) for one in lookups], np.int64)
     addresses = Addresses(len(types))
-    writes, reads = set(op.mutates), [i for i in range(len(types)) if i not in op.mutates]
     limits = [(m * op.width + op.gradient + 1, one.total) for m, one in enumerate(lookups) if one.total and one.count]
     runs: list[tuple[Callable[[Any], None], Addresses, int]] = []
     for kind, function in zip(dict.fromkeys(kinds), functions, strict=True):
@@ -157,27 +153,45 @@ def row_update_kernel(
         work = int((sizes[parts[:, 0], 2] * (parts[:, 2] - parts[:, 1] + _PARTS)).sum()) * 4
         runs.append((shared(function, len(parts), work), table, int(parts[-1, 3] + 2 * sizes[parts[-1, 0], 2])))
 
-    def kernel(*operands: Any) -> Any:
-        apart = not all(operands[place].flags.c_contiguous for place in writes)
-        if apart or any(_is_outside(operands[place], total) for place, total in limits):
-            return plain(*operands)
-        for place in writes:
-            addresses.put(place, operands[place])
-        for place in reads:
-            addresses.read(place, operands[place], types[place].dtype.numpy)
+    def run_all() -> None:
         for run, table, names in runs:
             memory = scratch("row names", (names,), np.uint64)
             table.put(_MEMORY, memory)
             run(table.table)
-        addresses.release()
-        return tuple(operands[place] for place in op.mutates)
+
+    update = _updating(types, op.mutates, op.mutates, addresses, run_all, plain)
+
+    def kernel(*operands: Any) -> Any:
+        for place, total in limits:
+            ids = operands[place]
+            if ids.min() < -total or ids.max() >= total:  # an integer names no row of the global table
+                return plain(*operands)
+        return update(*operands)
 
     return kernel
 
 
-def _is_outside(ids: Any, total: int) -> bool:
-    """Return True if an integer names no row of the global table."""
-    return bool(ids.min() < -total or ids.max() >= total)
+def _updating(
+    types: Sequence[TensorType], writes: Sequence[int], results: Sequence[int], addresses: Addresses,
+    run: Callable[[], None], plain: Kernel, alone: bool = False,
+) -> Kernel:  # fmt: skip
+    """Return the kernel that puts its operands of these types into a table, runs, and returns those of `results`, or
+    the one of them that is `alone`. plain: the kernel for operands to write that are not contiguous."""
+    reads = [(place, type.dtype.numpy) for place, type in enumerate(types) if place not in writes]
+
+    def kernel(*operands: Any) -> Any:
+        if not all(operands[place].flags.c_contiguous for place in writes):
+            return plain(*operands)
+        for place in writes:
+            addresses.put(place, operands[place])
+        for place, dtype in reads:
+            addresses.read(place, operands[place], dtype)
+        run()
+        addresses.release()
+        made = tuple(operands[place] for place in results)
+        return made[0] if alone else made
+
+    return kernel
 
 
 def _parts_of(members: Sequence[int], sizes: Any) -> Any:
@@ -241,12 +255,8 @@ def _update_function(op: Update, dtypes: Sequence[DType]) -> str:
             body.append(f"{kind}* const p{i} = ({kind}*)row[{i}] + begin;")
         else:
             body.append(f"const {computed} {name} = ({computed})wide(*(const {kind}*)row[{i}]);")
-    element = [f"{computed} v{i} = ({computed})wide(p{i}[j]);" for i in tensors]
-    element.append(f"update_element({', '.join(f'v{i}' if i in tensors else n for i, n in enumerate(names))});")
-    element += [f"p{i}[j] = narrow<{c_type(dtypes[i])}>(v{i});" for i in op.mutates]
-    body.append('_Pragma("omp simd") for (i64 j = 0; j < length; ++j) {')
-    body += [f"    {text}" for text in element]
-    body.append("}")
+    element = updated(op, dtypes, {i: f"p{i}[j]" for i in tensors})
+    body += ['_Pragma("omp simd") for (i64 j = 0; j < length; ++j) {', *indented(element), "}"]
     return "\n".join(
         [
             "namespace n_NAME {",
@@ -255,7 +265,7 @@ def _update_function(op: Update, dtypes: Sequence[DType]) -> str:
             'extern "C" void NAME(void* const* const a, const i64 first, const i64 last) {',
             "    using namespace n_NAME;",
             "    for (i64 number = first; number < last; ++number) {",
-            *(f"        {text}" for text in body),
+            *indented(body, 8),
             "    }",
             "}",
             "",
@@ -273,13 +283,9 @@ def update_kernel(op: Op, update: Update, members: Members, functions: Sequence[
     width = len(update.operands)
     kinds = list(dict.fromkeys(tuple(type.dtype for type in types) for types in members))
     addresses = Addresses(width * len(members))
-    reads = [
-        (place, type.dtype.numpy)
-        for place, type in enumerate(type for types in members for type in types)
-        if place % width not in update.mutates
-    ]
-    writes = [place for place in range(width * len(members)) if place % width in update.mutates]
-    results = [place for place in range(width * len(members)) if place % width in update.mutates[: update.outputs]]
+    types = [type for types in members for type in types]
+    writes = [place for place in range(len(types)) if place % width in update.mutates]
+    results = [place for place in writes if place % width in update.mutates[: update.outputs]]
     runs: list[tuple[Callable[[Any], None], Addresses]] = []
     for kind, function in zip(kinds, functions, strict=True):
         chunks = _chunks(members, kind)
@@ -289,20 +295,12 @@ def update_kernel(op: Op, update: Update, members: Members, functions: Sequence[
             table.hold(1, chunks)
             runs.append((shared(function, len(chunks), len(chunks) * _CHUNK * width), table))
 
-    def kernel(*operands: Any) -> Any:
-        if not all(operands[place].flags.c_contiguous for place in writes):
-            return plain(*operands)
-        for place in writes:
-            addresses.put(place, operands[place])
-        for place, dtype in reads:
-            addresses.read(place, operands[place], dtype)
+    def run_all() -> None:
         for run, table in runs:
             run(table.table)
-        addresses.release()
-        made = tuple(operands[place] for place in results)
-        return made if len(made) > 1 or isinstance(op, GroupedUpdate) else made[0]
 
-    return kernel
+    alone = len(results) == 1 and not isinstance(op, GroupedUpdate)
+    return _updating(types, writes, results, addresses, run_all, plain, alone)
 
 
 def _chunks(members: Members, kind: tuple[DType, ...]) -> Any:
