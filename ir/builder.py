@@ -39,9 +39,9 @@ class Builder:
             MspcError: the operands' types do not fit; its place is the current source line.
         """
         try:
-            refuse_bool(op, [value.type for value in inputs])
-            refuse_complex(op, [value.type for value in inputs])
-            type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # tuples reach structural operators only
+            types = [value.type for value in inputs]
+            refuse_kinds(op, types)
+            type = op.infer(*types)  # type: ignore[misc]  # tuples reach structural operators only
             refuse_large(op.name, type)
         except MspcError as error:
             if error.location is not None:
@@ -66,14 +66,18 @@ class Builder:
         return self
 
 
-def refuse_bool(op: TypedOp, types: Sequence[Type]) -> None:
-    """Raise MspcError if an operator that takes only numbers gets a Bool operand."""
-    if getattr(op, "takes_bool", True):
-        return
+def refuse_kinds(op: TypedOp, types: Sequence[Type], takes_complex: bool = False) -> None:
+    """Raise MspcError if an operator that takes only numbers gets a Bool operand, or one that takes only real numbers a
+    complex operand. takes_complex: this one takes complex numbers here, whatever it says."""
+    bools, complexes = getattr(op, "takes_bool", True), takes_complex or getattr(op, "takes_complex", False)
     for index, type in enumerate(types):
-        if any(element.dtype == BOOL for element in element_types(type)):
-            raise MspcError(f"{op.name}: input {index} is Bool, not a number",
-                            notes=["cast it first: x.astype(mindspore.int32)"], kind=TypeError)  # fmt: skip
+        for element in element_types(type):
+            if element.dtype == BOOL and not bools:
+                raise MspcError(f"{op.name}: input {index} is Bool, not a number",
+                                notes=["cast it first: x.astype(mindspore.int32)"], kind=TypeError)  # fmt: skip
+            if element.dtype.is_complex and not complexes:
+                raise MspcError(f"{op.name}: input {index} is {type}; the operator takes no complex numbers",
+                                notes=["take its parts with ops.real and ops.imag"], kind=TypeError)  # fmt: skip
 
 
 def refuse_large(name: str, type: Type) -> None:
@@ -81,13 +85,3 @@ def refuse_large(name: str, type: Type) -> None:
     for element in element_types(type):
         if is_too_large(element.shape):
             raise MspcError(f"{name}: {element} has more elements than any memory holds")
-
-
-def refuse_complex(op: TypedOp, types: Sequence[Type]) -> None:
-    """Raise MspcError if an operator that takes only real numbers gets a complex operand."""
-    if getattr(op, "takes_complex", False):
-        return
-    for index, type in enumerate(types):
-        if any(element.dtype.is_complex for element in element_types(type)):
-            raise MspcError(f"{op.name}: input {index} is {type}; the operator takes no complex numbers",
-                            notes=["take its parts with ops.real and ops.imag"], kind=TypeError)  # fmt: skip

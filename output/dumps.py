@@ -104,10 +104,8 @@ class StageFiles:
         return {NO_FILES: (), 0: (LAST,), 1: MAIN_STAGES}.get(self.level)
 
     def __call__(self, stage: DumpPoint) -> None:
-        if self.wanted is None or stage.name in self.wanted:
-            self._keep(stage)
-
-    def _keep(self, stage: DumpPoint) -> None:
+        if self.wanted is not None and stage.name not in self.wanted:
+            return
         changed = "yes" if stage.changed else "no"
         header = f"# after: {stage.name}, previous: {stage.previous or 'none'}, changed: {changed}\n"
         self.files.append((f"{stage.file}.ir", (header + stage.text()).encode()))
@@ -162,7 +160,9 @@ def program(
             {"name": p.name, **_typed(fed.global_type), "layout": str(fed.layout)}
             for p, fed in zip(compiled.inputs, compiled.fed, strict=True)
         ],
-        "outputs": _outputs(graph),
+        "outputs": [
+            {**_typed(v.type), "layout": "; ".join(map(str, element_layouts(v.layout)))} for v in graph.results
+        ],
         "parameters": _parameters(graph, values),
         **_plan(compiled.strategies.plan(compiled.config.ranks)),
         **({"network": network} if network else {}),
@@ -204,11 +204,6 @@ def _plan(plan: PlanFile) -> dict[str, Any]:
         **({"recompute": list(plan.recompute)} if plan.recompute else {}),
         **({"offload": list(plan.on_host)} if plan.on_host else {}),
     }
-
-
-def _outputs(graph: Graph) -> list[dict[str, Any]]:
-    layouts = ["; ".join(map(str, element_layouts(value.layout))) for value in graph.results]
-    return [{**_typed(v.type), "layout": layout} for v, layout in zip(graph.results, layouts, strict=True)]
 
 
 def _typed(type: Type) -> dict[str, Any]:
@@ -253,10 +248,16 @@ class OutputFolder:
 
     def __enter__(self) -> OutputFolder:
         try:
-            self._make_parents()
+            for parent in reversed([p for p in self._place.parents if not p.exists()]):
+                parent.mkdir(exist_ok=True)
+                self._parents.insert(0, parent)
             remove_left_over(self._place.parent)
             remove_left_over(self._place)
-            self._beside = new_folder(self._place if self._must_stay() else self._place.parent, self._place.name)
+            # A folder that another cannot replace must stay, and its contents are changed.
+            must_stay = self._place.is_dir() and (
+                is_mount_point(self._place) or not os.access(self._place.parent, os.W_OK)
+            )
+            self._beside = new_folder(self._place if must_stay else self._place.parent, self._place.name)
         except OSError as error:
             self._remove_unused()
             raise _cannot_write(self.path, error) from None
@@ -275,18 +276,6 @@ class OutputFolder:
             signal.signal(signal.SIGTERM, self._on_termination)
         if isinstance(error, OSError):
             raise _cannot_write(self.path, error) from None
-
-    def _make_parents(self) -> None:
-        missing = [p for p in self._place.parents if not p.exists()]
-        for parent in reversed(missing):
-            parent.mkdir(exist_ok=True)
-            self._parents.insert(0, parent)
-
-    def _must_stay(self) -> bool:
-        """Return whether the folder cannot be replaced by another, so that its contents must be changed instead."""
-        if not self._place.is_dir():
-            return False
-        return is_mount_point(self._place) or not os.access(self._place.parent, os.W_OK)
 
     def _remove_unused(self) -> None:
         """Remove the parent folders made for an output that was not committed."""
@@ -317,22 +306,17 @@ class OutputFolder:
         new = self._beside.path
         if new.parent == self._place:
             refill(self._place, new, PROGRAM)
-        elif not _move(new, self._place) and not exchange(new, self._place):
-            inside = self._place / new.name
-            os.rename(new, inside)
-            refill(self._place, inside, PROGRAM)
+        else:
+            try:
+                os.rename(new, self._place)
+            except OSError as error:
+                if error.errno not in NOT_FREE:
+                    raise
+                if not exchange(new, self._place):
+                    inside = self._place / new.name
+                    os.rename(new, inside)
+                    refill(self._place, inside, PROGRAM)
         self._committed = True
-
-
-def _move(new: Path, place: Path) -> bool:
-    """Rename a folder to `place`. Return False if `place` is neither free nor an empty folder."""
-    try:
-        os.rename(new, place)
-    except OSError as error:
-        if error.errno not in NOT_FREE:
-            raise
-        return False
-    return True
 
 
 def _leave(number: int, _: object) -> None:

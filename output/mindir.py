@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
 from mspc.compiler.frontend.trace import Either, Leaf, Traced
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import Constant, Graph, Node, Value, element_types
 from mspc.ir.text.facts import fields_of
 from mspc.ir.types import TensorType, Type
 from mspc.mindspore_api.common.initializers import InitialValue
@@ -39,44 +39,7 @@ REGIONS = ("If", "While", "For", "Call")
 """Operators that run graphs, written as calls of functions."""
 
 
-class GraphWriter(Protocol):
-    """Writer of one graph of a file. functions_of: the names of graphs that are written as functions."""
-
-    name: str
-    inputs: Mapping[str, TensorType]
-    names: dict[Value, str]
-    functions: set[str]
-    functions_of: dict[Graph, str]
-
-    @property
-    def called(self) -> Collection[str]:
-        """The names of the written graphs, except the first."""
-        ...
-
-    def inside(self, name: str, inputs: Mapping[str, TensorType]) -> Self:
-        """Return a writer for a graph of this name that this one calls; `finish` adds the graph."""
-        ...
-
-    def finish(self, output: str) -> None:
-        """Add the graph of this writer, with the result `output`, to the called graphs."""
-
-    def add(self, nodes: Sequence[Node]) -> None:
-        """Add these nodes."""
-
-    def name_of(self, value: Value) -> str:
-        """Return the name of a value in nodes."""
-        ...
-
-    def constant(self, value: Any) -> str:
-        """Add a constant and return its name."""
-        ...
-
-    def node(self, operator: str, inputs: Sequence[str], attributes: dict[str, Any], type: Type | None) -> str:
-        """Add a node and return its name."""
-        ...
-
-
-def write_regions(writer: GraphWriter, node: Node, operands: Sequence[str]) -> str:
+def write_regions(writer: _Writer, node: Node, operands: Sequence[str]) -> str:
     """Add a node that runs graphs, and those graphs. Return the name of its result, a tuple.
 
     Raises:
@@ -93,17 +56,17 @@ def write_regions(writer: GraphWriter, node: Node, operands: Sequence[str]) -> s
     return writer.node(CALL, [_function(writer, node.regions[0]), *operands], {}, None)
 
 
-def _function(writer: GraphWriter, region: Graph) -> str:
+def _function(writer: _Writer, region: Graph) -> str:
     """Return the name of a region's function, which returns a tuple of its results. Write it first if it is new."""
     if region not in writer.functions_of:
         own = _begun(writer, region, region.name)
         writer.functions_of[region] = own.name
         own.add(region.nodes)
-        own.finish(_tuple(own, region.results))
+        own.finish(own.node("MakeTuple", [own.name_of(value) for value in region.results], {}, None))
     return writer.functions_of[region]
 
 
-def _begun(writer: GraphWriter, region: Graph, name: str, more: dict[str, TensorType] | None = None) -> GraphWriter:
+def _begun(writer: _Writer, region: Graph, name: str, more: dict[str, TensorType] | None = None) -> _Writer:
     """Return a writer of a graph with the inputs `more`, then the parameters of a region."""
     names = {parameter: f"{name}:{parameter.name}" for parameter in region.parameters}
     own = writer.inside(name, {**(more or {}), **{names[each]: each.tensor_type for each in region.parameters}})
@@ -111,11 +74,7 @@ def _begun(writer: GraphWriter, region: Graph, name: str, more: dict[str, Tensor
     return own
 
 
-def _tuple(writer: GraphWriter, values: Sequence[Value]) -> str:
-    return writer.node("MakeTuple", [writer.name_of(value) for value in values], {}, None)
-
-
-def _write_loop(writer: GraphWriter, node: Node, op: Loop, operands: Sequence[str]) -> str:
+def _write_loop(writer: _Writer, node: Node, op: Loop, operands: Sequence[str]) -> str:
     """Add a call of a loop's head and return its name. Its inputs are those of the body, for a `For` after the number
     of iterations."""
     body = node.regions[-1]
@@ -128,11 +87,14 @@ def _write_loop(writer: GraphWriter, node: Node, op: Loop, operands: Sequence[st
     if head not in writer.called:
         _write_head(writer, node, op, head)
         _write_body(writer, node, op, head)
-        _write_end(writer, body, op)
+        # The head calls this function after the last iteration: it returns the carried values.
+        end, carried = f"{body.name}_end", body.parameters[op.leading : op.leading + op.carried]
+        own = writer.inside(end, {f"{end}:{each.name}": each.tensor_type for each in carried})
+        own.finish(own.node("MakeTuple", [*own.inputs], {}, None))
     return writer.node(CALL, [head, *first], {}, None)
 
 
-def _write_head(writer: GraphWriter, node: Node, op: Loop, name: str) -> None:
+def _write_head(writer: _Writer, node: Node, op: Loop, name: str) -> None:
     body = node.regions[-1]
     limit = f"{name}:turns"
     counts = isinstance(op, For)
@@ -150,7 +112,7 @@ def _write_head(writer: GraphWriter, node: Node, op: Loop, name: str) -> None:
     own.finish(own.node(CALL, [own.node("Switch", [condition, turn, end], {}, None)], {}, None))
 
 
-def _write_body(writer: GraphWriter, node: Node, op: Loop, head: str) -> None:
+def _write_body(writer: _Writer, node: Node, op: Loop, head: str) -> None:
     """Write an iteration, whose last step calls the head with the carried values."""
     body = node.regions[-1]
     name = f"{body.name}_turn"
@@ -168,14 +130,6 @@ def _write_body(writer: GraphWriter, node: Node, op: Loop, head: str) -> None:
     own.add(body.nodes)
     carried = [own.name_of(value) for value in body.results]
     own.finish(own.node(CALL, [head, *ahead, *carried, *given[len(ahead) + op.carried :]], {}, None))
-
-
-def _write_end(writer: GraphWriter, body: Graph, op: Loop) -> None:
-    """Write the function that the head calls after the last iteration: it returns the carried values."""
-    name = f"{body.name}_end"
-    carried = body.parameters[op.leading : op.leading + op.carried]
-    own = writer.inside(name, {f"{name}:{each.name}": each.tensor_type for each in carried})
-    own.finish(own.node("MakeTuple", [*own.inputs], {}, None))
 
 
 TUPLE, ITEM = "MakeTuple", "TupleGetItem"
@@ -227,7 +181,7 @@ class _Writer:
                 value = self.traced.constants[parameter.name]
                 self.constants[name] = value.fill(None) if isinstance(value, InitialValue) else np.asarray(value)
             else:
-                self._read(parameter, name)
+                self.names[parameter] = self.node("Load", [name, EFFECTS], {}, parameter.type)
                 value = self.traced.parameters[parameter.name].asnumpy()
                 parameters.append((name, parameter.name, np.asarray(value)))
         self.add(graph.nodes)
@@ -268,10 +222,6 @@ class _Writer:
             names = ", ".join(sorted({node.op.name for node in lacking}))
             raise lacking[0].error(f"export: operators that are not written: {names}")
 
-    def _read(self, parameter: Parameter, name: str) -> None:
-        """Add a node that reads a parameter."""
-        self.names[parameter] = self.node("Load", [name, EFFECTS], {}, parameter.type)
-
     def _add(self, node: Node) -> str:
         operator = node.op.name
         fields = {name: getattr(node.op, name) for name in fields_of(type(node.op))}
@@ -296,7 +246,14 @@ class _Writer:
         self._check(node, fields, {*words, *ATTRIBUTES.get(operator, ())})
         if operator in AS_TUPLE:
             operands = [self.node(TUPLE, operands, {}, None)]
-        inputs = [self._input(operator, word, operands, fields) for word in words] or operands
+        inputs: list[str] = []
+        for word in words:
+            if word == "()" or word.isdecimal():
+                inputs.append(operands[0 if word == "()" else int(word)])
+            else:
+                known = word in _LITERALS
+                inputs.append(self.constant(_LITERALS[word] if known else input_of_field(operator, word, fields[word])))
+        inputs = inputs or operands
         if operator not in ATTRIBUTES:
             self.functions.add(operator)
         return self.node(operator, inputs, attributes_of_fields(operator, fields), node.type)
@@ -326,15 +283,6 @@ class _Writer:
             default = _SAID.get(name, getattr(type(node.op), name, None))
             if name not in written and value != default and (value or default):
                 raise node.error(f"export: {node.label} with {name}={value!r} cannot be written")
-
-    def _input(self, operator: str, word: str, operands: Sequence[str], fields: dict[str, Any]) -> str:
-        if word == "()":
-            return operands[0]
-        if word.isdecimal():
-            return operands[int(word)]
-        if word in _LITERALS:
-            return self.constant(_LITERALS[word])
-        return self.constant(input_of_field(operator, word, fields[word]))
 
     def name_of(self, value: Value) -> str:
         return self.constant(value.value) if isinstance(value, Constant) else self.names[value]

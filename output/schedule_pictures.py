@@ -57,7 +57,9 @@ def label(entry: Entry, schedule: Schedule) -> str:
 
 def span_text(span: Span) -> str:
     """Describe an entry and its times in one line."""
-    what = " and ".join(map(_action_text, parts_of(span.entry)))
+    what = " and ".join(
+        f"{KINDS[part.kind]} of micro-batch {part.micro_batch} on chunk {part.chunk}" for part in parts_of(span.entry)
+    )
     return f"{what}: {time_text(span.start)} to {time_text(span.end)}"
 
 
@@ -78,10 +80,6 @@ def wait_text(span: Span, begin: float) -> str:
         return text
     name, micro_batch = name_of(span.awaited)
     return f"{text} for the {name} of micro-batch {micro_batch}"
-
-
-def _action_text(action: Action) -> str:
-    return f"{KINDS[action.kind]} of micro-batch {action.micro_batch} on chunk {action.chunk}"
 
 
 def time_text(seconds: float) -> str:
@@ -106,7 +104,7 @@ def schedule_text(timeline: ScheduleTimeline, columns: int = MOST_COLUMNS) -> st
     scale = _text_scale(timeline, columns)
     names = [f"stage {stage}" for stage in range(timeline.schedule.stages)]
     for stage, name in enumerate(names):
-        drawn = _row(timeline, stage, scale).ljust(_column(timeline.makespan, scale))
+        drawn = _row(timeline, stage, scale).ljust(round(timeline.makespan * scale))
         rows.append(f"{name:{max(map(len, names))}}  {drawn}  {stage_text(timeline, stage)}")
     return "\n".join(rows) + "\n"
 
@@ -123,19 +121,15 @@ def _text_scale(timeline: ScheduleTimeline, columns: int) -> float:
     return min(max(needed, default=1), columns / longest) if longest else 1
 
 
-def _column(time: float, scale: float) -> int:
-    return round(time * scale)
-
-
 def _row(timeline: ScheduleTimeline, stage: int, scale: float) -> str:
     drawn = ""
     for place, span in enumerate(timeline.spans[stage]):
-        start, end = _column(span.start, scale), _column(span.end, scale)
+        start, end = round(span.start * scale), round(span.end * scale)
         drawn = drawn.ljust(start, WAITS if place else " ")
         drawn += _block(span.entry, timeline.schedule, end - start)
     tail = timeline.tails.get(stage)
     if tail is not None:
-        start, end = _column(tail.start, scale), _column(tail.end, scale)
+        start, end = round(tail.start * scale), round(tail.end * scale)
         drawn = drawn.ljust(start, WAITS) + UPDATES[: end - start].ljust(end - start)
     return drawn
 

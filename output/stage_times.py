@@ -45,13 +45,10 @@ def kept_of_chunks(graph: Graph) -> dict[int, float]:
             continue
         received = {each for each in forward.inputs if isinstance(each, Node) and isinstance(each.op, ReceiveFromStage)}
         for value in node.inputs:
-            if isinstance(value, Node) and (_is_of(value, forward) or value in received):
+            is_of = isinstance(value, Node) and taken_elements(value.op) is not None and value.inputs[0] is forward
+            if isinstance(value, Node) and (is_of or value in received):
                 kept.setdefault(chunk, {})[value] = value.type.nbytes
     return {chunk: float(sum(values.values())) for chunk, values in kept.items()}
-
-
-def _is_of(value: Node, call: Node) -> bool:
-    return taken_elements(value.op) is not None and value.inputs[0] is call
 
 
 def call_of(value: Value) -> Node | None:
@@ -116,11 +113,6 @@ def _read(node: Node) -> Iterator[Value]:
         yield value
         if isinstance(value, Node) and (value.op.is_view or isinstance(value.op, MakeTuple)):
             values += value.inputs
-
-
-def is_copy(node: Node) -> bool:
-    """Return whether a node copies to the host or back on a stream of its own."""
-    return node.attrs.get("stream") in (TO_HOST, FROM_HOST)
 
 
 class CopiesBeside:
@@ -265,7 +257,7 @@ class StageTimes:
         values = None if sends else CopiedValues(graph)
         for node in graph.nodes:
             op = node.op
-            if values is not None and is_copy(node):
+            if values is not None and node.attrs.get("stream") in (TO_HOST, FROM_HOST):
                 if not values.copy(node, own(node)):
                     beside.copy(node, own(node), made.after)
                 continue

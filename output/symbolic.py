@@ -168,7 +168,11 @@ def symbolic_graph(captured: CapturedCall, compiled: Compiled, rank: int) -> str
 
     compiled: the launch as it was called. rank: the rank that the graph is of.
     """
-    symbols = _symbols(captured)
+    # Dimensions of one Symbol are one size; without a Symbol they are one if they are equal in the call.
+    same: dict[Any, list[Dimension]] = {}
+    for dimension in open_dimensions(captured.target, captured.args):
+        same.setdefault((id(dimension.rule), dimension.size), []).append(dimension)
+    symbols = [_Symbol(f"s{number}", tuple(dimensions)) for number, dimensions in enumerate(same.values(), 1)]
     if not symbols:
         return ""
     head = [symbol.line() for symbol in symbols]
@@ -176,15 +180,6 @@ def symbolic_graph(captured: CapturedCall, compiled: Compiled, rank: int) -> str
         return _written(captured, compiled, rank, symbols, head)
     except _None as reason:
         return "\n".join([*head, "# There is no one graph for all sizes that could be shown:", f"# {reason}", ""])
-
-
-def _symbols(captured: CapturedCall) -> list[_Symbol]:
-    """Return the open sizes of a call. Dimensions of one Symbol are one size. Dimensions without a Symbol are one size
-    if they are equal in the call."""
-    found: dict[Any, list[Dimension]] = {}
-    for dimension in open_dimensions(captured.target, captured.args):
-        found.setdefault((id(dimension.rule), dimension.size), []).append(dimension)
-    return [_Symbol(f"s{number}", tuple(same)) for number, same in enumerate(found.values(), 1)]
 
 
 def _written(captured: CapturedCall, compiled: Compiled, rank: int, symbols: Sequence[_Symbol], head: list[str]) -> str:
@@ -206,7 +201,8 @@ def _written(captured: CapturedCall, compiled: Compiled, rank: int, symbols: Seq
         other = _other_cuts(compiled.graph, found.graph)
         if other:
             raise _None(f"with {at(first)} and with {at(point)} {other}")
-        texts[point] = _text(found, rank)
+        lines = print_graph(found.rank_graph(rank)).splitlines(keepends=True)
+        texts[point] = "".join(line for line in lines if not line.startswith("compile_id"))
     text, why = merged(
         texts, sizes, names, lambda line, point, other: f"with {at(first)}: {line}\n# with {at(point)}: {other}"
     )
@@ -295,10 +291,3 @@ def _other_cuts(one: Graph, other: Graph) -> str:
         if node.op.is_collective and any(node.op.attributes().get(key) != fields.get(key) for key in _SAME):
             return f"other ranks meet in {node.label}"
     return ""
-
-
-def _text(compiled: Compiled, rank: int) -> str:
-    """Return a rank's graph as text without its compile id."""
-    graph = compiled.rank_graph(rank)
-    lines = print_graph(graph).splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("compile_id"))

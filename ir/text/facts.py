@@ -140,25 +140,18 @@ class AttributeField:
 @cache
 def fields_of(cls: type) -> Mapping[str, AttributeField]:
     """Return the fields of an operator class by name, in the order of their declaration."""
-    hints = _hints_of(cls)
+    names = {field.name for field in dataclasses.fields(cls)}
+    hints: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        annotations = inspect.get_annotations(base)
+        own = {n: kind for n, kind in annotations.items() if n in names and not str(kind).startswith("ClassVar")}
+        if own:  # annotations of class variables are not evaluated: there are far more, and each costs as much
+            holder = types.SimpleNamespace(__annotations__=own)
+            hints |= typing.get_type_hints(holder, vars(sys.modules[base.__module__]))
     return {
         f.name: AttributeField(f.name, f.type if isinstance(f.type, str) else str(f.type), check_of(hints[f.name]))
         for f in dataclasses.fields(cls)
     }
-
-
-def _hints_of(cls: type) -> dict[str, Any]:
-    """Return the evaluated annotations of a dataclass's fields. Those of class variables are not evaluated: operators
-    have far more of them, and each costs as much."""
-    names = {field.name for field in dataclasses.fields(cls)}
-    found: dict[str, Any] = {}
-    for base in reversed(cls.__mro__):
-        annotations = inspect.get_annotations(base)
-        own = {n: kind for n, kind in annotations.items() if n in names and not str(kind).startswith("ClassVar")}
-        if own:
-            holder = types.SimpleNamespace(__annotations__=own)
-            found |= typing.get_type_hints(holder, vars(sys.modules[base.__module__]))
-    return found
 
 
 def check_of(annotation: Any) -> Check:

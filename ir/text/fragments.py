@@ -188,10 +188,7 @@ class _Actions:
     def operands(self, items: list[Any]) -> list[Any]:
         return items
 
-    def subgraph(self, items: list[Any]) -> list[Any]:
-        return items
-
-    node = single_result = tuple_result = parameter = subgraph
+    subgraph = node = single_result = tuple_result = parameter = operands
 
     def shape(self, items: list[Any]) -> tuple[int, ...]:
         sizes = tuple(map(int, items))

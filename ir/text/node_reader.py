@@ -71,17 +71,13 @@ class OperatorReader:
 
 def _take_strategy(attributes: dict[str, Any], side: str) -> Any:
     """Remove the user's strategy of one side from the attributes and return it, or None."""
-    for kind in ("strategy", "layout"):
-        value: Any = attributes.get(f"{side}_{kind}")
-        if _is_strategy(value):
-            return attributes.pop(f"{side}_{kind}")
+    for key in (f"{side}_strategy", f"{side}_layout"):
+        value: Any = attributes.get(key)
+        if isinstance(value, tuple) and all(
+            entry is None or isinstance(entry, (tuple, NamedLayout)) for entry in cast("tuple[Any, ...]", value)
+        ):
+            return attributes.pop(key)
     return None
-
-
-def _is_strategy(value: Any) -> bool:
-    if not isinstance(value, tuple):
-        return False
-    return all(entry is None or isinstance(entry, (tuple, NamedLayout)) for entry in cast("tuple[Any, ...]", value))
 
 
 QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
@@ -256,7 +252,8 @@ def resolve_regions(reading: GraphTextReader, main: Graph) -> None:
         notes = ("its parameters are those above all graphs",)
         reading.fail(f"@{main.name}, which runs first, does not stand first in the file", reading.heads[main], notes)
     if reading.lines:
-        _no_taker(reading, next(iter(reading.lines.values())))
+        parameter = next(iter(reading.lines.values()))
+        reading.fail(f"no graph takes the parameter {parameter.name}", len(reading.text))
     graphs = {graph.name: graph for graph in reading.graphs}
     runs: dict[Graph, dict[Graph, int]] = {graph: {} for graph in reading.graphs}
     for graph, node, names in reading.regions:
@@ -270,7 +267,11 @@ def resolve_regions(reading: GraphTextReader, main: Graph) -> None:
     for graph in (main, *reading.graphs):
         if graph not in levels:
             _count_levels(reading, graph, runs, [], levels)
-    inside = _inside(main, runs)
+    inside, waiting = {main}, [main]  # the graphs that it runs, directly or not
+    while waiting:
+        new = runs[waiting.pop()].keys() - inside
+        inside |= new
+        waiting += new
     for graph in reading.graphs:
         if graph not in inside:
             notes = ("a node runs it with `{regions: @" + graph.name + "}`",)
@@ -303,21 +304,6 @@ def _count_levels(
     around.pop()
     levels[graph] = deepest
     return deepest
-
-
-def _inside(main: Graph, runs: dict[Graph, dict[Graph, int]]) -> set[Graph]:
-    """Return the graph and all graphs that it runs, directly or not."""
-    found = {main}
-    waiting = [main]
-    while waiting:
-        new = runs[waiting.pop()].keys() - found
-        found |= new
-        waiting += new
-    return found
-
-
-def _no_taker(reading: GraphTextReader, parameter: Parameter) -> None:
-    reading.fail(f"no graph takes the parameter {parameter.name}", len(reading.text))
 
 
 _CALLEE = r"(?:PrimFunc_)?(call @[^\s(]+|[A-Za-z_]\w*|%\d+)(?:\[@[^\"\n]*?\])?"
@@ -440,8 +426,10 @@ class NodeReader:
     def read_group(self, graph: Graph, node: Node, label: str | None, text: str, at: int) -> None:
         if label == "cnode_attrs: " or label == "cnode_primal_attrs: ":
             attrs = self.reading.piece(read_attributes, text, at)
-            if not self.reading.opaque:
-                self.check_facts(attrs, at)
+            for key, value in () if self.reading.opaque else attrs.items():
+                wrong = mistake(NODE, key, value)
+                if wrong:
+                    self.reading.fail(wrong, at)
             node.attrs = {**node.attrs, **attrs}
             phase = node.attrs.pop("phase", None)
             if phase is not None:
@@ -458,8 +446,13 @@ class NodeReader:
             layouts = self.reading.piece(read_layouts, text[9:-1], at + 9)
             node.layout = self.reading.placement(layouts, node.type, at + 9)
         elif text.startswith("{in_layouts: "):
-            node.in_layouts = self.reading.piece(read_layouts, text[13:-1], at + 13)
-            self.check_in_layouts(node, at + 13)
+            place = at + 13
+            node.in_layouts = layouts = self.reading.piece(read_layouts, text[13:-1], place)
+            if len(layouts) != len(node.inputs):
+                self.reading.fail(f"{len(layouts)} layouts for {len(node.inputs)} operands", place)
+            for i, (value, layout) in enumerate(zip(node.inputs, layouts, strict=True)):
+                if layout is not None and isinstance(value.type, TensorType):
+                    self.reading.placement((layout,), value.type, place + i)
         elif text.startswith("{in_strategy: "):
             node.strategy = self.reading.piece(read_attributes, text, at)["in_strategy"]
         elif text.startswith("{place: "):
@@ -473,17 +466,3 @@ class NodeReader:
             )
         elif not self.reading.opaque:
             self.reading.fail(f"unknown group {text}", at)
-
-    def check_facts(self, attrs: dict[str, Any], at: int) -> None:
-        for key, value in attrs.items():
-            wrong = mistake(NODE, key, value)
-            if wrong:
-                self.reading.fail(wrong, at)
-
-    def check_in_layouts(self, node: Node, at: int) -> None:
-        layouts = node.in_layouts or ()
-        if len(layouts) != len(node.inputs):
-            self.reading.fail(f"{len(layouts)} layouts for {len(node.inputs)} operands", at)
-        for i, (value, layout) in enumerate(zip(node.inputs, layouts, strict=True)):
-            if layout is not None and isinstance(value.type, TensorType):
-                self.reading.placement((layout,), value.type, at + i)

@@ -25,7 +25,16 @@ from mspc.ir.text.fragments import (
     unexpected,
 )
 from mspc.ir.text.limits import LONGEST_LIST
-from mspc.ir.text.node_reader import GROUP, OPERAND, QUOTED, GraphTextReader, NodeReader, Registry
+from mspc.ir.text.node_reader import (
+    GROUP,
+    OPERAND,
+    QUOTED,
+    GraphTextReader,
+    NodeReader,
+    Registry,
+    check_parameters,
+    resolve_regions,
+)
 from mspc.ir.text.own_lines import own_items
 from mspc.ir.text.source_text import Malformed, expectation, header_facts, name_of, parameter_types
 from mspc.ir.types import Type
@@ -76,7 +85,8 @@ class _FileReader:
     # The file --------------------------------------------------------------------------------------------
 
     def module(self) -> Module:
-        for item in self.items():
+        found = None if self.reading.foreign else own_items(self.reading.text)
+        for item in self.items_by_grammar() if found is None else found:
             if isinstance(item, list):
                 if item[0].type == "PARAMETER_HEAD":
                     self.read_header_parameter(item)
@@ -95,12 +105,8 @@ class _FileReader:
         self.finish(module)
         return module
 
-    def items(self) -> list[Any]:
-        """Return the items of the file: lists for parameters and graphs, tokens for comments and attribute lines."""
-        found = None if self.reading.foreign else own_items(self.reading.text)
-        return self.items_by_grammar() if found is None else found
-
     def items_by_grammar(self) -> list[Any]:
+        """Return the items of the file: lists for parameters and graphs, tokens for comments and attribute lines."""
         from lark.exceptions import UnexpectedInput, VisitError  # late: most files do not need the grammar
 
         try:
@@ -117,7 +123,12 @@ class _FileReader:
             self.reading.fail(error.orig_exc.message, error.orig_exc.offset)
         except Malformed as error:
             self.reading.fail(error.message, error.offset)
-        return [item for item in map(_plain_item, tree.children) if item is not None]
+        found: list[Any] = []
+        for item in tree.children:
+            rule = getattr(item, "data", "")  # of a tree: an attribute line, or a configuration, which says nothing
+            if not rule or rule == "attribute_line":
+                found.append(item.children[0] if rule else item)
+        return found
 
     def finish(self, module: Module) -> None:
         """Do the checks that need the whole file, and resolve references, which may point forward."""
@@ -128,8 +139,6 @@ class _FileReader:
         main.attrs = self.attrs
         main.parameters = self.reading.header
         if not self.reading.opaque and (len(self.graphs) > 1 or self.reading.regions or self.reading.lines):
-            from mspc.ir.text.node_reader import resolve_regions
-
             resolve_regions(self.reading, main)
         for fact, count in (("Total subgraph", len(self.graphs)), ("Total params", len(self.reading.header))):
             told = self.facts.get(fact, str(count))
@@ -172,14 +181,13 @@ class _FileReader:
             attrs = self.attrs if self.graph_attrs is None else self.graph_attrs
             if key in attrs and not self.reading.foreign:
                 self.reading.fail(f"the attribute '{key}' stands twice", token.start_pos)
-            attrs[key] = _foreign_value(text) if self.reading.foreign else self.reading.piece(read_value, text, at)
-            if not self.reading.opaque:
-                self.check_header(key, attrs[key], at)
-
-    def check_header(self, key: str, value: Any, at: int) -> None:
-        wrong = mistake(HEADER, key, value)
-        if wrong:
-            self.reading.fail(wrong, at)
+            if self.reading.foreign:
+                attrs[key] = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
+            else:
+                attrs[key] = self.reading.piece(read_value, text, at)
+            wrong = "" if self.reading.opaque else mistake(HEADER, key, attrs[key])
+            if wrong:
+                self.reading.fail(wrong, at)
 
     # Parameters ------------------------------------------------------------------------------------------
 
@@ -290,17 +298,5 @@ class _FileReader:
         self.reading.visible = lines = self.reading.lines
         self.reading.lines = dict[str, Parameter]()
         if references or len(self.graphs) > 1:
-            from mspc.ir.text.node_reader import check_parameters
-
             check_parameters(self.reading, graph, references, lines, at)
         graph.parameters = list(lines.values())
-
-
-def _plain_item(item: Any) -> Any:
-    """Return an item of the grammar; for an attribute line its token, None for a configuration."""
-    rule = getattr(item, "data", "")
-    return item if not rule else item.children[0] if rule == "attribute_line" else None
-
-
-def _foreign_value(text: str) -> Any:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text

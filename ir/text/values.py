@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.diagnostics import Frames, Location
+from mspc.ir.diagnostics import Location
 from mspc.ir.graph import Constant, Graph, Node
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.opaque import GraphReference, Symbol
@@ -68,21 +68,11 @@ def value_text(value: Any) -> str:
 
 
 def _tuple_text(value: tuple[Any, ...] | list[Any]) -> str:
-    if len(value) > LONGEST_PLAIN_LIST:
-        progression = _progression(value)
-        if progression:
-            return progression
+    if len(value) > LONGEST_PLAIN_LIST and all(type(v) is int for v in value) and (step := value[1] - value[0]):
+        stop = value[0] + step * len(value)
+        if tuple(value) == tuple(range(value[0], stop, step)):
+            return f"{value[0]}:{stop}:{step}"
     return f"({', '.join([value_text(v) for v in value])})"
-
-
-def _progression(value: tuple[Any, ...] | list[Any]) -> str:
-    if not all(type(v) is int for v in value):
-        return ""
-    step = value[1] - value[0]
-    stop = value[0] + step * len(value)
-    if step == 0 or tuple(value) != tuple(range(value[0], stop, step)):
-        return ""
-    return f"{value[0]}:{stop}:{step}"
 
 
 def _symbol_text(value: Symbol) -> str:
@@ -105,37 +95,12 @@ def _bool_text(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _none_text(value: None) -> str:
-    return "None"
-
-
-def _layout_value_text(value: Layout) -> str:
-    return f"Layout{layout_text(value)}"
-
-
-def _array_text(value: Any) -> str:
-    return constant_text(value if isinstance(value, Constant) else Constant(value))
-
-
 _WRITERS: dict[type, Callable[[Any], str]] = {
-    bool: _bool_text,
-    int: str,
-    float: _float_text,
-    str: quoted,
-    tuple: _tuple_text,
-    list: _tuple_text,
-    type(None): _none_text,
-    DType: str,
-    NamedLayout: _named_layout_text,
-    Layout: _layout_value_text,
-    Symbol: _symbol_text,
-    GraphReference: str,
-    TensorType: str,
-    TupleType: str,
-    OpaqueType: str,
-    Constant: _array_text,
-    np.ndarray: _array_text,
-}
+    bool: _bool_text, int: str, float: _float_text, str: quoted, tuple: _tuple_text, list: _tuple_text,
+    type(None): str, DType: str, NamedLayout: _named_layout_text, Layout: lambda layout: f"Layout{layout_text(layout)}",
+    Symbol: _symbol_text, GraphReference: str, TensorType: str, TupleType: str, OpaqueType: str,
+    Constant: lambda constant: constant_text(constant), np.ndarray: lambda array: constant_text(Constant(array)),
+}  # fmt: skip
 
 
 @lru_cache(maxsize=65536)
@@ -177,16 +142,15 @@ def constant_text(constant: Constant) -> str:
     tensor = constant.tensor_type
     shape = ", ".join(map(str, tensor.shape))
     flat = array.reshape(-1)
-    if flat.size > LARGEST_PLAIN_TENSOR and _all_alike(flat):
+    is_alike = False
+    if flat.size > LARGEST_PLAIN_TENSOR:
+        raw = np.ascontiguousarray(flat).view(np.uint8).reshape(flat.size, -1)
+        is_alike = bool((raw == raw[0]).all())
+    if is_alike:
         value = element_text(flat[0], tensor.dtype)
     else:
         value = _nested_text([element_text(v, tensor.dtype) for v in flat], tensor.shape)
     return f"Tensor(shape=[{shape}], dtype={tensor.dtype}, value={value})"
-
-
-def _all_alike(flat: np.ndarray[Any, Any]) -> bool:
-    raw = np.ascontiguousarray(flat).view(np.uint8).reshape(flat.size, -1)
-    return bool((raw == raw[0]).all())
 
 
 def _nested_text(elements: list[str], shape: tuple[int, ...]) -> str:
@@ -257,7 +221,7 @@ def _node_is_exact(node: Node, known: set[int]) -> bool:
             return False
         known.add(id(node.op))
     if id(node.frames) not in known:
-        if not _frames_are_exact(node.frames):
+        if not all(map(_frame_is_exact, node.frames)):
             return False
         known.add(id(node.frames))
     given: tuple[Any, ...] = (node.in_strategy, node.out_strategy, node.strategy)
@@ -273,10 +237,6 @@ def _is_exact(value: Any) -> bool:
     if kind is tuple:
         return all(map(_is_exact, value))
     return kind in _EXACT
-
-
-def _frames_are_exact(frames: Frames) -> bool:
-    return all(_frame_is_exact(frame) for frame in frames)
 
 
 def _frame_is_exact(frame: Location) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.builder import refuse_bool, refuse_complex
+from mspc.ir.builder import refuse_kinds
 from mspc.ir.diagnostics import ExecutionError, Location, MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
@@ -278,6 +278,4 @@ _WITHOUT_GRADIENT = frozenset(
 def check_complex(op: Op, types: Sequence[Type]) -> None:
     """Raise MspcError if an operator supports only real numbers and would drop the imaginary parts, or only numbers and
     gets Bool."""
-    refuse_bool(op, types)
-    if op.name not in _WITHOUT_GRADIENT:
-        refuse_complex(op, types)
+    refuse_kinds(op, types, op.name in _WITHOUT_GRADIENT)

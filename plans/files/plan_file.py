@@ -14,7 +14,7 @@ from mspc.ir.files.atomic_writing import shown_path, write_atomically
 from mspc.ir.files.parsing import check_keys, quoted, read_toml
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, NamedLayout
-from mspc.ir.text.families import each_of_cells, name_of_cells
+from mspc.ir.text.families import are_cells, each_of_cells, name_of_cells
 from mspc.ir.text.fragments import read_attributes, read_layouts
 from mspc.ir.text.printer import strategy_text
 from mspc.ir.text.source_text import Malformed
@@ -155,8 +155,6 @@ class PlanFile:
     def for_operators(self, known: Collection[str]) -> PlanFile:
         """Return this plan for a network with operators of these names. Layers that share no graph there are named one
         by one. Layers that share a graph with fewer of them get its name, and loops over them are left out."""
-        from mspc.ir.text.families import are_cells, each_of_cells  # late, as only a plan needs them
-
         scopes = {name.rpartition("/")[0] for name in known}
         runs = {each: scope for scope in scopes if are_cells(scope) for each in each_of_cells(scope)}
         of_run = dict(runs)
@@ -212,7 +210,7 @@ def stages_of_plan(path: Path) -> StagePlan | None:
     except OSError:
         return None
     found = read_toml(path, "plan", LARGEST).get("stages")
-    return None if found is None else _read_stages(shown_path(path), found)
+    return None if found is None else read_stages(shown_path(path), found)
 
 
 def write_plan(path: Path, plan: PlanFile) -> None:
@@ -234,10 +232,9 @@ def write_plan(path: Path, plan: PlanFile) -> None:
         lines += ["", "[strategies]"]
         lines += [_entry(name, given.texts) for name, given in plan.strategies.items()]
     lines += ["", "[operators]", *(_entry(name, map(str, layouts)) for name, layouts in plan.operators.items())]
-    if plan.loops:
-        lines += ["", "[loops]", *(_entry(name, map(str, layouts)) for name, layouts in plan.loops.items())]
-    if plan.results:
-        lines += ["", "[results]", *(_entry(name, map(str, layouts)) for name, layouts in plan.results.items())]
+    for key, table in (("loops", plan.loops), ("results", plan.results)):
+        if table:
+            lines += ["", f"[{key}]", *(_entry(name, map(str, layouts)) for name, layouts in table.items())]
     text = "\n".join(lines) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))
 
@@ -261,6 +258,9 @@ def read_plan(path: Path) -> PlanFile:
         raise MspcError(f"{shown}: {said}")
     if device not in ("", *DEVICES):
         raise MspcError(f"{shown}: device is {device!r}, not one of {', '.join(DEVICES)}")
+    states = found.get("offload_states", False)
+    if not isinstance(states, bool):
+        raise MspcError(f"{shown}: offload_states is {states!r}, not true or false")
     operators = found.get("operators")
     if not isinstance(operators, dict):
         raise MspcError(f"{shown}: there is no table [operators]")
@@ -276,9 +276,9 @@ def read_plan(path: Path) -> PlanFile:
         None if given is None else {name: _given(shown, name, value) for name, value in given.items()},
         device,
         {name: _strategy(shown, name, value, ranks) for name, value in _table(shown, found, "loops").items()},
-        _read_stages(shown, found["stages"]) if "stages" in found else None,
+        read_stages(shown, found["stages"]) if "stages" in found else None,
         _names(shown, "offload", found.get("offload", [])),
-        _flag(shown, "offload_states", found.get("offload_states", False)),
+        states,
     )
 
 
@@ -330,13 +330,6 @@ def _names(shown: str, key: str, value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entries))
 
 
-def _flag(shown: str, key: str, value: Any) -> bool:
-    """Return a boolean entry. Raise MspcError if it is no boolean."""
-    if not isinstance(value, bool):
-        raise MspcError(f"{shown}: {key} is {value!r}, not true or false")
-    return value
-
-
 def _strategy(shown: str, name: str, value: Any, ranks: int) -> tuple[Layout, ...]:
     """Return the layouts of one operator. Raise MspcError if they are malformed or of other ranks."""
     if not isinstance(value, list):
@@ -356,8 +349,3 @@ def _layout(shown: str, name: str, entry: Any, ranks: int, sums: bool = True) ->
     if layout.ranks != ranks:
         raise MspcError(f"{shown}: {name!r} has the layout {entry!r} of {layout.ranks} ranks, not {ranks}")
     return layout
-
-
-def _read_stages(shown: str, found: Any) -> StagePlan:
-    """Return the stages. Raise MspcError if the table is wrong."""
-    return read_stages(shown, found)

@@ -212,12 +212,14 @@ def _layouts(sharding: ParameterCut) -> bytes:
     return b"".join(parts) + b"".join(put_integer(5 + i, n) for i, n in enumerate(sizes))
 
 
-def _map_rows(sharding: ParameterCut) -> list[list[int]]:
-    """Return one row of axes if at most one axis shards each dimension, else a row for every dimension."""
+def _map_rows(sharding: ParameterCut, in_json: bool = False) -> list[Any]:
+    """Return one row of axes if at most one axis shards each dimension, in JSON the row itself, else a row for every
+    dimension."""
     if all(len(axes) < 2 for axes in sharding.tensor_map):
-        return [[axes[0] if axes else -1 for axes in sharding.tensor_map]]
+        row = [axes[0] if axes else -1 for axes in sharding.tensor_map]
+        return row if in_json else [row]
     rows = [list(axes) or [-1] for axes in sharding.tensor_map]
-    return rows if len(rows) > 1 else [*rows, []]
+    return rows if in_json or len(rows) > 1 else [*rows, []]
 
 
 def _row(numbers: Any) -> bytes:
@@ -301,7 +303,7 @@ def _as_json(strategies: StrategyFile) -> str:
     parameters = {
         name: {
             "dev_matrix": list(sharding.device_matrix),
-            "tensor_map": _json_map(sharding),
+            "tensor_map": _map_rows(sharding, True),
             "param_split_shape": list(sharding.split_shape), "indices_offset": list(sharding.offsets),
             "field": sharding.field_size, "opt_weight_shard_step": sharding.optimizer_step,
             "opt_weight_shard_size": sharding.optimizer_size,
@@ -314,12 +316,6 @@ def _as_json(strategies: StrategyFile) -> str:
     return json.dumps(json_with_checksum(content), indent=1) + "\n"
 
 
-def _json_map(sharding: ParameterCut) -> list[Any]:
-    if all(len(axes) < 2 for axes in sharding.tensor_map):
-        return [axes[0] if axes else -1 for axes in sharding.tensor_map]
-    return [list(axes) or [-1] for axes in sharding.tensor_map]
-
-
 def _from_json(data: bytes) -> StrategyFile:
     content = json_without_checksum(_object(parsed_json(data), "it"))
     entries = _entries(content, "parallel_strategy_item", "operator")
@@ -329,13 +325,11 @@ def _from_json(data: bytes) -> StrategyFile:
         for name, (what, entry) in entries.items()
     }
     parameters = {name: _json_sharding(entry, what) for name, (what, entry) in layouts.items()}
-    stage = _stage(content.get("current_stage", 0))
-    stages = {name: _stage(entry.get("stage", 0)) for name, (_, entry) in entries.items()}
+    numbers = {name: entry.get("stage", 0) for name, (_, entry) in entries.items()}
+    said = content.get("current_stage", 0)
+    stage = said if type(said) is int else 0
+    stages = {name: number if type(number) is int else 0 for name, number in numbers.items()}
     return StrategyFile(operators, parameters, stage, {name: own for name, own in stages.items() if own != stage})
-
-
-def _stage(number: Any) -> int:
-    return number if type(number) is int else 0
 
 
 def _json_sharding(entry: dict[str, Any], what: str) -> ParameterCut:
