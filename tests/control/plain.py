@@ -28,64 +28,40 @@ class Margins:
             self.least = min(self.least, float(np.min(np.abs(left - right), initial=np.inf)))
 
 
+def _arithmetic(apply: Callable[..., Any], turned: bool = False) -> Callable[[Array, Any], Array]:
+    def method(self: Array, other: Any) -> Array:
+        second = other.value if isinstance(other, Array) else other
+        return Array(apply(second, self.value) if turned else apply(self.value, second), self.margins)
+
+    return method
+
+
+def _comparison(apply: Callable[..., Any]) -> Callable[[Array, Any], Any]:
+    def method(self: Array, other: Any) -> Array:
+        second = other.value if isinstance(other, Array) else other
+        self.margins.note(self.value, np.asarray(second))
+        return Array(apply(self.value, second), self.margins)
+
+    return method
+
+
 class Array:
     """A tensor of a script: what its programs do to tensors, and nothing else."""
 
     def __init__(self, value: Any, margins: Margins) -> None:
         self.value, self.margins = np.asarray(value), margins
 
-    def _with(self, other: Any, apply: Callable[..., Any], turned: bool = False) -> Array:
-        second = other.value if isinstance(other, Array) else other
-        return Array(apply(second, self.value) if turned else apply(self.value, second), self.margins)
-
-    def _compared(self, other: Any, apply: Callable[..., Any]) -> Array:
-        second = other.value if isinstance(other, Array) else other
-        self.margins.note(self.value, np.asarray(second))
-        return Array(apply(self.value, second), self.margins)
-
-    def __add__(self, other: Any) -> Array:
-        return self._with(other, np.add)
-
-    def __radd__(self, other: Any) -> Array:
-        return self._with(other, np.add, turned=True)
-
-    def __sub__(self, other: Any) -> Array:
-        return self._with(other, np.subtract)
-
-    def __rsub__(self, other: Any) -> Array:
-        return self._with(other, np.subtract, turned=True)
-
-    def __mul__(self, other: Any) -> Array:
-        return self._with(other, np.multiply)
-
-    def __rmul__(self, other: Any) -> Array:
-        return self._with(other, np.multiply, turned=True)
-
-    def __mod__(self, other: Any) -> Array:
-        return self._with(other, np.remainder)
+    __add__, __radd__ = _arithmetic(np.add), _arithmetic(np.add, turned=True)
+    __sub__, __rsub__ = _arithmetic(np.subtract), _arithmetic(np.subtract, turned=True)
+    __mul__, __rmul__ = _arithmetic(np.multiply), _arithmetic(np.multiply, turned=True)
+    __mod__ = _arithmetic(np.remainder)
+    __lt__, __le__ = _comparison(np.less), _comparison(np.less_equal)
+    __gt__, __ge__ = _comparison(np.greater), _comparison(np.greater_equal)
+    __eq__, __ne__ = _comparison(np.equal), _comparison(np.not_equal)
+    __hash__ = object.__hash__
 
     def __neg__(self) -> Array:
         return Array(-self.value, self.margins)
-
-    def __lt__(self, other: Any) -> Array:
-        return self._compared(other, np.less)
-
-    def __le__(self, other: Any) -> Array:
-        return self._compared(other, np.less_equal)
-
-    def __gt__(self, other: Any) -> Array:
-        return self._compared(other, np.greater)
-
-    def __ge__(self, other: Any) -> Array:
-        return self._compared(other, np.greater_equal)
-
-    def __eq__(self, other: Any) -> Any:
-        return self._compared(other, np.equal)
-
-    def __ne__(self, other: Any) -> Any:
-        return self._compared(other, np.not_equal)
-
-    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         self.margins.asked += 1
