@@ -152,11 +152,8 @@ class Config(_Attributes):
 
     @staticmethod
     def from_context(context: FrozenContext, ranks: int, script_folder: str = "") -> Config:
-        """Return the settings of a launch in this context.
-
-        Raises:
-            MspcError: settings exclude each other or do not fit the number of ranks.
-        """
+        """Return the settings of a launch in this context. Raise MspcError if settings exclude each other or do not fit
+        the number of ranks."""
         if context.parallel_mode == "data_parallel" and context.full_batch:
             raise MspcError(
                 "data_parallel mode takes no full_batch: every rank trains on its own rows",

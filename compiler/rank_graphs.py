@@ -279,11 +279,8 @@ class RankGraphs:
         return run_passes(self.graph, steps, told)
 
     def executable(self, rank: int) -> RankGraph:
-        """Return the graph of a rank after the last pass, made when it is read.
-
-        Raises:
-            MspcError: there is no such rank, or no rank's graph can be made.
-        """
+        """Return the graph of a rank after the last pass, made when it is read. Raise MspcError if there is no such
+        rank, or no rank's graph can be made."""
         check_rank(self.graph, rank)
         if not self._runs:
             return self.of(rank, ()).graph(self.passes[-1])
@@ -308,11 +305,8 @@ class RankGraphs:
         return self.kind_of.get(rank)
 
     def of(self, rank: int, wanted: Collection[str]) -> RankStages:
-        """Return the stages of a rank: those of the passes in `wanted`, and of the last one.
-
-        Raises:
-            MspcError: there is no such rank, or its graph cannot be made.
-        """
+        """Return the stages of a rank: those of the passes in `wanted`, and of the last one. Raise MspcError if there
+        is no such rank, or its graph cannot be made."""
         check_rank(self.graph, rank)
         self._find_differences()
         assert self._places is not None

@@ -33,11 +33,8 @@ class Builder:
         """Gradients that an OwnGradient differentiated earlier makes for another one (see `OwnGradient.inner`)."""
 
     def emit(self, op: TypedOp, *inputs: Value, name: str = "", instance: str = "") -> Node:
-        """Append `op(*inputs)`.
-
-        Raises:
-            MspcError: the operands' types do not fit; its place is the current source line.
-        """
+        """Append `op(*inputs)`. Raise MspcError if the operands' types do not fit; its place is the current source
+        line."""
         try:
             types = [value.type for value in inputs]
             refuse_kinds(op, types)

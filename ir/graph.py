@@ -274,11 +274,8 @@ class Graph:
 
     def verify(self) -> None:
         """Check the structure of the graph and its regions: every operand is defined before its use and in the same
-        graph, results are defined, names are unique.
-
-        Raises:
-            AssertionError: a pass broke the graph; this is never a user's mistake.
-        """
+        graph, results are defined, names are unique. Raise AssertionError if a pass broke the graph; this is never a
+        user's mistake."""
         graphs = self.graphs()
         graph_names = [graph.name for graph in graphs]
         assert len(graph_names) == len(set(graph_names)), f"graphs share a name: {graph_names}"

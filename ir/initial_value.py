@@ -262,11 +262,8 @@ class Description:
         return np.full((), distribution.value, self.dtype.numpy)
 
     def fill(self, slices: Slices | None = None) -> Array:
-        """Return the values in `slices` of the global tensor (None: all of it), as a new array.
-
-        Raises:
-            MspcError: no values can be made from the description.
-        """
+        """Return the values in `slices` of the global tensor (None: all of it), as a new array. Raise MspcError if no
+        values can be made from the description."""
         self.check()
         bounds = _bounds(self.shape, slices)
         sizes = tuple(max(0, stop - start) for start, stop in bounds)

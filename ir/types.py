@@ -90,11 +90,8 @@ _BY_LOWER = {name.lower(): dtype for name, dtype in DTYPES.items()}
 
 
 def dtype_of(value: Any) -> DType:
-    """Return the DType named by `value`: a DType, its name in any case, or anything NumPy takes as a dtype.
-
-    Raises:
-        MspcError: `value` names no element type that mspc knows.
-    """
+    """Return the DType named by `value`: a DType, its name in any case, or anything NumPy takes as a dtype. Raise
+    MspcError if `value` names no element type that mspc knows."""
     if isinstance(value, DType) and value is not STRING:
         return value
     if value is STRING:

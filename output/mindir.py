@@ -40,11 +40,8 @@ REGIONS = ("If", "While", "For", "Call")
 
 
 def write_regions(writer: _Writer, node: Node, operands: Sequence[str]) -> str:
-    """Add a node that runs graphs, and those graphs. Return the name of its result, a tuple.
-
-    Raises:
-        MspcError: the loop scans, or stacks the results of every iteration.
-    """
+    """Add a node that runs graphs, and those graphs. Return the name of its result, a tuple. Raise MspcError if the
+    loop scans, or stacks the results of every iteration."""
     op = node.op
     if isinstance(op, If):
         calls = [writer.node("Partial", [_function(writer, each), *operands[1:]], {}, None) for each in node.regions]
@@ -144,11 +141,8 @@ _MADE = frozenset({"Arange", "Eye", "Fill", "LinSpace", "Ones", "Range", "Zeros"
 
 
 def write_network(target: Any, inputs: Sequence[Any], path: Path) -> None:
-    """Write the computation of `target(*inputs)` on one device to a file.
-
-    Raises:
-        MspcError: the network cannot be compiled, changes parameters, or has operators that such a file cannot hold.
-    """
+    """Write the computation of `target(*inputs)` on one device to a file. Raise MspcError if the network cannot be
+    compiled, changes parameters, or has operators that such a file cannot hold."""
     traced = trace_call(target, describe_call(inputs, []), Config()).traced
     write_mindir(path, _Writer(traced).graph())
 

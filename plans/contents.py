@@ -48,11 +48,8 @@ def check_ranks(plan: PlanFile, ranks: int, file: str) -> None:
 
 
 def give_strategies(names: StrategyNames, graph: Graph, plan: PlanFile, file: str) -> None:
-    """Give the operators of a graph that was read the strategies of a plan, in place of those of `shard()`.
-
-    Raises:
-        MspcError: the graph lacks an operator that the plan names.
-    """
+    """Give the operators of a graph that was read the strategies of a plan, in place of those of `shard()`. Raise
+    MspcError if the graph lacks an operator that the plan names."""
     if plan.strategies is None:
         return
     nodes = {place: node for node, place in names.places.items()}

@@ -260,10 +260,7 @@ def _carried(node: Node) -> tuple[Layout, ...]:
 
 def shard_as_in_file(graph: Graph, file: str) -> None:
     """Give the operators named in a strategy file their strategies from it, which take precedence over the script's.
-
-    Raises:
-        MspcError: the file does not exist, names no operator of the graph, or shards one of other dimensions.
-    """
+    Raise MspcError if the file does not exist, names no operator of the graph, or shards one of other dimensions."""
     from mspc.plans.files.strategy_file import read_strategies  # late, as only such a file needs it
 
     known = read_strategies(Path(file)).operators

@@ -43,11 +43,7 @@ ALIKE = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", *(fac
 
 
 def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: str) -> Any:
-    """Evaluate `base.name`.
-
-    Raises:
-        MspcError: there is no such attribute.
-    """
+    """Evaluate `base.name`. Raise MspcError if there is no such attribute."""
     if isinstance(base, Value):
         tracer.at(frame, node)
         return attribute(tracer, base, name)
@@ -100,11 +96,8 @@ def _of_cell(tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, name: str,
 
 
 def set_attribute(tracer: Tracer, base: Any, name: str, value: Any) -> None:
-    """Assign `base.name = value` for later reads of the compiled function. The object itself is not changed.
-
-    Raises:
-        MspcError: the value would have to be stored from call to call, or the attribute cannot hold a value.
-    """
+    """Assign `base.name = value` for later reads of the compiled function. The object itself is not changed. Raise
+    MspcError if the value would have to be stored from call to call, or the attribute cannot hold a value."""
     key = (id(base), name)
     is_of_its_class = hasattr(type(base), name) or (isinstance(base, Cell) and name in _of_every_cell())
     plain = isinstance(base, Cell) or (hasattr(base, "__dict__") and not isinstance(base, type | types.ModuleType))
@@ -216,11 +209,8 @@ def _register(tracer: Tracer, cell: Cell, path: str, prefix: str) -> None:
 
 
 def attribute(tracer: Tracer, x: Value, name: str) -> Any:
-    """Evaluate `x.name`: a value known at compile time, another tensor, or a method to be called.
-
-    Raises:
-        MspcError: tensors have no such attribute.
-    """
+    """Evaluate `x.name`: a value known at compile time, another tensor, or a method to be called. Raise MspcError if
+    tensors have no such attribute."""
     known = ATTRIBUTES.get(name)
     if known is not None:
         return known(tracer, x)
@@ -240,10 +230,7 @@ def method_function(
     tracer: Tracer, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the function that implements a method called with these arguments (the tensor first), and the keyword
-    arguments under the function's own names.
-
-    Raises:
-        MspcError: there is no such method, or the arguments do not fit.
+    arguments under the function's own names. Raise MspcError if there is no such method, or the arguments do not fit.
     """
     function = find_method(name)
     if function is None:

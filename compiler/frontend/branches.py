@@ -725,11 +725,7 @@ def one_of(tracer: Tracer, frame: Frame, node: ast.BoolOp, place: int, value: An
 
 def element_at(tracer: Tracer, base: Sequence[Any], index: Value) -> Any:
     """Evaluate `base[index]`: a tensor if the elements are numbers or tensors of one type, otherwise a choice that can
-    be called.
-
-    Raises:
-        MspcError: the index is not an integer of one element, or there are no elements.
-    """
+    be called. Raise MspcError if the index is not an integer of one element, or there are no elements."""
     type = index.tensor_type
     if type.size != 1 or type.dtype.kind not in "iu":
         message = f"an index of a {base.__class__.__name__} is an integer of one element, not {type}"

@@ -33,11 +33,8 @@ def stage_of(tracer: Tracer, scope: str, cell: Cell) -> int | None:
 
 
 def note_stage(tracer: Tracer, cell: Cell, stage: int, nodes: Iterable[Node]) -> None:
-    """Assign the stage of a cell to its operators, except those of inner cells with a stage of their own.
-
-    Raises:
-        MspcError: there is no such stage.
-    """
+    """Assign the stage of a cell to its operators, except those of inner cells with a stage of their own. Raise
+    MspcError if there is no such stage."""
     if stage >= tracer.stages and tracer.planned.plan is None:
         raise MspcError(
             f"{type(cell).__name__} is of stage {stage}, and there are stages 0 to {tracer.stages - 1}",
@@ -119,11 +116,8 @@ def is_sharded_function(fn: Any) -> bool:
 
 
 def shard_values(tracer: Tracer, values: Any, strategy: tuple[Any, ...] | None, what: str) -> Any:
-    """Apply one entry of the strategy to each tensor in `values`, a sequence or a single tensor, in order.
-
-    Raises:
-        MspcError: there are more entries than tensors.
-    """
+    """Apply one entry of the strategy to each tensor in `values`, a sequence or a single tensor, in order. Raise
+    MspcError if there are more entries than tensors."""
     if strategy is None:
         return values
     if not tracer.sharded:

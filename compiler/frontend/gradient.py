@@ -121,11 +121,8 @@ def _labels(entry: Any, shape: Sequence[int], what: str) -> list[str]:
 
 
 def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any, run: Run) -> Any:
-    """Return `result`, computed from `args`, with the gradient `function(*args, result, gradient of the result)`.
-
-    Raises:
-        MspcError: the function returns no gradient for a tensor, or one of another shape.
-    """
+    """Return `result`, computed from `args`, with the gradient `function(*args, result, gradient of the result)`. Raise
+    MspcError if the function returns no gradient for a tensor, or one of another shape."""
     results = tensors_in(result)
     if not results or not tensors_in(tuple(args)):
         return result
@@ -225,11 +222,7 @@ def call_gradient(
     tracer: Tracer, frame: Frame, node: ast.AST, request: GradientFunction, args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:  # fmt: skip
-    """Call the gradient function `request`.
-
-    Raises:
-        MspcError: an argument or a result cannot be differentiated.
-    """
+    """Call the gradient function `request`. Raise MspcError if an argument or a result cannot be differentiated."""
     tracer.at(frame, node)
     if tracer.no_gradients:
         raise tracer.error(NO_GRADIENTS)
@@ -496,11 +489,8 @@ def _placeholders(tracer: Tracer, values: Sequence[Value]) -> list[Value]:
 
 
 def hooked_gradients(tracer: Tracer, label: str, found: Any, grads: Any) -> Any:
-    """Return the gradients that a hook returns in place of a tuple of them; None changes nothing.
-
-    Raises:
-        MspcError: the number of gradients or a shape differs.
-    """
+    """Return the gradients that a hook returns in place of a tuple of them; None changes nothing. Raise MspcError if
+    the number of gradients or a shape differs."""
     if found is None:
         return grads
     entries = tuple(found) if isinstance(found, tuple | list) else (found,)
@@ -596,11 +586,8 @@ class TensorHookHandle:
 
 def register_hook(tracer: Tracer, value: Value, args: Sequence[Any], kwargs: Mapping[str, Any], run: Run) -> Any:
     """Evaluate `value.register_hook(hook)`. The hook receives the whole gradient of the tensor, including uses before
-    the call.
-
-    Raises:
-        MspcError: the argument is no function, or the hook reads values that are computed later than the tensor.
-    """
+    the call. Raise MspcError if the argument is no function, or the hook reads values that are computed later than the
+    tensor."""
     given = [*args, *(kwargs[name] for name in ("hook", "hook_fn") if name in kwargs)]
     if len(given) != 1 or isinstance(given[0], Value) or given[0] is None or isinstance(given[0], str | int | float):
         said = describe(given[0]) if len(given) == 1 else f"{len(given)} arguments"

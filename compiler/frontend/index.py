@@ -61,11 +61,7 @@ class IndexEntry:
 
 
 def parts_of(tracer: Tracer, shape: Shape, index: Any) -> list[IndexEntry]:
-    """Return the entries of an index, in order, with `...` written out.
-
-    Raises:
-        MspcError: the index does not fit.
-    """
+    """Return the entries of an index, in order, with `...` written out. Raise MspcError if the index does not fit."""
     entries = [_entry(tracer, entry) for entry in (index if isinstance(index, tuple) else (index,))]
     found: list[IndexEntry] = []
     dim = 0
@@ -208,11 +204,8 @@ def _integer(tracer: Tracer, part: Any, dim: int) -> int | None:
 
 
 def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
-    """Evaluate `base[index]`. The tracer must have been given the place.
-
-    Raises:
-        MspcError: the index does not fit, or its kind is not supported.
-    """
+    """Evaluate `base[index]`. The tracer must have been given the place. Raise MspcError if the index does not fit, or
+    its kind is not supported."""
     if way_of(base, index) is not None:
         return tracer.either(lambda *found: subscript(tracer, *found), base, index)
     if is_graph_value(base):
@@ -252,11 +245,8 @@ def _complaint(base: Any, index: Any, error: Exception) -> str:
 
 
 def tensor_subscript(tracer: Tracer, x: Value, index: Any) -> Any:
-    """Select elements of a tensor by an index, as NumPy does.
-
-    Raises:
-        MspcError: the index does not fit, or the number of selected elements is not known at compile time.
-    """
+    """Select elements of a tensor by an index, as NumPy does. Raise MspcError if the index does not fit, or the number
+    of selected elements is not known at compile time."""
     instead = (
         "use ops.select(mask, x, other), assign through the mask: x[mask] = value, or sum up (x * mask).sum(); outside "
         "of a compiled function x[mask] has a shape"
@@ -366,11 +356,7 @@ def _operand(tracer: Tracer, part: IndexEntry) -> Value:
 
 def unpacked(tracer: Tracer, value: Any, what: str) -> list[Any]:
     """Return the elements of a value that is iterated over at compile time. For a tensor these are its slices along the
-    first dimension.
-
-    Raises:
-        MspcError: it has no elements, or its order of iteration is not defined.
-    """
+    first dimension. Raise MspcError if it has no elements, or its order of iteration is not defined."""
     if tracer.is_tensor(value):
         tensor = tracer.value(value)
         if not tensor.shape:
@@ -387,11 +373,8 @@ def unpacked(tracer: Tracer, value: Any, what: str) -> list[Any]:
 
 
 def with_elements(tracer: Tracer, x: Value, index: Any, value: Any) -> Value:
-    """Return x with the selected elements replaced by `value`, broadcast and cast to the element type of x.
-
-    Raises:
-        MspcError: the index or the shape of the value does not fit.
-    """
+    """Return x with the selected elements replaced by `value`, broadcast and cast to the element type of x. Raise
+    MspcError if the index or the shape of the value does not fit."""
     given = tracer.cast(tracer.value(value, x.tensor_type.dtype), x.tensor_type.dtype)
     parts = parts_of(tracer, x.shape, index)
     masks = [part for part in parts if part.kind == "mask"]

@@ -264,11 +264,7 @@ class Carried:
 
     def compare(self, nodes: list[Node]) -> bool:
         """Return whether the iteration traced into `nodes` changed a value that is not carried yet, so that it must be
-        traced again.
-
-        Raises:
-            MspcError: a carried value has another type after the iteration.
-        """
+        traced again. Raise MspcError if a carried value has another type after the iteration."""
         self.is_new = False
         read = {value for node in nodes for value in node.inputs}
         for place, before, after in self._changes():
@@ -528,11 +524,8 @@ class TracedIteration:
 
 
 def run_loop(tracer: Tracer, frame: Frame, turns: LoopPlan) -> Any:
-    """Compile a loop from the current program state. Return how it ends: None, or by `return`.
-
-    Raises:
-        MspcError: a carried value changes its type, or the loop never ends.
-    """
+    """Compile a loop from the current program state. Return how it ends: None, or by `return`. Raise MspcError if a
+    carried value changes its type, or the loop never ends."""
     surely = turns.count is None or (isinstance(turns.count, int) and turns.count > 0)
     if turns.test is not None:
         beginning = TraceSnapshot(tracer, frame)

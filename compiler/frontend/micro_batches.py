@@ -56,11 +56,8 @@ def _rows_of(tracer: Tracer, xs: Any) -> Value | None:
 
 
 def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: Any, rows: Value) -> Any:
-    """Return (the final carried value, the list of the second results of all calls of `loop_func`).
-
-    Raises:
-        MspcError: `loop_func` does not return two values, or the carried value changes its type.
-    """
+    """Return (the final carried value, the list of the second results of all calls of `loop_func`). Raise MspcError if
+    `loop_func` does not return two values, or the carried value changes its type."""
     tracer.at(caller, node)
     frame = Frame(caller.source, {"carry": init}, caller.globals, caller.enclosing, caller, caller.call_frames)
     entry = Parameter("x", rows.tensor_type.with_shape(rows.shape[1:]), "input")
@@ -93,12 +90,8 @@ def in_micro_batches(
     tracer: Tracer, caller: Frame, node: ast.AST, place: Location | None, network: Any, count: int, *inputs: Any
 ) -> Any:  # fmt: skip
     """Return the sum of the results of `network` for each of `count` parts of the rows of the inputs. place: the line
-    that sets the number.
-
-    Raises:
-        MspcError: there are fewer parts than stages, an input has no rows, or its rows do not divide into `count` equal
-            parts.
-    """
+    that sets the number. Raise MspcError if there are fewer parts than stages, an input has no rows, or its rows do not
+    divide into `count` equal parts."""
     while isinstance(network, GradAccumulationCell) and network.in_parts.cuts_batch:
         count, network = count * network.micro_size, network.network  # nested parts multiply
     count = tracer.planned.micro_batches(count, place)

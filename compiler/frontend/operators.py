@@ -80,11 +80,8 @@ def is_graph_value(value: Any) -> bool:
 
 
 def is_member(tracer: Tracer, left: Any, right: Any) -> Any:
-    """Evaluate `left in right`: a Bool of shape () if it is known only at run time.
-
-    Raises:
-        MspcError: `right` is a tensor, or no container.
-    """
+    """Evaluate `left in right`: a Bool of shape () if it is known only at run time. Raise MspcError if `right` is a
+    tensor, or no container."""
     if is_graph_value(right):
         raise tracer.error("'in' looks into a tensor, whose contents are not known at compile time")
     if isinstance(right, list | tuple) and (is_graph_value(left) or contains_tensor(right)):
@@ -229,11 +226,8 @@ def fold(tracer: Tracer, what: str, python: Python, *operands: Any) -> Any:
 
 
 def truth(tracer: Tracer, value: Any, what: str) -> bool:
-    """Return the truth of a condition, which must be known at compile time.
-
-    Raises:
-        MspcError: it depends on the contents of a tensor.
-    """
+    """Return the truth of a condition, which must be known at compile time. Raise MspcError if it depends on the
+    contents of a tensor."""
     if isinstance(value, Value | Parameter):
         type = tracer.value(value).type
         if isinstance(type, TensorType) and type.size != 1:

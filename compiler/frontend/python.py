@@ -83,11 +83,8 @@ def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
 
 
 def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tensors: bool = False) -> Any:
-    """Call a Python object with arguments known at compile time.
-
-    Raises:
-        MspcError: an argument is a tensor of the graph, a compiled function may not call this function, or it raises.
-    """
+    """Call a Python object with arguments known at compile time. Raise MspcError if an argument is a tensor of the
+    graph, a compiled function may not call this function, or it raises."""
     name = getattr(fn, "__name__", type(fn).__name__)
     if isinstance(fn, types.BuiltinFunctionType | type) and fn in REFUSED:
         raise tracer.error(f"{name}() is not supported inside a compiled function")

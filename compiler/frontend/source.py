@@ -159,11 +159,7 @@ class Sources:
         return found
 
     def function(self, function: types.FunctionType) -> FunctionSource:
-        """Return the source of a Python function.
-
-        Raises:
-            MspcError: there is none, or it is not a def or a lambda.
-        """
+        """Return the source of a Python function. Raise MspcError if there is none, or it is not a def or a lambda."""
         code = function.__code__
         key = (code.co_filename, code)
         found = self._functions.get(key)

@@ -49,11 +49,8 @@ class PlannedStages:
         return None if self.plan is None else self.plan.chunk_of(scope)
 
     def micro_batches(self, count: int, place: Location | None) -> int:
-        """Return the number of micro-batches for a cell that asks for `count`.
-
-        Raises:
-            MspcError: the plan has another number of them.
-        """
+        """Return the number of micro-batches for a cell that asks for `count`. Raise MspcError if the plan has another
+        number of them."""
         self.cuts = True
         if self.plan is None:
             return count

@@ -257,11 +257,8 @@ def check_writable(path: Path, option: str = "") -> None:
 
 
 def check_files(files: Mapping[str, Path | None]) -> None:
-    """Call `check_writable` for the files that a command is to write, given by option; skip None.
-
-    Raises:
-        MspcError: one cannot be written, or two options name the same file.
-    """
+    """Call `check_writable` for the files that a command is to write, given by option; skip None. Raise MspcError if
+    one cannot be written, or two options name the same file."""
     found: dict[str, str] = {}
     for option, path in files.items():
         if path is None:
@@ -293,11 +290,7 @@ def _hindrance(place: Path, path: Path) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for files, and its parents, if they are missing.
-
-    Raises:
-        MspcError: it cannot be made.
-    """
+    """Make a folder for files, and its parents, if they are missing. Raise MspcError if it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -308,11 +301,7 @@ def make_folder(folder: Path) -> None:
 
 def check_folder(folder: Path, name: str) -> None:
     """Check in advance that `make_folder`, and then `write_atomically` of a file `name` in the folder, can succeed.
-    Nothing is made.
-
-    Raises:
-        MspcError: one of them would fail.
-    """
+    Nothing is made. Raise MspcError if one of them would fail."""
     place, missing = Path(os.path.abspath(folder)), [""]
     while not os.path.lexists(place):
         missing.append(place.name)

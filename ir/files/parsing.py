@@ -17,12 +17,8 @@ DEEP = "brackets stand too deep in brackets"
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ValueError: the text is empty, no UTF-8 or no JSON, has an entry twice, or nests brackets too deep for the
-            reader.
-    """
+    """Return the value of a JSON text. Raise ValueError if the text is empty, no UTF-8 or no JSON, has an entry twice,
+    or nests brackets too deep for the reader."""
     try:
         decoded = _decoded(text)
         if not decoded.strip():

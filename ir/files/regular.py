@@ -82,11 +82,8 @@ def inside(folder: Path, name: str, who: str) -> Path:
 
 
 def check_name(name: str, who: str) -> None:
-    """Check that `name` itself does not lead out of a folder; links are not resolved.
-
-    Raises:
-        MspcError: it leads out, or no file can have this name.
-    """
+    """Check that `name` itself does not lead out of a folder; links are not resolved. Raise MspcError if it leads out,
+    or no file can have this name."""
     path = Path(name)
     if not path.parts or "\0" in name:
         raise MspcError(f"{who} names {name!r}, which can be no file")

@@ -39,10 +39,7 @@ class WireField:
 
 def fields(data: Any, begin: int, end: int) -> Iterator[WireField]:
     """Yield the fields of the message in the bytes from `begin` to `end` of `data`, which can be anything indexable.
-
-    Raises:
-        ValueError: the bytes are no message.
-    """
+    Raise ValueError if the bytes are no message."""
     at = begin
     while at < end:
         key, at = varint(data, at, end)

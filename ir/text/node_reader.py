@@ -242,12 +242,8 @@ def check_parameters(
 
 
 def resolve_regions(reading: GraphTextReader, main: Graph) -> None:
-    """Give every node the graphs that it names.
-
-    Raises:
-        MspcError: a graph is unknown, runs itself, is run by no node, or is the main graph but not the first one; or
-            no graph takes a parameter.
-    """
+    """Give every node the graphs that it names. Raise MspcError if a graph is unknown, runs itself, is run by no node,
+    or is the main graph but not the first one; or no graph takes a parameter."""
     if main is not reading.graphs[0]:
         notes = ("its parameters are those above all graphs",)
         reading.fail(f"@{main.name}, which runs first, does not stand first in the file", reading.heads[main], notes)
@@ -286,11 +282,7 @@ def _count_levels(
     levels: dict[Graph, int],
 ) -> int:
     """Return the depth of nested graphs in a graph, and note it in `levels`. around: the graphs that run it, the
-    outermost first.
-
-    Raises:
-        MspcError: a graph runs itself, or they nest too deep.
-    """
+    outermost first. Raise MspcError if a graph runs itself, or they nest too deep."""
     around.append(graph)
     deepest = 0
     for inner, at in runs[graph].items():

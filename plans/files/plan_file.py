@@ -244,11 +244,7 @@ def _entry(name: str, texts: Iterable[str]) -> str:
 
 
 def read_plan(path: Path) -> PlanFile:
-    """Read a plan.
-
-    Raises:
-        MspcError: the file does not exist, or is no plan.
-    """
+    """Read a plan. Raise MspcError if the file does not exist, or is no plan."""
     shown = shown_path(path)
     found = read_toml(path, "plan", LARGEST)
     check_keys(shown, found, KEYS, "a plan")

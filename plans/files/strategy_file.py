@@ -46,11 +46,8 @@ def with_checksum(message: bytes) -> bytes:
 
 
 def without_checksum(data: bytes) -> bytes:
-    """Return the message after its checksum, or all of the data if it has none.
-
-    Raises:
-        ValueError: the bytes differ from those that were written.
-    """
+    """Return the message after its checksum, or all of the data if it has none. Raise ValueError if the bytes differ
+    from those that were written."""
     first = next(fields(data, 0, len(data)), None)
     if first is None or (first.number, first.kind) != (FIELD, FOUR):
         return data
@@ -123,11 +120,7 @@ def write_strategies(path: Path, strategies: StrategyFile) -> None:
 
 
 def read_strategies(path: Path) -> StrategyFile:
-    """Read a file.
-
-    Raises:
-        MspcError: the file does not exist, cannot be read, or is no strategy file.
-    """
+    """Read a file. Raise MspcError if the file does not exist, cannot be read, or is no strategy file."""
     shown = shown_path(path)
     try:
         check_regular(path, LARGEST)
@@ -375,11 +368,8 @@ def _integers(row: Any, what: str) -> list[int]:
 
 def merged_stages(paths: Sequence[Path]) -> StrategyFile:
     """Return the joined contents of the files of all stages. Names of parameters begin with the stage, `1-net.weight`,
-    because several stages may hold slices of one.
-
-    Raises:
-        MspcError: a file is no strategy file, or has no operators or no parameters; two files of one stage differ.
-    """
+    because several stages may hold slices of one. Raise MspcError if a file is no strategy file, or has no operators or
+    no parameters; two files of one stage differ."""
     first: dict[int, tuple[Path, StrategyFile]] = {}
     for path in paths:
         found = read_strategies(path)
@@ -403,11 +393,8 @@ def merged_stages(paths: Sequence[Path]) -> StrategyFile:
 
 
 def layout_of(name: str, sharding: ParameterCut) -> Layout:
-    """Return the layout that a strategy file gives a parameter.
-
-    Raises:
-        MspcError: the slices are unequal, or the optimizer's sharding is not possible.
-    """
+    """Return the layout that a strategy file gives a parameter. Raise MspcError if the slices are unequal, or the
+    optimizer's sharding is not possible."""
     if sharding.split_shape or sharding.field_size:
         raise MspcError(f"parameter {name!r} is sharded into unequal slices, which mspc does not read", kind=ValueError)
     last = len(sharding.device_matrix) - 1
