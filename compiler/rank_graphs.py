@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import field
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 from mspc.ir.graph import (
@@ -59,7 +59,8 @@ class GraphSnapshots:
             forward = of.get(node.forward) if node.forward is not None else None
             before = self._nodes.get(node)
             says_the_same = before is not None and _says_the_same(before, node, forward)
-            if before is not None and says_the_same and _reads_the_same(before, inputs, regions):
+            same = says_the_same and _are_same(before.inputs, inputs) and _are_same(before.regions, regions)
+            if before is not None and same:
                 own = before
             else:
                 own = self._nodes[node] = copied_node(node, inputs)
@@ -86,31 +87,15 @@ class GraphSnapshots:
 _OF_PARAMETERS = ("name", "type", "kind", "layout", "trainable", "global_type", "attrs")
 
 
+_IDENTICAL = attrgetter("op", "type", "frames", "in_layouts", "layout", "strategy", "in_strategy", "out_strategy")
+_EQUAL = attrgetter("attrs", "name", "phase", "scope", "instance", "place", "forward_input")
+
+
 def _says_the_same(own: Node, node: Node, forward: Value | None) -> bool:
     """Return whether a copy still matches the node, except for its operands and regions. Large fields are compared by
     identity: at worst the node is copied again."""
-    return (
-        own.op is node.op
-        and own.type is node.type
-        and own.frames is node.frames
-        and own.forward is forward
-        and own.in_layouts is node.in_layouts
-        and own.layout is node.layout
-        and own.attrs == node.attrs
-        and own.name == node.name
-        and own.phase == node.phase
-        and own.scope == node.scope
-        and own.instance == node.instance
-        and own.place == node.place
-        and own.forward_input == node.forward_input
-        and own.strategy is node.strategy
-        and own.in_strategy is node.in_strategy
-        and own.out_strategy is node.out_strategy
-    )
-
-
-def _reads_the_same(own: Node, inputs: list[Value], regions: tuple[Graph, ...]) -> bool:
-    return _are_same(own.inputs, inputs) and len(own.regions) == len(regions) and all(map(is_, own.regions, regions))
+    same = own.forward is forward and all(map(is_, _IDENTICAL(own), _IDENTICAL(node)))
+    return same and _EQUAL(own) == _EQUAL(node)
 
 
 def _is_written_alike(one: Node, other: Node) -> bool:
@@ -138,7 +123,7 @@ def _is_same(before: Graph, made: Graph) -> bool:
     )
 
 
-def _are_same(some: Sequence[Value], others: Sequence[Value]) -> bool:
+def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))
 
 
@@ -200,7 +185,8 @@ class StageOfKind:
         ops: dict[int, OpLike] = {}
 
         def own(node: Node) -> Node:
-            return _own_node(node, [own_constant(value, parts) for value in node.inputs], rank, parts, ops)
+            inputs = [own_constant(value, parts) for value in node.inputs]
+            return copied_node(node, inputs, _own_op(node.op, rank, parts, ops))
 
         return self._text.text({**self.graph.attrs, "rank": rank}, own)
 
@@ -406,48 +392,26 @@ def _opened_copy(graph: Graph) -> tuple[Graph, dict[Node, int]]:
 
 def copied(graph: Graph, rank: int | None = None, parts: Sequence[RankElement] = ()) -> Graph:
     """Copy a graph and its regions. With a rank and its parts, stand-ins are replaced by the rank's values."""
-    made = _Copier(rank, parts).graph(graph)
-    if rank is not None:
-        made.attrs["rank"] = rank
+    copies: dict[Graph, Graph] = {}
+    made = copied_region(graph, known=copies)
+    if rank is None:
+        return made
+    made.attrs["rank"] = rank
+    ops: dict[int, OpLike] = {}
+    for each in copies.values():
+        for node in each.nodes:
+            node.inputs = [own_constant(value, parts) for value in node.inputs]
+            node.op = _own_op(node.op, rank, parts, ops)
+        each.results = [own_constant(value, parts) for value in each.results]
     return made
 
 
-class _Copier:
-    """Copier of graphs. ops: operators copied so far, which many nodes share. known: graphs copied so far."""
-
-    def __init__(self, rank: int | None, parts: Sequence[RankElement]) -> None:
-        self.rank, self.parts = rank, parts
-        self.ops: dict[int, OpLike] = {}
-        self.known: dict[Graph, Graph] = {}
-
-    def graph(self, graph: Graph) -> Graph:
-        made = self.known[graph] = Graph(graph.name)
-        made.attrs = dict(graph.attrs)
-        made.returns_tuple = graph.returns_tuple
-        of: dict[Value, Value] = {}
-        for parameter in graph.parameters:
-            own = of[parameter] = copied_parameter(parameter)
-            made.parameters.append(own)
-        for node in graph.nodes:
-            inputs = [of[value] if value in of else own_constant(value, self.parts) for value in node.inputs]
-            own_node = of[node] = _own_node(node, inputs, self.rank, self.parts, self.ops)
-            if node.regions:
-                own_node.regions = tuple(self.known.get(region) or self.graph(region) for region in node.regions)
-            forward = of.get(node.forward) if node.forward is not None else None
-            own_node.forward = forward if isinstance(forward, Node) else None
-            made.nodes.append(own_node)
-        made.results = [of[value] if value in of else own_constant(value, self.parts) for value in graph.results]
-        return made
-
-
-def _own_node(
-    node: Node, inputs: list[Value], rank: int | None, parts: Sequence[RankElement], ops: dict[int, OpLike]
-) -> Node:
-    """Copy a node. `ops` holds the operators copied so far, which many nodes share."""
-    op = ops.get(id(node.op))
-    if op is None:
-        op = ops[id(node.op)] = node.op if rank is None else own_op(node.op, rank, parts)
-    return copied_node(node, inputs, op)
+def _own_op(op: OpLike, rank: int, parts: Sequence[RankElement], ops: dict[int, OpLike]) -> OpLike:
+    """Return the operator of a rank. `ops` holds those made so far, which many nodes share."""
+    own = ops.get(id(op))
+    if own is None:
+        own = ops[id(op)] = own_op(op, rank, parts)
+    return own
 
 
 def run_graph(graph: Graph, number_of: NumberOf) -> tuple[Graph, list[Parameter]]:

@@ -416,7 +416,11 @@ class _Look:
                 inner = [each for value in leaves if value in trees for each in trees[value][1]]
                 leaves = [leaf for value in leaves for leaf in (trees[value][0] if value in trees else [value])]
             own_readers = readers.get(node, ())
-            if len(own_readers) == 1 and node not in returned and _is_part(node, own_readers[0]):
+            reader = own_readers[0] if len(own_readers) == 1 and node not in returned else None
+            # The join of a node can be a part of that of its only reader, of the same kind.
+            if reader is not None and _is_tree(reader.op) and _joins(reader.op) == _joins(node.op) and (
+                reader.type == node.type
+            ):
                 trees[node] = leaves, [*inner, node]
                 continue
             of = {self.cell_of[leaf] for leaf in leaves if leaf in self.cell_of}
@@ -504,11 +508,6 @@ def _row_of_cells(
 
 def _joins(op: object) -> str:
     return op.joins if isinstance(op, Op) else ""
-
-
-def _is_part(node: Node, reader: Node) -> bool:
-    """Return whether the join of `node` can be folded into its only reader."""
-    return _is_tree(reader.op) and _joins(reader.op) == _joins(node.op) and reader.type == node.type
 
 
 def _is_tree(op: object) -> bool:

@@ -41,10 +41,6 @@ _STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 
 
-def _is_library(path: str) -> bool:
-    return path.startswith(("<frozen ", _STANDARD_LIBRARY)) or any(folder in path for folder in _INSTALLED)
-
-
 class SourceFile:
     """One Python file.
 
@@ -56,7 +52,7 @@ class SourceFile:
         self.path = path
         full = os.path.abspath(path)
         self.is_own = is_own(full)
-        is_library = _is_library(path)
+        is_library = path.startswith(("<frozen ", _STANDARD_LIBRARY)) or any(folder in path for folder in _INSTALLED)
         self.is_traced = (
             full.startswith(_TRACED_OWN) and full not in _NOT_TRACED if self.is_own else not is_library
         )
@@ -227,7 +223,10 @@ def _functions(text: str) -> Mapping[tuple[int, str], Sequence[FunctionTree]]:
     found: dict[tuple[int, str], list[FunctionTree]] = {}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.Lambda):
-            found.setdefault((_first_line(node), _name(node)), []).append(node)
+            decorators = getattr(node, "decorator_list", None)
+            line = decorators[0].lineno if decorators else node.lineno
+            name = node.name if isinstance(node, ast.FunctionDef) else "<lambda>"
+            found.setdefault((line, name), []).append(node)
     return found
 
 
@@ -246,15 +245,6 @@ def _last_line(code: types.CodeType) -> int:
     last = max((position[1] or 0 for position in code.co_positions()), default=code.co_firstlineno)
     inner = (_last_line(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
     return max(last, code.co_firstlineno, *inner)
-
-
-def _first_line(tree: FunctionTree) -> int:
-    decorators = getattr(tree, "decorator_list", None)
-    return decorators[0].lineno if decorators else tree.lineno
-
-
-def _name(tree: FunctionTree) -> str:
-    return tree.name if isinstance(tree, ast.FunctionDef) else "<lambda>"
 
 
 def _argument_names(tree: FunctionTree) -> tuple[str, ...]:

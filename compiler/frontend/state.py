@@ -415,8 +415,11 @@ class Tracer:
             )  # fmt: skip
 
     def operands(self, op: Op, operands: Sequence[Any]) -> list[Value]:
-        typed = [self._typed(operand) for operand in operands[promotes_from(op) :]]
-        like = next((v.tensor_type.dtype for v in typed if v is not None), None)
+        like = None
+        for operand in operands[promotes_from(op) :]:
+            value = self.value(operand) if isinstance(operand, Tensor | np.ndarray) else operand
+            if isinstance(value, Value) and isinstance(value.type, TensorType) and value not in self.weak:
+                like = like or value.type.dtype
         exact = getattr(op, "exact_numbers", ()) if like in HALVES else ()
         values = [
             v if isinstance(v, Value) else self.value(v, FLOAT32 if i in exact else like, f"{op.name}: {op.operand(i)}")
@@ -447,11 +450,6 @@ class Tracer:
         return [
             self.cast(v, target) if isinstance(v.type, TensorType) and v.type.dtype.is_float else v for v in values
         ]
-
-    def _typed(self, operand: Any) -> Value | None:
-        if isinstance(operand, Value):
-            return operand if isinstance(operand.type, TensorType) and operand not in self.weak else None
-        return self.value(operand) if isinstance(operand, Tensor | np.ndarray) else None
 
     def cast(self, value: Value, dtype: DType) -> Value:
         if value.tensor_type.dtype == dtype:

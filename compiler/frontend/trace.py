@@ -135,7 +135,9 @@ def trace(
     """
     while hasattr(target, "parallel_settings"):
         target = target.network  # an AutoParallel cell: its settings are in the configuration already
-    tracer = Tracer(name or _graph_name(target), sharded, script_folder)
+    inner = _inner(target)
+    named = f"{type(inner).__name__}_construct" if isinstance(inner, Cell) else getattr(inner, "__name__", "")
+    tracer = Tracer(name or (named if named.isidentifier() else "function"), sharded, script_folder)
     tracer.folds, tracer.stages, tracer.planned = folds, stages, PlannedStages(stage_plan)
     tracer.reuses_calls = reuses_calls
     tracer.call = partial(call, tracer)
@@ -207,14 +209,6 @@ def _inner(target: Any) -> Any:
     return target
 
 
-def _graph_name(target: Any) -> str:
-    target = _inner(target)
-    if isinstance(target, Cell):
-        return f"{type(target).__name__}_construct"
-    found = getattr(target, "__name__", "")
-    return found if found.isidentifier() else "function"
-
-
 def _input(tracer: Tracer, name: str, arg: Any) -> Any:
     """Return an argument with a graph input, called `name`, for each tensor."""
     if isinstance(arg, session.Parameter):
@@ -242,12 +236,8 @@ def _tensor_type(arg: Any) -> TensorType | None:
         return arg
     if isinstance(arg, Tensor | np.ndarray):
         return TensorType(dtype_of(arg.dtype), tuple(arg.shape))
-    if (
-        isinstance(arg, tuple)
-        and len(arg) == 2
-        and isinstance(arg[0], tuple)
-        and not isinstance(arg[1], tuple | list)
-    ):
+    is_pair = isinstance(arg, tuple) and len(arg) == 2
+    if is_pair and isinstance(arg[0], tuple) and not isinstance(arg[1], tuple | list):
         try:
             return TensorType(dtype_of(arg[1]), arg[0])
         except (MspcError, TypeError):
