@@ -183,15 +183,10 @@ def _cells(text: str) -> int:
     characters are shown as escapes."""
     if text.isascii() and text.isprintable():
         return len(text)
-    return sum(_cells_of(c) for c in text)
-
-
-def _cells_of(c: str) -> int:
-    if unicodedata.combining(c):
-        return 0
-    if unicodedata.east_asian_width(c) in "WF":
-        return 2
-    return len(shown(c, lines=True))
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else len(shown(c, lines=True))
+        for c in text
+    )
 
 
 MOST = 3

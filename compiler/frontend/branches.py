@@ -391,14 +391,21 @@ class GuardedWays(Ways):
 
     @contextmanager
     def along(self, way: int) -> Generator[None]:
-        runs = dict(self.tracer.runs)
-        self.ends[way].restore(self.tracer, self.frame)
-        foreign = self.ends[way].foreign(self.tracer)
-        self.tracer.at(self.frame, self.test)
-        with _guarded(self.tracer, self.conditions[way]):
+        tracer, own = self.tracer, self.conditions[way]
+        runs = dict(tracer.runs)
+        self.ends[way].restore(tracer, self.frame)
+        foreign = self.ends[way].foreign(tracer)
+        tracer.at(self.frame, self.test)
+        outer = tracer.guard
+        tracer.guard = own if outer is None else tracer.emit(tracer.op("LogicalAnd"), outer, own)
+        tracer.ways += 1
+        try:
             yield
-        self.ends[way] = ProgramState(self.tracer, self.frame, foreign)
-        self.tracer.runs = runs
+        finally:
+            tracer.guard = outer
+            tracer.ways -= 1
+        self.ends[way] = ProgramState(tracer, self.frame, foreign)
+        tracer.runs = runs
 
     def put(self, traced: Ways) -> None:
         """Append the nodes that were traced separately, with each path's guard."""
@@ -407,19 +414,6 @@ class GuardedWays(Ways):
             with self.along(way):
                 self.tracer.builder.nodes += traced.nodes[way][begun[way] : end]
             begun[way] = end
-
-
-@contextmanager
-def _guarded(tracer: Tracer, condition: Value) -> Generator[None]:
-    """Inside the context, updates have no effect if `condition` does not hold."""
-    outer = tracer.guard
-    tracer.guard = condition if outer is None else tracer.emit(tracer.op("LogicalAnd"), outer, condition)
-    tracer.ways += 1
-    try:
-        yield
-    finally:
-        tracer.guard = outer
-        tracer.ways -= 1
 
 
 Trace = Callable[[Ways], Sequence[Any]]
@@ -488,7 +482,16 @@ def _joined(
             frame.locals[name] = value
     for key in left.contents.keys() & right.contents.keys():
         fill(tracer.own(left.held[key]), _joined_contents(join, left.contents[key], right.contents[key]))
-    _join_attributes(tracer, join, left.attributes, right.attributes)
+    attributes: dict[Any, Any] = {}
+    for key in {**left.attributes, **right.attributes}:
+        before = tracer.attributes_before.get(key, MISSING)
+        value = merged(join, left.attributes.get(key, before), right.attributes.get(key, before))
+        if value is not MISSING:
+            attributes[key] = value
+    same = len(attributes) == len(left.attributes)
+    if not same or any(attributes.get(key, MISSING) is not value for key, value in left.attributes.items()):
+        tracer.runs.clear()
+    tracer.attributes = attributes
     return of_results(join, *given)
 
 
@@ -500,18 +503,6 @@ def _joined_contents(join: Join, left: Any, right: Any) -> Any:
     if isinstance(left, set) and left == right:
         return left
     raise join.tracer.error(f"a {type(left).__name__} has other elements, depending on the contents of a tensor")
-
-
-def _join_attributes(tracer: Tracer, join: Join, left: dict[Any, Any], right: dict[Any, Any]) -> None:
-    found: dict[Any, Any] = {}
-    for key in {**left, **right}:
-        before = tracer.attributes_before.get(key, MISSING)
-        value = merged(join, left.get(key, before), right.get(key, before))
-        if value is not MISSING:
-            found[key] = value
-    if any(found.get(key, MISSING) is not value for key, value in left.items()) or len(found) != len(left):
-        tracer.runs.clear()
-    tracer.attributes = found
 
 
 def _must_not_run(node: Node) -> bool:
@@ -603,11 +594,6 @@ def remainder(tracer: Tracer, frame: Frame, rest: list[ast.stmt]) -> Any:
     finally:
         frame.following = outer
     return Returned(None) if signal is None else signal
-
-
-def resumed(tracer: Tracer, frame: Frame, node: ast.stmt, left: Exit, rest: list[ast.stmt]) -> Any:
-    """Return how a block ends after `node`, one of its statements, may have left it. `rest` follows that statement."""
-    return unless_left(tracer, frame, node, left, KINDS, lambda: remainder(tracer, frame, rest))
 
 
 def unless_left(

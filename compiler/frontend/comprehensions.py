@@ -206,41 +206,28 @@ def _placed(result: Any, places: dict[Any, int], leaves: list[Any]) -> Any:
         found = tuple(_placed(each, places, leaves) for each in result)
         return _CHANGED if type(result) is not tuple or _CHANGED in found else found
     if isinstance(result, Value) and result in places:
-        return _Place(places[result])
+        return _Part("place", places[result])
     for i, leaf in enumerate(leaves):
         if leaf is result:
-            return _Leaf(i)
-    return _CHANGED if isinstance(result, list | dict | set) else _Same(result)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A value of the iteration in its result."""
-
-    index: int
+            return _Part("leaf", i)
+    return _CHANGED if isinstance(result, list | dict | set) else _Part("same", result)
 
 
 def _places_in(placed: Any) -> list[int]:
     if isinstance(placed, tuple):
         return [place for each in placed for place in _places_in(each)]
-    return [placed.index] if isinstance(placed, _Place) else []
+    return [placed.value] if placed.kind == "place" else []
 
 
-@dataclass(frozen=True)
-class _Leaf:
-    """A Parameter of the item in the result."""
+class _Part:
+    """A part of a result. kind: "place" for a value of the iteration and "leaf" for a Parameter of the item, both by
+    their index, or "same" for a value that is the same in every iteration."""
 
-    index: int
-
-
-class _Same:
-    """A part of the result that is the same in every iteration."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    def __init__(self, kind: str, value: Any) -> None:
+        self.kind, self.value = kind, value
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Same):
+        if not isinstance(other, _Part) or self.kind != other.kind:
             return False
         if type(self.value) in _NUMBERS:
             return type(self.value) is type(other.value) and bool(self.value == other.value)
@@ -252,9 +239,9 @@ class _Same:
 def _filled(placed: Any, found: list[Any], leaves: list[Any]) -> Any:
     if isinstance(placed, tuple):
         return tuple(_filled(each, found, leaves) for each in placed)
-    if isinstance(placed, _Place):
-        return found[placed.index]
-    return leaves[placed.index] if isinstance(placed, _Leaf) else placed.value
+    if placed.kind == "same":
+        return placed.value
+    return (found if placed.kind == "place" else leaves)[placed.value]
 
 
 def _state(tracer: Tracer) -> tuple[Any, ...]:

@@ -121,46 +121,37 @@ def shared_and_replaced(state: ProgramState, caller: Frame | None, carried: Iter
     replaced = {(place, path[:length]) for place, path in keys for length in range(len(path))}
     if not changed:
         return None
-    held = _Held(state, replaced)
-    for name, value in state.names.items():
-        held.visit(value, ("name", name), ())
-    for key, value in state.attributes.items():
-        held.visit(value, ("attribute", key), ())
-    while caller is not None:
-        for value in caller.locals.values():
-            held.visit(value, ("caller", None), ())
-        caller = caller.caller
-    return next((held.kept[key] for key in held.kept if key in changed & held.lost), None)
+    kept: dict[int, Any] = {}
+    """Lists and dicts, by identity, still referred to after the loop replaced some."""
+    lost: set[int] = set()
+    """Identities of those that it replaced in some place."""
 
-
-class _Held:
-    """Lists and dicts by identity. kept: those still referred to after the loop replaced some. lost: identities of
-    those that it replaced in some place."""
-
-    def __init__(self, state: ProgramState, replaced: set[Key]) -> None:
-        self.state, self.replaced = state, replaced
-        self.kept: dict[int, Any] = {}
-        self.lost: set[int] = set()
-
-    def visit(self, value: Any, place: tuple[str, Any], path: tuple[Any, ...]) -> None:
+    def visit(value: Any, place: tuple[str, Any], path: tuple[Any, ...]) -> None:
         """Visit the value at the end of a path. The entries of a list or dict that is not replaced have places of their
         own."""
         if isinstance(value, list | dict):
             key = id(value)
-            if (place, path) in self.replaced:
-                self.lost.add(key)
-            elif key in self.kept:
+            if (place, path) in replaced:
+                lost.add(key)
+            elif key in kept:
                 return
             else:
-                self.kept[key] = value
+                kept[key] = value
                 place, path = ("contents", key), ()
-            value = self.state.contents.get(key, value)
-        if isinstance(value, dict):
-            for key, entry in value.items():
-                self.visit(entry, place, (*path, key))
-        elif isinstance(value, list | tuple):
-            for index, entry in enumerate(value):
-                self.visit(entry, place, (*path, index))
+            value = state.contents.get(key, value)
+        if isinstance(value, dict | list | tuple):
+            for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+                visit(entry, place, (*path, key))
+
+    for name, value in state.names.items():
+        visit(value, ("name", name), ())
+    for key, value in state.attributes.items():
+        visit(value, ("attribute", key), ())
+    while caller is not None:
+        for value in caller.locals.values():
+            visit(value, ("caller", None), ())
+        caller = caller.caller
+    return next((kept[key] for key in kept if key in changed & lost), None)
 
 
 Place = tuple[str, Any]

@@ -59,24 +59,18 @@ def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: A
     """Return (the final carried value, the list of the second results of all calls of `loop_func`). Raise MspcError if
     `loop_func` does not return two values, or the carried value changes its type."""
     tracer.at(caller, node)
-    frame = Frame(caller.source, {"carry": init}, caller.globals, caller.enclosing, caller, caller.call_frames)
     entry = Parameter("x", rows.tensor_type.with_shape(rows.shape[1:]), "input")
     kept = Kept([rows], [entry])
-    structure: Any = None
 
-    def body(turn: Value | None) -> Any:
-        nonlocal structure
+    def run(frame: Frame) -> Any:
         found = tracer.call(frame, node, loop_func, [frame.locals["carry"], entry], {})
         tracer.at(frame, node)
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise tracer.error("Scan: loop_func returns two values: what it carries on, and a result", kind=ValueError)
         frame.locals["carry"] = found[0]
-        kept.values.clear()
-        structure = leaves_of(tracer, found[1], kept.values)
+        return found[1]
 
-    assert isinstance(LOOP, ast.For)
-    run_loop(tracer, frame, LoopPlan(LOOP, node, None, body, rows.shape[0], None, kept))
-    tracer.at(caller, node)
+    frame, structure = _looped(tracer, caller, node, init, kept, rows.shape[0], run)
     columns = {f"result{place}": value for place, value in enumerate(kept.stacked)}
 
     def entry(turn: int, leaf: Any) -> Any:
@@ -84,6 +78,26 @@ def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: A
 
     results = [mapped(tracer, structure, partial(entry, turn), LoopLeaf) for turn in range(rows.shape[0])]
     return frame.locals["carry"], tracer.own(results)
+
+
+def _looped(
+    tracer: Tracer, caller: Frame, node: ast.expr, carry: Any, kept: Kept, count: int, run: Callable[[Frame], Any]
+) -> tuple[Frame, Any]:
+    """Compile a loop of `count` iterations that keeps the results of `run`. Return the frame in which it carries the
+    name `carry`, and the structure of a result, with leaves for its tensors."""
+    frame = Frame(caller.source, {"carry": carry}, caller.globals, caller.enclosing, caller, caller.call_frames)
+    structure: Any = None
+
+    def body(turn: Value | None) -> Any:
+        nonlocal structure
+        found = run(frame)
+        kept.values.clear()
+        structure = leaves_of(tracer, found, kept.values)
+
+    assert isinstance(LOOP, ast.For)
+    run_loop(tracer, frame, LoopPlan(LOOP, node, None, body, count, None, kept))
+    tracer.at(caller, node)
+    return frame, structure
 
 
 def in_micro_batches(
@@ -102,21 +116,15 @@ def in_micro_batches(
         )  # fmt: skip
     rows = [_parts(tracer, place, value, index, count) for index, value in enumerate(inputs)]
     entries = [Parameter(f"part_{i}", row.tensor_type.with_shape(row.shape[1:]), "input") for i, row in enumerate(rows)]
-    frame = Frame(caller.source, {"carry": None}, caller.globals, caller.enclosing, caller, caller.call_frames)
     kept = Kept(rows, entries, micro_batches=True)
-    structure: Any = None
+    assert isinstance(node, ast.expr)
 
-    def body(turn: Value | None) -> Any:
-        nonlocal structure
+    def run(frame: Frame) -> Any:
         found = tracer.call(frame, node, network, entries, {})
         tracer.at(frame, node)
-        kept.values.clear()
-        structure = leaves_of(tracer, found, kept.values)
+        return found
 
-    assert isinstance(LOOP, ast.For)
-    assert isinstance(node, ast.expr)
-    run_loop(tracer, frame, LoopPlan(LOOP, node, None, body, count, None, kept))
-    tracer.at(caller, node)
+    _, structure = _looped(tracer, caller, node, None, kept, count, run)
     _take_out_stacks(tracer)
     total = tracer.op("ReduceSum", axis=(0,), keep_dims=False)
     sums = [tracer.emit(total, value) for value in kept.stacked]

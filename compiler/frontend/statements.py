@@ -13,7 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from mspc.compiler.frontend.branches import condition_of
+from mspc.compiler.frontend.branches import (
+    TraceSnapshot,
+    branch,
+    condition_of,
+    finished,
+    remainder,
+    unless_left,
+)
 from mspc.compiler.frontend.expressions import assign, closure, evaluate, evaluate_test
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, truth
@@ -24,6 +31,7 @@ from mspc.compiler.frontend.values import (
     BREAK,
     CONTINUE,
     END,
+    KINDS,
     LEFT,
     NEVER_ENDS,
     POISON,
@@ -78,9 +86,8 @@ def block(tracer: Tracer, frame: Frame, statements: list[ast.stmt]) -> Any:
             else:
                 signal = handler(tracer, frame, statement)
                 if isinstance(signal, Exit):
-                    from mspc.compiler.frontend.branches import resumed
-
-                    signal = resumed(tracer, frame, statement, signal, statements[i + 1 :])
+                    rest = partial(remainder, tracer, frame, statements[i + 1 :])
+                    signal = unless_left(tracer, frame, statement, signal, KINDS, rest)
         except MspcError as error:
             tracer.note(error)
             signal = _poison(frame, statement)
@@ -151,8 +158,6 @@ def _if(tracer: Tracer, frame: Frame, node: ast.If, rest: list[ast.stmt]) -> Any
     tracer.at(frame, node.test)
     condition = condition_of(tracer, test)
     if condition is not None:
-        from mspc.compiler.frontend.branches import branch
-
         return branch(tracer, frame, node, condition, rest)
     taken = truth(tracer, test, "the condition of 'if'")
     with frame.followed_by(rest):
@@ -201,7 +206,6 @@ def _turns(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any
 def _unrolled_first(tracer: Tracer, frame: Frame, node: ast.For, items: range) -> tuple[Any] | None:
     """Compile a long loop with iterations counted at run time if its first iteration may leave it, or all iterations
     have too many nodes. Return how it ends. Return None, with nothing traced, if the loop must be unrolled."""
-    from mspc.compiler.frontend.branches import TraceSnapshot
     from mspc.compiler.frontend.loops import UNROLLED, for_turns, tried
 
     beginning = TraceSnapshot(tracer, frame)
@@ -230,8 +234,6 @@ def _unless_left(
     tracer: Tracer, frame: Frame, node: ast.For | ast.While, signal: Exit, turns: Callable[[], Any]
 ) -> Any:
     """Return how a loop ends. The remaining iterations run if the one that ended by `signal` has not left the loop."""
-    from mspc.compiler.frontend.branches import finished, unless_left
-
     end = Exit({**signal.flags, "continued": False}, signal.value)
     return finished(unless_left(tracer, frame, node, end, (LEFT, RETURNED), turns))
 
@@ -247,8 +249,6 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
 
             require_end(tracer, frame, node)
         if _may_be_left(node):
-            from mspc.compiler.frontend.branches import TraceSnapshot
-
             beginning = TraceSnapshot(tracer, frame)
         first, draws = len(tracer.builder.nodes), tracer.draws.copy()
         named = {name: frame.locals[name] for name in assigned_names(node.test) if name in frame.locals}
