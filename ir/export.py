@@ -154,7 +154,13 @@ def _label(number: int, node: Node) -> str:
     if strategy is None and node.in_layouts and not is_collective(node):
         strategy = [part.strategy for each in node.in_layouts for part in element_layouts(each)]
     labels += [] if strategy is None else [strategy_text("in", strategy)]
-    labels += _group(node)
+    if is_collective(node):  # its ranks, or its mesh axes if the graph is still that of all ranks
+        group = {name: getattr(node.op, name, None) for name in ("rank_list", "axes", "mesh")}
+        group |= dict(node.op.attributes())
+        if group["rank_list"]:
+            labels.append(f"group {value_text(group['rank_list'])}")
+        elif group["axes"]:
+            labels.append(f"over axes {value_text(group['axes'])} of mesh {value_text(group['mesh'])}")
     if "fused" in node.attrs:
         labels.append("fused: " + ", ".join(map(str, node.attrs["fused"])))
     if node.attrs.get("reason"):
@@ -163,16 +169,6 @@ def _label(number: int, node: Node) -> str:
     if place is not None:
         labels.append(f"{place.file}:{place.line}")
     return "\n".join(line for fact in labels for line in _wrapped(fact))
-
-
-def _group(node: Node) -> list[str]:
-    """Return lines with the ranks of a collective, or with its mesh axes if the graph is still that of all ranks."""
-    if not is_collective(node):
-        return []
-    found = {name: getattr(node.op, name, None) for name in ("rank_list", "axes", "mesh")} | dict(node.op.attributes())
-    if found["rank_list"]:
-        return [f"group {value_text(found['rank_list'])}"]
-    return [f"over axes {value_text(found['axes'])} of mesh {value_text(found['mesh'])}"] if found["axes"] else []
 
 
 def _wrapped(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -200,7 +201,11 @@ class Node(Value):
         several of the user's (its attribute `fused`) is `FusedElementwise of Add, GeLU 'gelu'`; of many only the first
         ones are listed."""
         if "fused" in self.attrs:
-            return f"{self.op.name} of {_listed(self.attrs['fused'])}"
+            parts = self.attrs["fused"]
+            lengths = itertools.accumulate(map(len, parts))
+            shown = max(1, sum(length <= _LONGEST for length in lengths))
+            more = f" and {len(parts) - shown} more" if shown < len(parts) else ""
+            return f"{self.op.name} of {', '.join(parts[:shown])}{more}"
         return f"{self.op.name} '{self.instance}'" if self.instance else self.op.name
 
     def error(
@@ -293,15 +298,6 @@ class Graph:
             seen.add(node)
         for value in self.results:
             assert isinstance(value, Constant) or value in seen, f"{self.name} returns the undefined {value}"
-
-
-def _listed(parts: Sequence[str]) -> str:
-    """Return names joined by commas, up to `_LONGEST` characters, and the number of further ones."""
-    shown = 1
-    while shown < len(parts) and sum(map(len, parts[: shown + 1])) <= _LONGEST:
-        shown += 1
-    more = f" and {len(parts) - shown} more" if shown < len(parts) else ""
-    return ", ".join(parts[:shown]) + more
 
 
 def element_types(type: Type) -> tuple[TensorType, ...]:

@@ -48,10 +48,17 @@ def finish_later(cls: type[Any], said: dict[str, Any], *, frozen: bool, eq: bool
 
     said: the defaults and `field(...)` entries of the class's own fields. frozen, eq: as in `dataclasses.dataclass`.
     """
-    finish = _Finish(cls, said, frozen, eq)
+    lock, done = threading.RLock(), list[bool]()
+
+    def finish() -> None:
+        with lock:  # another thread that makes an instance in the meantime waits until `__init__` is set
+            if not done:
+                _finish(cls, said, frozen, eq)
+                done.append(True)
+
     for name in (_INIT, _FIELDS, _STATE):
         if name not in cls.__dict__:
-            setattr(cls, name, _Unfinished(name, finish))
+            setattr(cls, name, _Unfinished(cls, name, finish))
     if not own_fields(cls):
         finish()  # a copy from another process has no state, so no access would finish it
 
@@ -59,66 +66,40 @@ def finish_later(cls: type[Any], said: dict[str, Any], *, frozen: bool, eq: bool
 class _Unfinished:
     """Placeholder for an attribute that the class has as a dataclass; the first access finishes the class."""
 
-    def __init__(self, name: str, finish: _Finish) -> None:
-        self.name = name
-        self.finish = finish
+    def __init__(self, cls: type[Any], name: str, finish: Callable[[], None]) -> None:
+        self.cls, self.name, self.finish = cls, name, finish
 
     def __get__(self, instance: object, owner: type[Any]) -> Any:
         self.finish()
-        found = self.finish.cls.__dict__[self.name]
+        found = self.cls.__dict__[self.name]
         return found if self.name == _FIELDS else found.__get__(instance, owner)
 
 
-class _Finish:
-    """Function without arguments that makes a class a dataclass, once."""
-
-    def __init__(self, cls: type[Any], said: dict[str, Any], frozen: bool, eq: bool) -> None:
-        self.cls = cls
-        self.said = said
-        self.frozen = frozen
-        self.eq = eq
-        self.done = False
-        self.lock = threading.RLock()
-
-    def __call__(self) -> None:
-        with self.lock:
-            if self.done:
-                return
-            cls, found = self.cls, self._fields()
-            for name, value in self.said.items():
-                if isinstance(value, dataclasses.Field) and vars(cls).get(name) is value:  # not replaced by a slot
-                    self._keep_default(found[name])
-            by_place = tuple(name for name, field in found.items() if field.init and not field.kw_only)
-            made = {"__dataclass_params__": _parameters(self.frozen, self.eq), "__match_args__": by_place}
-            made["__repr__"] = _shown(found)
-            made |= _comparison(found, self.frozen) if self.eq else {}
-            made |= _refusals(cls, found) if self.frozen else {}
-            for name, value in made.items():
-                if name not in vars(cls) or (name == "__hash__" and vars(cls)[name] is None):
-                    setattr(cls, name, value)
-            written = _written_init(cls, found, self.frozen)
-            # Another thread that makes an instance in the meantime waits at the lock until `__init__` is set.
-            for name, value in ((_STATE, _set_state), (_FIELDS, found), (_INIT, written)):
-                if isinstance(vars(cls)[name], _Unfinished):
-                    setattr(cls, name, value)
-            self.done = True
-
-    def _fields(self) -> dict[str, dataclasses.Field[Any]]:
-        """Return the fields of the class, after those that it inherits."""
-        found: dict[str, dataclasses.Field[Any]] = {}
-        for base in self.cls.__mro__[:0:-1]:
-            found |= getattr(base, _FIELDS, {})
-        own = own_fields(self.cls)
-        body = self.said | {"__annotations__": own, "__module__": self.cls.__module__, "__doc__": "Its own fields."}
-        alone: Any = type(self.cls.__name__, (), body)
-        return found | vars(dataclasses.dataclass(init=False, repr=False, eq=False)(alone))[_FIELDS]
-
-    def _keep_default(self, field: dataclasses.Field[Any]) -> None:
-        """Replace `field(...)` in the class by the default of the field, or remove it if there is none."""
-        if field.default is dataclasses.MISSING:
-            delattr(self.cls, field.name)
-        else:
-            setattr(self.cls, field.name, field.default)
+def _finish(cls: type[Any], said: dict[str, Any], frozen: bool, eq: bool) -> None:
+    """Make the class a dataclass."""
+    found: dict[str, dataclasses.Field[Any]] = {}
+    for base in cls.__mro__[:0:-1]:
+        found |= getattr(base, _FIELDS, {})
+    body = said | {"__annotations__": own_fields(cls), "__module__": cls.__module__, "__doc__": "Its own fields."}
+    alone: Any = type(cls.__name__, (), body)
+    found |= vars(dataclasses.dataclass(init=False, repr=False, eq=False)(alone))[_FIELDS]
+    for name, value in said.items():
+        if isinstance(value, dataclasses.Field) and vars(cls).get(name) is value:  # not replaced by a slot
+            default = found[name].default
+            if default is dataclasses.MISSING:
+                delattr(cls, name)
+            else:
+                setattr(cls, name, default)
+    by_place = tuple(name for name, field in found.items() if field.init and not field.kw_only)
+    made = {"__dataclass_params__": _parameters(frozen, eq), "__match_args__": by_place, "__repr__": _shown(found)}
+    made |= _comparison(found, frozen) if eq else {}
+    made |= _refusals(cls, found) if frozen else {}
+    for name, value in made.items():
+        if name not in vars(cls) or (name == "__hash__" and vars(cls)[name] is None):
+            setattr(cls, name, value)
+    for name, value in ((_STATE, _set_state), (_FIELDS, found), (_INIT, _written_init(cls, found, frozen))):
+        if isinstance(vars(cls)[name], _Unfinished):
+            setattr(cls, name, value)
 
 
 def _with_slots(cls: type[Any]) -> type[Any]:

@@ -5,12 +5,11 @@ The text is deterministic: numbers follow the run order, attributes their declar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from itertools import count
 from typing import Any
 
-from mspc.ir.diagnostics import Frames
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import NamedLayout
@@ -135,7 +134,13 @@ def _module_lines(
             name = common.get(parameter) or _parameter_name(parameter, numbers_in[main][parameter])
             lines.append(f"{name}: {_parameter_text(parameter, name.partition('_')[2])}")
     writers: list[_GraphWriter] = []
-    elsewhere = _names_elsewhere(module.graphs) if len(module.graphs) > 1 else {}
+    elsewhere: dict[Node, str] = {}  # forward nodes of gradient nodes of other graphs, as `@graph:%3`
+    if len(module.graphs) > 1:
+        named = {node.forward for graph in module.graphs for node in graph.nodes}
+        elsewhere = {
+            node: f"@{name_text(graph.name)}:%{number}"
+            for graph in module.graphs for number, node in enumerate(graph.nodes) if node in named
+        }  # fmt: skip
     for graph in module.graphs:
         lines.append("")
         if graph is not main and graph.attrs:
@@ -159,15 +164,6 @@ def _module_lines(
         lines.append("}")
     lines.append("")
     return lines, writers
-
-
-def _names_elsewhere(graphs: Sequence[Graph]) -> dict[Node, str]:
-    """Return, for forward nodes of gradient nodes, their names in other graphs: `@graph:%3`."""
-    named = {node.forward for graph in graphs for node in graph.nodes}
-    return {
-        node: f"@{name_text(graph.name)}:%{number}"
-        for graph in graphs for number, node in enumerate(graph.nodes) if node in named
-    }  # fmt: skip
 
 
 def _parameter_name(parameter: Value, number: int) -> str:
@@ -316,18 +312,13 @@ class _GraphWriter:
         text = self.trailers.get(key)
         if text is None:
             lines = [f"{_INDENT}# scope: ({name_text(node.scope)})"] if node.scope else []
-            text = "\n".join([*lines, *_frame_lines(node.frames)])
+            for frame in node.frames:
+                source = frame.text.replace("\n", " ").replace("\r", " ")
+                place = f" {frame.column}~{frame.end_column}" if frame.column or frame.end_column else ""
+                lines.append(f"{_INDENT}# In file {frame.file}({frame.line})/{source}/{place}")
+            text = "\n".join(lines)
             self.trailers[key] = text
         return text
-
-
-def _frame_lines(frames: Frames) -> list[str]:
-    lines: list[str] = []
-    for frame in frames:
-        text = frame.text.replace("\n", " ").replace("\r", " ")
-        place = f" {frame.column}~{frame.end_column}" if frame.column or frame.end_column else ""
-        lines.append(f"{_INDENT}# In file {frame.file}({frame.line})/{text}/{place}")
-    return lines
 
 
 def _attribute_lines(attrs: Mapping[str, Any]) -> list[str]:

@@ -113,22 +113,19 @@ def read_trailer(text: str, with_frames: bool) -> tuple[str, Frames]:
     for raw in text.split("\n"):
         line = raw.lstrip().rstrip("\r")
         if line.startswith("# In file "):
-            if with_frames:
-                _read_frame(line, own, foreign)
+            if not with_frames:
+                continue
+            if match := _OWN_FRAME.match(line):
+                file, number, source, column, end = match.groups()
+                own.append(Location(file, int(number), int(column or 0), int(end or 0), source))
+            elif match := _FOREIGN_FRAME.match(line.replace(_SHARED, "")):
+                file, number, column, end, source = match.groups()
+                foreign.append(Location(file, int(number), int(column) + 1, int(end) + 1, source.rstrip("/")))
         elif line.startswith(_OTHER_NODES):
             break
         elif not scope and (match := _SCOPE.match(line.rstrip())):
             scope = name_of(match.group(1))
     return scope, (*own, *reversed(foreign))
-
-
-def _read_frame(line: str, own: list[Location], foreign: list[Location]) -> None:
-    if match := _OWN_FRAME.match(line):
-        file, number, source, column, end = match.groups()
-        own.append(Location(file, int(number), int(column or 0), int(end or 0), source))
-    elif match := _FOREIGN_FRAME.match(line.replace(_SHARED, "")):
-        file, number, column, end, source = match.groups()
-        foreign.append(Location(file, int(number), int(column) + 1, int(end) + 1, source.rstrip("/")))
 
 
 def header_facts(text: str) -> dict[str, str]:

@@ -18,6 +18,8 @@ from mspc.mindspore_api import context, state
 from mspc.mindspore_api.state import Session
 from mspc.sharding.groups import group_name
 
+SHARDED: dict[str, Any] = {"parallel_mode": "semi_auto_parallel", "device_num": 8, "dataset_strategy": "full_batch"}
+
 
 @pytest.fixture(autouse=True)
 def session() -> Iterator[Session]:
@@ -40,8 +42,7 @@ class Network(nn.Cell):
 
 
 def compiled(strategy: Any, **settings: Any) -> tuple[Network, str]:
-    asked = {"parallel_mode": "semi_auto_parallel", "device_num": 8, "dataset_strategy": "full_batch"}
-    context.set_auto_parallel_context(**(asked | settings))
+    context.set_auto_parallel_context(**(SHARDED | settings))
     network = Network(strategy)
     phase, fresh = _cell_graph_executor.compile(network, Tensor(shape=(4, 16), dtype=ms.float32, init="ones"))
     assert fresh
@@ -67,9 +68,8 @@ def test_a_parameter_that_replicas_share_names_the_group_that_gathers_it(
     size: int | None, group_of: tuple[int, ...]
 ) -> None:
     config = {"parallel_optimizer_threshold": 0} | ({"optimizer_weight_shard_size": size} if size else {})
-    settings = {"parallel_mode": "semi_auto_parallel", "device_num": 8, "dataset_strategy": "full_batch"}
     context.set_auto_parallel_context(
-        **settings, enable_parallel_optimizer=size is not None, parallel_optimizer_config=config
+        **SHARDED, enable_parallel_optimizer=size is not None, parallel_optimizer_config=config
     )
     network = Network(((4, 1), (1, 2)))
     step = nn.TrainOneStepCell(network, nn.SGD(network.trainable_params(), 0.1))
@@ -100,9 +100,7 @@ def test_a_network_is_refused_as_it_would_be_where_it_runs() -> None:
 
 
 def test_what_asks_for_gradients_is_compiled_as_a_cell_is() -> None:
-    context.set_auto_parallel_context(
-        parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch"
-    )
+    context.set_auto_parallel_context(**SHARDED)
     network = Network(((2, 2), (2, 2)))
     asked = ms.grad(lambda x: network(x).sum(), None, network.trainable_params())
     _, fresh = _cell_graph_executor.compile(asked, Tensor(shape=(4, 16), dtype=ms.float32, init="ones"))
@@ -135,9 +133,7 @@ def test_wrong_arguments_are_refused(arguments: Any, options: Any, message: str)
 
 
 def test_the_layouts_that_a_model_predicts_with() -> None:
-    context.set_auto_parallel_context(
-        parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch"
-    )
+    context.set_auto_parallel_context(**SHARDED)
     data = Tensor(shape=(4, 16), dtype=ms.float32, init="ones")
     model = ms.Model(Network(((2, 2), (2, 2))))
     assert model.infer_predict_layout(data) == {"w": ([2, 2, 2], [1, 0], [8, 4], 0, True, "")}
@@ -156,9 +152,7 @@ def test_the_layouts_that_a_model_trains_with() -> None:
     model = ms.Model(network, nn.MSELoss(), nn.Momentum(network.trainable_params(), 0.1, 0.9))
     with pytest.raises(RuntimeError, match=r"Model.infer_train_layout needs semi_auto_parallel or auto_parallel mode"):
         model.infer_train_layout(data)
-    context.set_auto_parallel_context(
-        parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch"
-    )
+    context.set_auto_parallel_context(**SHARDED)
     found = model.infer_train_layout(data)
     sharded = ([2, 2, 2], [1, 0], [8, 4], 0, True, "")
     assert (found["w"], found["moments.w"]) == (sharded, sharded)
@@ -244,9 +238,7 @@ def test_paddings_have_an_entry_in_a_strategy(paddings: Any) -> None:
         def construct(self, x: Any) -> Any:
             return self.pad(x, paddings, self.value)
 
-    context.set_auto_parallel_context(
-        parallel_mode="semi_auto_parallel", device_num=4, dataset_strategy="full_batch"
-    )
+    context.set_auto_parallel_context(**(SHARDED | {"device_num": 4}))
     network = Padded()
     _cell_graph_executor.compile(network, Tensor(shape=(4, 16), dtype=ms.float32, init="ones"))
     assert _cell_graph_executor._get_shard_strategy(network)["Default/PadV3-op0"][0] == [4, 1]
@@ -262,9 +254,7 @@ def test_a_strategy_that_fits_no_cast_changes_nothing(cuts: tuple[int, ...], fou
         def construct(self, x: Any) -> Any:
             return self.cast(x, ms.float16)
 
-    context.set_auto_parallel_context(
-        parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch"
-    )
+    context.set_auto_parallel_context(**SHARDED)
     net = Net()
     _cell_graph_executor.compile(net, Tensor(shape=(8, 16), dtype=ms.float32, init="ones"))
     assert _cell_graph_executor._get_shard_strategy(net)["Default/Cast-op0"] == [found]
@@ -288,7 +278,7 @@ DECLARED = [
 def test_sizes_that_are_unknown_are_some_for_which_the_network_compiles(
     declared: Tensor, shape: tuple[int, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    context.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch")
+    context.set_auto_parallel_context(**SHARDED)
     network = Network(((2, 2), (2, 2)))
     network.set_inputs(declared)
     _cell_graph_executor.compile(network, declared)
@@ -313,7 +303,7 @@ def test_symbols_take_steps_of_one_number_together(capsys: pytest.CaptureFixture
 
 
 def test_declared_sizes_for_which_nothing_compiles_say_what_was_tried() -> None:
-    context.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch")
+    context.set_auto_parallel_context(**SHARDED)
     with pytest.raises(ValueError, match="dimension 1 of input 0 says 3") as refused:
         _cell_graph_executor.compile(Network(((2, 2), (2, 2))), unknown(Symbol(divisor=2), 3))
     assert refused.value.notes[-1] == "unknown sizes were taken as (2, 3), and as others"

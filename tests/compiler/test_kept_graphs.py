@@ -66,32 +66,29 @@ def small_graphs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setattr(kept_graphs, "LEAST_NODES", 1)
 
 
+def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> PassesRan:
+    """How often a function ran so far."""
+    ran: list[int] = []
+    made = getattr(owner, name)
+
+    def counting(*arguments: Any) -> Any:
+        ran.append(1)
+        return made(*arguments)
+
+    monkeypatch.setattr(owner, name, counting)
+    return lambda: len(ran)
+
+
 @pytest.fixture
 def passes_ran(monkeypatch: pytest.MonkeyPatch) -> PassesRan:
     """How often the passes of a rank ran so far."""
-    ran: list[int] = []
-    made = RankGraphs.executable
-
-    def counted(self: RankGraphs, rank: int) -> Any:
-        ran.append(rank)
-        return made(self, rank)
-
-    monkeypatch.setattr(RankGraphs, "executable", counted)
-    return lambda: len(ran)
+    return counted(monkeypatch, RankGraphs, "executable")
 
 
 @pytest.fixture
 def shared_ran(monkeypatch: pytest.MonkeyPatch) -> PassesRan:
     """How often the passes that all ranks share ran so far."""
-    ran: list[int] = []
-    made = driver.run_shared_passes
-
-    def counted(*arguments: Any) -> Any:
-        ran.append(1)
-        return made(*arguments)
-
-    monkeypatch.setattr(driver, "run_shared_passes", counted)
-    return lambda: len(ran)
+    return counted(monkeypatch, driver, "run_shared_passes")
 
 
 def step_of(

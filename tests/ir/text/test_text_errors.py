@@ -14,107 +14,42 @@ from mspc.ir.text.printer import print_module
 from tests.ir.graphs import OPERATORS, SMALL_TEXT
 
 EXPECTED = [
-    (
-        "%para2_net.w)",
-        "%99)",
-        "net.ir:14:31: error: unknown value %99",
-    ),
-    (
-        "  %1 = Pair",
-        "  %0 = Pair",
-        "net.ir:19:3: error: %0 stands twice",
-    ),
-    (
-        ": (<Tensor[Float32], (8, 32)>, ",
-        ": (<Tensor[Float32], (8, 33)>, ",
-        "net.ir:15:7: error: input 0 of Product 'matmul' is <Tensor[Float32], (8, 32)>, "
-        "but the line of types says <Tensor[Float32], (8, 33)>",
-    ),
-    (
-        ": (<Tensor[Float32], (8, 32)>, ",
-        ": (<Tensor[Float31], (8, 32)>, ",
-        "net.ir:15:10: error: unknown element type Float31; known are Bool, Int8, Int16, Int32, Int64, "
-        "UInt8, UInt16, UInt32, UInt64, Float16, BFloat16, Float32, Float64, Complex64, Complex128",
-    ),
-    (
-        "transpose_a: false, ",
-        "",
-        "net.ir:14:86: error: Product lacks the attribute 'transpose_a'\n"
-        "  note: its attributes are: transpose_a, transpose_b",
-    ),
-    (
-        "transpose_a: false",
-        "transpose_a: 0",
-        "net.ir:14:86: error: Product: attribute 'transpose_a' is 0, not bool",
-    ),
-    (
-        "transpose_a: false",
-        "transposed: true, transpose_a: false",
-        "net.ir:14:86: error: Product has no attribute 'transposed'\n"
-        "  note: its attributes are: transpose_a, transpose_b",
-    ),
-    (
-        'mode: "sum"',
-        'mode: "median"',
-        "net.ir:24:35: error: Total cannot have these attributes: mode median",
-    ),
-    (
-        "axis: (0, 1)",
-        "axis: (0, 1",
-        "net.ir:24:56: error: unexpected ': 1e-05, dtype: Float32,'\n  note: expected one of ')', ','",
-    ),
-    (
-        "(2, 4) [0, -] sum[1]}\n",
-        "(2, 4) [0, 2]}\n",
-        "net.ir:14:242: error: the mesh (2, 4) has no axis 2",
-    ),
-    (
-        "(2, 4) [0, -] sum[1]}\n",
-        "(2, 4) [0]}\n",
-        "net.ir:14:242: error: the layout (2, 4) [0] has 1 dimensions, the tensor 2",
-    ),
-    (
-        "{gradient_of: %0.0}",
-        "{gradient_of: %7.0}",
-        "net.ir:24:207: error: unknown node %7",
-    ),
-    (
-        "%para3_table",
-        "%para4_table",
-        "net.ir:11:1: error: %para4_table should be %para3_table: parameters are numbered in order",
-    ),
-    (
-        "#Total params  : 3",
-        "#Total params  : 4",
-        "net.ir:7:2: error: the header says 'Total params: 4', but the file has 3",
-    ),
-    (
-        "#IR entry      : @net",
-        "#IR entry      : @nets",
-        "net.ir:1:2: error: the entry is @nets, but there is no such graph",
-    ),
-    (
-        "value=0.5",
-        "value=half",
-        "net.ir:19:17: error: half is no value of a constant",
-    ),
-    (
-        "shape=[], dtype",
-        "shape=[9999999999999], dtype",
-        "net.ir:19:17: error: a constant of shape (9999999999999,) is too large for a file",
-    ),
-    (
-        "\n  Return",
-        "\n  Retrun",
-        "net.ir:26:3: error: unexpected 'Retrun((%1, %2))'\n"
-        "  note: expected one of comments, node head, return, return tuple",
-    ),
-    (
-        "ranks : 8",
-        "ranks : 8 9",
-        "net.ir:6:11: error: unexpected '9'\n  note: expected the end",
-    ),
-]
+    ("%para2_net.w)", "%99)", "net.ir:14:31: error: unknown value %99"),
+    ("  %1 = Pair", "  %0 = Pair", "net.ir:19:3: error: %0 stands twice"),
+    (": (<Tensor[Float32], (8, 32)>, ", ": (<Tensor[Float32], (8, 33)>, ",
+     "net.ir:15:7: error: input 0 of Product 'matmul' is <Tensor[Float32], (8, 32)>, "
+     "but the line of types says <Tensor[Float32], (8, 33)>"),
+    (": (<Tensor[Float32], (8, 32)>, ", ": (<Tensor[Float31], (8, 32)>, ",
+     "net.ir:15:10: error: unknown element type Float31; known are Bool, Int8, Int16, Int32, Int64, "
+     "UInt8, UInt16, UInt32, UInt64, Float16, BFloat16, Float32, Float64, Complex64, Complex128"),
+    ("transpose_a: false, ", "",
+     "net.ir:14:86: error: Product lacks the attribute 'transpose_a'\n"
+     "  note: its attributes are: transpose_a, transpose_b"),
+    ("transpose_a: false", "transpose_a: 0", "net.ir:14:86: error: Product: attribute 'transpose_a' is 0, not bool"),
+    ("transpose_a: false", "transposed: true, transpose_a: false",
+     "net.ir:14:86: error: Product has no attribute 'transposed'\n"
+     "  note: its attributes are: transpose_a, transpose_b"),
+    ('mode: "sum"', 'mode: "median"', "net.ir:24:35: error: Total cannot have these attributes: mode median"),
+    ("axis: (0, 1)", "axis: (0, 1",
+     "net.ir:24:56: error: unexpected ': 1e-05, dtype: Float32,'\n  note: expected one of ')', ','"),
+    ("(2, 4) [0, -] sum[1]}\n", "(2, 4) [0, 2]}\n", "net.ir:14:242: error: the mesh (2, 4) has no axis 2"),
+    ("(2, 4) [0, -] sum[1]}\n", "(2, 4) [0]}\n",
+     "net.ir:14:242: error: the layout (2, 4) [0] has 1 dimensions, the tensor 2"),
+    ("{gradient_of: %0.0}", "{gradient_of: %7.0}", "net.ir:24:207: error: unknown node %7"),
+    ("%para3_table", "%para4_table",
+     "net.ir:11:1: error: %para4_table should be %para3_table: parameters are numbered in order"),
+    ("#Total params  : 3", "#Total params  : 4",
+     "net.ir:7:2: error: the header says 'Total params: 4', but the file has 3"),
+    ("#IR entry      : @net", "#IR entry      : @nets",
+     "net.ir:1:2: error: the entry is @nets, but there is no such graph"),
+    ("value=0.5", "value=half", "net.ir:19:17: error: half is no value of a constant"),
+    ("shape=[], dtype", "shape=[9999999999999], dtype",
+     "net.ir:19:17: error: a constant of shape (9999999999999,) is too large for a file"),
+    ("\n  Return", "\n  Retrun",
+     "net.ir:26:3: error: unexpected 'Retrun((%1, %2))'\n"
+     "  note: expected one of comments, node head, return, return tuple"),
+    ("ranks : 8", "ranks : 8 9", "net.ir:6:11: error: unexpected '9'\n  note: expected the end"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("good", "bad", "message"), EXPECTED, ids=[message for _, _, message in EXPECTED])

@@ -24,145 +24,70 @@ from tests.ir.text.test_text_errors import mutated
 load_operators()
 
 REFUSED = [
-    (
-        "@while_1_condition, @while_1_body}",
-        "@while_1_conditions, @while_1_body}",
-        "net.ir:12:94: error: While runs the unknown graph @while_1_conditions\n"
-        "  note: did you mean 'while_1_condition' or 'while_1_body'?",
-    ),
-    (
-        "@if_2_then, @if_2_else}",
-        "@if_2_then, @while_1_body}",
-        "net.ir:40:58: error: the graph @while_1_body runs itself without end: @while_1_body -> @while_1_body",
-    ),
-    (
-        "@if_2_then, @if_2_else}",
-        "@if_2_then, @net}",
-        "net.ir:40:58: error: the graph @net runs itself without end: @net -> @while_1_body -> @net",
-    ),
-    (
-        "@if_2_then, @if_2_else}",
-        "@if_2_then, @if_2_then}",
-        "net.ir:59:1: error: no node runs the graph @if_2_else\n  note: a node runs it with `{regions: @if_2_else}`",
-    ),
-    (
-        "@if_2_then, @if_2_else}",
-        "if_2_then, if_2_else}",
-        "net.ir:40:36: error: unknown group {regions: if_2_then, if_2_else}\n"
-        "  note: graphs that a node runs stand as `{regions: @name, @name}`",
-    ),
-    (
-        "%para13_w: <Tensor[Float32], (4)>\n",
-        "",
-        "net.ir:49:1: error: the parameter %para13_w of @if_2_then has no line of its own\n"
-        "  note: it stands above the graph: `%para13_w: <Tensor[...], (...)>`",
-    ),
-    (
-        "(%para14_y, %para15_w) {",
-        "(%para14_y, %para16_w) {",
-        "net.ir:59:1: error: the parameter %para16_w of @if_2_else has no line of its own\n"
-        "  note: it stands above the graph: `%para16_w: <Tensor[...], (...)>`",
-    ),
-    (
-        "(%para14_y, %para15_w) {",
-        "(%para14_y, %para3_w) {",
-        "net.ir:59:1: error: the parameter %para3_w of @if_2_else has no line of its own\n"
-        "  note: it stands above the graph: `%para3_w: <Tensor[...], (...)>`",
-    ),
-    (
-        "(%para14_y, %para15_w) {",
-        "(%para15_w, %para14_y) {",
-        "net.ir:59:1: error: @if_2_else takes %para15_w, %para14_y, but the lines above it are of %para14_y, %para15_w",
-    ),
-    (
-        "(%para14_y, %para15_w) {",
-        "(%para14_y) {",
-        "net.ir:59:1: error: @if_2_else takes %para14_y, but the lines above it are of %para14_y, %para15_w",
-    ),
-    (
-        "%para13_w: <Tensor[Float32], (4)>",
-        "%para13_y: <Tensor[Float32], (4)>",
-        "net.ir:49:1: error: two parameters are called y",
-    ),
-    (
-        "%para13_w: <Tensor[Float32], (4)>",
-        "%para13_w: <Ref[Tensor[Float32]], (4), ref_key=w>  :  has_default",
-        "net.ir:50:1: error: the parameter w of @if_2_then is no input\n"
-        "  note: what it is given stands for it: `<Tensor[...], (...)>`, not a parameter",
-    ),
-    (
-        "@net() {",
-        "@net(%para1_x, %para2_n, %para3_w) {",
-        "net.ir:11:1: error: the parameters of @net are the lines above it\n"
-        "  note: the head of the first graph names none: `subgraph @net() {`",
-    ),
-    (
-        "Return(%para15_w)",
-        "Return(%para3_w)",
-        "net.ir:60:10: error: unknown value %para3_w\n"
-        "  note: it is of another graph; a node hands in what its graphs read from outside, with its operands",
-    ),
-    (
-        "Return(%para15_w)",
-        "Return(%0)",
-        "net.ir:60:10: error: unknown value %0",
-    ),
-    (
-        "@if_2_else(",
-        "@if_2_then(",
-        "net.ir:59:1: error: the graph @if_2_then stands twice",
-    ),
-    (
-        "#IR entry      : @net",
-        "#IR entry      : @if_2_else",
-        "net.ir:59:1: error: @if_2_else, which runs first, does not stand first in the file\n"
-        "  note: its parameters are those above all graphs",
-    ),
-    (
-        "#Total subgraph: 5",
-        "#Total subgraph: 4",
-        "net.ir:2:2: error: the header says 'Total subgraph: 4', but the file has 5",
-    ),
-]
+    ("@while_1_condition, @while_1_body}", "@while_1_conditions, @while_1_body}",
+     "net.ir:12:94: error: While runs the unknown graph @while_1_conditions\n"
+     "  note: did you mean 'while_1_condition' or 'while_1_body'?"),
+    ("@if_2_then, @if_2_else}", "@if_2_then, @while_1_body}",
+     "net.ir:40:58: error: the graph @while_1_body runs itself without end: @while_1_body -> @while_1_body"),
+    ("@if_2_then, @if_2_else}", "@if_2_then, @net}",
+     "net.ir:40:58: error: the graph @net runs itself without end: @net -> @while_1_body -> @net"),
+    ("@if_2_then, @if_2_else}", "@if_2_then, @if_2_then}",
+     "net.ir:59:1: error: no node runs the graph @if_2_else\n  note: a node runs it with `{regions: @if_2_else}`"),
+    ("@if_2_then, @if_2_else}", "if_2_then, if_2_else}",
+     "net.ir:40:36: error: unknown group {regions: if_2_then, if_2_else}\n"
+     "  note: graphs that a node runs stand as `{regions: @name, @name}`"),
+    ("%para13_w: <Tensor[Float32], (4)>\n", "",
+     "net.ir:49:1: error: the parameter %para13_w of @if_2_then has no line of its own\n"
+     "  note: it stands above the graph: `%para13_w: <Tensor[...], (...)>`"),
+    ("(%para14_y, %para15_w) {", "(%para14_y, %para16_w) {",
+     "net.ir:59:1: error: the parameter %para16_w of @if_2_else has no line of its own\n"
+     "  note: it stands above the graph: `%para16_w: <Tensor[...], (...)>`"),
+    ("(%para14_y, %para15_w) {", "(%para14_y, %para3_w) {",
+     "net.ir:59:1: error: the parameter %para3_w of @if_2_else has no line of its own\n"
+     "  note: it stands above the graph: `%para3_w: <Tensor[...], (...)>`"),
+    ("(%para14_y, %para15_w) {", "(%para15_w, %para14_y) {",
+     "net.ir:59:1: error: @if_2_else takes %para15_w, %para14_y, but the lines above it are of %para14_y, %para15_w"),
+    ("(%para14_y, %para15_w) {", "(%para14_y) {",
+     "net.ir:59:1: error: @if_2_else takes %para14_y, but the lines above it are of %para14_y, %para15_w"),
+    ("%para13_w: <Tensor[Float32], (4)>", "%para13_y: <Tensor[Float32], (4)>",
+     "net.ir:49:1: error: two parameters are called y"),
+    ("%para13_w: <Tensor[Float32], (4)>", "%para13_w: <Ref[Tensor[Float32]], (4), ref_key=w>  :  has_default",
+     "net.ir:50:1: error: the parameter w of @if_2_then is no input\n"
+     "  note: what it is given stands for it: `<Tensor[...], (...)>`, not a parameter"),
+    ("@net() {", "@net(%para1_x, %para2_n, %para3_w) {",
+     "net.ir:11:1: error: the parameters of @net are the lines above it\n"
+     "  note: the head of the first graph names none: `subgraph @net() {`"),
+    ("Return(%para15_w)", "Return(%para3_w)",
+     "net.ir:60:10: error: unknown value %para3_w\n"
+     "  note: it is of another graph; a node hands in what its graphs read from outside, with its operands"),
+    ("Return(%para15_w)", "Return(%0)", "net.ir:60:10: error: unknown value %0"),
+    ("@if_2_else(", "@if_2_then(", "net.ir:59:1: error: the graph @if_2_then stands twice"),
+    ("#IR entry      : @net", "#IR entry      : @if_2_else",
+     "net.ir:59:1: error: @if_2_else, which runs first, does not stand first in the file\n"
+     "  note: its parameters are those above all graphs"),
+    ("#Total subgraph: 5", "#Total subgraph: 4",
+     "net.ir:2:2: error: the header says 'Total subgraph: 4', but the file has 5"),
+]  # fmt: skip
 
 MISFITS = [
-    (
-        "@while_1_condition, @while_1_body} primitive_attrs: {carried: 2}",
-        "@while_1_body} primitive_attrs: {carried: 2}",
-        "While: it has 1 regions; it takes 2: condition and body",
-    ),
-    (
-        "Return(%0)\n      : (<Tensor[Bool], ()>)",
-        "Return(%para4_turn)\n      : (<Tensor[Int64], ()>)",
-        "While: the condition is <Tensor[Int64], ()>, not <Tensor[Bool], ()>",
-    ),
-    (
-        "Return((%0, %3))\n      : (<Tensor[Int64], ()>, <Tensor[Float32], (4)>)",
-        "Return((%0, %1))\n      : (<Tensor[Int64], ()>, <Tensor[Bool], ()>)",
-        "While: y is <Tensor[Float32], (4)> ahead of the loop, and <Tensor[Bool], ()> behind a turn",
-    ),
-    (
-        "Return(%para15_w)\n      : (<Tensor[Float32], (4)>)",
-        "Return((%para15_w, %para14_y))\n      : (<Tensor[Float32], (4)>, <Tensor[Float32], (4)>)",
-        "If: one branch returns 1 tensors, the other 2",
-    ),
-    (
-        "%para7_w: <Tensor[Float32], (4)>",
-        "%para7_w: <Tensor[Float32], (5)>",
-        "While: the parameter w of @while_1_condition (condition) is <Tensor[Float32], (5)>, "
-        "it is given <Tensor[Float32], (4)>",
-    ),
-    (
-        " = Mul(%para12_y, %para13_w)",
-        " = Mul(%para12_y, %para13_w) {regions: @more}",
-        "Mul: it runs no graphs, and is given @more",
-    ),
-    (
-        " = Mul(%para12_y, %para13_w)",
-        " = AssignAdd(%para13_w, %para12_y)",
-        "If: mutates is (), but its graphs overwrite operands (2,)",
-    ),
-]
+    ("@while_1_condition, @while_1_body} primitive_attrs: {carried: 2}", "@while_1_body} primitive_attrs: {carried: 2}",
+     "While: it has 1 regions; it takes 2: condition and body"),
+    ("Return(%0)\n      : (<Tensor[Bool], ()>)", "Return(%para4_turn)\n      : (<Tensor[Int64], ()>)",
+     "While: the condition is <Tensor[Int64], ()>, not <Tensor[Bool], ()>"),
+    ("Return((%0, %3))\n      : (<Tensor[Int64], ()>, <Tensor[Float32], (4)>)",
+     "Return((%0, %1))\n      : (<Tensor[Int64], ()>, <Tensor[Bool], ()>)",
+     "While: y is <Tensor[Float32], (4)> ahead of the loop, and <Tensor[Bool], ()> behind a turn"),
+    ("Return(%para15_w)\n      : (<Tensor[Float32], (4)>)",
+     "Return((%para15_w, %para14_y))\n      : (<Tensor[Float32], (4)>, <Tensor[Float32], (4)>)",
+     "If: one branch returns 1 tensors, the other 2"),
+    ("%para7_w: <Tensor[Float32], (4)>", "%para7_w: <Tensor[Float32], (5)>",
+     "While: the parameter w of @while_1_condition (condition) is <Tensor[Float32], (5)>, "
+     "it is given <Tensor[Float32], (4)>"),
+    (" = Mul(%para12_y, %para13_w)", " = Mul(%para12_y, %para13_w) {regions: @more}",
+     "Mul: it runs no graphs, and is given @more"),
+    (" = Mul(%para12_y, %para13_w)", " = AssignAdd(%para13_w, %para12_y)",
+     "If: mutates is (), but its graphs overwrite operands (2,)"),
+]  # fmt: skip
 MORE = "\nsubgraph @more() {\n  Return()\n}\n"
 
 
