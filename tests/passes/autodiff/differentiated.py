@@ -16,6 +16,7 @@ from mspc.ops.check_graph import check_graph
 from mspc.ops.control.regions import RegionOp, emit_regions
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.op import REGISTRY
+from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.runtime.backend import NumPyBackend
@@ -49,6 +50,11 @@ def region(b: Builder, op: RegionOp, inputs: Sequence[Value], *regions: Graph) -
     """The results of a node that runs graphs, one by one."""
     node: Node = emit_regions(b, op, inputs, regions)
     return [b.emit(TupleGetItem(i), node) for i in range(len(node.type.elements))]  # type: ignore[attr-defined]  # tuple
+
+
+def total_of(op: RegionOp, types: Sequence[TensorType], *regions: Graph, weights: int = 1) -> Graph:
+    """A graph of parameters of these types: the sum of the first result of a node that runs graphs on them."""
+    return graph("main", types, lambda b, *given: [b.emit(ReduceSum(), region(b, op, given, *regions)[0])], weights)
 
 
 def run(made: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

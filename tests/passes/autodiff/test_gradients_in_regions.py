@@ -31,6 +31,7 @@ from tests.passes.autodiff.differentiated import (
     graph,
     region,
     run,
+    total_of,
     with_gradients,
 )
 
@@ -51,13 +52,8 @@ def test_a_counter_that_turns_overwrite_is_read_as_it_was() -> None:
             b.emit(AssignAdd(), counter, number(1.0))
             return [b.emit(Mul(), b.emit(Mul(), before, counter), w)]
 
-        body = graph("body", [COUNT, VECTOR, VECTOR, floats()], turn)
-
-        def main(b: Builder, x: Value, w: Value, counter: Value) -> list[Value]:
-            (found,) = region(b, For(turns=3, carried=1), [x, w, counter], body)
-            return [b.emit(ReduceSum(), found)]
-
-        return graph("main", [VECTOR, VECTOR, floats()], main, 2)
+        types = [VECTOR, VECTOR, floats()]
+        return total_of(For(turns=3, carried=1), types, graph("body", [COUNT, *types], turn), weights=2)
 
     assert_gradients(make, [0, 1])
 
@@ -143,10 +139,7 @@ def test_what_is_drawn_again_in_the_gradient_is_what_was_drawn(op: For | Scan, m
             return [b.emit(Mul(), kept, x)]
 
         lead = [COUNT] if isinstance(op, For) else []
-        body = graph("body", [*lead, VECTOR, VECTOR], turn)
-        return graph(
-            "main", [VECTOR, VECTOR], lambda b, x, w: [b.emit(ReduceSum(), region(b, op, [x, w], body)[0])], 1
-        )
+        return total_of(op, [VECTOR, VECTOR], graph("body", [*lead, VECTOR, VECTOR], turn))
 
     made = assert_gradients(make, [0, 1])
     drawn = [node for each in made.graphs() for node in each.nodes if isinstance(node.op, Dropout)]
@@ -198,12 +191,9 @@ def test_gradients_stop_inside_of_a_region() -> None:
         def branch(b: Builder, x: Value, w: Value) -> list[Value]:
             return [b.emit(Mul(), b.emit(Sin(), b.emit(StopGradient(), x)), w)]
 
-        def main(b: Builder, condition: Value, x: Value, w: Value) -> list[Value]:
-            other = graph("else", [VECTOR, VECTOR], lambda b, x, w: [w])
-            (found,) = region(b, If(), [condition, x, w], graph("then", [VECTOR, VECTOR], branch), other)
-            return [b.emit(ReduceSum(), found)]
-
-        return graph("main", [CONDITION, VECTOR, VECTOR], main, 1)
+        types = [VECTOR, VECTOR]
+        other = graph("else", types, lambda b, x, w: [w])
+        return total_of(If(), [CONDITION, *types], graph("then", types, branch), other)
 
     x, w = arrays_for(make())[1:]
     made = with_gradients(make, [1, 2])
@@ -227,11 +217,7 @@ def test_a_gradient_that_the_script_gives_inside_of_a_loop() -> None:
             own = b.emit(OwnGradient(), result, x, placeholder, given)
             return [b.emit(TupleGetItem(0), own)]
 
-        body = graph("body", [VECTOR], turn)
-        return graph(
-            "main", [VECTOR],
-            lambda b, x: [b.emit(ReduceSum(), region(b, Scan(turns=3, carried=1), [x], body)[0])],
-        )  # fmt: skip
+        return total_of(Scan(turns=3, carried=1), [VECTOR], graph("body", [VECTOR], turn), weights=0)
 
     made = with_gradients(make, [0])
     Grad().run(made)

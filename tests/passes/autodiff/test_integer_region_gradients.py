@@ -37,21 +37,17 @@ class Slope(NamedTuple):
         return Slope(self.value * other.value, self.slope * other.value + self.value * other.slope)
 
 
-Program = Callable[[Slope, Slope], Slope]
-
-
 def constant(value: int) -> Constant:
     return Constant(value, INT32)
 
 
-def of_two(main: Callable[[Builder, Value, Value], list[Value]]) -> Graph:
-    return graph("main", [NUMBER, NUMBER], main)
-
-
-def assert_slopes(make: Callable[[], Graph], program: Program, pairs: list[tuple[int, int]]) -> None:
+def assert_slopes(
+    main: Callable[[Builder, Value, Value], list[Value]], program: Callable[[Slope, Slope], Slope],
+    pairs: list[tuple[int, int]],
+) -> None:  # fmt: skip
     """The gradients of the graph of two integers are the slopes of the program, as made and simplified."""
     for passes in ([Grad()], [Grad(), Simplify()]):
-        made = with_gradients(make, [0, 1])
+        made = with_gradients(lambda: graph("main", [NUMBER, NUMBER], main), [0, 1])
         for step in passes:
             step.run(made)
         checked(made)
@@ -62,24 +58,18 @@ def assert_slopes(make: Callable[[], Graph], program: Program, pairs: list[tuple
             assert [int(each) for each in found] == expected, (x, y)
 
 
-def squares_below(limit: int) -> Callable[[Builder, Value, Value], list[Value]]:
-    """while x < limit: x = x * x + y"""
-
+def test_a_loop_with_a_condition() -> None:
     def main(b: Builder, x: Value, y: Value) -> list[Value]:
-        condition = graph("condition", [NUMBER] * 2, lambda b, x, y: [b.emit(Less(), x, constant(limit))])
+        condition = graph("condition", [NUMBER] * 2, lambda b, x, y: [b.emit(Less(), x, constant(50))])
         body = graph("body", [NUMBER] * 2, lambda b, x, y: [b.emit(Add(), b.emit(Mul(), x, x), y)])
         return region(b, While(carried=1), [x, y], condition, body)
 
-    return main
-
-
-def test_a_loop_with_a_condition() -> None:
     def program(x: Slope, y: Slope) -> Slope:
         while x.value < 50:
             x = x.times(x).plus(y)
         return x
 
-    assert_slopes(lambda: of_two(squares_below(50)), program, [(2, 1), (3, 2), (60, 1)])
+    assert_slopes(main, program, [(2, 1), (3, 2), (60, 1)])
 
 
 def test_a_choice() -> None:
@@ -93,7 +83,7 @@ def test_a_choice() -> None:
         chosen = x.times(x).times(y) if x.value < y.value else x.plus(Slope(1))
         return chosen.times(chosen)
 
-    assert_slopes(lambda: of_two(main), program, [(2, 5), (5, 2)])
+    assert_slopes(main, program, [(2, 5), (5, 2)])
 
 
 def test_a_loop_that_stops_within_a_turn() -> None:
@@ -120,7 +110,7 @@ def test_a_loop_that_stops_within_a_turn() -> None:
             x = x.times(y)
         return x
 
-    assert_slopes(lambda: of_two(main), program, [(2, 3), (30, 2), (100, 5), (10, 9)])
+    assert_slopes(main, program, [(2, 3), (30, 2), (100, 5), (10, 9)])
 
 
 @pytest.mark.parametrize("counted", [False, True])
@@ -138,7 +128,7 @@ def test_a_counted_loop_of_calls(counted: bool) -> None:
             x = x.times(y).plus(x)
         return x
 
-    assert_slopes(lambda: of_two(main), program, [(2, 3), (1, 1), (5, 4)])
+    assert_slopes(main, program, [(2, 3), (1, 1), (5, 4)])
 
 
 def test_a_scan() -> None:
@@ -176,25 +166,25 @@ def test_a_scan() -> None:
             assert (of_h[column] if place == -1 else of_x[place, column]) == expected
 
 
+def scaled(b: Builder, x: Value, z: Value) -> list[Value]:
+    """A loop carries x, of integers, and z, of floats, which x scales."""
+
+    def turn(b: Builder, x: Value, z: Value) -> list[Value]:
+        return [b.emit(Mul(), x, x), b.emit(Mul(), z, b.emit(Cast(floats().dtype), x))]
+
+    types = [NUMBER, floats()]
+    condition = graph("condition", types, lambda b, x, z: [b.emit(Less(), x, constant(50))])
+    return region(b, While(carried=2), [x, z], condition, graph("body", types, turn))
+
+
 def test_integers_beside_floats() -> None:
-    """A loop carries x, of integers, and z, of floats, which x scales: both have gradients, of their own types."""
+    """Both have gradients, of their own types."""
 
-    def make() -> Graph:
-        types = [NUMBER, floats()]
+    def main(b: Builder, x: Value, z: Value) -> list[Value]:
+        last, product = scaled(b, x, z)
+        return [b.emit(Mul(), product, b.emit(Cast(floats().dtype), last))]
 
-        def turn(b: Builder, x: Value, z: Value) -> list[Value]:
-            return [b.emit(Mul(), x, x), b.emit(Mul(), z, b.emit(Cast(floats().dtype), x))]
-
-        condition = graph("condition", types, lambda b, x, z: [b.emit(Less(), x, constant(50))])
-        body = graph("body", types, turn)
-
-        def main(b: Builder, x: Value, z: Value) -> list[Value]:
-            last, scaled = region(b, While(carried=2), [x, z], condition, body)
-            return [b.emit(Mul(), scaled, b.emit(Cast(floats().dtype), last))]
-
-        return graph("main", types, main)
-
-    made = with_gradients(make, [0, 1])
+    made = with_gradients(lambda: graph("main", [NUMBER, floats()], main), [0, 1])
     Grad().run(made)
     checked(made)
     of_x, of_z = run(made, [np.array(3, np.int32), np.array(2.0)])
@@ -205,15 +195,7 @@ def test_integers_beside_floats() -> None:
 
 def test_integers_that_nobody_asks_for_have_no_gradients() -> None:
     """With respect to z alone, the loop of integers and floats hands on the gradient of z and nothing else."""
-
-    def make() -> Graph:
-        types = [NUMBER, floats()]
-        condition = graph("condition", types, lambda b, x, z: [b.emit(Less(), x, constant(50))])
-        body = graph("body", types, lambda b, x, z: [
-            b.emit(Mul(), x, x), b.emit(Mul(), z, b.emit(Cast(floats().dtype), x))])  # fmt: skip
-        return graph("main", types, lambda b, x, z: region(b, While(carried=2), [x, z], condition, body)[1:])
-
-    made = with_gradients(make, [1])
+    made = with_gradients(lambda: graph("main", [NUMBER, floats()], lambda b, x, z: scaled(b, x, z)[1:]), [1])
     Grad().run(made)
     (backward,) = (node for node in made.nodes if node.regions and node.phase == "backward")
     assert len(backward.regions[0].results) == 1
@@ -234,14 +216,9 @@ def test_truth_values() -> None:
             b.emit(Add(), b.emit(Mul(), x, x), b.emit(Cast(INT32), f))])  # fmt: skip
         return region(b, For(turns=2, carried=1), [x, flag], body)
 
-    for make, expected in ((main, (1, True)), (repeated, (2 * 26 * 10, True))):
+    for make, flag, expected in ((main, True, 1), (main, False, 1), (repeated, True, 2 * 26 * 10)):
         made = with_gradients(lambda make=make: graph("main", [NUMBER, FLAG], make), [0, 1])  # type: ignore[misc]
         Grad().run(made)
-        checked(made)
-        of_x, of_flag = run(made, [np.array(5, np.int32), np.array(True)])
+        of_x, of_flag = run(checked(made), [np.array(5, np.int32), np.array(flag)])
         assert of_flag.dtype == np.dtype(bool)
-        assert (int(of_x), bool(of_flag)) == expected
-    made = with_gradients(lambda: graph("main", [NUMBER, FLAG], main), [0, 1])
-    Grad().run(made)
-    of_x, of_flag = run(made, [np.array(5, np.int32), np.array(False)])
-    assert (int(of_x), bool(of_flag)) == (1, False)
+        assert (int(of_x), bool(of_flag)) == (expected, flag)

@@ -38,6 +38,7 @@ from tests.passes.autodiff.differentiated import (
     numerical,
     region,
     run,
+    total_of,
     with_gradients,
 )
 from tests.passes.autodiff.test_random_region_gradients import arrays_for as random_arrays
@@ -52,13 +53,10 @@ def turn(b: Builder, _: Value, x: Value, w: Value) -> list[Value]:
     return [b.emit(Tanh(), b.emit(Mul(), b.emit(Sin(), b.emit(MatMul(), x, w)), x))]
 
 
-def loop(turns: int = 3, marked: Callable[[Graph], None] = lambda _: None) -> Graph:
+def loop(marked: Callable[[Graph], None] = lambda _: None) -> Graph:
     body = graph("body", [COUNT, floats(2, 3), floats(3, 3)], turn)
     marked(body)
-    return graph(
-        "main", [floats(2, 3), floats(3, 3)],
-        lambda b, x, w: [b.emit(ReduceSum(), region(b, For(turns=turns, carried=1), [x, w], body)[0])], 1,
-    )  # fmt: skip
+    return total_of(For(turns=3, carried=1), [floats(2, 3), floats(3, 3)], body)
 
 
 def node_of(made: Graph, kind: type) -> Node:
@@ -103,11 +101,8 @@ def test_views_and_what_all_turns_share_are_not_saved() -> None:
             factor = b.emit(Sin(), b.emit(Reshape((3,)), w))
             return [b.emit(Tanh(), b.emit(Mul(), b.emit(Reshape((3,)), x), factor))]
 
-        inner = graph("body", [COUNT, floats(3), floats(3, 1)], body)
-        return graph(
-            "main", [floats(3), floats(3, 1)],
-            lambda b, x, w: [b.emit(ReduceSum(), region(b, For(turns=3, carried=1), [x, w], inner)[0])], 1,
-        )  # fmt: skip
+        types = [floats(3), floats(3, 1)]
+        return total_of(For(turns=3, carried=1), types, graph("body", [COUNT, *types], body))
 
     made = assert_gradients(make, [0, 1])
     assert node_of(made, For).attrs["saved"] == "24 bytes a turn: what gradients read"  # x; Tanh's is the next

@@ -17,7 +17,7 @@ from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.autodiff.grad import Grad
-from tests.passes.autodiff.differentiated import COUNT, assert_gradients, checked, floats, graph, region, run
+from tests.passes.autodiff.differentiated import COUNT, assert_gradients, checked, floats, graph, region, run, total_of
 
 
 def number(value: float) -> Constant:
@@ -25,9 +25,7 @@ def number(value: float) -> Constant:
 
 
 def layer(name: str) -> Graph:
-    return graph(
-        name, [floats(2, 3), floats(3, 3)], lambda b, x, w: [b.emit(Tanh(), b.emit(MatMul(), x, w))]
-    )
+    return graph(name, [floats(2, 3), floats(3, 3)], lambda b, x, w: [b.emit(Tanh(), b.emit(MatMul(), x, w))])
 
 
 def test_a_call() -> None:
@@ -63,14 +61,9 @@ def test_a_choice(limit: float) -> None:
 
 def test_a_counted_loop() -> None:
     def make() -> Graph:
-        def turn(b: Builder, _: Value, x: Value, w: Value) -> list[Value]:
-            return [b.emit(Tanh(), b.emit(MatMul(), x, w))]
-
-        body = graph("body", [COUNT, floats(2, 3), floats(3, 3)], turn)
-        return graph(
-            "main", [floats(2, 3), floats(3, 3)],
-            lambda b, x, w: [b.emit(ReduceSum(), region(b, For(turns=3, carried=1), [x, w], body)[0])], 1,
-        )  # fmt: skip
+        types = [floats(2, 3), floats(3, 3)]
+        body = graph("body", [COUNT, *types], lambda b, _, x, w: [b.emit(Tanh(), b.emit(MatMul(), x, w))])
+        return total_of(For(turns=3, carried=1), types, body)
 
     assert_gradients(make, [0, 1])
 
@@ -80,11 +73,8 @@ def test_a_loop_that_an_operand_counts() -> None:
         def turn(b: Builder, _: Value, x: Value, w: Value) -> list[Value]:
             return [b.emit(Tanh(), b.emit(Mul(), x, w)), b.emit(Sin(), x)]
 
-        body = graph("body", [COUNT, floats(3), floats(3)], turn)
-        return graph(
-            "main", [COUNT, floats(3), floats(3)],
-            lambda b, n, x, w: [b.emit(ReduceSum(), region(b, For(carried=1, stacked=1), [n, x, w], body)[0])], 1,
-        )  # fmt: skip
+        types = [COUNT, floats(3), floats(3)]
+        return total_of(For(carried=1, stacked=1), types, graph("body", types, turn))
 
     assert_gradients(make, [1, 2])
 
@@ -97,9 +87,7 @@ def test_a_loop_with_a_condition() -> None:
             z = b.emit(Mul(), x, b.emit(Add(), w, number(1.5)))
             return [z, b.emit(Add(), y, b.emit(Sin(), z))]
 
-        condition = graph(
-            "condition", types, lambda b, x, y, w: [b.emit(Less(), b.emit(ReduceSum(), x), number(20.0))]
-        )
+        condition = graph("condition", types, lambda b, x, y, w: [b.emit(Less(), b.emit(ReduceSum(), x), number(20.0))])
         body = graph("body", types, turn)
 
         def main(b: Builder, x: Value, y: Value, w: Value) -> list[Value]:

@@ -105,37 +105,14 @@ def test_steps_of_finished_values(source, target, names, elements) -> None:
 REDUCTIONS = [
     ("all-reduced", ((8,), [(), ()], (0,)), ((8,), [(), ()]), ["AllReduce"], 2 * 7 / 8 * 256),
     ("scatter", ((2, 4), [(0,), ()], (1,)), ((2, 4), [(0,), (1,)]), ["ReduceScatter"], 3 / 4 * 128),
-    (
-        "both",
-        ((2, 4), [(), ()], (0, 1)),
-        ((2, 4), [(), (0,)]),
-        ["ReduceScatter", "AllReduce"],
-        128 + 2 * 3 / 4 * 128,
-    ),
-    (
-        "sliced before",
-        ((2, 4), [(), ()], (0,)),
-        ((2, 4), [(1,), ()]),
-        ["LocalSlice", "AllReduce"],
-        64,
-    ),
-    (
-        "replicas share the work",
-        ((4, 2), [(), ()], (0,)),
-        ((8,), [(), ()]),
-        ["LocalSlice", "AllReduce", "AllGather"],
-        2 * 3 / 4 * 128 + 128,
-    ),
+    ("both", ((2, 4), [(), ()], (0, 1)), ((2, 4), [(), (0,)]), ["ReduceScatter", "AllReduce"], 128 + 2 * 3 / 4 * 128),
+    ("sliced before", ((2, 4), [(), ()], (0,)), ((2, 4), [(1,), ()]), ["LocalSlice", "AllReduce"], 64),
+    ("replicas share the work", ((4, 2), [(), ()], (0,)), ((8,), [(), ()]), ["LocalSlice", "AllReduce", "AllGather"],
+     2 * 3 / 4 * 128 + 128),
     ("scattered before", ((2, 4), [(1,), ()], (0,)), ((2, 4), [(), (1,)], (0,)), ["AlltoAll"], 3 / 4 * 64),
-    (
-        "some scattered before",
-        ((2, 4), [(), ()], (0, 1)),
-        ((2, 4), [(1,), ()], (0,)),
-        ["ReduceScatter"],
-        3 / 4 * 256,
-    ),
+    ("some scattered before", ((2, 4), [(), ()], (0, 1)), ((2, 4), [(1,), ()], (0,)), ["ReduceScatter"], 3 / 4 * 256),
     ("no dimension divides", ((8,), [()], (0,)), ((8,), [()]), ["AllReduce"], 2 * 7 / 8 * 10),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -176,22 +153,13 @@ def test_cost_is_the_plan_s_bytes() -> None:
 
 
 BAD = [
-    (
-        Layout.replicated(4, 2),
-        Layout.replicated(8, 2),
-        "there is no way from layout (4) [-, -] to (8) [-, -] for a tensor of shape (8, 8)",
-    ),
-    (
-        Layout.replicated(8, 2),
-        Layout.of((2, 4), [(), ()], (0,)),
-        "layout (2, 4) [-, -] sum[0] is partial where (8) [-, -] is not",
-    ),
-    (
-        Layout.of((2, 4), [(), ()], (0,), "max"),
-        Layout.of((2, 4), [(1,), ()], (0,), "sum"),
-        "layout (2, 4) [1, -] sum[0] is partial where (2, 4) [-, -] max[0] is not",
-    ),
-]
+    (Layout.replicated(4, 2), Layout.replicated(8, 2),
+     "there is no way from layout (4) [-, -] to (8) [-, -] for a tensor of shape (8, 8)"),
+    (Layout.replicated(8, 2), Layout.of((2, 4), [(), ()], (0,)),
+     "layout (2, 4) [-, -] sum[0] is partial where (8) [-, -] is not"),
+    (Layout.of((2, 4), [(), ()], (0,), "max"), Layout.of((2, 4), [(1,), ()], (0,), "sum"),
+     "layout (2, 4) [1, -] sum[0] is partial where (2, 4) [-, -] max[0] is not"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("source", "target", "message"), BAD)

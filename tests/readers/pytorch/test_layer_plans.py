@@ -58,7 +58,7 @@ def plan(layers: Mapping[str, str | None], ranks: int = 4, **others: Any) -> Lay
     return planned(program(), plan_of("plan.toml", found, ranks))
 
 
-MISTAKES: Mapping[str, tuple[Mapping[str, str | None], int, str, str]] = {
+MISTAKES: dict[str, tuple[Mapping[str, str | None], int, str, str]] = {
     "unknown style": ({f"{FEED}.up": "colwize"}, 4, "no style 'colwize'", ""),
     "names no layer": ({f"{FEED}.upp": "colwise"}, 4, r"'layers.\*.upp' names no layer", ""),
     "row-wise behind nothing": (
@@ -105,42 +105,33 @@ MISTAKES: Mapping[str, tuple[Mapping[str, str | None], int, str, str]] = {
 """Changes of a right plan, ranks, what is told, and the line of the model that it is told at."""
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+SEQUENCE_MISTAKES: dict[str, tuple[Mapping[str, str | None], int, str, str]] = {
+    "a norm's gradient": (
+        {f"{FEED}.attention_norm": None}, 4, "gradient of layers.0.attention_norm.weight is never summed",
+        "attention_norm",
+    ),
+    "sequence is not gathered": (
+        {f"{FEED}.up": "colwise"}, 4,
+        "layers.0.up is column-wise .* a slice along dimension 1: it has to be gathered", "self.up(",
+    ),
+    "sequence meets all": ({f"{FEED}.down": "rowwise"}, 4, "meets a tensor of which every rank holds all", "x + "),
+    "sequence into the loss": (
+        {"head": "ColwiseParallel(input_layouts=Shard(1))"}, 4, "the loss takes all classes", "cross_entropy",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*MISTAKES, *SEQUENCE_MISTAKES])
 def test_a_mistake_is_told_with_its_layer_and_its_line(name: str) -> None:
-    changes, ranks, message, line = MISTAKES[name]
+    changes, ranks, message, line = (MISTAKES | SEQUENCE_MISTAKES)[name]
+    right, others = (MEGATRON, {}) if name in MISTAKES else (SEQUENCE, PLACES)
     with pytest.raises(MspcError, match=message) as told:
-        plan({**MEGATRON, **changes}, ranks)
+        plan({**right, **changes}, ranks, **others)
     if line:
         assert told.value.location is not None
         assert told.value.location.file.endswith("samples/pytorch/language_model.py")
         source = (SAMPLE.parent / "language_model.py").read_text().splitlines()[told.value.location.line - 1]
         assert line in source
-
-
-SEQUENCE_MISTAKES: Mapping[str, tuple[Mapping[str, str | None], str, str]] = {
-    "a norm's gradient": (
-        {f"{FEED}.attention_norm": None}, "gradient of layers.0.attention_norm.weight is never summed",
-        "attention_norm",
-    ),
-    "sequence is not gathered": (
-        {f"{FEED}.up": "colwise"}, "layers.0.up is column-wise .* a slice along dimension 1: it has to be gathered",
-        "self.up(",
-    ),
-    "sequence meets all": ({f"{FEED}.down": "rowwise"}, "meets a tensor of which every rank holds all", "x + "),
-    "sequence into the loss": (
-        {"head": "ColwiseParallel(input_layouts=Shard(1))"}, "the loss takes all classes", "cross_entropy",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SEQUENCE_MISTAKES)
-def test_a_mistake_along_the_sequence_is_told(name: str) -> None:
-    changes, message, line = SEQUENCE_MISTAKES[name]
-    with pytest.raises(MspcError, match=message) as told:
-        plan({**SEQUENCE, **changes}, **PLACES)
-    if line:
-        assert told.value.location is not None
-        assert line in (SAMPLE.parent / "language_model.py").read_text().splitlines()[told.value.location.line - 1]
 
 
 WORDS = {"colwise": "ColwiseParallel()", "rowwise": "RowwiseParallel(output_layouts=Replicate())"}

@@ -25,6 +25,13 @@ def network(made: Exported, tmp_path: Path) -> ImportedNetwork:
     return ImportedNetwork(read_program(made.save(tmp_path / "model.pt2")))
 
 
+def copied(*shape: int) -> Exported:
+    """A program that begins with `own`, a copy of its input."""
+    made = Exported()
+    made.node("aten.clone.default", {"self": made.user("x", F, shape)}, {"own": (F, shape)})
+    return made
+
+
 def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(1).normal(size=shape).astype(np.float32)
 
@@ -56,14 +63,12 @@ def test_what_is_written_into_a_view_is_in_the_whole(tmp_path: Path) -> None:
 
 
 def test_a_view_sees_what_is_written_into_the_whole_later(tmp_path: Path) -> None:
-    made = Exported()
-    x = made.user("x", F, (2, 3))
-    made.node("aten.clone.default", {"self": x}, {"own": (F, (2, 3))})
+    made = copied(2, 3)
     made.node("aten.t.default", {"self": "own"}, {"turned": (F, (3, 2))})
     made.node("aten.view.default", {"self": "turned", "size": [6]}, {"flat": (F, (6,))})
     made.node("aten.fill_.Scalar", {"self": "own", "value": 7}, {"filled": (F, (2, 3))})
     made.node("aten.relu.default", {"self": "flat"}, {"result": (F, (6,))})
-    made.node("aten.add.Tensor", {"self": x, "other": 0}, {"untouched": (F, (2, 3))})
+    made.node("aten.add.Tensor", {"self": "x", "other": 0}, {"untouched": (F, (2, 3))})
     made.output("result", "result")
     made.output("untouched", "untouched")
     given = numbers(2, 3)
@@ -82,9 +87,7 @@ def test_a_view_sees_what_is_written_into_the_whole_later(tmp_path: Path) -> Non
 def test_every_view_is_written_through(
     kind: str, arguments: dict[str, Any], shape: tuple[int, ...], tmp_path: Path
 ) -> None:
-    made = Exported()
-    x = made.user("x", F, (2, 3, 4))
-    made.node("aten.clone.default", {"self": x}, {"own": (F, (2, 3, 4))})
+    made = copied(2, 3, 4)
     made.node(kind, {"self": "own", **arguments}, {"seen": (F, shape)})
     made.node("aten.mul_.Tensor", {"self": "seen", "other": 3}, {"written": (F, shape)})
     made.output("own")
@@ -106,9 +109,7 @@ def test_every_view_is_written_through(
 def test_what_shares_elements_is_written_through_and_sees_what_is_written(
     kind: str, arguments: dict[str, Any], shape: tuple[int, ...], part: Any, through: bool, tmp_path: Path
 ) -> None:
-    made = Exported()
-    x = made.user("x", F, (4, 4))
-    made.node("aten.clone.default", {"self": x}, {"own": (F, (4, 4))})
+    made = copied(4, 4)
     made.node(kind, arguments if "input" in arguments else {"self": "own", **arguments}, {"seen": (F, shape)})
     target, like = ("seen", shape) if through else ("own", (4, 4))
     made.node("aten.mul_.Tensor", {"self": target, "other": 3}, {"written": (F, like)})
@@ -145,9 +146,7 @@ def test_a_copy_of_a_buffer_stays(tmp_path: Path) -> None:
 def test_parts_are_written_through(
     kind: str, arguments: dict[str, Any], shapes: list[tuple[int, ...]], tmp_path: Path
 ) -> None:
-    made = Exported()
-    x = made.user("x", F, (3, 5))
-    made.node("aten.clone.default", {"self": x}, {"own": (F, (3, 5))})
+    made = copied(3, 5)
     made.node(kind, {"self": "own", **arguments}, {f"p{i}": (F, shape) for i, shape in enumerate(shapes)})
     made.node("aten.mul_.Tensor", {"self": "p1", "other": 3}, {"written": (F, shapes[1])})
     made.output("own")
@@ -167,9 +166,7 @@ def test_what_lies_in_another_order_is_copied(
     turned: bool, kind: str, arguments: dict[str, Any], shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     """As PyTorch does: `reshape` and `contiguous` are views of what follows each other in memory alone."""
-    made = Exported()
-    x = made.user("x", F, (2, 3))
-    made.node("aten.clone.default", {"self": x}, {"own": (F, (2, 3))})
+    made = copied(2, 3)
     seen = made.node("aten.t.default", {"self": "own"}, {"other": (F, (3, 2))}) if turned else "own"
     made.node(kind, {"self": seen, **arguments}, {"result": (F, shape)})
     made.node("aten.mul_.Tensor", {"self": "result", "other": 3}, {"written": (F, shape)})
@@ -232,9 +229,7 @@ def test_running_statistics_follow_the_batch_in_training(kind: str, trains: bool
 
 
 def test_what_is_written_without_gradients_is_not_differentiated(tmp_path: Path) -> None:
-    made = Exported()
-    w = made.stored("w", np.array([2.0, 3.0], np.float32))
-    x = made.user("x", F, (2,))
+    made, w, x = weighted()
     made.node("aten.mul.Tensor", {"self": x, "other": w}, {"product": (F, (2,))})
     made.node("aten.detach.default", {"self": "product"}, {"apart": (F, (2,))})
     made.node("aten.add.Tensor", {"self": "product", "other": "apart"}, {"both": (F, (2,))})
@@ -258,9 +253,7 @@ def test_places_in_a_sorted_sequence(kind: str, names: tuple[str, str], tmp_path
 
 
 def test_another_shape_in_place_leaves_the_elements_where_they_are(tmp_path: Path) -> None:
-    made = Exported()
-    x = made.user("x", F, (2, 2))
-    made.node("aten.clone.default", {"self": x}, {"own": (F, (2, 2))})
+    made = copied(2, 2)
     made.node("aten.slice.Tensor", {"self": "own", "dim": 0, "start": 0, "end": 2}, {"view": (F, (2, 2))})
     made.node("aten.t_.default", {"self": "view"}, {"turned": (F, (2, 2))})
     made.node("aten.unsqueeze_.default", {"self": "turned", "dim": 0}, {"more": (F, (1, 2, 2))})
@@ -279,6 +272,12 @@ def test_another_shape_in_place_leaves_the_elements_where_they_are(tmp_path: Pat
 
 
 X = np.array([5, 7], np.float32)
+
+
+def weighted(*values: float) -> tuple[Exported, str, str]:
+    """A program of a weight and an input, both vectors of two."""
+    made = Exported()
+    return made, made.stored("w", np.array(values or (2, 3), np.float32)), made.user("x", F, (2,))
 
 
 def without_gradients(
@@ -315,18 +314,14 @@ def gradient(made: Exported, tmp_path: Path) -> tuple[float, list[float], dict[s
 
 
 def test_a_weight_that_is_clipped_is_trained(tmp_path: Path) -> None:
-    made = Exported()
-    w = made.stored("w", np.array([2.0, 0.5], np.float32))
-    x = made.user("x", F, (2,))
+    made, w, x = weighted(2, 0.5)
     without_gradients(made, [w], [("aten.clamp_.default", {"self": w, "max": 1}, "clipped")], {"within": "clipped"})
     total(made, "within", x)
     assert gradient(made, tmp_path) == (8.5, [5, 7], {"w": [1, 0.5]})
 
 
 def test_what_is_infinite_is_clipped(tmp_path: Path) -> None:
-    made = Exported()
-    w = made.stored("w", np.array([0.0, 2.0], np.float32))
-    x = made.user("x", F, (2,))
+    made, w, x = weighted(0, 2)
     made.node("aten.div.Tensor", {"self": x, "other": w}, {"own": (F, (2,))})
     without_gradients(made, ["own"], [("aten.clamp_.default", {"self": "own", "max": 1}, "cut")], {"within": "cut"})
     total(made, "within", x)
@@ -335,9 +330,7 @@ def test_what_is_infinite_is_clipped(tmp_path: Path) -> None:
 
 
 def test_what_is_computed_and_clipped_is_differentiated_as_before(tmp_path: Path) -> None:
-    made = Exported()
-    w = made.stored("w", np.array([2.0, 3.0], np.float32))
-    x = made.user("x", F, (2,))
+    made, w, x = weighted()
     made.node("aten.mul.Tensor", {"self": w, "other": x}, {"own": (F, (2,))})
     made.node("aten.detach.default", {"self": "own"}, {"apart": (F, (2,))})
     made.node("aten.clamp_.default", {"self": "apart", "max": 1}, {"clipped": (F, (2,))})
@@ -346,10 +339,8 @@ def test_what_is_computed_and_clipped_is_differentiated_as_before(tmp_path: Path
 
 
 def test_a_view_of_a_buffer_that_follows_a_weight_has_no_gradient(tmp_path: Path) -> None:
-    made = Exported()
-    w = made.stored("w", np.array([2.0, 3.0], np.float32))
+    made, w, x = weighted()
     m = made.stored("m", np.array([1.0, 1.0], np.float32), "buffer", trains=False)
-    x = made.user("x", F, (2,))
     made.node("aten.slice.Tensor", {"self": m, "dim": 0, "start": 0, "end": 2}, {"view": (F, (2,))})
     without_gradients(made, [m, w], [("aten.add_.Tensor", {"self": m, "other": w}, "more")], {"followed": "more"})
     total(made, "view", w, x)
@@ -357,10 +348,8 @@ def test_a_view_of_a_buffer_that_follows_a_weight_has_no_gradient(tmp_path: Path
 
 
 def test_a_buffer_is_overwritten_once_more_by_the_name_of_a_result(tmp_path: Path) -> None:
-    made = Exported()
-    w = made.stored("w", np.array([2.0, 3.0], np.float32))
+    made, w, x = weighted()
     m = made.stored("m", np.array([1.0, 1.0], np.float32), "buffer", trains=False)
-    x = made.user("x", F, (2,))
     doubled = ("aten.add.out", {"self": m, "other": m, "out": m}, "twice")
     without_gradients(made, [m], [doubled], {"first": "twice"})
     without_gradients(made, ["first"], [("aten.mul_.Tensor", {"self": "first", "other": 5}, "more")], {"then": "more"})
@@ -369,9 +358,7 @@ def test_a_buffer_is_overwritten_once_more_by_the_name_of_a_result(tmp_path: Pat
 
 
 def test_a_known_tensor_that_is_overwritten_inside_is_not_known(tmp_path: Path) -> None:
-    made = Exported()
-    w = made.stored("w", np.array([2.0, 3.0], np.float32))
-    x = made.user("x", F, (2,))
+    made, w, x = weighted()
     made.node("aten.arange.default", {"end": 2}, {"row": (F, (2,))})
     without_gradients(made, ["row"], [("aten.add_.Tensor", {"self": "row", "other": 4}, "more")], {"later": "more"})
     made.node("aten.mul.Tensor", {"self": "row", "other": 2}, {"double": (F, (2,))})
@@ -380,9 +367,7 @@ def test_a_known_tensor_that_is_overwritten_inside_is_not_known(tmp_path: Path) 
 
 
 def test_what_is_new_inside_is_differentiated_once_it_is_overwritten_outside(tmp_path: Path) -> None:
-    made = Exported()
-    w = made.stored("w", np.array([2.0, 3.0], np.float32))
-    x = made.user("x", F, (2,))
+    made, w, x = weighted()
     nodes = [
         ("aten.mul.Tensor", {"self": w, "other": 2}, "new"),
         ("aten.slice.Tensor", {"self": "new", "dim": 0, "start": 0, "end": 2}, "part"),
@@ -394,9 +379,7 @@ def test_what_is_new_inside_is_differentiated_once_it_is_overwritten_outside(tmp
 
 
 def test_a_state_that_is_detached_in_place_has_no_gradient(tmp_path: Path) -> None:
-    made = Exported()
-    w = made.stored("w", np.array([2.0, 3.0], np.float32))
-    x = made.user("x", F, (2,))
+    made, w, x = weighted()
     made.node("aten.mul.Tensor", {"self": w, "other": x}, {"state": (F, (2,))})
     made.node("aten.detach_.default", {"self": "state"}, {"apart": (F, (2,))})
     total(made, "state", w)
