@@ -9,6 +9,7 @@ from typing import Any
 from mspc.ir.diagnostics import all_of
 from mspc.ir.layout import INTERLEAVED, NamedLayout
 from mspc.mindspore_api.errors import ApiKeyError, ApiTypeError, ApiValueError
+from mspc.ops.operator_arguments import describe
 
 Check = Callable[[str, Any], Any]
 """Raises TypeError or ValueError, naming the setting, for a value that it cannot have."""
@@ -52,7 +53,7 @@ def integer(low: int, high: int | None = None) -> Check:
             raise ApiTypeError(f"{key} must be an integer, not {value!r}")
         if value < low or (high is not None and value > high):
             limits = f"from {low} to {high}" if high is not None else f"at least {low}"
-            raise ApiValueError(f"{key}={value} must be {limits}")
+            raise ApiValueError(f"{key}={describe(value)} must be {limits}")
         return value
 
     return check

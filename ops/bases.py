@@ -146,12 +146,15 @@ def operand_dtypes(op: Op, dtypes: Sequence[DType]) -> Sequence[DType]:
     """Return the element types that Casts must bring the operands of `op` to, one for each.
 
     Operators declare it by `promotes`: "common" is the promoted type of the operands, "float" the same with integers
-    and Bool as Float32 (division), "bool" is Bool. Operands before `promotes_from` are unchanged.
+    and Bool as Float32 (division), "bool" is Bool, "floats" is "common" except if integers meet floats. Operands before
+    `promotes_from` are unchanged.
     """
     kind = getattr(op, "promotes", "")
     first = promotes_from(op)
     if not kind or len(dtypes) <= first:
         return dtypes
+    if kind == "floats" and len({dtype.is_float or dtype.is_complex for dtype in dtypes[first:]}) > 1:
+        return dtypes  # as in MindSpore, the operator refuses them
     target = functools.reduce(promoted, dtypes[first:])
     if kind == "float" and not (target.is_float or target.is_complex):
         target = FLOAT32

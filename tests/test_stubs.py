@@ -79,6 +79,13 @@ ms.set_algo_parameters(fully_use_devices=False)
 aa: Tensor = ops.addcmul(x, x, x) + mint.argmax(x)
 bb: tuple[int, ...] = ops.shape(x)
 cc: ms.COOTensor = ops.coo_abs(ops.csr_to_coo(x))
+class Two(nn.Cell):
+    def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x
+dd: Tensor = net(x)
+ee: tuple[Tensor, Tensor] = Two()(x)
+ff: Tensor = ops.max_pool2d(x, 2) + mint.max(x)
+gg: tuple[Tensor, ...] = ops.max_pool2d(x, 2, return_indices=True) + mint.max(x, 1) + ops.max(x)
 """
 WRONG = """Model(net, loss_fnn=nn.MSELoss())
 model.train(1, None, callback=[])
@@ -95,6 +102,9 @@ wrong: int = ops.relu(x)
 net.recompute(mp_com_recompute=False)
 ms.set_algo_parameters(fully_use_device=False)
 also: int = ops.argmax(x)
+called: int = net(x)
+pair: Tensor = Two()(x)
+flagged: Tensor = ops.nonzero(x, as_tuple=True)
 """
 """Every line is a mistake that a type checker finds."""
 FOUND = ("reportCallIssue", "reportArgumentType", "reportOperatorIssue", "reportAttributeAccessIssue",

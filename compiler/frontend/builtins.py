@@ -153,7 +153,9 @@ def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **options: Any) -
 def _sorted(
     t: Tracer, frame: Frame, node: ast.AST, iterable: Any, *, key: Any = None, reverse: bool = False
 ) -> Any:
-    items = [] if is_graph_value(iterable) else list(iterable)
+    items = unpacked(t, iterable, "sorted()") if isinstance(iterable, range) else []
+    if not items and not is_graph_value(iterable):
+        items = list(iterable)
     keys = items if key is None else [t.call(frame, node, key, [item], {}) for item in items]
     if is_graph_value(iterable) or contains_tensor(keys):
         raise t.error("sorted() compares tensors, whose contents are not known at compile time", kind=TypeError)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import sys
 import types
 from collections.abc import Callable
 from functools import partial
@@ -173,7 +174,8 @@ def _for(tracer: Tracer, frame: Frame, node: ast.For) -> Any:
         from mspc.compiler.frontend.loops import for_turns
 
         return for_turns(tracer, frame, node, items)
-    turns = items if isinstance(items, range) else unpacked(tracer, items, "the loop")
+    fits = isinstance(items, range) and not items[sys.maxsize :]
+    turns = items if fits else unpacked(tracer, items, "the loop")
     is_of_cells = 2 <= len(turns) <= MOST_CELLS and isinstance(turns[0], Cell | int | tuple) and not node.orelse
     if tracer.folds and is_of_cells and not _may_be_left(node):
         from mspc.compiler.frontend.layers import folded

@@ -180,6 +180,9 @@ class TensorOperators:
             return NotImplemented
         if divide and not kind.has_gradient:
             kind = FLOAT32
+        if function is np.matmul and isinstance(other, TensorOperators) and self.dtype.is_float != other.dtype.is_float:
+            kinds = f"{self.dtype} and {other.dtype}"
+            raise ApiTypeError(f"operator @ takes two tensors of floats or of integers, not {kinds}")
         if symbol and kind.is_float:
             raise ApiTypeError(f"operator {symbol} takes integers and Bool, not {kind}")
         try:

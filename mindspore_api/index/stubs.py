@@ -449,7 +449,7 @@ def _lines(name: str) -> list[str]:
     lines = [f"from {place} import {own} as {n}\n" for n, (place, own) in sorted(found.items()) if place]
     operators = [n for n, (place, _) in sorted(found.items()) if not place]
     if operators:
-        first = ("from collections.abc import Sequence", "from typing import Any, Self")
+        first = ("from collections.abc import Sequence", "from typing import Any, Literal, Self, overload")
         first = (*first, f"from {TENSORS} import Tensor as Tensor", f"from {SPARSE} import COOTensor, CSRTensor")
         first = (*first, "from mspc.ir.types import DType")
         lines = [*(f"{line}\n" for line in first), f"from {PRIMITIVE} import Primitive as Primitive\n", *lines]
@@ -461,9 +461,9 @@ def _stated(module: str, name: str, place: str, own: str) -> tuple[str, str]:
     """Return the place of a name, or ("", "") if its stub states more types than its source does."""
     if place == "mspc.mindspore_api.context" and own in SETTINGS:
         return ("", "") if module == "context" else ("mspc.context", own)
-    if module == "ops" and place.startswith(FUNCTIONS):
-        found = getattr(importlib.import_module(place), own, None)
-        return ("", "") if isinstance(found, FunctionType) and result_of(found) != ANY else (place, own)
+    found = getattr(importlib.import_module(place), own, None) if place.startswith(FUNCTIONS) else None
+    if isinstance(found, FunctionType) and (_cases(found) or (module == "ops" and result_of(found) != ANY)):
+        return "", ""
     return place, own
 
 
@@ -477,7 +477,10 @@ def _operator(found: object, name: str) -> str:
         return f"def {name}{settings_signature(table)}:\n{doc}"
     if not isinstance(found, FunctionType):
         return f"def {name}(*args: Any, **kwargs: Any) -> {result_of(found)}:\n{doc}"
-    signature = _shown(found).rpartition(" -> ")[0]
+    cases = _cases(found)
+    if cases:
+        return "".join(f"@overload\ndef {name}{_shown(case)}:\n{doc}" for case in cases)
+    signature = _shown(inspect.signature(found)).rpartition(" -> ")[0]
     return f"def {name}{signature} -> {result_of(found)}:\n{doc}"
 
 
@@ -498,9 +501,38 @@ def _class_body(found: type) -> str:
     )
 
 
-def _shown(function: FunctionType) -> str:
-    """Return a signature for stubs, without default values."""
+_SWITCHES = {"return_indices": False, "as_tuple": False, "compute_uv": True, "dim": None}
+"""Parameters that decide whether a function returns a tensor or several, and their defaults."""
+_SWITCHED = (
+    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "max", "max_pool2d", "max_pool3d", "median",
+    "min", "nonzero", "svd",
+)  # fmt: skip
+
+
+def _cases(function: FunctionType) -> list[inspect.Signature]:
+    """Return a signature for every type of result, if that depends on a parameter: its default, another value given by
+    name (an axis by position, too), and any value."""
     signature = inspect.signature(function)
+    name = next((each for each in _SWITCHES if each in signature.parameters), None)
+    if name is None or function.__name__ not in _SWITCHED:
+        return []
+    default, given = _SWITCHES[name], signature.parameters[name]
+    usual, other = ("None", "int") if default is None else (f"Literal[{default}]", f"Literal[{not default}]")
+    wanted = given.replace(annotation=other, default=given.empty)
+    parameters = list(signature.parameters.values())
+    place = parameters.index(given)
+    changed = [*parameters[:place], wanted, *parameters[place + 1 :]]
+    if default is not None:
+        changed[place:] = [p.replace(kind=p.KEYWORD_ONLY) for p in changed[place:]]
+    parameters[place] = given.replace(annotation=usual)
+    results = (SEVERAL, TENSOR) if default else (TENSOR, SEVERAL)
+    found = [signature.replace(parameters=p, return_annotation=r)
+             for p, r in zip((parameters, changed), results, strict=True)]  # fmt: skip
+    return [*found, signature.replace(return_annotation=ANY)]
+
+
+def _shown(signature: inspect.Signature) -> str:
+    """Return a signature for stubs, without default values."""
     parameters = [p if p.default is p.empty else p.replace(default=_SOME) for p in signature.parameters.values()]
     text = str(signature.replace(parameters=parameters))
     return _OF_TENSORS.sub("Any", text).replace("'", "")

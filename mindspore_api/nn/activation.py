@@ -20,7 +20,7 @@ class ReLU(Cell):
         super().__init__()
         self.relu = ops.ReLU()
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.relu(x)
 
 
@@ -31,7 +31,7 @@ class ReLU6(Cell):
         super().__init__()
         self.relu6 = ops.ReLU6()
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.relu6(x)
 
 
@@ -45,7 +45,7 @@ class GELU(Cell):
         self.approximate = approximate
         self.gelu = ops.GeLU()
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         if self.approximate:
             return self.gelu(x)
         return ops.gelu(x)
@@ -54,7 +54,7 @@ class GELU(Cell):
 class FastGelu(Cell):
     """x * sigmoid(1.702 x)."""
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.fast_gelu(x)
 
 
@@ -65,7 +65,7 @@ class Sigmoid(Cell):
         super().__init__()
         self.sigmoid = ops.Sigmoid()
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.sigmoid(x)
 
 
@@ -76,7 +76,7 @@ class Tanh(Cell):
         super().__init__()
         self.tanh = ops.Tanh()
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.tanh(x)
 
 
@@ -87,7 +87,7 @@ class SiLU(Cell):
         super().__init__()
         self.silu = ops.SiLU()
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.silu(x)
 
 
@@ -98,7 +98,7 @@ class LeakyReLU(Cell):
         super().__init__()
         self.alpha = alpha
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.leaky_relu(x, self.alpha)
 
 
@@ -113,7 +113,7 @@ class RReLU(Cell):
             raise ApiValueError(f"RReLU: lower {lower} is above upper {upper}")
         self.lower, self.upper = lower, upper
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.rrelu(x, self.lower, self.upper)
 
 
@@ -124,7 +124,7 @@ class ELU(Cell):
         super().__init__()
         self.alpha = alpha
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.elu(x, self.alpha)
 
 
@@ -137,14 +137,14 @@ class CELU(Cell):
             raise ApiValueError("CELU: alpha must not be 0")
         self.alpha = alpha
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.celu(x, self.alpha)
 
 
 class SeLU(Cell):
     """scale * x above 0, scale * alpha (exp(x) - 1) elsewhere, with the constants of Klambauer et al. 2017."""
 
-    def construct(self, input_x: Any) -> Any:
+    def construct(self, input_x: Any) -> Tensor:
         return ops.selu(input_x)
 
 
@@ -155,7 +155,7 @@ class HSigmoid(Cell):
         super().__init__()
         self.hsigmoid = ops.HSigmoid()
 
-    def construct(self, input_x: Any) -> Any:
+    def construct(self, input_x: Any) -> Tensor:
         return self.hsigmoid(input_x)
 
 
@@ -166,7 +166,7 @@ class HSwish(Cell):
         super().__init__()
         self.hswish = ops.HSwish()
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.hswish(x)
 
 
@@ -177,7 +177,7 @@ class Hardtanh(Cell):
         super().__init__()
         self.min_val, self.max_val = min_val, max_val
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.hardtanh(x, self.min_val, self.max_val)
 
 
@@ -188,7 +188,7 @@ class HShrink(Cell):
         super().__init__()
         self.hshrink = ops.HShrink(lambd)
 
-    def construct(self, input_x: Any) -> Any:
+    def construct(self, input_x: Any) -> Tensor:
         return self.hshrink(input_x)
 
 
@@ -199,14 +199,14 @@ class SoftShrink(Cell):
         super().__init__()
         self.softshrink = ops.SoftShrink(lambd)
 
-    def construct(self, input_x: Any) -> Any:
+    def construct(self, input_x: Any) -> Tensor:
         return self.softshrink(input_x)
 
 
 class Tanhshrink(Cell):
     """x - tanh(x)."""
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.tanhshrink(x)
 
 
@@ -217,14 +217,14 @@ class Threshold(Cell):
         super().__init__()
         self.threshold, self.value = threshold, value
 
-    def construct(self, input_x: Any) -> Any:
+    def construct(self, input_x: Any) -> Tensor:
         return ops.threshold(input_x, self.threshold, self.value)
 
 
 class LogSigmoid(Cell):
     """log(1 / (1 + exp(-x)))."""
 
-    def construct(self, input_x: Any) -> Any:
+    def construct(self, input_x: Any) -> Tensor:
         return ops.logsigmoid(input_x)
 
 
@@ -235,7 +235,7 @@ class Mish(Cell):
         super().__init__()
         self.mish = ops.Mish()
 
-    def construct(self, input_x: Any) -> Any:
+    def construct(self, input_x: Any) -> Tensor:
         return self.mish(input_x)
 
 
@@ -246,7 +246,7 @@ class Softsign(Cell):
         super().__init__()
         self.softsign = ops.Softsign()
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.softsign(x)
 
 
@@ -257,7 +257,7 @@ class GLU(Cell):
         super().__init__()
         self.axis = axis
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.glu(x, self.axis)
 
 
@@ -268,14 +268,14 @@ class Softmin(Cell):
         super().__init__()
         self.softmax = ops.Softmax(axis)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.softmax(ops.neg(x))
 
 
 class Softmax2d(Cell):
     """Softmax over the channels, dimension 1 of 4 or dimension 0 of 3."""
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.softmax(x, -3)
 
 
@@ -286,7 +286,7 @@ class Softmax(Cell):
         super().__init__()
         self.softmax = ops.Softmax(axis)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.softmax(x)
 
 
@@ -297,7 +297,7 @@ class LogSoftmax(Cell):
         super().__init__()
         self.log_softmax = ops.LogSoftmax(axis)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.log_softmax(x)
 
 
@@ -327,7 +327,7 @@ class PReLU(Cell):
         self.w = Parameter(value, "a")
         self.prelu = ops.PReLU()
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.prelu(x, ops.cast(self.w, x.dtype))
 
 

@@ -55,7 +55,7 @@ class Dense(Cell):
         if self.activation is not None and not isinstance(self.activation, (Cell, Primitive)):
             raise ApiTypeError(f"Dense: activation must be a Cell, a Primitive or a name, not {activation!r}")
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         shape = x.shape
         if len(shape) != 2:
             x = ops.reshape(x, (-1, shape[-1]))
@@ -81,7 +81,7 @@ class Flatten(Cell):
         self.start_dim = start_dim
         self.end_dim = end_dim
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.flatten(x, start_dim=self.start_dim, end_dim=self.end_dim)
 
 
@@ -116,7 +116,7 @@ class Embedding(Cell):
         # has a strategy for one dimension of them counts on flat ones.
         self.expand, self.reshape_flat, self.reshape = ops.ExpandDims(), ops.Reshape(), ops.Reshape()
 
-    def construct(self, ids: Any) -> Any:
+    def construct(self, ids: Any) -> Tensor:
         if self.use_one_hot:
             hot = ops.one_hot(ops.reshape(ids, (-1,)), self.vocab_size, 1.0, 0.0)
             return ops.reshape(self.matmul(hot, self.embedding_table), (*ids.shape, self.embedding_size))
@@ -148,7 +148,7 @@ class Dropout(Cell):
         self.p = p
         self.dropout = ops.Dropout(1 - p, *new_dropout_seeds())
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         if not self.training or self.p == 0:
             return x
         out, _ = self.dropout(x)
@@ -175,7 +175,7 @@ class _ChannelDropout(Cell):
         self.p = p
         self.dropout = ops.Dropout(1 - p, *new_dropout_seeds())
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         if not self.dims + 1 <= len(x.shape) <= self.dims + 2:
             ranks = f"{self.dims + 1} or {self.dims + 2}"
             raise ApiValueError(f"{self.cls_name}: the input of shape {x.shape} must have {ranks} dimensions")
@@ -228,7 +228,7 @@ class LayerNorm(Cell):
         self.beta = parameter(beta_init, shape, dtype, "beta")
         self.layer_norm = ops.LayerNorm(begin_norm_axis, begin_params_axis, epsilon)
 
-    def construct(self, input_x: Any) -> Any:
+    def construct(self, input_x: Any) -> Tensor:
         y, _, _ = self.layer_norm(input_x, self.gamma, self.beta)
         return y
 
@@ -244,7 +244,7 @@ class RMSNorm(Cell):
         self.gamma = parameter("ones", (positive("RMSNorm", "dim", dim),), dtype, "gamma")
         self.rms_norm = ops.RmsNorm(eps)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         y, _ = self.rms_norm(x, self.gamma)
         return y
 
@@ -266,7 +266,7 @@ class ClipByNorm(Cell):
         super().__init__()
         self.axis = axis
 
-    def construct(self, x: Any, clip_norm: Any) -> Any:
+    def construct(self, x: Any, clip_norm: Any) -> Tensor:
         wide = ops.cast(x, FLOAT32)
         squares = ops.reduce_sum(wide * wide, () if self.axis is None else self.axis, True)
         # If x is 0 throughout, the gradient of the root is not requested.
@@ -283,7 +283,7 @@ class Norm(Cell):
         self.axis = axis
         self.keep_dims = flag("Norm", "keep_dims", keep_dims)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.sqrt(ops.reduce_sum(ops.square(x), self.axis, self.keep_dims))
 
 
@@ -298,7 +298,7 @@ class OneHot(Cell):
         self.depth = positive("OneHot", "depth", depth)
         self.on_value, self.off_value, self.dtype = on_value, off_value, dtype
 
-    def construct(self, indices: Any) -> Any:
+    def construct(self, indices: Any) -> Tensor:
         return self.onehot(
             indices, self.depth, ops.scalar_to_tensor(self.on_value, self.dtype),
             ops.scalar_to_tensor(self.off_value, self.dtype),
@@ -308,14 +308,14 @@ class OneHot(Cell):
 class Tril(Cell):
     """x on and below the diagonal k, 0 above."""
 
-    def construct(self, x: Any, k: int = 0) -> Any:
+    def construct(self, x: Any, k: int = 0) -> Tensor:
         return ops.tril(x, k)
 
 
 class Triu(Cell):
     """x on and above the diagonal k, 0 below."""
 
-    def construct(self, x: Any, k: int = 0) -> Any:
+    def construct(self, x: Any, k: int = 0) -> Tensor:
         return ops.triu(x, k)
 
 
@@ -326,7 +326,7 @@ class Range(Cell):
         super().__init__()
         self.start, self.limit, self.delta = (0, start, delta) if limit is None else (start, limit, delta)
 
-    def construct(self) -> Any:
+    def construct(self) -> Tensor:
         return ops.arange(self.start, self.limit, self.delta)
 
 
@@ -337,7 +337,7 @@ class Roll(Cell):
         super().__init__()
         self.shift, self.axis = shift, axis
 
-    def construct(self, input_x: Any) -> Any:
+    def construct(self, input_x: Any) -> Tensor:
         return ops.roll(input_x, self.shift, self.axis)
 
 
@@ -365,7 +365,7 @@ class ReduceLogSumExp(Cell):
         super().__init__()
         self.axis, self.keep_dims = axis, flag("ReduceLogSumExp", "keep_dims", keep_dims)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.logsumexp(x, self.axis, self.keep_dims)
 
 
@@ -378,7 +378,7 @@ class MatMul(Cell):
         self.transpose_x1 = flag("MatMul", "transpose_x1", transpose_x1)
         self.transpose_x2 = flag("MatMul", "transpose_x2", transpose_x2)
 
-    def construct(self, x1: Any, x2: Any) -> Any:
+    def construct(self, x1: Any, x2: Any) -> Tensor:
         if self.transpose_x1 and len(x1.shape) > 1:
             x1 = ops.swapaxes(x1, -1, -2)
         if self.transpose_x2 and len(x2.shape) > 1:
@@ -435,7 +435,7 @@ class Conv2dBnAct(_Combined):
         self._behind(has_bn, BatchNorm2d, out_channels, momentum, eps)
         self._activated(activation, alpha, after_fake)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self._follow(self.conv(x))
 
 
@@ -457,14 +457,14 @@ class DenseBnAct(_Combined):
         self._behind(has_bn, BatchNorm1d, out_channels, momentum, eps)
         self._activated(activation, alpha, after_fake)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self._follow(self.dense(x))
 
 
 class SparseToDense(Cell):
     """A COOTensor as a dense tensor."""
 
-    def construct(self, coo_tensor: Any) -> Any:
+    def construct(self, coo_tensor: Any) -> Tensor:
         return coo_tensor.to_dense()
 
 
@@ -481,7 +481,7 @@ class SparseTensorDenseMatmul(Cell):
         self.adjoint_st = flag("SparseTensorDenseMatmul", "adjoint_st", adjoint_st)
         self.adjoint_dt = flag("SparseTensorDenseMatmul", "adjoint_dt", adjoint_dt)
 
-    def construct(self, indices: Any, values: Any, sparse_shape: Any, dense: Any) -> Any:
+    def construct(self, indices: Any, values: Any, sparse_shape: Any, dense: Any) -> Tensor:
         sparse = COOTensor(indices, values, sparse_shape)
         to, of = (1, 0) if self.adjoint_st else (0, 1)
         if self.adjoint_dt:
@@ -543,7 +543,7 @@ class EmbeddingLookup(Cell):
             if slice_mode == self.FIELD_SLICE:
                 self.gather.add_prim_attr("manual_split", tuple(manual_shapes))
 
-    def construct(self, indices: Any) -> Any:
+    def construct(self, indices: Any) -> Tensor:
         return self.gather(self.embedding_table, indices, 0)
 
 
@@ -575,7 +575,7 @@ class MultiFieldEmbeddingLookup(EmbeddingLookup):
         self.combine = ops.BatchMatMul(transpose_a=True)
         self.maximum = ops.UnsortedSegmentMax()
 
-    def construct(self, input_indices: Any, input_values: Any, field_ids: Any) -> Any:
+    def construct(self, input_indices: Any, input_values: Any, field_ids: Any) -> Tensor:
         rows = self.gather(self.embedding_table, input_indices, 0) * ops.expand_dims(input_values, -1)
         hot = ops.cast(ops.one_hot(field_ids, self.field_size, 1.0, 0.0), rows.dtype)
         if self.operator == "MAX":

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
 from mspc.mindspore_api import call_handler, state
@@ -22,7 +24,7 @@ from mspc.mindspore_api.common.parameter import (
     require_distinct_names,
 )
 from mspc.mindspore_api.common.tensor import Tensor
-from mspc.mindspore_api.context import PYNATIVE_MODE, get_context
+from mspc.mindspore_api.context import PYNATIVE_MODE, get_context, is_graph_mode
 from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
 from mspc.mindspore_api.nn.cell_state import CellState, check, checked_flags, declared
 from mspc.mindspore_api.ops.checked import checked_constructor
@@ -33,7 +35,14 @@ from mspc.mindspore_api.settings import RECOMPUTE, SET_GRAD, STAGE
 from mspc.ops.operator_arguments import describe
 
 if TYPE_CHECKING:
-    from typing import TypedDict, Unpack
+    from typing import Protocol, TypedDict, TypeVar, Unpack
+
+    _Result = TypeVar("_Result", covariant=True)
+
+    class _Computes(Protocol[_Result]):
+        """A cell whose calls return what its `construct` does, for type checkers."""
+
+        def construct(self, *args: Any, **kwargs: Any) -> _Result: ...
 
     class RecomputeOptions(TypedDict, total=False):
         """Keywords of `Cell.recompute`, described in `settings.RECOMPUTE`."""
@@ -43,6 +52,9 @@ if TYPE_CHECKING:
         recompute_slice_activation: bool
         output_recompute: bool
         use_reentrant: bool
+
+
+_CONVERSIONS = frozenset("Tensor from_numpy tensor".split())
 
 
 class Cell(CellState):
@@ -89,14 +101,27 @@ class Cell(CellState):
         """Compute the result of the cell; subclasses define it in the part of Python that mspc compiles."""
         raise ApiRuntimeError(f"{type(self).__name__} defines no construct()")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: _Computes[_Result], *args: Any, **kwargs: Any) -> _Result:
         """Compile (once) and run `construct` on tensors."""
         target: Any = self
+        if any(isinstance(arg, np.ndarray) for arg in (*args, *kwargs.values())):
+            self._refuse_arrays((*args, *kwargs.values()))
         if kwargs:
             target, args = launched(self, self.construct, args, kwargs)
         if self._declared_inputs:
             check(type(self).__name__, self.construct, self._declared_inputs, args)
         return call_handler.current().call(target, args)
+
+    def _refuse_arrays(self, args: Iterable[Any]) -> None:
+        """Raise TypeError for NumPy arrays, as MindSpore's cells and operators do. In PyNative mode a script's cell may
+        convert them, or use them without further cells."""
+        names = getattr(getattr(self.construct, "__code__", None), "co_names", ())
+        converts = not _CONVERSIONS.isdisjoint(names) or not self._cells
+        if converts and not is_graph_mode() and not type(self).__module__.startswith("mspc."):
+            return
+        shape = next(arg.shape for arg in args if isinstance(arg, np.ndarray))
+        message = f"{type(self).__name__}: an argument is a NumPy array of shape {shape}, not a Tensor"
+        raise ApiTypeError(message, ["pass mindspore.Tensor(x)"])
 
     # Attributes -----------------------------------------------------------------------------------
 

@@ -11,16 +11,22 @@ from mspc.mindspore_api.common.initializers import initial_value
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.ops.operator_arguments import describe
 
 __all__: tuple[str, ...] = ()
 
 
-def positive(name: str, what: str, value: Any) -> int:
-    """Return `value` as a size. Raise TypeError for no integer, ValueError below 1."""
+MOST_CELLS = 1 << 16
+"""The most layers or parts of a batch that a cell makes."""
+
+
+def positive(name: str, what: str, value: Any, most: int | None = None) -> int:
+    """Return `value` as a size. Raise TypeError for no integer, ValueError below 1 or above `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ApiTypeError(f"{name}: {what} must be an integer, not {value!r}")
-    if value < 1:
-        raise ApiValueError(f"{name}: {what} {value} must be at least 1")
+        raise ApiTypeError(f"{name}: {what} must be an integer, not {describe(value)}")
+    if value < 1 or (most is not None and value > most):
+        limit = "at least 1" if value < 1 else f"at most {most}"
+        raise ApiValueError(f"{name}: {what} {describe(value)} must be {limit}")
     return value
 
 

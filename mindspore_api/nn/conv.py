@@ -9,6 +9,7 @@ from mspc.ir.types import FLOAT32
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.initializers import HeUniform, Uniform
 from mspc.mindspore_api.common.parameter import Parameter
+from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_arguments import channel_groups, flag, parameter, positive
@@ -118,7 +119,7 @@ class Conv2d(_Convolution):
                          weight_init, bias_init, dtype, data_format)  # fmt: skip
         self.conv2d = ops.Conv2D(**self.attributes())
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.with_bias(self.conv2d(x, self.weight))
 
 
@@ -136,7 +137,7 @@ class Conv1d(_Convolution):
                          weight_init, bias_init, dtype)  # fmt: skip
         self.conv2d = ops.Conv2D(**self.attributes())
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.squeeze(self.with_bias(self.conv2d(ops.expand_dims(x, 2), self.weight)), 2)
 
 
@@ -154,7 +155,7 @@ class Conv3d(_Convolution):
                          weight_init, bias_init, dtype, data_format)  # fmt: skip
         self.conv3d = ops.Conv3D(**self.attributes())
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.with_bias(self.conv3d(x, self.weight))
 
 
@@ -176,7 +177,7 @@ class Conv2dTranspose(_Convolution):
                          weight_init, bias_init, dtype, "", output_padding)  # fmt: skip
         self.conv2d_transpose = ops.Conv2DTranspose(**self.attributes())
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         rows, columns = self.output_padding
         height, width = self.grown(x.shape[2:])
         size = (x.shape[0], self.out_channels, height - rows, width - columns)
@@ -199,7 +200,7 @@ class Conv1dTranspose(_Convolution):
                          weight_init, bias_init, dtype)  # fmt: skip
         self.conv2d_transpose = ops.Conv2DTranspose(**self.attributes())
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         size = (x.shape[0], self.out_channels, 1, _grown(x.shape[2], 1, self))
         out = self.conv2d_transpose(ops.expand_dims(x, 2), self.weight, size)
         return ops.squeeze(self.with_bias(out), 2)
@@ -220,7 +221,7 @@ class Conv3dTranspose(_Convolution):
                          weight_init, bias_init, dtype, data_format, output_padding)  # fmt: skip
         self.conv3d_transpose = ops.Conv3DTranspose(**self.attributes())
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         size = (x.shape[0], self.out_channels, *self.grown(x.shape[2:]))
         return self.with_bias(self.conv3d_transpose(x, self.weight, size))
 

@@ -22,7 +22,7 @@ class PixelShuffle(Cell):
         super().__init__()
         self.upscale_factor = positive("PixelShuffle", "upscale_factor", upscale_factor)
 
-    def construct(self, input: Any) -> Any:
+    def construct(self, input: Any) -> Tensor:
         return ops.pixel_shuffle(input, self.upscale_factor)
 
 
@@ -33,7 +33,7 @@ class PixelUnshuffle(Cell):
         super().__init__()
         self.downscale_factor = positive("PixelUnshuffle", "downscale_factor", downscale_factor)
 
-    def construct(self, input: Any) -> Any:
+    def construct(self, input: Any) -> Tensor:
         return ops.pixel_unshuffle(input, self.downscale_factor)
 
 
@@ -44,7 +44,7 @@ class ChannelShuffle(Cell):
         super().__init__()
         self.groups = positive("ChannelShuffle", "groups", groups)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.channel_shuffle(x, self.groups)
 
 
@@ -66,7 +66,7 @@ class Unfold(Cell):
         self.sizes, self.strides, self.rates = tuple(ksizes[1:3]), tuple(strides[1:3]), tuple(rates[1:3])
         self.padding = str(padding).lower()
 
-    def construct(self, input_x: Any) -> Any:
+    def construct(self, input_x: Any) -> Tensor:
         sides = [self._margins(input_x.shape[d + 2], d) for d in range(2)]
         columns = ops.Im2Col(self.sizes, self.strides, self.rates, (*sides[0], *sides[1]))(input_x)
         n, channels, places, _ = columns.shape
@@ -102,7 +102,7 @@ class Upsample(Cell):
         self.size, self.scale_factor, self.mode = size, scale_factor, mode
         self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.interpolate(
             x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
         )
@@ -119,7 +119,7 @@ class ResizeBilinear(Cell):
         super().__init__()
         self.half_pixel_centers = half_pixel_centers
 
-    def construct(self, x: Any, size: Any = None, scale_factor: Any = None, align_corners: bool = False) -> Any:
+    def construct(self, x: Any, size: Any = None, scale_factor: Any = None, align_corners: bool = False) -> Tensor:
         if (size is None) == (scale_factor is None):
             raise ApiValueError("ResizeBilinear: give one of size and scale_factor")
         if size is None:
@@ -137,7 +137,7 @@ class LRN(Cell):
         super().__init__()
         self.lrn = ops.LRN(depth_radius, bias, alpha, beta, norm_region)
 
-    def construct(self, input_x: Any) -> Any:
+    def construct(self, input_x: Any) -> Tensor:
         return self.lrn(input_x)
 
 
@@ -148,7 +148,7 @@ class Unflatten(Cell):
         super().__init__()
         self.axis, self.unflattened_size = axis, tuple(unflattened_size)
 
-    def construct(self, input_x: Any) -> Any:
+    def construct(self, input_x: Any) -> Tensor:
         shape = input_x.shape
         axis = self.axis % len(shape)
         return ops.reshape(input_x, (*shape[:axis], *self.unflattened_size, *shape[axis + 1 :]))
@@ -167,7 +167,7 @@ class CentralCrop(Cell):
             raise ApiValueError(f"CentralCrop: central_fraction must be above 0, at most 1, not {central_fraction!r}")
         self.central_fraction = float(central_fraction)
 
-    def construct(self, image: Any) -> Any:
+    def construct(self, image: Any) -> Tensor:
         if len(image.shape) not in (3, 4):
             raise ApiValueError(f"CentralCrop: takes [c, h, w] or [n, c, h, w], not the shape {image.shape}")
         top, left = (int((side - side * self.central_fraction) / 2) for side in image.shape[-2:])
@@ -197,7 +197,7 @@ class PSNR(Cell):
         super().__init__()
         self.max_val = _greatest("PSNR", max_val)
 
-    def construct(self, img1: Any, img2: Any) -> Any:
+    def construct(self, img1: Any, img2: Any) -> Tensor:
         _images("PSNR", img1, img2)
         error = ops.mean(ops.square(img1 - img2), (-3, -2, -1))
         return ops.log(self.max_val**2 / error) * (10.0 / math.log(10.0))
@@ -227,7 +227,7 @@ class SSIM(Cell):
         window = np.outer(line, line) / line.sum() ** 2
         self.window = Tensor(window[None, None].astype(np.float32))
 
-    def construct(self, img1: Any, img2: Any) -> Any:
+    def construct(self, img1: Any, img2: Any) -> Tensor:
         _images("SSIM", img1, img2)
         if min(img1.shape[2:]) < self.filter_size:
             raise ApiValueError(f"SSIM: windows of {self.filter_size} exceed the images {img1.shape[2:]}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.mindspore_api import ops
+from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.activation import get_activation
 from mspc.mindspore_api.nn.cell import Cell
@@ -38,7 +39,7 @@ class LossBase(Cell):
             x = self.reduce_sum(x, self.get_axis(x))
         return x
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         raise NotImplementedError
 
 
@@ -49,14 +50,14 @@ _Loss = LossBase
 class MSELoss(LossBase):
     """Mean (or sum) of (logits - labels)^2."""
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return self.get_loss(ops.square(logits - labels))
 
 
 class L1Loss(LossBase):
     """Mean (or sum) of |logits - labels|."""
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return self.get_loss(ops.abs(logits - labels))
 
 
@@ -66,7 +67,7 @@ class RMSELoss(LossBase):
     def __init__(self) -> None:
         super().__init__("mean")
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return ops.sqrt(self.get_loss(ops.square(logits - labels)))
 
 
@@ -79,7 +80,7 @@ class SmoothL1Loss(LossBase):
             raise ApiValueError(f"SmoothL1Loss: beta {beta} must be positive")
         self.beta = beta
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return ops.smooth_l1_loss(logits, labels, self.beta, self.reduction)
 
 
@@ -90,7 +91,7 @@ class HuberLoss(LossBase):
         super().__init__(reduction)
         self.delta = number("HuberLoss", "delta", delta, above=0.0)
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return ops.huber_loss(logits, labels, self.reduction, self.delta)
 
 
@@ -110,7 +111,7 @@ class SoftmaxCrossEntropyWithLogits(LossBase):
         self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
         self.sparse_softmax_cross_entropy = ops.SparseSoftmaxCrossEntropyWithLogits()
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         if self.sparse:
             if self.reduction == "mean":
                 return self.sparse_softmax_cross_entropy(logits, labels)
@@ -142,7 +143,7 @@ class CrossEntropyLoss(LossBase):
             raise ApiValueError(f"CrossEntropyLoss: label_smoothing {label_smoothing} must be in [0, 1]")
         self.label_smoothing = label_smoothing
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return ops.cross_entropy(logits, labels, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
 
 
@@ -159,7 +160,7 @@ class NLLLoss(LossBase):
         self.weight = class_weight("NLLLoss", weight)
         self.ignore_index = class_number("NLLLoss", ignore_index)
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return ops.nll_loss(logits, labels, self.weight, self.ignore_index, self.reduction)
 
 
@@ -170,7 +171,7 @@ class BCELoss(LossBase):
         super().__init__(reduction)
         self.weight = tensor_or_none("BCELoss", "weight", weight)
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return ops.binary_cross_entropy(logits, labels, self.weight, self.reduction)
 
 
@@ -183,7 +184,7 @@ class BCEWithLogitsLoss(LossBase):
         self.weight = tensor_or_none("BCEWithLogitsLoss", "weight", weight)
         self.pos_weight = tensor_or_none("BCEWithLogitsLoss", "pos_weight", pos_weight)
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return ops.binary_cross_entropy_with_logits(logits, labels, self.weight, self.pos_weight, self.reduction)
 
 
@@ -197,14 +198,14 @@ class KLDivLoss(Cell):
             raise ApiValueError(f"KLDivLoss: reduction {reduction!r} is not 'mean', 'batchmean', 'sum' or 'none'")
         self.reduction = reduction
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return ops.kl_div(logits, labels, self.reduction)
 
 
 class SoftMarginLoss(LossBase):
     """log(1 + exp(-labels * logits)) for labels of 1 and -1."""
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return ops.soft_margin_loss(logits, labels, self.reduction)
 
 
@@ -215,7 +216,7 @@ class HingeEmbeddingLoss(LossBase):
         super().__init__(reduction)
         self.margin = margin
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return ops.hinge_embedding_loss(logits, labels, self.margin, self.reduction)
 
 
@@ -226,7 +227,7 @@ class MarginRankingLoss(LossBase):
         super().__init__(reduction)
         self.margin = margin
 
-    def construct(self, input1: Any, input2: Any, target: Any) -> Any:
+    def construct(self, input1: Any, input2: Any, target: Any) -> Tensor:
         return ops.margin_ranking_loss(input1, input2, target, self.margin, self.reduction)
 
 
@@ -239,7 +240,7 @@ class CosineEmbeddingLoss(LossBase):
             raise ApiValueError(f"CosineEmbeddingLoss: margin must be between -1 and 1, not {margin}")
         self.margin = margin
 
-    def construct(self, logits_x1: Any, logits_x2: Any, labels: Any) -> Any:
+    def construct(self, logits_x1: Any, logits_x2: Any, labels: Any) -> Tensor:
         return ops.cosine_embedding_loss(logits_x1, logits_x2, labels, self.margin, self.reduction)
 
 
@@ -253,7 +254,7 @@ class TripletMarginLoss(LossBase):
         super().__init__(reduction)
         self.p, self.swap, self.eps, self.margin = p, swap, eps, margin
 
-    def construct(self, x: Any, positive: Any, negative: Any, margin: Any = 1.0) -> Any:
+    def construct(self, x: Any, positive: Any, negative: Any, margin: Any = 1.0) -> Tensor:
         chosen = margin if self.margin == 1.0 else self.margin  # as in MindSpore: the cell's own argument wins
         return ops.triplet_margin_loss(x, positive, negative, chosen, self.p, self.eps, self.swap, self.reduction)
 
@@ -265,7 +266,7 @@ class GaussianNLLLoss(LossBase):
         super().__init__(reduction)
         self.full, self.eps = full, eps
 
-    def construct(self, logits: Any, labels: Any, var: Any) -> Any:
+    def construct(self, logits: Any, labels: Any, var: Any) -> Tensor:
         return ops.gaussian_nll_loss(logits, labels, var, self.full, self.eps, self.reduction)
 
 
@@ -286,7 +287,7 @@ class TripletMarginWithDistanceLoss(LossBase):
             return self.distance_function(x, y)
         return ops.sqrt(ops.reduce_sum(ops.square(x - y + 1e-6), -1))
 
-    def construct(self, x: Any, positive: Any, negative: Any) -> Any:
+    def construct(self, x: Any, positive: Any, negative: Any) -> Tensor:
         near, far = self.distance(x, positive), self.distance(x, negative)
         if self.swap:
             far = ops.minimum(far, self.distance(positive, negative))
@@ -301,7 +302,7 @@ class MultiMarginLoss(LossBase):
         super().__init__(reduction)
         self.p, self.margin, self.weight = p, margin, weight
 
-    def construct(self, x: Any, target: Any, weight: Any = None) -> Any:
+    def construct(self, x: Any, target: Any, weight: Any = None) -> Tensor:
         weight = self.weight if weight is None else weight
         return ops.multi_margin_loss(x, target, self.p, self.margin, weight, self.reduction)
 
@@ -312,14 +313,14 @@ class MultilabelMarginLoss(LossBase):
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__(reduction)
 
-    def construct(self, x: Any, target: Any) -> Any:
+    def construct(self, x: Any, target: Any) -> Tensor:
         return ops.multilabel_margin_loss(x, target, self.reduction)
 
 
 class MAELoss(LossBase):
     """Mean (or sum) of |logits - labels|."""
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         return self.get_loss(ops.abs(logits - labels))
 
 
@@ -330,7 +331,7 @@ class DiceLoss(LossBase):
         super().__init__()
         self.smooth = number("DiceLoss", "smooth", smooth)
 
-    def construct(self, logits: Any, label: Any) -> Any:
+    def construct(self, logits: Any, label: Any) -> Tensor:
         if logits.shape != label.shape:
             raise ApiValueError(f"{self.cls_name}: logits have shape {logits.shape}, but labels {label.shape}")
         shared = ops.reduce_sum(logits * label)
@@ -355,7 +356,7 @@ class MultiClassDiceLoss(LossBase):
         self.dice = DiceLoss()
         self.activation = get_activation(activation) if isinstance(activation, str) else activation
 
-    def construct(self, logits: Any, label: Any) -> Any:
+    def construct(self, logits: Any, label: Any) -> Tensor:
         if logits.shape != label.shape:
             raise ApiValueError(f"{self.cls_name}: logits have shape {logits.shape}, but labels {label.shape}")
         if self.activation is not None:
@@ -385,7 +386,7 @@ class FocalLoss(LossBase):
         self.gamma = number("FocalLoss", "gamma", gamma)
         self.weight = tensor_or_none("FocalLoss", "weight", weight)
 
-    def construct(self, logits: Any, labels: Any) -> Any:
+    def construct(self, logits: Any, labels: Any) -> Tensor:
         n, classes = logits.shape[:2]
         if len(labels.shape) != len(logits.shape) or labels.shape[1] not in (1, classes):
             raise ApiValueError(
@@ -414,7 +415,7 @@ class MultiLabelSoftMarginLoss(LossBase):
         super().__init__(reduction)
         self.weight = tensor_or_none("MultiLabelSoftMarginLoss", "weight", weight)
 
-    def construct(self, x: Any, target: Any) -> Any:
+    def construct(self, x: Any, target: Any) -> Tensor:
         terms = target * ops.logsigmoid(x) + (1.0 - target) * ops.logsigmoid(-x)
         if self.weight is not None:
             terms = terms * self.weight
@@ -432,7 +433,7 @@ class PoissonNLLLoss(LossBase):
         super().__init__(reduction)
         self.log_input, self.full, self.eps = log_input, full, number("PoissonNLLLoss", "eps", eps)
 
-    def construct(self, input: Any, target: Any) -> Any:
+    def construct(self, input: Any, target: Any) -> Tensor:
         if self.log_input:
             loss = ops.exp(input) - target * input
         else:

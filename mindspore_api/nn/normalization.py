@@ -6,6 +6,7 @@ from typing import Any
 
 from mspc.ir.types import FLOAT32
 from mspc.mindspore_api import ops, state
+from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.context import get_auto_parallel_context
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
@@ -49,7 +50,7 @@ class _BatchNorm(Cell):
         self.bn_train = ops.BatchNorm(True, self.eps, self.momentum, groups=groups)
         self.bn_infer = ops.BatchNorm(False, self.eps)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         if len(x.shape) not in self.ranks:
             raise ApiValueError(
                 f"{self.called or self.cls_name}: the input must have {' or '.join(map(str, self.ranks))} dimensions, "
@@ -132,7 +133,7 @@ class BatchNorm3d(Cell):
             use_batch_statistics, dtype,
         )  # fmt: skip
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.bn2d(x)
 
 
@@ -226,7 +227,7 @@ class GroupNorm(Cell):
         self.beta = parameter(beta_init, (num_channels,), dtype, "beta")
         self.gamma.requires_grad = self.beta.requires_grad = flag("GroupNorm", "affine", affine)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.group_norm(x, self.num_groups, self.gamma, self.beta, self.eps)
 
     def extend_repr(self) -> str:
@@ -251,7 +252,7 @@ class _InstanceNorm(Cell):
         self.beta = parameter(beta_init, (num_features,), dtype, "beta")
         self.gamma.requires_grad = self.beta.requires_grad = flag(name, "affine", affine)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         if len(x.shape) not in self.ranks:
             raise ApiValueError(f"{self.cls_name}: the input of shape {x.shape} must have {self.ranks[0]} dimensions")
         return ops.group_norm(x, self.num_features, self.gamma, self.beta, self.eps)

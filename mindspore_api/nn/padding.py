@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.mindspore_api import ops
+from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_arguments import number
@@ -28,7 +29,7 @@ class Pad(Cell):
         self.paddings, self.mode = paddings, mode
         self.pad = ops.Pad(paddings) if mode == "CONSTANT" else ops.MirrorPad(mode)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         if self.mode == "CONSTANT":
             return self.pad(x)
         return self.pad(x, self.paddings)
@@ -47,7 +48,7 @@ class _PadNd(Cell):
         self.padding = _margins(type(self).__name__, padding, self.dims)
         self.value: float | None = 0.0 if self.mode == "constant" else None
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.pad(x, self.padding, self.mode, self.value)
 
     def extend_repr(self) -> str:

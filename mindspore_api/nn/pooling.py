@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.mindspore_api import ops
+from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
 
@@ -149,7 +150,7 @@ class _AvgPool(_Pooling):
         else:
             self.avg_pool = ops.AvgPool(size, step, mode, form, pad, 1, ceil_mode, counted, divisor_override)
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return self.lowered(self.avg_pool(self.raised(x)), len(x.shape))
 
 
@@ -202,7 +203,7 @@ class LPPool1d(Cell):
         super().__init__()
         self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.lp_pool1d(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
 
 
@@ -213,7 +214,7 @@ class LPPool2d(Cell):
         super().__init__()
         self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x: Any) -> Tensor:
         return ops.lp_pool2d(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
 
 
@@ -232,21 +233,21 @@ class _MaxUnpool(Cell):
 class MaxUnpool1d(_MaxUnpool):
     """The reverse of MaxPool1d with return_indices: zeros, and the values at their indices."""
 
-    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
+    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Tensor:
         return ops.max_unpool1d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
 class MaxUnpool2d(_MaxUnpool):
     """The reverse of MaxPool2d with return_indices: zeros, and the values at their indices."""
 
-    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
+    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Tensor:
         return ops.max_unpool2d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
 class MaxUnpool3d(_MaxUnpool):
     """The reverse of MaxPool3d with return_indices: zeros, and the values at their indices."""
 
-    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
+    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Tensor:
         return ops.max_unpool3d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
@@ -258,7 +259,7 @@ class AdaptiveAvgPool1d(Cell):
         self.output_size = output_size
         self.adaptive = ops.AdaptiveAvgPool2D((1, output_size))
 
-    def construct(self, input: Any) -> Any:
+    def construct(self, input: Any) -> Tensor:
         return ops.squeeze(self.adaptive(ops.expand_dims(input, 2)), 2)
 
 
@@ -274,7 +275,7 @@ class AdaptiveAvgPool2d(Cell):
         self.output_size = output_size
         self.adaptive = ops.AdaptiveAvgPool2D(output_size)
 
-    def construct(self, input: Any) -> Any:
+    def construct(self, input: Any) -> Tensor:
         if len(input.shape) == 3:
             return ops.squeeze(self.adaptive(ops.expand_dims(input, 0)), 0)
         return self.adaptive(input)
@@ -288,7 +289,7 @@ class AdaptiveAvgPool3d(Cell):
         self.output_size = output_size
         self.adaptive = ops.AdaptiveAvgPool3D(output_size)
 
-    def construct(self, input: Any) -> Any:
+    def construct(self, input: Any) -> Tensor:
         return self.adaptive(input)
 
 

@@ -13,7 +13,7 @@ from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.activation import get_activation
 from mspc.mindspore_api.nn.basic import Dense, Dropout, LayerNorm
 from mspc.mindspore_api.nn.cell import Cell
-from mspc.mindspore_api.nn.cell_arguments import flag, number, parameter, positive
+from mspc.mindspore_api.nn.cell_arguments import MOST_CELLS, flag, number, parameter, positive
 from mspc.mindspore_api.nn.container import CellList
 
 
@@ -287,4 +287,4 @@ def _activation(given: Any) -> Any:
 def _copies(name: str, layer: Any, count: Any) -> CellList:
     if not isinstance(layer, Cell):
         raise ApiTypeError(f"{name}: the layer must be a Cell, not {type(layer).__name__}")
-    return CellList([copy.deepcopy(layer) for _ in range(positive(name, "num_layers", count))])
+    return CellList([copy.deepcopy(layer) for _ in range(positive(name, "num_layers", count, MOST_CELLS))])

@@ -15,7 +15,7 @@ from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.activation import get_activation
 from mspc.mindspore_api.nn.basic import Dropout
 from mspc.mindspore_api.nn.cell import Cell
-from mspc.mindspore_api.nn.cell_arguments import flag, number, parameter, positive
+from mspc.mindspore_api.nn.cell_arguments import MOST_CELLS, flag, number, parameter, positive
 from mspc.mindspore_api.nn.container import CellList
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 from mspc.ops.operator_arguments import describe
@@ -570,7 +570,7 @@ class TransformerEncoder(_Stack):
                 hidden_dropout_rate, post_layernorm_residual, layernorm_compute_type, softmax_compute_type,
                 param_init_type, hidden_act, use_past, moe_config, config.dp_mp_config, compute_dtype,
             )
-            for _ in range(positive("TransformerEncoder", "num_layers", num_layers))
+            for _ in range(positive("TransformerEncoder", "num_layers", num_layers, MOST_CELLS))
         ]  # fmt: skip
         self.stack(layers, lambda_func, offset, config)
 
@@ -604,7 +604,7 @@ class TransformerDecoder(_Stack):
                 attention_dropout_rate, hidden_dropout_rate, post_layernorm_residual, use_past, layernorm_compute_type,
                 softmax_compute_type, param_init_type, hidden_act, moe_config, config.dp_mp_config, compute_dtype,
             )
-            for _ in range(positive("TransformerDecoder", "num_layers", num_layers))
+            for _ in range(positive("TransformerDecoder", "num_layers", num_layers, MOST_CELLS))
         ]  # fmt: skip
         self.stack(layers, lambda_func, offset, config)
 

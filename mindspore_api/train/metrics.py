@@ -480,7 +480,7 @@ def get_metric_fn(name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def get_metrics(metrics: Any) -> dict[str, Metric]:
-    """Return metrics by name, in a fixed order: those of a dict, or made for a set or list of names. Raise TypeError if
+    """Return metrics by name, in a fixed order: those of a dict, or made for a set of names. Raise TypeError if
     `metrics` is of the wrong kind; ValueError for an unknown name, or one that needs arguments."""
     if metrics is None:
         return {}
@@ -489,9 +489,9 @@ def get_metrics(metrics: Any) -> dict[str, Metric]:
             if not isinstance(key, str) or not isinstance(value, Metric):
                 raise ApiTypeError(f"metrics holds {key!r}: {type(value).__name__}, not a name and a Metric")
         return dict(metrics)
-    if not isinstance(metrics, set | frozenset | list | tuple):
+    if not isinstance(metrics, set | frozenset):
         raise ApiTypeError(f"metrics must be a dict or a set of names, not {type(metrics).__name__}")
-    return {name: _of_name(name) for name in (sorted(metrics, key=str) if isinstance(metrics, set) else metrics)}
+    return {name: _of_name(name) for name in sorted(metrics, key=str)}
 
 
 def _of_name(name: Any) -> Metric:

@@ -461,6 +461,7 @@ class Model:
             raise ApiValueError(f"Model.{name}: the data set has no batch", ["check batch size and drop_remainder"])
         limited = sink and sink_size > 0
         length = sink_size if limited else size
+        _warn_of_few_rates(f"Model.{name}", self._optimizer, (epoch - first) * length)
         param = self._told("train", length, train_dataset=dataset)
         param.update(epoch_num=epoch, cur_step_num=first * length, cur_epoch_num=first, list_callback=listeners)
         param.dataset_sink_mode = sink and get_context("device_target") != "CPU"
@@ -505,10 +506,17 @@ class Model:
             device_number=get_auto_parallel_context("device_num"), **more,
         )  # fmt: skip
 
-    def build(self, train_dataset: Any = None, valid_dataset: Any = None, **_: Any) -> None:
+    def build(
+        self, train_dataset: Any = None, valid_dataset: Any = None, sink_size: int = -1, epoch: int = 1,
+        sink_mode: bool = True,
+    ) -> None:  # fmt: skip
         """Compile nothing yet: a graph is compiled at its first step. If ranks will have slices, the parameters get the
-        layouts of training with this data, as by `infer_train_layout`. valid_dataset and further arguments of MindSpore
-        are ignored."""
+        layouts of training with `train_dataset`, as by `infer_train_layout`; other arguments are only checked. Raise
+        TypeError or ValueError if one is of the wrong kind."""
+        for what, dataset in (("train_dataset", train_dataset), ("valid_dataset", valid_dataset)):
+            if dataset is not None and not hasattr(dataset, "create_tuple_iterator"):
+                raise ApiTypeError(f"Model.build: {what} must be a data set or None, not {type(dataset).__name__}")
+        _check_counts("Model.build", epoch, 0, sink_mode, sink_size, "sink_mode")
         cuts = self._parallel is not None or get_auto_parallel_context("parallel_mode") in SHARDED
         if train_dataset is not None and cuts and get_context("mode") != PYNATIVE_MODE:
             self.infer_train_layout(train_dataset)
@@ -628,18 +636,32 @@ def _are_places(indexes: Any) -> bool:
     return all(isinstance(i, int) and not isinstance(i, bool) for i in indexes)
 
 
+def _warn_of_few_rates(name: str, optimizer: Any, steps: int) -> None:
+    """Warn if a list of learning rates ends before the training does."""
+    rates = getattr(optimizer, "learning_rate", ())
+    for rate in rates if isinstance(rates, tuple) else (rates,):
+        if not isinstance(rate, Tensor) or not rate.ndim:
+            continue
+        last = int(optimizer.global_step.asnumpy()[0]) + steps
+        if rate.size < last:
+            text = f"{last} steps are more than the {rate.size} entries in the list of learning rates"
+            say_once(f"{name} rates", f"{place_of_caller()}{name}: {text}; further steps use the last one")
+
+
 def _check_flag(name: str, what: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise ApiTypeError(f"{name}: {what} must be True or False, not {value!r}")
 
 
-def _check_counts(name: str, epoch: Any, initial_epoch: Any, sink: Any, sink_size: Any) -> None:
+def _check_counts(
+    name: str, epoch: Any, initial_epoch: Any, sink: Any, sink_size: Any, sink_name: str = "dataset_sink_mode"
+) -> None:
     """Raise TypeError or ValueError for invalid epochs and steps."""
     if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
         raise ApiValueError(f"{name}: epoch {epoch!r} must be a positive integer")
     if isinstance(initial_epoch, bool) or not isinstance(initial_epoch, int) or not 0 <= initial_epoch < epoch:
         raise ApiValueError(f"{name}: initial_epoch {initial_epoch!r} must be from 0 to {epoch - 1}")
-    _check_flag(name, "dataset_sink_mode", sink)
+    _check_flag(name, sink_name, sink)
     if isinstance(sink_size, bool) or not isinstance(sink_size, int) or (sink_size < 1 and sink_size != -1):
         raise ApiValueError(f"{name}: sink_size {sink_size!r} must be -1 or a positive integer")
 

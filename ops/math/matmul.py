@@ -100,7 +100,7 @@ class _Product(Op, abstract=True):
     transpose_a: bool = False
     transpose_b: bool = False
     linear_in = (0, 1)
-    promotes: ClassVar[str] = "common"
+    promotes: ClassVar[str] = "floats"
     requests = (REQUEST,)
     one_type = True
 

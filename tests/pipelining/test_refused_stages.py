@@ -83,8 +83,8 @@ class Wrapped(nn.Cell):
 @pytest.mark.parametrize(("arguments", "kind", "message"), [
     (("4",), TypeError, r"PipelineCell: micro_size must be an int, not '4'"),
     ((2.0,), TypeError, r"PipelineCell: micro_size must be an int, not 2\.0"),
-    ((0,), ValueError, r"PipelineCell: micro_size must be at least 1, not 0"),
-    ((-2,), ValueError, r"PipelineCell: micro_size must be at least 1, not -2"),
+    ((0,), ValueError, r"PipelineCell: micro_size 0 must be at least 1"),
+    ((-2,), ValueError, r"PipelineCell: micro_size -2 must be at least 1"),
     ((2, [0]), TypeError, r"PipelineCell: stage_config must be a dict or None, not list"),
     ((2, {"_backbone.layer1": -1}), ValueError, r"pipeline_stage=-1 must be at least 0"),
     ((2, {"_backbone.layer1": "0"}), TypeError, r"pipeline_stage must be an integer, not '0'"),

@@ -109,6 +109,10 @@ LONG = "an integer of more than 256 bits"
     (lambda: nn.Dense(DIGITS, 3), LONG),
     (lambda: nn.GroupNorm(DIGITS, 3), f"GroupNorm: these arguments do not fit: num_groups={LONG}"),
     (lambda: ms.set_seed(DIGITS), LONG),
+    (lambda: nn.MicroBatchInterleaved(nn.ReLU(), DIGITS), f"interleave_num {LONG} must be at most 65536"),
+    (lambda: nn.PipelineCell(nn.ReLU(), -DIGITS), f"micro_size {LONG} must be at least 1"),
+    (lambda: nn.LSTM(2, 2, DIGITS), f"LSTM: num_layers {LONG} must be at most 65536"),
+    (lambda: nn.TransformerEncoder(nn.ReLU(), DIGITS), f"TransformerEncoder: num_layers {LONG} must be at most 65536"),
     (lambda: ops.transpose(ROWS, (DIGITS, 0)), r"perm\[0\] is an integer that does not fit 64 bits"),
 ])  # fmt: skip
 def test_integers_that_python_does_not_print(call: Callable[[], Any], message: str) -> None:
@@ -123,6 +127,8 @@ def test_integers_that_python_does_not_print(call: Callable[[], Any], message: s
     (lambda x: x[DIGITS], f"index {LONG} is out of range for dimension 0"),
     (lambda x: ops.stack([x, x], DIGITS), f"Stack: {LONG} is beyond the 64 bits of an integer"),
     (lambda x: x.sum(axis=DIGITS), LONG),
+    (lambda x: x * sum(range(DIGITS)), r"sum\(\) has more than 1048576 iterations at compile time"),
+    (lambda x: x * sorted(range(DIGITS))[0], r"sorted\(\) has more than 1048576 iterations at compile time"),
     (lambda x: ops.tril(x, DIGITS), "Tril: diagonal is an integer that does not fit 64 bits"),
 ])  # fmt: skip
 def test_networks_with_integers_that_python_does_not_print(function: Any, message: str) -> None:
@@ -133,3 +139,14 @@ def test_networks_with_integers_that_python_does_not_print(function: Any, messag
     with pytest.raises(MspcError, match=message) as raised:
         Net()(ROWS)
     assert "test_large_integers.py" in str(raised.value)
+
+
+def test_a_loop_of_more_iterations_than_python_counts() -> None:
+    class Net(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            for _ in range(DIGITS):
+                x = x + 1
+            return x
+
+    with pytest.raises(MspcError, match="the loop has more than 1048576 iterations at compile time"):
+        Net()(ROWS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -394,3 +395,49 @@ def test_a_function_has_no_name_of_a_cell() -> None:
     net = Net()
     assert (net.activation.instance_name, net.own.instance_name) == ("", "own")
     assert ops.tanh is net.activation
+
+
+class Converts(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(2, 3)
+
+    def construct(self, x: Any) -> Any:
+        return self.dense(Tensor(x))
+
+
+class Wraps(Converts):
+    def construct(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+class Doubles(nn.Cell):
+    def construct(self, x: Any) -> Any:
+        return x * 2
+
+
+@pytest.mark.parametrize(("cell", "eager"), [(nn.ReLU, False), (Wraps, False), (Converts, True), (Doubles, True)])
+def test_numpy_arrays_are_refused_as_in_mindspore(cell: Any, eager: bool) -> None:
+    rows = np.ones((1, 2), np.float32)
+    message = rf"{cell.__name__}: an argument is a NumPy array of shape \(1, 2\), not a Tensor"
+    for graph_mode in (False, True):
+        ms.set_context(mode=ms.GRAPH_MODE if graph_mode else ms.PYNATIVE_MODE)
+        if eager and not graph_mode:
+            assert cell()(rows).shape
+            continue
+        for call in (lambda: cell()(rows), lambda: cell()(x=rows)):
+            with pytest.raises(TypeError, match=message):
+                call()
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.bool_])
+def test_integers_are_not_multiplied_by_matrices_of_floats(kind: Any) -> None:
+    rows = Tensor(np.ones((1, 2), kind))
+    weight = Tensor(np.ones((2, 2), np.float32))
+    with pytest.raises(TypeError, match=f"two tensors of floats or of integers, not {rows.dtype} and Float32"):
+        rows @ weight
+    for call in (lambda: nn.Dense(2, 3)(rows), lambda: ops.matmul(rows, weight)):
+        with pytest.raises(TypeError, match=r"MatMul.*: input 0 is \w+ and input 1 is Float32"):
+            call()
+    assert ops.matmul(rows, rows.T).dtype == rows.dtype
+    assert ops.matmul(rows.astype(ms.float16), weight).dtype == ms.float32

@@ -366,6 +366,11 @@ class Older(Callback):
             lambda: model().train(1, data(columns=3)), ValueError,
             "Model.train: a row of the data set has 3 columns; with loss_fn it is (data, label)",
         ),
+        (lambda: model(metrics=["acc"]), TypeError, "metrics must be a dict or a set of names, not list"),
+        (lambda: model().build("x"), TypeError, "Model.build: train_dataset must be a data set or None, not str"),
+        (lambda: model().build(None, 3), TypeError, "Model.build: valid_dataset must be a data set or None, not int"),
+        (lambda: model().build(data(), epoch=0), ValueError, "Model.build: epoch 0 must be a positive integer"),
+        (lambda: model().build(sink_mode=1), TypeError, "Model.build: sink_mode must be True or False, not 1"),
         (lambda: model().fit(1, data(), data()), ValueError, "Model.fit: the model has no metrics"),
         (
             lambda: model(metrics={"acc"}).fit(1, data(), data(), valid_frequency=0), ValueError,
@@ -406,6 +411,16 @@ def test_wrong_arguments_are_named(call: Any, error: type[Exception], message: s
     with pytest.raises(error) as caught:
         call()
     assert caught.value.message == message
+
+
+@pytest.mark.parametrize("rates", [[0.1, 0.2], Tensor(np.array([0.1, 0.2], np.float32)), [0.1] * 6, 0.1])
+def test_a_list_of_rates_that_ends_before_the_training_is_warned_about(rates: Any, capsys: Any) -> None:
+    net = Net()
+    Model(net, nn.CrossEntropyLoss(), nn.SGD(net.trainable_params(), rates)).train(2, data())
+    said = capsys.readouterr().err
+    few = "Model.train: 6 steps are more than the 2 entries in the list of learning rates; further steps use the last"
+    assert (few in said) == (np.size(getattr(rates, "array", rates)) == 2)
+    assert "test_model.py" in said or not said
 
 
 @pytest.mark.parametrize(("optimizer", "message"), [
