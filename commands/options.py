@@ -307,8 +307,11 @@ def size_of(text: str, name: str, least: int = 1) -> int:
     return int(nbytes)
 
 
-def numbers_of(text: str, mistake: str) -> tuple[int, ...]:
-    """Return the distinct numbers in `8,16,64`. Raise MspcError with the message `mistake` for any other text."""
+def numbers_of(text: str | None, mistake: str) -> tuple[int, ...]:
+    """Return the distinct numbers in `8,16,64`; () for None. Raise MspcError with the message `mistake` for any other
+    text."""
+    if text is None:
+        return ()
     found = [number_of(part, MOST_RANKS) for part in text.split(",")]
     if not all(found):
         raise MspcError(mistake)

@@ -82,8 +82,6 @@ class SearchOptions:
 
 def ranks_of(text: str | None) -> tuple[int, ...]:
     """Return the numbers in `8,16,64`; () for None. Raise MspcError for any other text."""
-    if text is None:
-        return ()
     return numbers_of(text, f"--ranks is {text!r:.200}, not numbers of ranks as in 8 or 8,16,64")
 
 
@@ -333,16 +331,13 @@ FEW = 8
 
 def stages_of(text: str | None) -> tuple[int, ...]:
     """Return the numbers in `1,2,4`; () for `auto` and for None. Raise MspcError for any other text."""
-    return () if text == AUTO else _numbers(text, "--stages", f", or {AUTO}")
+    mistake = f"--stages is {text!r:.200}, not numbers as in 4 or 2,4,8, or {AUTO}"
+    return () if text == AUTO else numbers_of(text, mistake)
 
 
 def micro_batches_of(text: str | None) -> tuple[int, ...]:
     """Return the numbers in `4,8`; () for None. Raise MspcError for any other text."""
-    return _numbers(text, "--micro-batches", "")
-
-
-def _numbers(text: str | None, option: str, also: str) -> tuple[int, ...]:
-    return () if text is None else numbers_of(text, f"{option} is {text!r:.200}, not numbers as in 4 or 2,4,8{also}")
+    return numbers_of(text, f"--micro-batches is {text!r:.200}, not numbers as in 4 or 2,4,8")
 
 
 def print_stage_plans(found: Sequence[StagePlans], target: str, top: int) -> None:

@@ -65,13 +65,8 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
     if os.path.isdir(target) and not is_imported(Path(target)):
         verify_folder(Path(target), options, seed, with_torch, mpi)
         return
-    found = find_call(target, options)
-    config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
-    with found.captured.told_at_launch():
-        many = compiled_with_numbers(traced(found.captured, config), options.loudness.on_pass())
-    check_has_one_device(many)
-    if found.asked():
-        check_ranks_alike(found)
+    found, many = compiled_call(target, options)
+    config = many.config
     program = _program(found.captured, many, seed)
     if with_torch:
         rows: list[ComparedValue] = []
@@ -87,26 +82,28 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
     report(verified(program, seed, mpi), config, options.json, options.loudness, seed, all_rows=options.all_rows)
 
 
-def check_has_one_device(many: Compiled) -> None:
-    """Raise MspcError if no step of one device computes the same as the ranks."""
-    mode = many.config.mode
+def compiled_call(target: str, options: CompileOptions) -> tuple[FoundCall, Compiled]:
+    """Return the launch of a script or an imported network, compiled for its ranks. Raise MspcError if no step of one
+    device computes the same as the ranks."""
+    found = find_call(target, options)
+    config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
+    with found.captured.told_at_launch():
+        many = compiled_with_numbers(traced(found.captured, config), options.loudness.on_pass())
+    mode = config.mode
     if decided_by_script(many.graph, mode):
         raise MspcError(
             f"in {mode} mode the script's own collectives decide what the ranks compute, so there is no step "
             "of one device to compare with",
             notes=["mspc run --simulate runs it on ranks of this process"],
         )
-
-
-def check_ranks_alike(found: FoundCall) -> None:
-    """Raise MspcError if ranks that query their number launch different graphs."""
-    first = compile_for(found.captured, found.ranks, NO_FILES, found.asked)
-    if Programs(first, range(found.ranks), True, NO_FILES, found.rerun).differ:
+    first = compile_for(found.captured, found.ranks, NO_FILES, found.asked) if found.asked() else None
+    if first is not None and Programs(first, range(found.ranks), True, NO_FILES, found.rerun).differ:
         raise MspcError(
             "the network depends on get_rank(): the ranks run different graphs, so there is no step of one device to "
             "compare with",
             notes=["mspc run --simulate runs it on ranks of this process"],
         )
+    return found, many
 
 
 def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgram:

@@ -10,16 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.compile import CompileOptions, find_call
+from mspc.commands.compile import CompileOptions
 from mspc.commands.explain import place_in_dump
 from mspc.commands.options import is_imported
 from mspc.commands.report.scale import ProofRun, report_scale, told_nodes
 from mspc.commands.report.tables import check_json
 from mspc.commands.search import check_fit
 from mspc.commands.verify import (
-    check_has_one_device,
-    check_ranks_alike,
-    compiled_with_numbers,
+    compiled_call,
     global_batch,
     reference_of,
     traced,
@@ -112,13 +110,8 @@ def proof_of_script(target: str, options: CompileOptions, seed: int) -> ScalePro
 
 def of_script(target: str, options: CompileOptions) -> ToProve:
     """Return the programs of a script or of an imported network. Raise MspcError if they cannot be compiled."""
-    found = find_call(target, options)
-    config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
-    with found.captured.told_at_launch():
-        many = compiled_with_numbers(traced(found.captured, config), options.loudness.on_pass())
-    check_has_one_device(many)
-    if found.asked():
-        check_ranks_alike(found)
+    found, many = compiled_call(target, options)
+    config = many.config
     rows = config.feeds_own_rows
     given = with_global_types(found.captured, [f.graph_type if rows else f.global_type for f in many.fed])
     alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)

@@ -12,7 +12,9 @@ from pathlib import Path
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.files.regular import inside, read_text
+from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.check_graph import check_graph
 from mspc.runtime.program import PROGRAM, Program
 
 OWN = re.compile(r"""^rank : .*$|group: "[^"]*"(?:, )?|rank_list: (?:\([^()]*\)|[\d:]+)(?:, )?""", re.MULTILINE)
@@ -82,10 +84,30 @@ def _digest(text: str, numbers_count: bool) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def edited_note(edited: list[str]) -> str:
-    """Return the note on files that were edited."""
+def graphs_of_kinds(
+    program: Program, numbers_count: bool = True
+) -> tuple[list[EquivalentRanks], list[Graph], list[str]]:  # fmt: skip
+    """Return the kinds of a program's ranks as `kinds_of` does, the graph of each, and notes on files that were edited.
+
+    Raises:
+        MspcError: as `kinds_of` does, and if an edited graph is not consistent.
+    """
+    kinds, edited = kinds_of(program, numbers_count)
+    graphs: list[Graph] = []
+    for kind in kinds:
+        graphs.append(program.graph(kind.ranks[0], kind.text, frames=True))
+        if kind.edited:
+            check_in_file(graphs[-1], program.folder / program.execute[kind.ranks[0]])
     more = f" and {len(edited) - NAMED} more" if len(edited) > NAMED else ""
-    return f"edited since they were compiled: {', '.join(edited[:NAMED])}{more}"
+    return kinds, graphs, [f"edited since they were compiled: {', '.join(edited[:NAMED])}{more}"] if edited else []
+
+
+def check_in_file(graph: Graph, path: Path) -> None:
+    """Check that a graph is consistent. Raise MspcError, with the file's path, if it is not."""
+    try:
+        check_graph(graph)
+    except MspcError as error:
+        raise MspcError(f"{path}: {error.message}", notes=error.notes, frames=error.frames) from None
 
 
 _COMPILE_ID = re.compile(r'^compile_id : "(\w+)"$', re.MULTILINE)

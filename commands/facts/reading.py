@@ -17,7 +17,7 @@ import numpy as np
 from mspc.analysis.cost.machine import H200, Machine
 from mspc.analysis.cost.timeline import missing_rates
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.facts.equal_ranks import dump_text, edited_note, kinds_of
+from mspc.commands.facts.equal_ranks import dump_text, graphs_of_kinds
 from mspc.commands.facts.graph import DIGITS, GraphFacts
 from mspc.commands.facts.model import CompileFacts, PipelineFacts, PlannedMemory, RankFacts, StageFacts, TensorFact
 from mspc.commands.options import is_imported
@@ -67,22 +67,16 @@ def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
     program = load_program(folder)
     if not program.execute:
         raise MspcError(f"{folder / PROGRAM} is damaged: it names no rank's graph")
-    found, edited = kinds_of(program)
+    found, every, notes = graphs_of_kinds(program)
     kinds: list[RankFacts] = []
-    notes = [edited_note(edited)] if edited else []
     tensors: dict[str, TensorFact] = {}
     graphs: dict[int, Graph] = {}
-    every: list[Graph] = []
     stages: list[int] = []
-    for kind in found:
-        graph = program.graph(kind.ranks[0], kind.text, frames=True)
-        if kind.edited:
-            check_graph(graph)
+    for kind, graph in zip(found, every, strict=True):
         read = GraphFacts(graph, False, True, machine)
         kinds.append(read.of_ranks(kind.ranks))
         stages.append(_number(graph.attrs, STAGE) or 0)
         graphs.setdefault(stages[-1], graph)
-        every.append(graph)
         tensors = {tensor.name: tensor for tensor in read.tensors()} | tensors
     notes += missing_rate_notes(missing_rates(every, machine), machine)
     pipeline = pipeline_facts(graphs, {stage: kinds[stages.index(stage)] for stage in graphs}, machine)

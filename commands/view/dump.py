@@ -12,9 +12,9 @@ from mspc.commands.facts.equal_ranks import (
     OPERANDS,
     OWN,
     EquivalentRanks,
+    check_in_file,
     dump_text,
-    edited_note,
-    kinds_of,
+    graphs_of_kinds,
     program_text,
 )
 from mspc.compiler.in_memory import stages_again
@@ -26,7 +26,6 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.opaque import Module
 from mspc.ir.text.parser import parse
 from mspc.ir.text.source_text import name_of
-from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY
 from mspc.runtime.program import PROGRAM, Program, load_program
 
@@ -87,14 +86,6 @@ def _title(path: Path) -> str:
     return path.name or path.resolve().name
 
 
-def _check(graph: Graph, path: Path) -> None:
-    """Check that a graph is consistent. Raise MspcError, with the file's path, if it is not."""
-    try:
-        check_graph(graph)
-    except MspcError as error:
-        raise MspcError(f"{path}: {error.message}", notes=error.notes, frames=error.frames) from None
-
-
 def _shown(found: Dump) -> list[int]:
     """Return the numbers of the programs in a page: all, or for stages as many as fit into MOST_NODES. The first
     program of every stage has priority over others, and those of the first and the last stage over those between."""
@@ -141,12 +132,8 @@ class _CompileFolder:
     def dump(self) -> Dump:
         program = self.program
         found = Dump(_title(self.path), program.ranks, program.compile_id, program.mode)
-        kinds, edited = kinds_of(program, numbers_count=False)
-        for kind in kinds:
-            graph = program.graph(kind.ranks[0], kind.text, frames=True)
-            if kind.edited:
-                _check(graph, self.path / program.execute[kind.ranks[0]])
-            found.programs.append(graph)
+        kinds, found.programs, edited = graphs_of_kinds(program, numbers_count=False)
+        for graph in found.programs:
             found.stages.setdefault(int(graph.attrs.get(STAGE, 0)), graph)
         held = sum(len(kind.ranks) for kind in kinds)
         shown, every = _shown(found), len(kinds)
@@ -158,8 +145,7 @@ class _CompileFolder:
             )
         found.ranks_of = [kind.ranks for kind in kinds]
         found.kinds = kind_facts(program, kinds)
-        if edited:
-            found.notes.append(edited_note(edited))
+        found.notes += edited
         self._read_stages(found)
         if held < program.ranks:
             found.notes.append(f"the folder holds {held} of {program.ranks} ranks' programs")
@@ -216,7 +202,7 @@ class _CompileFolder:
                     f"{self.path} holds dumps of different compiles: {parameter.name} is {there[parameter.name]} in "
                     f"{shown}, and {parameter.global_type or parameter.type} in the programs"
                 )
-        _check(graph, path)
+        check_in_file(graph, path)
         return graph
 
 

@@ -201,7 +201,7 @@ def plain(text: str) -> str:
 
 def operator_pages() -> Iterator[tuple[str, str]]:
     """For every room of ops/ a page: its operators with their rules, as `mspc ops` has them."""
-    from mspc.commands.ops import describe
+    from mspc.commands.verbs.ops import describe
     from mspc.ops.op import load_operators
 
     rooms: dict[str, list[dict[str, Any]]] = {}
@@ -225,7 +225,7 @@ def operator_pages() -> Iterator[tuple[str, str]]:
 
 def passes() -> str:
     """The page of the passes, in the order in which they run, with what their files say."""
-    from mspc.commands.passes import conditions_of
+    from mspc.commands.verbs.passes import conditions_of
     from mspc.compiler import pipeline
     from mspc.passes.base import find_pass
 

@@ -13,8 +13,8 @@ import pytest
 
 import mspc as ms
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.ops import list_operators
 from mspc.commands.run import run_directory
+from mspc.commands.verbs.ops import ops as list_operators
 from mspc.commands.verify import verify_target
 from mspc.engine.profile_options import ProfileOptions
 from mspc.ir.diagnostics import MspcError
@@ -170,7 +170,7 @@ def test_tables_are_refused_before_the_work(place: str, capsys: Capture) -> None
     for command in (
         lambda: compile_target("net.py", options),
         lambda: verify_target("net.py", options, 0),
-        lambda: list_operators((), Path(place)),
+        lambda: list_operators([], Path(place)),
     ):
         with pytest.raises(MspcError) as raised:
             command()

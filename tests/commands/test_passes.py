@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.passes import MODES, list_passes
+from mspc.commands.options import DeviceOption
+from mspc.commands.verbs.passes import MODES
+from mspc.commands.verbs.passes import passes as list_passes
 from mspc.compiler.pipeline import STEPS, idle_passes, numbered, rank_passes, shared_passes
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.base import find_pass
@@ -15,7 +17,7 @@ from mspc.passes.base import find_pass
 
 def listed(tmp_path: Path, mode: str | None = None, device: str | None = None) -> list[str]:
     file = tmp_path / "passes.json"
-    list_passes(mode, device, file)
+    list_passes(mode, DeviceOption(device) if device else None, file)
     return [row["name"] for row in json.loads(file.read_text())]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.ops import list_operators
 from mspc.commands.report.tables import LEAST, NARROWEST, TextTable, broken, fit, print_table
+from mspc.commands.verbs.ops import ops as list_operators
 from tests.conftest import HANG
 from tests.serving import SERVED
 
@@ -91,7 +91,7 @@ def test_a_pipe_is_as_wide_as_it_is_told(
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
-    list_operators((), None)
+    list_operators([], None)
     lines = capsys.readouterr().out.splitlines()
     assert most - 10 < max(map(len, lines)) <= most
 
