@@ -32,8 +32,8 @@ Family = TypeVar("Family", bound=Op)
 
 
 def operator(name: str, text: str, base: type[Family], **declared: Any) -> type[Family]:
-    """Make an operator from a row of a family's table: a class below a base of the row's own module, whose docstring is
-    `text`, with these declarations."""
+    """Make an operator from a row of a family's table: a class below a base of the row's own module (else the row
+    says `__module__=__name__`), whose docstring is `text`, with these declarations."""
     body = {"__doc__": text, "__module__": base.__module__, "__qualname__": name, **declared}
     return cast("type[Family]", type(name, (base,), body))
 
@@ -117,8 +117,7 @@ class ArrayFunction(Op, abstract=True):
 class Predicate(Binary, abstract=True):
     """Two operands in, Bool out."""
 
-    def result_dtype(self, *types: TensorType) -> DType:
-        return BOOL
+    result_dtypes = (BOOL,)
 
 
 def promoted(left: DType, right: DType) -> DType:

@@ -54,6 +54,8 @@ class Sharding:
         joins: how the results for groups of its operands combine to the result for all of them, for any grouping: by
             "sum", "prod", "max", "min", "all", "any", or concatenated along `axis` ("beside"); "" if they do not. For
             one operand the result is that operand, unless it is operandwise or "beside".
+        strategy_of: the operands whose dimensions the entries of an in_strategy shard, -1 for the result; () for all
+            operands.
         sums_of_rows: for operators that `over_all_ranks` changes, results that are sums over a rank's own rows and are
             added up later.
     """
@@ -72,6 +74,7 @@ class Sharding:
     constrains: ClassVar[bool] = False
     requests: ClassVar[tuple[str, ...]] = ()
     joins: ClassVar[str] = ""
+    strategy_of: ClassVar[tuple[int, ...]] = ()
     sums_of_rows: ClassVar[tuple[int, ...]] = ()
 
 
@@ -123,6 +126,8 @@ class KernelTraits:
     Class attributes:
         float_only: operands must be floating point, or complex for an operator that takes these.
         one_type: operands must have one element type.
+        result_dtypes: element types of the results, None for `result_dtype`; () if all have that.
+        fills: `kernel` returns a function that takes `out`, too, which is `kernel_into`.
         any_types: `kernel_into` takes operands and results of any element types, which may differ.
         widens: kernels get Float16 and BFloat16 as Float32; False if data are moved, or it says how it computes.
         takes_complex: it computes with complex numbers, too.
@@ -147,6 +152,8 @@ class KernelTraits:
 
     float_only: ClassVar[bool] = False
     one_type: ClassVar[bool] = False
+    result_dtypes: ClassVar[tuple[DType | None, ...]] = ()
+    fills: ClassVar[bool] = False
     any_types: ClassVar[bool] = False
     widens: ClassVar[bool] = True
     takes_complex: ClassVar[bool] = False
@@ -367,10 +374,9 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         """
         shapes = self.parsed_rule(*types).output_shapes()
         self.check(*types)
-        dtype = self.result_dtype(*types)
-        if len(shapes) == 1:
-            return TensorType(dtype, shapes[0])
-        return TupleType(tuple(TensorType(dtype, shape) for shape in shapes))
+        dtypes = self.result_dtypes or (None,) * len(shapes)
+        made = [TensorType(d or self.result_dtype(*types), shape) for d, shape in zip(dtypes, shapes, strict=True)]
+        return made[0] if len(made) == 1 else TupleType(tuple(made))
 
     def check(self, *types: TensorType) -> None:
         """Raise MspcError if the operands' element types do not fit."""
@@ -408,7 +414,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         `out` is a contiguous array, or a tuple of arrays if the result is a tuple. It shares no memory with an input,
         but may be an input itself for an operator that works `in_place`.
         """
-        return None
+        return self.kernel(be) if self.fills else None
 
     @property
     def draws(self) -> bool:
@@ -532,7 +538,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Return the factors that the entries of an in_strategy shard: the inputs' dimensions, unless MindSpore's
         strategy of this operator is for another tensor (OneHot's first entry shards the output)."""
-        return rule.inputs
+        return tuple(rule.outputs[0] if i < 0 else rule.inputs[i] for i in self.strategy_of) or rule.inputs
 
     def layout_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Return the same for an in_strategy made of Layouts."""

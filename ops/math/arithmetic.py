@@ -89,10 +89,8 @@ class _FloatPredicate(Unary, abstract=True):
     float_only = True
     promotes = "float"
     bprop = _BOOLEAN
+    result_dtypes = (BOOL,)
     samples = (sample((8, 16), gradient=False),)
-
-    def result_dtype(self, *types: TensorType) -> DType:
-        return BOOL
 
 
 IsNan = operator("IsNan", "True for NaN.", _FloatPredicate, array_function="isnan", cuda="{0} != {0}")

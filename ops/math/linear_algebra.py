@@ -15,7 +15,7 @@ from mspc.ir.types import COMPLEX64, COMPLEX128, FLOAT64, INT64, DType, TensorTy
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul, Neg
 from mspc.ops.math.matmul import BatchMatMul
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_float, require_same, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_float, sample
 from mspc.ops.operator_arguments import axis_in, describe, dtype_arg, int_of, plain, split_call
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.creation import Tril, Triu
@@ -248,6 +248,9 @@ class LstsqV2(Op):
 
     bprop = NotDifferentiable("the gradient of least squares is not built")
     DRIVERS: ClassVar[tuple[Any, ...]] = (None, "gels", "gelsy", "gelsd", "gelss")
+    float_only = True
+    one_type = True
+    result_dtypes = (None, None, INT64, None)
     samples = (
         sample((4, 5, 3), (4, 5), gradient=False),
         sample((4, 3, 2), (4, 3, 2), gradient=False),
@@ -266,14 +269,6 @@ class LstsqV2(Op):
         rest = f"{batch}{columns}" if a.shape[-2] > a.shape[-1] else "z=0!"
         few = min(a.shape[-2:])
         return f"{batch} m1! n1!, {batch} m1!{columns} -> {batch} n1!{columns}, {rest}, {batch}, {batch} s={few}!"
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        require_same(self.name, *types)
-        assert isinstance(inferred, TupleType)
-        solution, rest, rank, singular = inferred.elements
-        return TupleType((solution, rest, TensorType(INT64, rank.shape), singular))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (a, given) = be.xp, inputs

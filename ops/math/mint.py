@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import BOOL, FLOAT32, DType, TensorType
-from mspc.ops.bases import Binary, Elementwise, Unary
+from mspc.ir.types import BOOL, FLOAT32, TensorType
+from mspc.ops.bases import Binary, Elementwise, Unary, operator
 from mspc.ops.cuda.text import number
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, along
@@ -28,7 +28,6 @@ from mspc.ops.operator_arguments import (
     int_of,
     ints_of,
     number_of,
-    plain,
     sequence_of,
     shape_of,
     split_call,
@@ -39,7 +38,7 @@ from mspc.ops.tensor.embedding import Gather, OneHot
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.sharding.rules import Rule, broadcast_rule, factor_names
+from mspc.sharding.rules import broadcast_rule, factor_names
 
 
 class _ScaledBinary(Binary, abstract=True):
@@ -71,17 +70,13 @@ def _factor(value: int | float) -> str:
     return f"T({value})" if isinstance(value, int) else number(value)
 
 
-class AddExt(_ScaledBinary):
-    """x + alpha * y. Called as `AddExt()(x, y, alpha)`."""
-
-    samples = _ScaledBinary.samples
-
-
-class SubExt(_ScaledBinary):
-    """x - alpha * y. Called as `SubExt()(x, y, alpha)`."""
-
-    sign = -1
-    samples = _ScaledBinary.samples
+AddExt = operator(
+    "AddExt", "x + alpha * y. Called as `AddExt()(x, y, alpha)`.", _ScaledBinary, samples=_ScaledBinary.samples
+)
+SubExt = operator(
+    "SubExt", "x - alpha * y. Called as `SubExt()(x, y, alpha)`.", _ScaledBinary,
+    samples=_ScaledBinary.samples, sign=-1,
+)  # fmt: skip
 
 
 class Muls(Unary):
@@ -237,22 +232,14 @@ class LinSpaceExt(LinSpace):
             raise MspcError(f"{self.name}: dtype {args[3]} is not supported, only Float32", notes=["cast the result"])
         return super().call(*args[:3])
 
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions of the result, which MindSpore's strategy shards."""
-        return rule.outputs
+
+Arange = operator(
+    "Arange", "start, start + step, ... below end. Called as `Arange()(start, end, step, dtype)`.", Range,
+    samples=Range.samples, __module__=__name__,
+)  # fmt: skip
 
 
-class Arange(Range):
-    """start, start + step, ... below end. Called as `Arange()(start, end, step, dtype)`."""
-
-    samples = Range.samples
-
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions of the result, which MindSpore's strategy shards."""
-        return rule.outputs
-
-
-def _reduction(op: Any, args: Sequence[Any]) -> tuple[Op, tuple[Any, ...]]:
+def _reduction(op: Any, *args: Any) -> tuple[Op, tuple[Any, ...]]:
     """Return (operator, operands) of a call `op(input, dim, keepdim, dtype)`; no dim means all."""
     tensors, found = split_call(op.name, args, 1, ("dim", "keepdim", "dtype"), optional=3)
     dtype = found.get("dtype")
@@ -268,9 +255,7 @@ class SumExt(ReduceSum):
 
     operand_names = ("input", "dim", "keepdim", "dtype")
     samples = REDUCE_SAMPLES
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        return _reduction(self, args)
+    call = _reduction
 
 
 class MeanExt(ReduceMean):
@@ -279,27 +264,22 @@ class MeanExt(ReduceMean):
     operand_names = ("input", "dim", "keepdim", "dtype")
     float_only = True
     samples = REDUCE_SAMPLES
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        return _reduction(self, args)
+    call = _reduction
 
 
-class Max(ReduceMax):
-    """Maximum of all elements; its gradient is shared equally among equal maxima."""
-
-    samples = (sample((8, 16)), sample((4,)))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        return self, split_call(self.name, args, 1, ())[0]
+def _of_all(op: Op, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+    """Return (operator, operands) of a call `op(input)`."""
+    return op, split_call(op.name, args, 1, ())[0]
 
 
-class Min(ReduceMin):
-    """Minimum of all elements; its gradient is shared equally among equal minima."""
-
-    samples = (sample((8, 16)), sample((4,)))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        return self, split_call(self.name, args, 1, ())[0]
+Max = operator(
+    "Max", "Maximum of all elements; its gradient is shared equally among equal maxima.", ReduceMax,
+    samples=(sample((8, 16)), sample((4,))), call=_of_all, __module__=__name__,
+)  # fmt: skip
+Min = operator(
+    "Min", "Minimum of all elements; its gradient is shared equally among equal minima.", ReduceMin,
+    samples=(sample((8, 16)), sample((4,))), call=_of_all, __module__=__name__,
+)  # fmt: skip
 
 
 class CumsumExt(CumSum):
@@ -331,6 +311,7 @@ class Embedding(Gather):
     The operands of the node are (weight, ids). padding_idx, max_norm and the other arguments must have their defaults.
     """
 
+    strategy_of = (1, 0)  # in the order of the call, as in MindSpore
     samples = Gather.samples[:2]
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -341,10 +322,6 @@ class Embedding(Gather):
             if value != defaults[key]:
                 raise MspcError(f"Embedding: {key}={value!r} is not supported, only {defaults[key]}")
         return self, (tensors[1], tensors[0])
-
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions in the order of the call, as in MindSpore's strategy."""
-        return (rule.inputs[1], rule.inputs[0])
 
 
 class MatMulExt(MatMul):
@@ -516,6 +493,7 @@ class IsClose(Binary):
     atol: float = 1e-08
     equal_nan: bool = False
     bprop = NotDifferentiable("its result is Bool")
+    result_dtypes = (BOOL,)
     samples = (
         sample((8, 16), (8, 16), gradient=False),
         sample((8, 16), (16,), atol=0.5, gradient=False),
@@ -525,9 +503,6 @@ class IsClose(Binary):
         tensors, found = split_call(self.name, args, 2, ("rtol", "atol", "equal_nan"), optional=3)
         numbers = {name: float(number_of(self.name, name, found[name])) for name in ("rtol", "atol") if name in found}
         return replace(self, **found | numbers), tensors
-
-    def result_dtype(self, *types: TensorType) -> DType:
-        return BOOL
 
     @property
     def cuda(self) -> str:  # type: ignore[override]  # depends on the tolerances
@@ -540,67 +515,29 @@ class IsClose(Binary):
         return be.xp.isclose(*inputs, rtol=self.rtol, atol=self.atol, equal_nan=self.equal_nan)
 
 
-class RemainderTensorTensor(FloorMod):
-    """The remainder with the sign of the divisor."""
-
-    samples = FloorMod.samples
-
-
-class RemainderTensorScalar(FloorMod):
-    """The remainder with the sign of the divisor, a number."""
-
-    samples = FloorMod.samples
-
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions of the tensor: a strategy has no entries for others."""
-        return (rule.inputs[0],)
-
-
-class RemainderScalarTensor(FloorMod):
-    """The remainder of a number, with the sign of the divisor."""
-
-    samples = FloorMod.samples
-
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions of the tensor: a strategy has no entries for others."""
-        return (rule.inputs[1],)
+RemainderTensorTensor = operator(
+    "RemainderTensorTensor", "The remainder with the sign of the divisor.", FloorMod,
+    samples=FloorMod.samples, __module__=__name__,
+)  # fmt: skip
+RemainderTensorScalar = operator(  # a strategy has no entries for numbers
+    "RemainderTensorScalar", "The remainder with the sign of the divisor, a number.", FloorMod,
+    samples=FloorMod.samples, strategy_of=(0,), __module__=__name__,
+)  # fmt: skip
+RemainderScalarTensor = operator(
+    "RemainderScalarTensor", "The remainder of a number, with the sign of the divisor.", FloorMod,
+    samples=FloorMod.samples, strategy_of=(1,), __module__=__name__,
+)  # fmt: skip
+FmodTensor = operator(
+    "FmodTensor", "The remainder with the sign of the dividend.", TruncateMod,
+    samples=TruncateMod.samples, __module__=__name__,
+)  # fmt: skip
+FmodScalar = operator(
+    "FmodScalar", "The remainder with the sign of the dividend, of a division by a number.", TruncateMod,
+    samples=TruncateMod.samples, strategy_of=(0,), __module__=__name__,
+)  # fmt: skip
 
 
-class FmodTensor(TruncateMod):
-    """The remainder with the sign of the dividend."""
-
-    samples = TruncateMod.samples
-
-
-class FmodScalar(TruncateMod):
-    """The remainder with the sign of the dividend, of a division by a number."""
-
-    samples = TruncateMod.samples
-
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions of the tensor: a strategy has no entries for others."""
-        return (rule.inputs[0],)
-
-
-class ZerosLikeExt(ZerosLike):
-    """Zeros of the shape of x. Called as `ZerosLikeExt()(x, dtype)`; None is the element type of x."""
-
-    samples = ZerosLike.samples
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        return _in_type(self, args)
-
-
-class OnesLikeExt(OnesLike):
-    """Ones of the shape of x. Called as `OnesLikeExt()(x, dtype)`; None is the element type of x."""
-
-    samples = ZerosLike.samples
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        return _in_type(self, args)
-
-
-def _in_type(op: ZerosLike | OnesLike, args: Sequence[Any]) -> tuple[Op, tuple[Any, ...]]:
+def _in_type(op: Op, *args: Any) -> tuple[Op, tuple[Any, ...]]:
     tensors, found = split_call(op.name, args, 1, ("dtype",), optional=1)
     dtype = found.get("dtype")
     if dtype is None or dtype_arg(op.name, "dtype", dtype) == tensors[0].dtype:
@@ -608,17 +545,24 @@ def _in_type(op: ZerosLike | OnesLike, args: Sequence[Any]) -> tuple[Op, tuple[A
     return Fill(dtype_arg(op.name, "dtype", dtype), tuple(tensors[0].shape), op.uniform() or 0), ()
 
 
+ZerosLikeExt = operator(
+    "ZerosLikeExt", "Zeros of the shape of x. Called as `ZerosLikeExt()(x, dtype)`; None is the element type of x.",
+    ZerosLike, samples=ZerosLike.samples, call=_in_type, __module__=__name__,
+)  # fmt: skip
+OnesLikeExt = operator(
+    "OnesLikeExt", "Ones of the shape of x. Called as `OnesLikeExt()(x, dtype)`; None is the element type of x.",
+    OnesLike, samples=ZerosLike.samples, call=_in_type, __module__=__name__,
+)  # fmt: skip
+
+
 class FillV2(Op):
     """A tensor of one value, a tensor of one element. Called as `FillV2()(shape, value)`."""
 
     shape: tuple[int, ...] = ()
     linear_in = (0,)
+    settings = (("shape", shape_of),)
+    settings_at = 0
     samples = (sample((), shape=(8, 16)), sample((), dtypes=("Int32",), shape=(8,), gradient=False))
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 2:
-            raise MspcError(f"{self.name} takes 2 arguments (shape, value), not {len(args)}", kind=TypeError)
-        return replace(self, shape=shape_of(self.name, "shape", plain(args[0]))), args[1:]
 
     def rule(self, value: TensorType) -> str:
         if value.shape:

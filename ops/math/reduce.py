@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.layout import Layout
-from mspc.ir.types import BOOL, INT64, TensorType, TupleType, dtype_of
+from mspc.ir.types import BOOL, INT64, TensorType, dtype_of
+from mspc.ops.bases import operator
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
@@ -371,15 +372,13 @@ class _Extreme(Op, abstract=True):
     on the element is NaN."""
 
     axis: int = 0
+    replaces: ClassVar[str] = "greater_equal"
+    result_dtypes = (None, INT64)
     samples = (sample((8, 16)), sample((4, 2, 8), axis=-2))
 
     def rule(self, x: TensorType) -> str:
         names = " ".join(along(self.name, len(x.shape), self.axis)[0])
         return f"{names} -> {names}, {names}"
-
-    def infer(self, *types: Any) -> Any:
-        super().infer(*types)
-        return TupleType((types[0], TensorType(INT64, types[0].shape)))
 
     def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
         if dout[0] is None:
@@ -387,35 +386,23 @@ class _Extreme(Op, abstract=True):
         axis = axis_in(self.name, self.axis, len(x.shape))
         return (b.emit(GatherDGrad(axis, x.shape[axis]), b.emit(TupleGetItem(1), out), dout[0]),)
 
-    def precedes(self, xp: Any, x: Any, best: Any) -> Any:
-        """Return whether an element replaces the best one so far, elementwise."""
-        raise NotImplementedError
-
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp
         x = xp.moveaxis(inputs[0], self.axis, 0)
         values, places = xp.array(x), xp.zeros(x.shape, xp.int64)
         for i in range(1, len(x)):
-            taken = self.precedes(xp, x[i], values[i - 1]) | (x[i] != x[i])
+            taken = getattr(xp, self.replaces)(x[i], values[i - 1]) | (x[i] != x[i])
             values[i] = xp.where(taken, x[i], values[i - 1])
             places[i] = xp.where(taken, i, places[i - 1])
         back = [xp.ascontiguousarray(xp.moveaxis(array, 0, self.axis)) for array in (values, places)]
         return back[0], back[1]
 
 
-class Cummax(_Extreme):
-    """The greatest element so far along `axis` and its place: a tuple of two. Called as `Cummax(axis)(x)`."""
-
-    samples = _Extreme.samples
-
-    def precedes(self, xp: Any, x: Any, best: Any) -> Any:
-        return x >= best
-
-
-class Cummin(_Extreme):
-    """The smallest element so far along `axis` and its place: a tuple of two. Called as `Cummin(axis)(x)`."""
-
-    samples = _Extreme.samples
-
-    def precedes(self, xp: Any, x: Any, best: Any) -> Any:
-        return x <= best
+Cummax = operator(
+    "Cummax", "The greatest element so far along `axis` and its place: a tuple of two. Called as `Cummax(axis)(x)`.",
+    _Extreme, samples=_Extreme.samples,
+)  # fmt: skip
+Cummin = operator(
+    "Cummin", "The smallest element so far along `axis` and its place: a tuple of two. Called as `Cummin(axis)(x)`.",
+    _Extreme, samples=_Extreme.samples, replaces="less_equal",
+)  # fmt: skip

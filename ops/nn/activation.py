@@ -41,6 +41,7 @@ class ReLU(Unary):
     """max(x, 0); its derivative at 0 is 0."""
 
     cuda = "{0} < T(0) ? T(0) : {0}"
+    fills = True
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(ReluGrad(), dout, out),)
@@ -53,9 +54,6 @@ class ReLU(Unary):
 
         return kernel
 
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return self.kernel(be)
-
     samples = (*UNARY_SAMPLES, sample((8,), dtypes=("Int32",), gradient=False))
 
 
@@ -64,6 +62,7 @@ class ReluGrad(_Gradient):
 
     linear_in = (0,)
     cuda = "{1} > T(0) ? {0} : T(0)"
+    fills = True
     samples = _PAIR
 
     def bprop(self, b: Builder, dy: Value, y: Value, out: Value, dout: Value) -> Gradients:
@@ -77,9 +76,6 @@ class ReluGrad(_Gradient):
             multiply(dy.view(bits), y > 0, out=out.view(bits))
 
         return blockwise(be.xp, work)
-
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return self.kernel(be)
 
 
 class PReLU(Elementwise):
@@ -183,6 +179,7 @@ class GeLU(Activation):
     """
 
     cuda = "gelu({0})"
+    fills = True
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(GeLUGrad(), dout, x, out),)
@@ -199,9 +196,6 @@ class GeLU(Activation):
 
         return blockwise(xp, work, 1)
 
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return self.kernel(be)
-
     samples = UNARY_SAMPLES
 
 
@@ -211,6 +205,7 @@ class GeLUGrad(Elementwise):
     linear_in = (0,)
     cuda = "{0} * gelu_slope({1})"
     bprop = NotDifferentiable("it is a gradient, and second derivatives of GeLU are not built")
+    fills = True
     samples = _TRIPLE
 
     def rule(self, dy: TensorType, x: TensorType, y: TensorType) -> str:
@@ -241,9 +236,6 @@ class GeLUGrad(Elementwise):
             return without_y(dy, x, out=out)
 
         return kernel
-
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return self.kernel(be)
 
 
 def _gelu_tanh(xp: Any, x: Any, out: Any) -> None:

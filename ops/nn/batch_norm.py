@@ -499,6 +499,7 @@ class BatchNorm(_Shared):
     updates_aside = True
     keeps_narrow = (0,)
     omitted = ("data_format", "groups")
+    fills = True
     samples = (
         sample((4, 8, 4, 2), (8,), (8,), (8,), (8,), is_training=True, low=0.5, epsilon=1e-3),
         sample((8, 4), (4,), (4,), (4,), (4,), is_training=True, momentum=0.5, low=0.5),
@@ -593,9 +594,6 @@ class BatchNorm(_Shared):
 
         return kernel
 
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return self.kernel(be)
-
 
 def _filled(out: Any, y: Any, mean: Any, variance: Any) -> Any:
     """Return BatchNorm's five results, in `out` if it is given, which holds the first one already."""
@@ -611,6 +609,7 @@ class BatchNormGrad(_Shared):
 
     groups: tuple[Ranks, ...] = ()
     sums_of_rows = (1, 2)
+    fills = True
     samples = (
         sample((4, 8, 4, 2), (4, 8, 4, 2), (8,), (8,), (8,), is_training=True, low=0.5),
         sample((8, 4), (8, 4), (4,), (4,), (4,), low=0.5),
@@ -656,9 +655,6 @@ class BatchNormGrad(_Shared):
             return out
 
         return kernel
-
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return self.kernel(be)
 
 
 def _through_statistics(

@@ -118,6 +118,7 @@ class LayerNorm(Norm):
     epsilon: float = 1e-7
     scales = (1, 2)
     made = (1, 2)
+    fills = True
     samples = (
         sample((8, 16), (16,), (16,), begin_norm_axis=-1, begin_params_axis=-1, epsilon=1e-5),
         sample((8, 4, 8), (4, 8), (4, 8)),
@@ -209,9 +210,6 @@ class LayerNorm(Norm):
             return out
 
         return into
-
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return self.kernel(be)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it  # late: only a GPU needs it
@@ -321,6 +319,7 @@ class LayerNormGrad(Norm):
     statistics = (2, 3)
     scales = (4,)
     bprop = NO_SECOND
+    fills = True
     samples = (
         sample((8, 16), (8, 16), (8, 1), (8, 1), (16,), low=0.1),
         sample((8, 4, 4), (8, 4, 4), (8, 4, 1), (8, 4, 1), (4, 4), low=0.1, begin_norm_axis=2),
@@ -378,9 +377,6 @@ class LayerNormGrad(Norm):
             return out
 
         return into
-
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return self.kernel(be)
 
     def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value]:
         rank = len(inputs[1].tensor_type.shape)

@@ -162,6 +162,7 @@ class Softmax(_Normalised):
     """exp(x) over its sum along `axis`."""
 
     axis: Axis = -1
+    fills = True
     samples = (*_ONE, sample((8, 4, 4), axis=(1, 2)))
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -188,9 +189,6 @@ class Softmax(_Normalised):
 
         return along(self.axis, rowwise(xp, work, 1))
 
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return self.kernel(be)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         stages = (
             RowPass((("most", "Largest", "x"),)),
@@ -205,6 +203,7 @@ class SoftmaxBackward(_Normalised):
     dim: Axis = -1
     numbers = 1
     linear_in = (0,)
+    fills = True
     samples = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), dim=1))
 
     def bprop(self, b: Builder, dy: Value, y: Value, out: Value, dout: Value) -> Gradients:
@@ -238,9 +237,6 @@ class SoftmaxBackward(_Normalised):
 
         return along(self.dim, rowwise(xp, work, 2))
 
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return self.kernel(be)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         stages = (RowPass((("total", "Sum", "g"),), "g = g * y;"),)
         operands = [Operand("g", inputs[0]), Operand("y", inputs[1])]
@@ -251,6 +247,7 @@ class LogSoftmax(_Normalised):
     """x minus the logarithm of the sum of exp(x) along `axis`."""
 
     axis: int = -1
+    fills = True
     samples = _ONE
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -285,9 +282,6 @@ class LogSoftmax(_Normalised):
 
         return along(self.axis, rowwise(xp, work, 2))
 
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return self.kernel(be)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         stages = (
             RowPass((("most", "Largest", "x"),)),
@@ -305,6 +299,7 @@ class LogSoftmaxGrad(_Normalised):
     bprop = NotDifferentiable(
         "it is a gradient, and second derivatives of LogSoftmax are not built"
     )
+    fills = True
     samples = (sample((8, 16), (8, 16)), sample((4, 8, 8), (4, 8, 8), axis=1))
 
     def of_slices(self, b: Builder, ranks: Ranks, axes: tuple[int, ...], *inputs: Value) -> Value:
@@ -327,9 +322,6 @@ class LogSoftmaxGrad(_Normalised):
             xp.subtract(dout, share, out=grad)
 
         return along(self.axis, rowwise(xp, work, 2))
-
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        return self.kernel(be)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         stages = (RowPass((("total", "Sum", "g"),)),)

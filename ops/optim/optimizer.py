@@ -393,8 +393,10 @@ class AllFinite(Op):
 
     reduction = "all"
     operandwise = True
+    float_only = True
     joins = "all"
     bprop = NotDifferentiable("its result is Bool")
+    result_dtypes = (BOOL,)
     samples = (
         sample((8, 16), gradient=False),
         sample((8, 16), (), (4,), gradient=False),
@@ -404,18 +406,10 @@ class AllFinite(Op):
         return self, sequence_of(self.name, args)
 
     def rule(self, *types: TensorType) -> str:
-        names = iter(factor_names(sum(t.rank for t in types)))
-        return f"{', '.join(' '.join(next(names) for _ in t.shape) for t in types)} ->"
-
-    def infer(self, *types: Any) -> Type:
         if not types:
             raise MspcError(f"{self.name} needs at least one tensor")
-        inferred = super().infer(*types)
-        require_float(self.name, *types)
-        return inferred
-
-    def result_dtype(self, *types: TensorType) -> DType:
-        return BOOL
+        names = iter(factor_names(sum(t.rank for t in types)))
+        return f"{', '.join(' '.join(next(names) for _ in t.shape) for t in types)} ->"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp = be.xp

@@ -12,7 +12,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
-from mspc.ir.types import BOOL, FLOAT32, INT32, DType, TensorType, TupleType, dtype_of
+from mspc.ir.types import BOOL, FLOAT32, INT32, TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import elementwise
@@ -36,7 +36,7 @@ from mspc.ops.random.words import (
     random_words,
 )
 from mspc.ops.tensor.creation import shape_rule
-from mspc.sharding.rules import Rule, factor_names, same_rule, sized
+from mspc.sharding.rules import factor_names, same_rule, sized
 
 _RANDOM = NotDifferentiable("its result is drawn, not computed")
 
@@ -105,17 +105,12 @@ class DropoutGenMask(Drawn):
     float_only = True
     settings = (("shape", shape_of),)
     settings_at = 0
+    result_dtypes = (BOOL,)
+    strategy_of = (-1,)  # as in MindSpore
     samples = (
         sample((), low=0.25, high=0.75, shape=(8, 16), gradient=False),
         sample((), low=0.25, high=0.75, shape=(4, 2, 8), Seed0=3, gradient=False),
     )
-
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions of the result, which MindSpore's strategy shards."""
-        return rule.outputs
-
-    def result_dtype(self, *types: TensorType) -> DType:
-        return BOOL
 
     def rule(self, keep_prob: TensorType) -> str:
         if keep_prob.shape:
@@ -136,13 +131,10 @@ class DropoutDoMask(Op):
 
     linear_in = (0,)
     cuda = "{0} * T({1}) / T({2})"
+    strategy_of = (0,)  # as in MindSpore
     samples = (
         sample((8, 16), (8, 16), (), dtypes=("Float64", "Bool", "Float64"), low=0.25, high=0.75, gradient=False),
     )
-
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions of x, the only operand in MindSpore's strategy."""
-        return (rule.inputs[0],)
 
     def check(self, *types: TensorType) -> None:
         require_float(self.name, types[0], types[2])
@@ -179,14 +171,9 @@ class UniformReal(Drawn):
     seeds = ("seed", "seed2")
     bprop = _RANDOM
     settings = (("shape", shape_of),)
+    result_dtypes = (FLOAT32,)
+    strategy_of = (-1,)  # as in MindSpore
     samples = (sample(shape=(8, 16), seed=1, gradient=False), sample(shape=(16,), gradient=False))
-
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions of the result, which MindSpore's strategy shards."""
-        return rule.outputs
-
-    def result_dtype(self, *types: TensorType) -> DType:
-        return FLOAT32
 
     def rule(self) -> str:
         return shape_rule(self.sizes)
@@ -210,6 +197,7 @@ class RandomChoiceWithMask(Op):
     seed2: int = 0
     seeds = ("seed", "seed2")
     bprop = _RANDOM
+    result_dtypes = (INT32, BOOL)
     samples = (
         sample((4, 8), dtypes=("Bool",), count=6, seed=3, gradient=False),
         sample((4,), dtypes=("Bool",), count=9, gradient=False),
@@ -222,10 +210,6 @@ class RandomChoiceWithMask(Op):
             raise MspcError(f"{self.name}: count is {self.count}, not a positive number")
         held = " ".join(f"x{i}!" for i in range(len(x.shape)))
         return f"{held} -> c={self.count}! r={len(x.shape)}!, c!"
-
-    def infer(self, *types: Any) -> Any:
-        places, there = self.parsed_rule(*types).output_shapes()
-        return TupleType((TensorType(INT32, places), TensorType(BOOL, there)))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
@@ -253,6 +237,8 @@ class Dropout(DrawnByPlace):
     local: tuple[int, ...] = ()
     seeds = ("Seed0", "Seed1")
     omitted = ("local", "rows")
+    float_only = True
+    result_dtypes = (None, BOOL)
     samples = (
         sample((8, 16), keep_prob=0.7, Seed0=1),
         sample((2, 4, 8), keep_prob=0.25, Seed1=2),
@@ -263,12 +249,6 @@ class Dropout(DrawnByPlace):
         if not 0 < self.keep_prob <= 1:
             raise MspcError(f"{self.name}: keep_prob is {self.keep_prob}, not above 0 and at most 1")
         return same_rule(x.shape, 1, 2)
-
-    def infer(self, *types: Any) -> Any:
-        super().infer(*types)
-        require_float(self.name, *types)
-        x = types[0]
-        return TupleType((x, TensorType(BOOL, x.shape)))
 
     def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
         if dout[0] is None:
@@ -426,6 +406,7 @@ class Gamma(Drawn):
     seed2: int = 0
     seeds = ("seed", "seed2")
     bprop = NotDifferentiable("its result is drawn, not computed")
+    strategy_of = (-1, 0, 1)  # as in MindSpore
     samples = (
         sample((4,), (1,), dtypes=("Float32", "Float32"), low=0.1, high=3.0, shape=(8, 4), seed=1, gradient=False),
         sample((4, 1), (2,), dtypes=("Float32", "Float32"), low=0.1, high=3.0, shape=(4, 2), gradient=False),
@@ -443,10 +424,6 @@ class Gamma(Drawn):
             texts = f"shape {wanted}, alpha {shapes[0]} and beta {shapes[1]}"
             raise MspcError(f"{self.name}: {texts} cannot be broadcast together") from None
         return replace(self, shape=result_shape), tuple(tensors)
-
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions, those of the result first, as in MindSpore's strategy."""
-        return (*rule.outputs, *rule.inputs)
 
     def rule(self, alpha: TensorType, beta: TensorType) -> str:
         shape = self.sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -13,13 +13,13 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, dtype_of
-from mspc.ops.bases import Elementwise, Unary
+from mspc.ops.bases import Elementwise, Unary, operator
 from mspc.ops.device import Array, Device, Launch, computing_type
 from mspc.ops.math.arithmetic import Mul, Select, Sub
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import dtype_arg, int_of, number_of, shape_of, size_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
-from mspc.sharding.rules import Rule, broadcast_rule, factor_names, sized
+from mspc.sharding.rules import broadcast_rule, factor_names, sized
 
 
 def shape_rule(shape: Sequence[int]) -> str:
@@ -68,7 +68,21 @@ class Fill(_WithoutOperands):
         return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))
 
 
-class _Uniform(_WithoutOperands, abstract=True):
+class _OneNumber(Op, abstract=True):
+    """All elements are `number`, 0 or 1."""
+
+    number: ClassVar[int] = 0
+
+    def uniform(self) -> int | float | None:
+        return self.number
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
+
+        return put_values(device, ("zeros", "ones")[self.number], out, literal(self.number, dtype_of(out.dtype)))
+
+
+class _Uniform(_OneNumber, _WithoutOperands, abstract=True):
     """Called as `Op()(shape, dtype)`."""
 
     operand_names = ("shape", "dtype")
@@ -93,84 +107,50 @@ class _Uniform(_WithoutOperands, abstract=True):
     def localize(self, placement: RankPlacement) -> Op:
         return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))
 
-
-class Zeros(_Uniform):
-    """A tensor of zeros. Called as `Zeros()(shape, dtype)`."""
-
-    samples = (sample(shape=(8, 16)), sample(shape=(16,), dtype=INT64))
-
-    def uniform(self) -> int | float | None:
-        return 0
-
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.zeros(self.shape, self.dtype.numpy)
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
-
-        return put_values(device, "zeros", out, literal(0, self.dtype))
+        return be.xp.full(self.shape, self.number, self.dtype.numpy)
 
 
-class Ones(_Uniform):
-    """A tensor of ones. Called as `Ones()(shape, dtype)`."""
-
-    samples = (sample(shape=(8, 16)), sample(shape=(16,), dtype=INT64))
-
-    def uniform(self) -> int | float | None:
-        return 1
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.ones(self.shape, self.dtype.numpy)
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
-
-        return put_values(device, "ones", out, literal(1, self.dtype))
+_NUMBERS = (sample(shape=(8, 16)), sample(shape=(16,), dtype=INT64))
+Zeros = operator("Zeros", "A tensor of zeros. Called as `Zeros()(shape, dtype)`.", _Uniform, samples=_NUMBERS)
+Ones = operator("Ones", "A tensor of ones. Called as `Ones()(shape, dtype)`.", _Uniform, samples=_NUMBERS, number=1)
 
 
-class _Like(Unary, abstract=True):
+class _Like(_OneNumber, Unary, abstract=True):
     takes_complex = True
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (None,)
 
 
-class ZerosLike(_Like):
-    """Zeros of the shape and element type of x."""
-
-    array_function = "zeros_like"
-    cuda = "T(0)"
-    samples = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
-
-    def uniform(self) -> int | float | None:
-        return 0
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
-
-        return put_values(device, "zeros", out, literal(0, dtype_of(out.dtype)))
+_LIKE = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
+ZerosLike = operator(
+    "ZerosLike", "Zeros of the shape and element type of x.", _Like,
+    array_function="zeros_like", cuda="T(0)", samples=_LIKE,
+)  # fmt: skip
+OnesLike = operator(
+    "OnesLike", "Ones of the shape and element type of x.", _Like,
+    array_function="ones_like", cuda="T(1)", samples=_LIKE, number=1,
+)  # fmt: skip
 
 
-class OnesLike(_Like):
-    """Ones of the shape and element type of x."""
+class _Sequence(Op, abstract=True):
+    """A vector of which a rank makes the numbers from `first` on: `count`, or all for -1."""
 
-    array_function = "ones_like"
-    cuda = "T(1)"
-    samples = (sample((8, 16)), sample((8,), dtypes=("Int32",)))
+    if TYPE_CHECKING:  # fields of the subclasses, in MindSpore's order
+        first: int = 0
+        count: int = -1
+    strategy_of = (-1,)  # as in MindSpore
 
-    def uniform(self) -> int | float | None:
-        return 1
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import literal, put_values  # late: only a GPU needs it
-
-        return put_values(device, "ones", out, literal(1, dtype_of(out.dtype)))
+    def localize(self, placement: RankPlacement) -> Op:
+        (here,) = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)
+        return replace(self, first=here.start, count=here.stop - here.start)
 
 
-class Range(_WithoutOperands):
+class Range(_Sequence, _WithoutOperands):
     """start, start + delta, ... below limit. Called as `Range()(start, limit, delta)`.
 
-    maxlen: the greatest length allowed. first, count: the slice that this rank makes; count -1 is all of it.
+    maxlen: the greatest length allowed. first, count: see `_Sequence`.
     """
 
     maxlen: int = 1000000
@@ -215,10 +195,6 @@ class Range(_WithoutOperands):
     def result_dtype(self, *types: TensorType) -> DType:
         return self.dtype
 
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions of the result, which MindSpore's strategy shards."""
-        return rule.outputs
-
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         count = self.length() if self.count < 0 else self.count
         steps = be.xp.arange(self.first, self.first + count)
@@ -235,10 +211,6 @@ class Range(_WithoutOperands):
             number = f"__dadd_rn(__dmul_rn((double){place}, {float(self.delta)}), {float(self.start)})"
         wide = "float" if self.dtype.itemsize == 2 and self.dtype.is_float else "R"
         return put_values(device, "range", out, f"narrow<R>(({wide})({number}))")
-
-    def localize(self, placement: RankPlacement) -> Op:
-        (here,) = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)
-        return replace(self, first=here.start, count=here.stop - here.start)
 
 
 class Eye(_WithoutOperands):
@@ -279,10 +251,10 @@ class Eye(_WithoutOperands):
         )
 
 
-class LinSpace(_WithoutOperands):
+class LinSpace(_Sequence, _WithoutOperands):
     """num numbers from start to stop, both included. Called as `LinSpace()(start, stop, num)`.
 
-    first, count: the slice that this rank makes; count -1 is all of it.
+    first, count: see `_Sequence`.
     """
 
     start: float = 0.0
@@ -313,10 +285,6 @@ class LinSpace(_WithoutOperands):
     def result_dtype(self, *types: TensorType) -> DType:
         return FLOAT32
 
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions of the result, which MindSpore's strategy shards."""
-        return rule.outputs
-
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         count = self.num if self.count < 0 else self.count
         places = be.xp.arange(self.first, self.first + count)
@@ -330,15 +298,11 @@ class LinSpace(_WithoutOperands):
         place = f"(double)((long long)at + {self.first})"
         return put_values(device, "lin_space", out, f"(R)__dadd_rn(__dmul_rn({place}, {step}), {float(self.start)})")
 
-    def localize(self, placement: RankPlacement) -> Op:
-        (here,) = placement.out_layouts[0].slices_for(placement.rank, (self.num,))
-        return replace(self, first=here.start, count=here.stop - here.start)
 
-
-class LinSpaceBetween(Op):
+class LinSpaceBetween(_Sequence):
     """num numbers from start to stop, which are tensors without dimensions; LinSpace becomes it for such operands.
 
-    first, count: the slice that this rank makes; count -1 is all of it.
+    first, count: see `_Sequence`.
     """
 
     num: int = 1
@@ -354,10 +318,6 @@ class LinSpaceBetween(Op):
         if self.num < 1:
             raise MspcError(f"LinSpace: num is {self.num}, not at least 1")
         return f", -> a={self.num if self.count < 0 else self.count}"
-
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Return the dimensions of the result, which MindSpore's strategy shards."""
-        return rule.outputs
 
     def bprop(self, b: Builder, start: Value, stop: Value, out: Value, dout: Value) -> Gradients:
         dtype = dout.tensor_type.dtype
@@ -381,15 +341,12 @@ class LinSpaceBetween(Op):
         text = f"narrow<R>(({kind})((long long)at + {self.first}) * share + from)"
         return put_values(device, "lin_space", out, text, [("start", start), ("stop", stop)], ends)
 
-    def localize(self, placement: RankPlacement) -> Op:
-        (here,) = placement.out_layouts[0].slices_for(placement.rank, (self.num,))
-        return replace(self, first=here.start, count=here.stop - here.start)
-
 
 class _Triangle(Op, abstract=True):
     """A triangle of the last two dimensions; on a rank the diagonal counts from its slice."""
 
     diagonal: int = 0
+    lower: ClassVar[bool] = True
     linear_in = (0,)
 
     def rule(self, x: TensorType) -> str:
@@ -406,37 +363,27 @@ class _Triangle(Op, abstract=True):
         rows, columns = placement.in_layouts[0].slices_for(placement.rank, placement.in_types[0].shape)[-2:]
         return replace(self, diagonal=self.diagonal + rows.start - columns.start)
 
-    def masked_launch(self, device: Device, x: Array, out: Array, test: str) -> Launch | None:
-        """Return the launch that keeps the elements whose column, counted from the row's number, meets `test`."""
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return (be.xp.tril if self.lower else be.xp.triu)(inputs[0], self.diagonal)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.moves import put_values  # late: only a GPU needs it
 
+        (x,), test = inputs, f"{'<=' if self.lower else '>='} {self.diagonal}"
         rows, columns = x.shape[-2:]
         text = f"(long long)(at % {columns}) - (long long)(at / {columns} % {rows}) {test} ? x[at] : narrow<R>(0)"
         return put_values(device, "triangle", out, text, [("x", x)])
 
 
-class Tril(_Triangle):
-    """x on and below the diagonal of the last two dimensions, 0 above; `diagonal` moves it up."""
-
-    samples = (sample((8, 16)), sample((2, 8, 8), diagonal=-2), sample((8, 8), diagonal=3))
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.tril(inputs[0], self.diagonal)
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.masked_launch(device, inputs[0], out, f"<= {self.diagonal}")
-
-
-class Triu(_Triangle):
-    """x on and above the diagonal of the last two dimensions, 0 below; `diagonal` moves it up."""
-
-    samples = (sample((8, 16)), sample((2, 8, 8), diagonal=-2), sample((8, 8), diagonal=3))
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.triu(inputs[0], self.diagonal)
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.masked_launch(device, inputs[0], out, f">= {self.diagonal}")
+_TRIANGLES = (sample((8, 16)), sample((2, 8, 8), diagonal=-2), sample((8, 8), diagonal=3))
+Tril = operator(
+    "Tril", "x on and below the diagonal of the last two dimensions, 0 above; `diagonal` moves it up.", _Triangle,
+    samples=_TRIANGLES,
+)  # fmt: skip
+Triu = operator(
+    "Triu", "x on and above the diagonal of the last two dimensions, 0 below; `diagonal` moves it up.", _Triangle,
+    samples=_TRIANGLES, lower=False,
+)  # fmt: skip
 
 
 class MaskedFill(Elementwise):

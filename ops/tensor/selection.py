@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value, element_types
 from mspc.ir.layout import NamedLayout
-from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
+from mspc.ir.types import INT32, INT64, DType, TensorType
+from mspc.ops.bases import operator
 from mspc.ops.control.structural import TupleGetItem, constrained, items
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexMap, turned_round
@@ -105,7 +106,11 @@ def _replicated_at(entry: Any, place: int) -> Any:
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place + 1 :]))
     return (*entry[:place], 1, *entry[place + 1 :])
-_INTEGER = NotDifferentiable("its result is an integer")
+
+
+def extreme_places(xp: Any, x: Any, axis: int, largest: bool) -> Any:
+    """Return the first places of the maxima or minima along `axis`."""
+    return (xp.argmax if largest else xp.argmin)(x, axis=axis)
 
 
 def along(name: str, rank: int, axis: int) -> tuple[list[str], int]:
@@ -121,7 +126,8 @@ class _ArgExtremum(Op, abstract=True):
 
     axis: int = -1
     output_type: DType = INT32
-    bprop = _INTEGER
+    largest: ClassVar[bool] = True
+    bprop = NotDifferentiable("its result is an integer")
     samples = (
         sample((8, 16)),
         sample((4, 8, 2), axis=0, output_type=INT64),
@@ -148,11 +154,10 @@ class _ArgExtremum(Op, abstract=True):
         parts = parts_of(self.name, self.axis, asked, x)
         if parts == 1 or asked.in_strategy is None:
             return None
-        places, _ = best_of_parts(b, x, self.axis, parts, asked.in_strategy[0], self.with_value(), GatherD(self.axis))
+        with_value = ArgMaxWithValue if self.largest else ArgMinWithValue
+        places, _ = best_of_parts(b, x, self.axis, parts, asked.in_strategy[0], with_value, GatherD(self.axis))
         (result,) = element_types(self.infer(x.tensor_type))
         return (reshaped(b, places, result.shape, result.dtype),)
-
-    largest: ClassVar[bool] = True
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.scans import place_of_extremum  # late: only a GPU needs it
@@ -160,41 +165,25 @@ class _ArgExtremum(Op, abstract=True):
         (x,) = inputs
         return place_of_extremum(device, x, axis_in(self.name, self.axis, len(x.shape)), out, self.largest)
 
-    def with_value(self) -> Any:
-        """Return the operator that returns (place, value)."""
-        raise NotImplementedError
-
-
-class Argmax(_ArgExtremum):
-    """The place of the maximum along `axis`, the first one if several are equal."""
-
-    bprop = _INTEGER
-    samples = _ArgExtremum.samples
-
-    def with_value(self) -> Any:
-        return ArgMaxWithValue
-
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.argmax(inputs[0], axis=self.axis).astype(self.output_type.numpy)
+        return extreme_places(be.xp, inputs[0], self.axis, self.largest).astype(self.output_type.numpy)
 
 
-class Argmin(_ArgExtremum):
-    """The place of the minimum along `axis`, the first one if several are equal."""
-
-    largest = False
-    bprop = _INTEGER
-    samples = _ArgExtremum.samples
-
-    def with_value(self) -> Any:
-        return ArgMinWithValue
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.argmin(inputs[0], axis=self.axis).astype(self.output_type.numpy)
+Argmax = operator(
+    "Argmax", "The place of the maximum along `axis`, the first one if several are equal.", _ArgExtremum,
+    samples=_ArgExtremum.samples,
+)  # fmt: skip
+Argmin = operator(
+    "Argmin", "The place of the minimum along `axis`, the first one if several are equal.", _ArgExtremum,
+    samples=_ArgExtremum.samples, largest=False,
+)  # fmt: skip
 
 
 class _ArgExtremumWithValue(Op, abstract=True):
     axis: int = 0
     keep_dims: bool = False
+    largest: ClassVar[bool] = True
+    result_dtypes = (INT32, None)
     samples = (
         sample((8, 16)),
         sample((8, 16), axis=-1, keep_dims=True),
@@ -214,10 +203,6 @@ class _ArgExtremumWithValue(Op, abstract=True):
         require_elements(self.name, x.shape, [axis], "extremum")
         rest = (*names[:axis], *(["1"] if self.keep_dims else []), *names[axis + 1 :])
         return f"{' '.join(names)} -> {', '.join([' '.join(rest)] * 2)}"
-
-    def infer(self, *types: Any) -> Any:
-        _, value = element_types(super().infer(*types))
-        return TupleType((TensorType(INT32, value.shape), value))
 
     def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
         if dout[1] is None:
@@ -239,34 +224,58 @@ class _ArgExtremumWithValue(Op, abstract=True):
         results = zip(best, element_types(self.infer(x.tensor_type)), strict=True)
         return [reshaped(b, value, result.shape, result.dtype) for value, result in results]
 
-    def take(self, be: ArrayBackend, x: Any, places: Any) -> tuple[Any, Any]:
-        """Return (places, values) with or without the axis."""
-        xp = be.xp
-        places = xp.expand_dims(places, self.axis)
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        places = xp.expand_dims(extreme_places(xp, x, self.axis, self.largest), self.axis)
         values = xp.take_along_axis(x, places, axis=self.axis)
         places = places.astype(xp.int32)
         return (places, values) if self.keep_dims else (places.squeeze(self.axis), values.squeeze(self.axis))
 
 
-class ArgMaxWithValue(_ArgExtremumWithValue):
-    """The place and the value of the maximum along `axis`: a tuple of two."""
-
-    samples = _ArgExtremumWithValue.samples
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.take(be, inputs[0], be.xp.argmax(inputs[0], axis=self.axis))
-
-
-class ArgMinWithValue(_ArgExtremumWithValue):
-    """The place and the value of the minimum along `axis`: a tuple of two."""
-
-    samples = _ArgExtremumWithValue.samples
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.take(be, inputs[0], be.xp.argmin(inputs[0], axis=self.axis))
+ArgMaxWithValue = operator(
+    "ArgMaxWithValue", "The place and the value of the maximum along `axis`: a tuple of two.", _ArgExtremumWithValue,
+    samples=_ArgExtremumWithValue.samples,
+)  # fmt: skip
+ArgMinWithValue = operator(
+    "ArgMinWithValue", "The place and the value of the minimum along `axis`: a tuple of two.", _ArgExtremumWithValue,
+    samples=_ArgExtremumWithValue.samples, largest=False,
+)  # fmt: skip
 
 
-class TopK(Op):
+class _Ordered(Op, abstract=True):
+    """Values chosen along a dimension, which must not be sharded, and their places: a tuple of two."""
+
+    result_dtypes = (None, INT64)
+
+    @property
+    def line(self) -> int:
+        """The dimension, as it was given."""
+        return vars(self).get("dim", -1)
+
+    def pair(self, x: TensorType, size: int | None = None) -> str:
+        """Return the rule if `size` elements remain, by default all; 0 drops the dimension."""
+        names, axis = along(self.name, len(x.shape), self.line)
+        new = [f"{factor_names(1, len(names))[0]}={size}!"] if size and size > 1 else ["1"] if size else []
+        rest = names if size is None else (*names[:axis], *new, *names[axis + 1 :])
+        return f"{' '.join(names)} -> {', '.join([' '.join(rest)] * 2)}"
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        if dout[0] is None:
+            return (None,)
+        axis = axis_in(self.name, self.line, len(x.shape))
+        place, grad = items(b, out, 2)[1], dout[0]
+        if len(grad.shape) < len(x.shape):
+            expanded = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+            place, grad = b.emit(Reshape(expanded), place), b.emit(Reshape(expanded), grad)
+        return (b.emit(GatherDGrad(axis, x.shape[axis]), place, grad),)
+
+    def taken(self, xp: Any, x: Any, places: Any) -> tuple[Any, Any]:
+        """Return (values, places) of these places."""
+        kind = self.result_dtypes[1]
+        return xp.take_along_axis(x, places, axis=self.line), places.astype(kind and kind.numpy)
+
+
+class TopK(_Ordered):
     """The k largest elements along the last axis, in descending order, and their places: a tuple of two.
 
     Called as `TopK()(x, k)`.
@@ -275,23 +284,14 @@ class TopK(Op):
     sorted: bool = True
     k: int = 1
     settings = (("k", int_of),)
+    result_dtypes = (None, INT32)
     samples = (sample((8, 16), k=4), sample((16,), k=16))
 
     def rule(self, x: TensorType) -> str:
-        names, axis = along(self.name, len(x.shape), -1)
-        if not 1 <= self.k <= x.shape[axis]:
-            raise MspcError(f"TopK: k is {self.k}, not 1 to {x.shape[axis]}, the last dimension of input 0")
-        new = f"{factor_names(1, len(names))[0]}={self.k}!"
-        return f"{' '.join(names)} -> {', '.join([' '.join((*names[:-1], new))] * 2)}"
-
-    def infer(self, *types: Any) -> Any:
-        value, _ = element_types(super().infer(*types))
-        return TupleType((value, TensorType(INT32, value.shape)))
-
-    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
-        if dout[0] is None:
-            return (None,)
-        return (b.emit(GatherDGrad(len(x.shape) - 1, x.shape[-1]), items(b, out, 2)[1], dout[0]),)
+        along(self.name, len(x.shape), -1)
+        if not 1 <= self.k <= x.shape[-1]:
+            raise MspcError(f"TopK: k is {self.k}, not 1 to {x.shape[-1]}, the last dimension of input 0")
+        return self.pair(x, self.k)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.scans import top_elements  # late: only a GPU needs it
@@ -300,8 +300,7 @@ class TopK(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
-        places = descending(xp, x, -1)[..., : self.k]
-        return xp.take_along_axis(x, places, axis=-1), places.astype(xp.int32)
+        return self.taken(xp, x, descending(xp, x, -1)[..., : self.k])
 
 
 class GatherD(Op):
@@ -471,67 +470,45 @@ class ReverseV2(Op):
         return move(device, "reverse", [Move(x, out, x.shape, source, strides, offset)])
 
 
-class Sort(Op):
+class _Sorted(_Ordered, abstract=True):
+    """x in order, and the places that the elements come from: a tuple of two. Equal ones keep their order, NaN is after
+    all others, or before them if the order is `descending`."""
+
+    if TYPE_CHECKING:
+        descending: bool = False
+
+    def rule(self, x: TensorType) -> str:
+        return self.pair(x)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.scans import sort_lines  # late: only a GPU needs it
+
+        (x,) = inputs
+        return sort_lines(device, x, axis_in(self.name, self.line, x.ndim), self.descending, *out)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return self.taken(be.xp, x, (descending if self.descending else ascending)(be.xp, x, self.line))
+
+
+class Sort(_Sorted):
     """x in order along `axis`, and the places that the elements come from: a tuple of two. Equal ones keep their order,
     NaN is after all others, or before them if the order is `descending`."""
 
     axis: int = -1
     descending: bool = False
+    result_dtypes = (None, INT32)
     samples = (sample((8, 16)), sample((4, 8, 2), axis=1, descending=True))
 
-    def rule(self, x: TensorType) -> str:
-        names, _ = along(self.name, len(x.shape), self.axis)
-        return f"{' '.join(names)} -> {', '.join([' '.join(names)] * 2)}"
-
-    def infer(self, *types: Any) -> Any:
-        value, _ = element_types(super().infer(*types))
-        return TupleType((value, TensorType(INT32, value.shape)))
-
-    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
-        if dout[0] is None:
-            return (None,)
-        axis = axis_in(self.name, self.axis, len(x.shape))
-        return (b.emit(GatherDGrad(axis, x.shape[axis]), items(b, out, 2)[1], dout[0]),)
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.scans import sort_lines  # late: only a GPU needs it
-
-        (x,), (values, places) = inputs, out
-        return sort_lines(device, x, axis_in(self.name, self.axis, x.ndim), self.descending, values, places)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        places = (descending if self.descending else ascending)(xp, x, self.axis)
-        return xp.take_along_axis(x, places, axis=self.axis), places.astype(xp.int32)
-
-
-class _Ordered(Op, abstract=True):
-    """Values chosen along `dim`, which must not be sharded, and their places: a tuple of two."""
-
-    def pair(self, x: TensorType, names: Sequence[str], axis: int, size: int) -> str:
-        """Return the rule if `size` elements remain; 0 drops the dimension."""
-        new = [f"{factor_names(1, len(names))[0]}={size}!"] if size > 1 else ["1"] if size else []
-        return f"{' '.join(names)} -> {', '.join([' '.join((*names[:axis], *new, *names[axis + 1 :]))] * 2)}"
-
-    def infer(self, *types: Any) -> Any:
-        value, _ = element_types(super().infer(*types))
-        return TupleType((value, TensorType(INT64, value.shape)))
-
-    def spread(self, b: Builder, x: Value, dim: int, out: Node, dout: Any) -> Gradients:
-        """Return the gradient: that of the values, put at their places."""
-        if dout[0] is None:
-            return (None,)
-        axis = axis_in(self.name, dim, len(x.shape))
-        place, grad = items(b, out, 2)[1], dout[0]
-        if len(grad.shape) < len(x.shape):
-            expanded = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-            place, grad = b.emit(Reshape(expanded), place), b.emit(Reshape(expanded), grad)
-        return (b.emit(GatherDGrad(axis, x.shape[axis]), place, grad),)
+    @property
+    def line(self) -> int:
+        return self.axis
 
 
 class _ExtremumDim(_Ordered, abstract=True):
     dim: int = 0
     keepdim: bool = False
+    largest: ClassVar[bool] = True
     samples = (sample((8, 16)), sample((8, 16), dim=-1, keepdim=True), sample((2, 4, 8), dim=1))
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
@@ -540,39 +517,26 @@ class _ExtremumDim(_Ordered, abstract=True):
         return replace(self, dim=int_of(self.name, "dim", found["dim"]), keepdim=keep), tensors
 
     def rule(self, x: TensorType) -> str:
-        names, axis = along(self.name, len(x.shape), self.dim)
-        require_elements(self.name, x.shape, [axis], "extremum")
-        return self.pair(x, names, axis, int(self.keepdim))
+        require_elements(self.name, x.shape, [axis_in(self.name, self.dim, len(x.shape))], "extremum")
+        return self.pair(x, int(self.keepdim))
 
-    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
-        return self.spread(b, x, self.dim, out, dout)
-
-    def take(self, xp: Any, x: Any, places: Any) -> tuple[Any, Any]:
-        places = xp.expand_dims(places, self.dim)
-        values = xp.take_along_axis(x, places, axis=self.dim)
-        places = places.astype(xp.int64)
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        values, places = self.taken(xp, x, xp.expand_dims(extreme_places(xp, x, self.dim, self.largest), self.dim))
         return (values, places) if self.keepdim else (values.squeeze(self.dim), places.squeeze(self.dim))
 
 
-class MaxDim(_ExtremumDim):
-    """The maximum along `dim` and its first place: a tuple of two. Called as `MaxDim()(input, dim, keepdim)`."""
-
-    samples = _ExtremumDim.samples
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.take(be.xp, inputs[0], be.xp.argmax(inputs[0], axis=self.dim))
-
-
-class MinDim(_ExtremumDim):
-    """The minimum along `dim` and its first place: a tuple of two. Called as `MinDim()(input, dim, keepdim)`."""
-
-    samples = _ExtremumDim.samples
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.take(be.xp, inputs[0], be.xp.argmin(inputs[0], axis=self.dim))
+MaxDim = operator(
+    "MaxDim", "The maximum along `dim` and its first place: a tuple of two. Called as `MaxDim()(input, dim, keepdim)`.",
+    _ExtremumDim, samples=_ExtremumDim.samples,
+)  # fmt: skip
+MinDim = operator(
+    "MinDim", "The minimum along `dim` and its first place: a tuple of two. Called as `MinDim()(input, dim, keepdim)`.",
+    _ExtremumDim, samples=_ExtremumDim.samples, largest=False,
+)  # fmt: skip
 
 
-class SortExt(_Ordered):
+class SortExt(_Sorted):
     """x in order along `dim`, and the places that the elements come from: a tuple of two. Equal ones keep their order.
 
     Called as `SortExt()(input, dim, descending, stable)`.
@@ -586,25 +550,6 @@ class SortExt(_Ordered):
         tensors, found = split_call(self.name, args, 1, ("dim", "descending", "stable"), optional=3)
         dim = int_of(self.name, "dim", found.get("dim", -1))
         return replace(self, dim=dim, descending=bool(found.get("descending", False))), tensors
-
-    def rule(self, x: TensorType) -> str:
-        names, _ = along(self.name, len(x.shape), self.dim)
-        return f"{' '.join(names)} -> {', '.join([' '.join(names)] * 2)}"
-
-    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
-        return self.spread(b, x, self.dim, out, dout)
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.scans import sort_lines  # late: only a GPU needs it
-
-        (x,) = inputs
-        return sort_lines(device, x, axis_in(self.name, self.dim, x.ndim), self.descending, *out)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        places = descending(xp, x, self.dim) if self.descending else ascending(xp, x, self.dim)
-        places = places.astype(xp.int64)
-        return xp.take_along_axis(x, places, axis=self.dim), places
 
 
 class TopkExt(_Ordered):
@@ -624,13 +569,10 @@ class TopkExt(_Ordered):
         return replace(self, k=k, dim=dim, largest=bool(found.get("largest", True))), tensors
 
     def rule(self, x: TensorType) -> str:
-        names, axis = along(self.name, len(x.shape), self.dim)
+        axis = axis_in(self.name, self.dim, len(x.shape))
         if not 1 <= self.k <= x.shape[axis]:
             raise MspcError(f"TopkExt: k is {self.k}, not 1 to {x.shape[axis]}, dimension {axis} of input 0")
-        return self.pair(x, names, axis, self.k)
-
-    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
-        return self.spread(b, x, self.dim, out, dout)
+        return self.pair(x, self.k)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.scans import top_elements  # late: only a GPU needs it
@@ -643,8 +585,7 @@ class TopkExt(_Ordered):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
         places = descending(xp, x, self.dim) if self.largest else ascending(xp, x, self.dim)
-        places = xp.take(places, xp.arange(self.k), axis=self.dim).astype(xp.int64)
-        return xp.take_along_axis(x, places, axis=self.dim), places
+        return self.taken(xp, x, xp.take(places, xp.arange(self.k), axis=self.dim))
 
 
 class RepeatInterleaveTensor(Op):
