@@ -152,17 +152,17 @@ def placements_of(config: Config, results: Sequence[Value]) -> list[Layout | str
     script could have fed in the same layout itself."""
     if not config.sharded or config.ranks == 1 or config.dataset_strategy == "full_batch":
         return [None] * len(results)
-    return [_handed_out(value) for value in results]
-
-
-def _handed_out(value: Value) -> Layout | str | None:
-    layout = value.layout
-    if not isinstance(value.type, TensorType) or not value.type.shape:
-        return None
-    if not isinstance(layout, Layout) or layout.is_replicated:
-        return REPLICATED
-    rows = Layout.of((layout.ranks,), [(0,), *[()] * (len(value.shape) - 1)])
-    return None if layout == rows else layout
+    found: list[Layout | str | None] = []
+    for value in results:
+        layout = value.layout
+        if not isinstance(value.type, TensorType) or not value.type.shape:
+            found.append(None)
+        elif not isinstance(layout, Layout) or layout.is_replicated:
+            found.append(REPLICATED)
+        else:
+            rows = Layout.of((layout.ranks,), [(0,), *[()] * (len(value.shape) - 1)])
+            found.append(None if layout == rows else layout)
+    return found
 
 
 def graph_arguments(call: Call, fed: Sequence[Fed]) -> list[Any]:

@@ -346,8 +346,13 @@ def _prepared(call: TracedCall, plan: PlanFile | None) -> Graph:
     graph.attrs |= config.header()
     if config.sharded:
         graph.attrs["outputs"] = "batch" if config.dataset_strategy == "data_parallel" else "whole"
-        if plan is None or plan.strategies is None:  # else the plan sets how parameters are stored
-            _optimizer_parallel(traced, config)
+        if config.parallel_optimizer and (plan is None or plan.strategies is None):  # else the plan says where they are
+            found = config.attributes(needs="enable_parallel_optimizer")
+            graph.attrs |= {name: value for name, value in found.items() if value != LEVELS[0]}
+            for parameter in graph.parameters:
+                source = traced.parameters.get(parameter.name)
+                if source is not None and not getattr(source, "parallel_optimizer", True):
+                    parameter.attrs["parallel_optimizer"] = False
         if config.strategies_from and plan is None:
             with told_at(config.place_of(*STRATEGIES_FROM)):
                 shard_as_in_file(graph, config.strategies_from)
@@ -382,18 +387,6 @@ def run_shared_passes(
         if name not in VIEWS:
             graph, previous = result, name
     return graph
-
-
-def _optimizer_parallel(traced: Traced, config: Config) -> None:
-    graph = traced.graph
-    if not config.parallel_optimizer:
-        return
-    found = config.attributes(needs="enable_parallel_optimizer")
-    graph.attrs |= {name: value for name, value in found.items() if value != LEVELS[0]}
-    for parameter in graph.parameters:
-        source = traced.parameters.get(parameter.name)
-        if source is not None and not getattr(source, "parallel_optimizer", True):
-            parameter.attrs["parallel_optimizer"] = False
 
 
 def _report(on_stage: OnStage | None, name: str, number: int, graph: Graph, changed: bool, previous: str) -> None:

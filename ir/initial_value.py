@@ -20,38 +20,44 @@ Array = Any
 
 
 @dataclass(frozen=True)
-class Filled:
-    """Every element is `value`."""
+class Distribution:
+    """A distribution of first values. kind: its name in `program.json`. random: its numbers are drawn."""
 
-    value: bool | int | float
+    kind: ClassVar[str]
     random: ClassVar[bool] = False
 
     def check(self) -> None:
-        """Raise ValueError if `value` is no number: a description may come from a damaged file."""
+        """Raise ValueError if a parameter is wrong: a description may come from a damaged file."""
+
+
+@dataclass(frozen=True)
+class Filled(Distribution):
+    """Every element is `value`."""
+
+    kind = "Constant"
+    value: bool | int | float
+
+    def check(self) -> None:
         if type(self.value) not in (bool, int, float):
             raise ValueError(f"value is {self.value!r}, not a number")
 
 
 @dataclass(frozen=True)
-class Diagonal:
+class Diagonal(Distribution):
     """A matrix with ones on its diagonal, zeros elsewhere."""
 
-    random: ClassVar[bool] = False
-
-    def check(self) -> None:
-        """Do nothing: there are no parameters to check."""
+    kind = "Identity"
 
 
 @dataclass(frozen=True)
-class DiagonalKernel:
+class DiagonalKernel(Distribution):
     """A convolution's weight [out, in, sizes...] that passes channels on: in each of `groups` parts of the first
     dimension, the middle of the kernel is one for equal channel numbers, and all else is zero."""
 
+    kind = "Dirac"
     groups: int
-    random: ClassVar[bool] = False
 
     def check(self) -> None:
-        """Raise ValueError if `groups` is no positive integer."""
         if type(self.groups) is not int or self.groups < 1:
             raise ValueError(f"groups is {self.groups!r}, not a positive integer")
 
@@ -90,6 +96,7 @@ class _Drawn:
 class NormalDistribution(_Drawn):
     """Normal distribution with deviation `sigma` around `mean`."""
 
+    kind = "Normal"
     sigma: float
     mean: float
 
@@ -101,6 +108,7 @@ class NormalDistribution(_Drawn):
 class UniformDistribution(_Drawn):
     """Uniform distribution in [-scale, scale)."""
 
+    kind = "Uniform"
     scale: float
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
@@ -111,6 +119,7 @@ class UniformDistribution(_Drawn):
 class TruncatedNormalDistribution(_Drawn):
     """Normal distribution with deviation `sigma` around `mean`; values outside mean + [a, b] sigma are drawn again."""
 
+    kind = "TruncatedNormal"
     sigma: float
     mean: float
     a: float
@@ -136,6 +145,7 @@ class OrthogonalMatrix(_Drawn):
     """`gain` times a matrix [first dimension, product of the others] with orthonormal rows, or columns if there are
     fewer: the Q of a random matrix (Saxe et al. 2014). It can only be drawn for the global tensor at once."""
 
+    kind = "Orthogonal"
     gain: float
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
@@ -151,6 +161,7 @@ class SparseMatrix(_Drawn):
     """A normal random matrix with deviation `sigma` around 0, and with zeros in a share `sparsity` of every column,
     rounded up. It can only be drawn for the global tensor at once."""
 
+    kind = "Sparse"
     sparsity: float
     sigma: float
 
@@ -164,18 +175,6 @@ class SparseMatrix(_Drawn):
         order = generator.random(shape).argsort(axis=0)
         np.put_along_axis(values, order[: math.ceil(self.sparsity * shape[0])], np.float32(0), axis=0)
         return values
-
-
-Distribution = (
-    Filled
-    | Diagonal
-    | DiagonalKernel
-    | NormalDistribution
-    | UniformDistribution
-    | TruncatedNormalDistribution
-    | OrthogonalMatrix
-    | SparseMatrix
-)
 
 
 STREAM = 0x496E6974
@@ -192,15 +191,12 @@ Draw = Callable[[Any, tuple[int, ...]], Any]
 """Function of a NumPy generator and a shape that returns an array of the shape, or one number for all elements."""
 
 DISTRIBUTIONS: dict[str, type[Distribution]] = {
-    "Constant": Filled,
-    "Identity": Diagonal,
-    "Normal": NormalDistribution,
-    "Uniform": UniformDistribution,
-    "TruncatedNormal": TruncatedNormalDistribution,
-    "Orthogonal": OrthogonalMatrix,
-    "Dirac": DiagonalKernel,
-    "Sparse": SparseMatrix,
-}
+    each.kind: each
+    for each in (
+        Filled, Diagonal, NormalDistribution, UniformDistribution, TruncatedNormalDistribution, OrthogonalMatrix,
+        DiagonalKernel, SparseMatrix,
+    )
+}  # fmt: skip
 """Distributions by their names in `program.json`."""
 
 
@@ -250,8 +246,8 @@ class Description:
                 )
         matrix = isinstance(self.distribution, Diagonal | SparseMatrix) and rank != 2
         if matrix or (isinstance(self.distribution, OrthogonalMatrix) and rank < 2):
-            name = _name_of(self.distribution)
-            raise MspcError(f"the initializer {name} makes matrices, not a tensor of shape {self.shape}")
+            kind = self.distribution.kind
+            raise MspcError(f"the initializer {kind} makes matrices, not a tensor of shape {self.shape}")
 
     @property
     def is_zero(self) -> bool:
@@ -286,7 +282,7 @@ class Description:
 
     def entry(self) -> dict[str, Any]:
         """Return the entry of `program.json` for it, without shape and element type."""
-        found: dict[str, Any] = {"initializer": _name_of(self.distribution)}
+        found: dict[str, Any] = {"initializer": self.distribution.kind}
         for field in fields(self.distribution):
             value = getattr(self.distribution, field.name)
             found[field.name] = value if isinstance(value, int) or math.isfinite(value) else str(value)
@@ -295,10 +291,6 @@ class Description:
         if self.zero_row is not None:
             found["zero_row"] = self.zero_row
         return found
-
-
-def _name_of(distribution: Distribution) -> str:
-    return next(name for name, kind in DISTRIBUTIONS.items() if type(distribution) is kind)
 
 
 def read_description(entry: Any, shape: tuple[int, ...], dtype: DType) -> Description:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ir.text.families import each_of_cells, name_of_cells
 from mspc.ir.types import TensorType
 from mspc.ops.control.regions import Loop, MakeStack, runs_layers, runs_micro_batches
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
@@ -78,7 +79,7 @@ class StrategyNames:
         for node, names, place in named(graph):
             if node.strategy is not None:
                 strategy = tuple(tuple(entry) for entry in node.strategy)
-                self.by_place.update(dict.fromkeys(_each(place), strategy))
+                self.by_place.update(dict.fromkeys(each_of_cells(place), strategy))
                 self.by_parameter.update(dict.fromkeys(names, strategy))
 
     def name(self, graph: Graph, with_layers: bool = False) -> None:
@@ -191,13 +192,13 @@ def _storing(reads: Sequence[tuple[Node, int, Parameter]]) -> dict[Parameter, La
     return found
 
 
-def parameter_reads(graph: Graph) -> Iterator[tuple[Node, int, Parameter]]:
+def parameter_reads(
+    graph: Graph, known: Mapping[Value, Parameter] | None = None
+) -> Iterator[tuple[Node, int, Parameter]]:
     """Yield (operator, operand index, parameter) for every read of a parameter, also in the graphs of equal layers. An
-    iteration there reads one parameter of a stack: the first of the stack represents it."""
-    yield from _reads(graph, {parameter: parameter for parameter in graph.parameters})
-
-
-def _reads(graph: Graph, known: Mapping[Value, Parameter]) -> Iterator[tuple[Node, int, Parameter]]:
+    iteration there reads one parameter of a stack: the first of the stack represents it. known: the parameter that
+    each value represents."""
+    known = {parameter: parameter for parameter in graph.parameters} if known is None else known
     for node in graph.nodes:
         if not (runs_layers(node) or runs_micro_batches(node)):
             yield from ((node, i, known[value]) for i, value in enumerate(node.inputs) if value in known)
@@ -209,16 +210,7 @@ def _reads(graph: Graph, known: Mapping[Value, Parameter]) -> Iterator[tuple[Nod
             place = op.inside(0, i)
             if place is not None and of in known:
                 inside[body.parameters[place]] = known[of]
-        yield from _reads(body, inside)
-
-
-def _each(place: str) -> Iterable[str]:
-    """Return the names of an operator in each of the equal layers."""
-    if "[" not in place:
-        return (place,)
-    from mspc.ir.text.families import each_of_cells  # late: few networks have layers that are one graph
-
-    return each_of_cells(place)
+        yield from parameter_reads(body, inside)
 
 
 def _names_together(graph: Graph) -> Iterator[tuple[Parameter, str]]:
@@ -227,8 +219,6 @@ def _names_together(graph: Graph) -> Iterator[tuple[Parameter, str]]:
     for node in graph.nodes:
         members = [value for value in node.inputs if isinstance(value, Parameter)]
         if isinstance(node.op, MakeStack) and len(members) == len(node.inputs):
-            from mspc.ir.text.families import name_of_cells  # late, as above
-
             name = name_of_cells([member.name for member in members])
             if name:
                 yield members[0], name
