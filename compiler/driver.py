@@ -366,9 +366,7 @@ def _prepared(call: TracedCall, plan: PlanFile | None) -> Graph:
     return graph
 
 
-def run_shared_passes(
-    graph: Graph, names: Sequence[str], on_stage: OnStage | None, manager: PassManager
-) -> Graph:
+def run_shared_passes(graph: Graph, names: Sequence[str], on_stage: OnStage | None, manager: PassManager) -> Graph:
     """Run the passes that all ranks share.
 
     The result of a view is reported but not used further. A pass of `OPTIONAL` that changed nothing leaves no trace.

@@ -106,9 +106,7 @@ class Programs:
             that rank's session is active.
     """
 
-    def __init__(
-        self, first: Built, wanted: Sequence[int], asked: bool, level: int, rerun: Rerun
-    ) -> None:
+    def __init__(self, first: Built, wanted: Sequence[int], asked: bool, level: int, rerun: Rerun) -> None:
         self.first = first
         self._first_rank = wanted[0]
         self._level = level

@@ -183,9 +183,7 @@ class Choosing:
 
     within = True
 
-    def __init__(
-        self, tracer: Tracer, holds: Value, contents: Contents, nodes: tuple[list[Node], list[Node]]
-    ) -> None:
+    def __init__(self, tracer: Tracer, holds: Value, contents: Contents, nodes: tuple[list[Node], list[Node]]) -> None:
         self.tracer, self.holds, self.contents, self.nodes = tracer, holds, contents, nodes
         self.picked: dict[tuple[Value, Value], Node] = {}
 

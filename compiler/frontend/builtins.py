@@ -87,9 +87,7 @@ def _extreme(name: str, operator: str) -> Handler:
             raise t.error(f"{name}() of tensors takes no {', '.join(kwargs)}", kind=TypeError)
         for item in items:
             if is_graph_value(item) and math.prod(item.shape) > 1:
-                raise t.error(
-                    f"{name}() compares tensors of several elements", [f"use ops.{operator.lower()}(a, b)"]
-                )
+                raise t.error(f"{name}() compares tensors of several elements", [f"use ops.{operator.lower()}(a, b)"])
         result = items[0]
         for item in items[1:]:
             result = t.emit(t.op(operator), result, item)
@@ -150,9 +148,7 @@ def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **options: Any) -
         t.emit(op, *operands)
 
 
-def _sorted(
-    t: Tracer, frame: Frame, node: ast.AST, iterable: Any, *, key: Any = None, reverse: bool = False
-) -> Any:
+def _sorted(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, *, key: Any = None, reverse: bool = False) -> Any:
     items = unpacked(t, iterable, "sorted()") if isinstance(iterable, range) else []
     if not items and not is_graph_value(iterable):
         items = list(iterable)

@@ -96,9 +96,7 @@ class Callee:
     is_method: bool = False
 
 
-def call(
-    tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwargs: Kwargs, held: str = ""
-) -> Any:
+def call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwargs: Kwargs, held: str = "") -> Any:
     """Evaluate `fn(*args, **kwargs)` at `node`. `held` is the attribute or variable that holds `fn`.
 
     Raises:

@@ -41,9 +41,7 @@ Run = Callable[[Any, list[Any]], Any]
 """Calls a function of the script with arguments."""
 
 
-def call_custom(
-    tracer: Tracer, frame: Frame, node: ast.AST, custom: Custom, args: Sequence[Any], run: Run
-) -> Any:
+def call_custom(tracer: Tracer, frame: Frame, node: ast.AST, custom: Custom, args: Sequence[Any], run: Run) -> Any:
     """Call `custom(*args)`."""
     tracer.at(frame, node)
     tracer.particulars += 1  # functions of the script are called with types

@@ -228,9 +228,7 @@ def _held(tracer: Tracer, frame: Frame, node: ast.expr, assigned: set[str]) -> A
     return getattr(base, node.attr, None)
 
 
-def _loop(
-    tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], counterparts: Counterparts
-) -> Any:
+def _loop(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], counterparts: Counterparts) -> Any:
     def body(turn: Value | None) -> Any:
         tracer.at(frame, node.target)
         assign(tracer, frame, node.target, items[0])

@@ -27,9 +27,7 @@ LOOP = ast.parse("for x in xs:\n    carry = carry").body[0]
 """Stand-in for the loop statement: each iteration reads and assigns the name `carry`."""
 
 
-def rolled(
-    tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+def rolled(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of an `ops.Scan` that is to be a loop; None if it is to be, or must be, unrolled."""
     try:
         given = inspect.signature(fn).bind(*args, **kwargs).arguments

@@ -42,9 +42,7 @@ _WITHOUT_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_st
 _ASKS_FOR_NAMES = (str, repr, print, sorted)
 
 
-def call_handler(
-    tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, handler: Any, args: Args, kwargs: Kwargs
-) -> Any:
+def call_handler(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, handler: Any, args: Args, kwargs: Kwargs) -> Any:
     if fn in _ASKS_FOR_NAMES:
         tracer.particulars += 1
     try:

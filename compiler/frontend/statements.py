@@ -357,9 +357,7 @@ def _function(tracer: Tracer, frame: Frame, node: ast.FunctionDef) -> None:
     for decorator in node.decorator_list:
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
         if evaluate(tracer, frame, target) is not jit:
-            raise frame.error(
-                decorator, f"the decorator of '{node.name}' is not supported inside a compiled function"
-            )
+            raise frame.error(decorator, f"the decorator of '{node.name}' is not supported inside a compiled function")
     frame.locals[node.name] = closure(tracer, frame, node)
 
 

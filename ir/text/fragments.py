@@ -269,9 +269,7 @@ def grammar() -> Lark:
 
     text = resources.files("mspc.ir.text").joinpath("grammar.lark").read_text("utf-8")
     starts = ["module", "attributes", "layouts", "type", "value"]
-    return Lark(
-        text, parser="lalr", lexer="contextual", start=starts, maybe_placeholders=True, transformer=_ACTIONS
-    )
+    return Lark(text, parser="lalr", lexer="contextual", start=starts, maybe_placeholders=True, transformer=_ACTIONS)
 
 
 def parse_text(text: str, start: str) -> Any:

@@ -212,9 +212,7 @@ def test_a_status_word_says_that_it_finds_nothing(
     assert said.err.count("\n") == 1
 
 
-def test_a_partial_function_of_the_graph_is_called_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partial_function_of_the_graph_is_called_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(
         "import numpy as np\nimport mindspore as ms\nfrom mindspore import Tensor, ops\n"

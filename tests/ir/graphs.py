@@ -233,9 +233,7 @@ def nodes(draw: st.DrawFn, values: list[Value]) -> Node:
     node.in_strategy, node.out_strategy = draw(strategies), draw(strategies)
     node.strategy = draw(st.one_of(st.none(), st.lists(ints, max_size=2).map(tuple)))
     if draw(st.booleans()):
-        node.in_layouts = tuple(
-            draw(layouts(v.type.rank)) if isinstance(v.type, TensorType) else None for v in inputs
-        )
+        node.in_layouts = tuple(draw(layouts(v.type.rank)) if isinstance(v.type, TensorType) else None for v in inputs)
         ranks = [t.rank for t in ((type,) if isinstance(type, TensorType) else type.elements)]
         found = tuple(draw(layouts(rank)) for rank in ranks)
         node.layout = found[0] if isinstance(type, TensorType) else found
