@@ -114,11 +114,8 @@ class Compiled:
     ) -> Graph:
         """Return the executable graph of one rank.
 
-        `on_stage` is called for the stages in `wanted`, by default for all. `alone`: no other rank's graph will
-        be read.
-
-        Raises:
-            MspcError: there is no such rank.
+        `on_stage` is called for the stages in `wanted`, by default for all. `alone`: no other rank's graph will be
+        read. Raise MspcError if there is no such rank.
         """
         if on_stage is None and rank in self.ranks_done:
             return self.ranks_done[rank]

@@ -294,12 +294,8 @@ class Description:
 
 
 def read_description(entry: Any, shape: tuple[int, ...], dtype: DType) -> Description:
-    """Return the description in an entry of `program.json`.
-
-    Raises:
-        ValueError: a name is unknown or missing, or a value is of the wrong kind. MspcError: no values can be made
-            from it.
-    """
+    """Return the description in an entry of `program.json`. Raise ValueError if a name is unknown or missing, or a
+    value is of the wrong kind, and MspcError if no values can be made from it."""
     if not isinstance(entry, dict):
         raise ValueError(f"it is {type(entry).__name__}, not an object")
     rest: dict[Any, Any] = dict(entry)  # pyright: ignore[reportUnknownArgumentType]  # JSON, fully checked below

@@ -226,10 +226,8 @@ class OutputFolder:
     """A new folder for files; `commit` moves it to `path`, and without it `path` does not change.
 
     An earlier output of mspc is replaced at once, and an empty folder is filled. If the process is killed, either the
-    earlier output or the new one is complete, and the next writer removes the remains of the other.
-
-    Raises:
-        MspcError: `path` holds files that mspc did not write, or cannot be written.
+    earlier output or the new one is complete, and the next writer removes the remains of the other. Raise MspcError if
+    `path` holds files that mspc did not write, or cannot be written.
     """
 
     def __init__(self, path: Path) -> None:

@@ -150,12 +150,8 @@ def _missing(base: Any, name: str, error: AttributeError) -> tuple[str, list[str
 
 
 def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
-    """Return the value of a variable.
-
-    Raises:
-        MspcError: there is no such name, or it has no value yet.
-        Poisoned: an earlier error left it without a value.
-    """
+    """Return the value of a variable. Raise MspcError if there is no such name, or it has no value yet, and Poisoned if
+    an earlier error left it without a value."""
     name = node.id
     found = frame.lookup(name)
     if found is POISON:

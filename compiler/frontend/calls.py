@@ -97,12 +97,8 @@ class Callee:
 
 
 def call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwargs: Kwargs, held: str = "") -> Any:
-    """Evaluate `fn(*args, **kwargs)` at `node`. `held` is the attribute or variable that holds `fn`.
-
-    Raises:
-        MspcError: the call is wrong or not supported.
-        Poisoned: the callee had an error, already recorded.
-    """
+    """Evaluate `fn(*args, **kwargs)` at `node`. `held` is the attribute or variable that holds `fn`. Raise MspcError if
+    the call is wrong or not supported, and Poisoned if the callee had an error, already recorded."""
     if isinstance(fn, OneOf) or (not is_read(fn) and way_of(fn, *args, *kwargs.values()) is not None):
         return call_chosen(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, Custom):

@@ -24,12 +24,8 @@ from mspc.mindspore_api.nn.cell import Cell
 
 
 def evaluate(tracer: Tracer, frame: Frame, node: ast.expr) -> Any:
-    """Return the value of an expression.
-
-    Raises:
-        MspcError: it is wrong, or not supported.
-        Poisoned: it reads a name that an earlier error left without a value.
-    """
+    """Return the value of an expression. Raise MspcError if it is wrong, or not supported, and Poisoned if it reads a
+    name that an earlier error left without a value."""
     handler = EXPRESSIONS.get(type(node))
     if handler is None:
         what = REFUSED.get(type(node), type(node).__name__)

@@ -145,11 +145,7 @@ def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any
 def anchored(tracer: Tracer, first: int, placeholder: Value, grads: Any) -> Any:
     """Return gradients that a function of the script computes by the nodes from `first` on. The first gradient depends
     on the nodes that print, which depend on each other, because differentiation copies only the dependencies of the
-    gradients.
-
-    Raises:
-        MspcError: a node changes a parameter.
-    """
+    gradients. Raise MspcError if a node changes a parameter."""
     nodes = tracer.builder.nodes
     made, last = nodes[first:], placeholder
     del nodes[first:]

@@ -215,11 +215,8 @@ class EndsInTheRun(Exception):
 
 
 def run_again(tracer: Tracer, frame: Frame, run: Callable[[Frame], Any]) -> Any:
-    """Run a function that is already running, with its arguments bound in `frame`, and return its result.
-
-    Raises:
-        EndsInTheRun: it must become a loop.
-    """
+    """Run a function that is already running, with its arguments bound in `frame`, and return its result. Raise
+    EndsInTheRun if it must become a loop."""
     tree = frame.source.tree
     begun = tracer.recursions.get(tree)
     if begun is not None:

@@ -23,12 +23,8 @@ _KINDS = (
 
 
 def check_regular(path: Path, most: int | None = None) -> None:
-    """Check a file before it is opened.
-
-    Raises:
-        MspcError: it is no regular file, or has more than `most` bytes. OSError: it does not exist, is a folder,
-            or cannot be reached. ValueError: no file can have this name.
-    """
+    """Check a file before it is opened. Raise MspcError if it is no regular file, or has more than `most` bytes, and
+    OSError if it does not exist, is a folder, or cannot be reached, and ValueError if no file can have this name."""
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

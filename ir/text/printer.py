@@ -52,12 +52,8 @@ class SharedTexts:
 
 
 def print_graph(graph: Graph) -> str:
-    """Return the text of one graph; `mspc.ir.text.parser.parse` reads it back to an equal graph.
-
-    Raises:
-        TypeError: an attribute has a value without a text form.
-        KeyError: a node reads a value that is not in the graph.
-    """
+    """Return the text of one graph; `mspc.ir.text.parser.parse` reads it back to an equal graph. Raise TypeError if an
+    attribute has a value without a text form, and KeyError if a node reads a value that is not in the graph."""
     return print_module(Module(graph.name, graph.graphs()))
 
 

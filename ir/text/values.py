@@ -51,11 +51,8 @@ def key_text(key: str) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Return the text of an attribute's value; it reads back to an equal value.
-
-    Raises:
-        TypeError: values of this kind have no text form.
-    """
+    """Return the text of an attribute's value; it reads back to an equal value. Raise TypeError if values of this kind
+    have no text form."""
     writer = _WRITERS.get(cast("type[Any]", type(value)))
     if writer is not None:
         return writer(value)
