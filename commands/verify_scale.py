@@ -13,7 +13,7 @@ from typing import Any
 from mspc.commands.compile import CompileOptions
 from mspc.commands.explain import place_in_dump
 from mspc.commands.options import is_imported
-from mspc.commands.report.scale import ProofRun, report_scale, told_nodes
+from mspc.commands.report.scale import report_scale, told_nodes
 from mspc.commands.report.tables import check_json
 from mspc.commands.search import check_fit
 from mspc.commands.verify import (
@@ -99,8 +99,8 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
     except Unfit as error:
         raise MspcError(f"the program cannot be made smaller: {error.reason}") from None
     seconds = time.perf_counter() - begin
-    run = ProofRun(seed, seconds, (*given.places(found), *given.notes), given.compile_id)
-    report_scale(found, options.json, options.loudness, run)
+    notes = (*given.places(found), *given.notes)
+    report_scale(found, options.json, options.loudness, seed, seconds, notes, given.compile_id)
 
 
 def proof_of_script(target: str, options: CompileOptions, seed: int) -> ScaleProof:

@@ -248,12 +248,12 @@ def _operators(
     def cell(fact: OperatorFact) -> Hashable:
         return fact.phase, cell_of(fact.scope), fact.label
 
-    stages = [
-        MatchingRound(lambda f: (cell(f), f.line, f.sharding), True), MatchingRound(lambda f: (cell(f), f.line)),
-        MatchingRound(cell, True), MatchingRound(cell), MatchingRound(lambda f: (f.phase, f.label, f.outputs)),
+    stages: list[MatchingRound] = [
+        (lambda f: (cell(f), f.line, f.sharding), True), (lambda f: (cell(f), f.line), False), (cell, True),
+        (cell, False), (lambda f: (f.phase, f.label, f.outputs), False),
     ]  # fmt: skip
     if foreign:
-        stages += [MatchingRound(lambda f: (cell_of(f.scope), f.operator), True), MatchingRound(lambda f: f.label)]
+        stages += [(lambda f: (cell_of(f.scope), f.operator), True), (lambda f: f.label, False)]
     for one, other in paired(first.operators, second.operators, stages, said):
         there = one or other
         assert there is not None
@@ -300,10 +300,9 @@ def _collectives(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator
         """Return the cell and the line; a gradient is identified by its parameter alone."""
         return ("", "", sent[1].parameter) if sent[1].parameter else (cell(sent), "" if foreign else sent[0].row.line)
 
-    stages = [
-        MatchingRound(lambda s: (place(s), s[0].row.reason), True), MatchingRound(place, True),
-        MatchingRound(lambda s: (cell(s), s[0].row.reason), True), MatchingRound(cell, True),
-        MatchingRound(lambda s: (place(s), s[0].row.operator)), MatchingRound(place),
+    stages: list[MatchingRound] = [
+        (lambda s: (place(s), s[0].row.reason), True), (place, True), (lambda s: (cell(s), s[0].row.reason), True),
+        (cell, True), (lambda s: (place(s), s[0].row.operator), False), (place, False),
     ]  # fmt: skip
     ours, theirs = ([(f, tensor) for f in facts.collectives for tensor in f.tensors] for facts in (first, second))
     for pair in paired(ours, theirs, stages, said):
@@ -367,12 +366,8 @@ Pair = tuple[Any, Any]
 """An entry and its counterpart; None in place of a missing one."""
 
 
-@dataclass(frozen=True)
-class MatchingRound:
-    """A round of matching: entries with equal keys match. equal: only if their contents are equal, too."""
-
-    key: Callable[[Any], Hashable]
-    equal: bool = False
+MatchingRound = tuple[Callable[[Any], Hashable], bool]
+"""A round of matching: entries with equal keys match; if True, only those with equal contents, too."""
 
 
 def paired(
@@ -387,22 +382,18 @@ def paired(
     left, right = list(first), list(second)
     of_left: dict[int, int] = {}
     of_right: dict[int, int] = {}
-    for stage in stages:
+    for key, equal in stages:
         open_right: dict[Hashable, deque[int]] = {}
         for place, entry in enumerate(right):
             if place not in of_right:
-                open_right.setdefault(_key(stage, entry, said), deque()).append(place)
+                open_right.setdefault((key(entry), equal and said(entry)), deque()).append(place)
         for place, entry in enumerate(left):
-            known = open_right.get(_key(stage, entry, said)) if place not in of_left else None
+            known = open_right.get((key(entry), equal and said(entry))) if place not in of_left else None
             if known:
                 found = known.popleft()
                 of_left[place], of_right[found] = found, place
     pairs: list[Pair] = [(entry, right[of_left[i]] if i in of_left else None) for i, entry in enumerate(left)]
     return pairs + [(None, entry) for i, entry in enumerate(right) if i not in of_right]
-
-
-def _key(stage: MatchingRound, entry: Any, said: Callable[[Any], Hashable]) -> Hashable:
-    return (stage.key(entry), said(entry) if stage.equal else None)
 
 
 YES = "yes"

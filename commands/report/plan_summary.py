@@ -12,7 +12,6 @@ from mspc.commands.report.tables import size_text, time_text
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import each_of_cells
 from mspc.ir.types import dtype_of
 from mspc.output.schedule_pictures import schedule_svg, schedule_text
@@ -27,59 +26,34 @@ from mspc.search.stages.costing import StageRow
 TERA = 1e12
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The columns that both tables of plans share. stages, schedule, micro_batches: of a pipeline; 1, "" and 0 without
-    one."""
-
-    name: str
-    ranks: int
-    step: float
-    memory: int
-    recompute: int
-    degrees: Degrees | None
-    stages: int = 1
-    schedule: str = ""
-    micro_batches: int = 0
-    on_host: int = 0
-    offload: int = 0
-    offload_states: bool = False
-
-
 def summary_lines(rows: Sequence[PlanResult | StageRow], machine: Machine) -> list[str]:
     """Return a line for the first row and, if that is the search's, one for the first usual plan. rows: plans for one
     number of ranks that fit into memory, the fastest first."""
-    plans = [_plan_of(row) for row in rows]
-    usual = [plan for plan in plans if plan.name != SEARCH][:1]
-    shown = plans[:1] if plans[:1] == usual else [*plans[:1], *usual]
-    return [f"{plan.name} on {plan.ranks} ranks: {_words(plan)}; {_speed(plan, machine)}" for plan in shown]
+    usual = [row for row in rows if row.name != SEARCH][:1]
+    shown = rows[:1] if [*rows[:1]] == usual else [*rows[:1], *usual]
+    return [f"{row.name} on {row.ranks} ranks: {_words(row)}; {_speed(row, machine)}" for row in shown]
 
 
-def _plan_of(row: PlanResult | StageRow) -> _Plan:
-    common = row.name, row.ranks, row.step, row.memory, len(row.recompute)
-    if isinstance(row, PlanResult):
-        kept = len(row.remarks.offload), row.remarks.offload_states
-        return _Plan(*common, row.remarks.degrees, 1, "", 0, row.remarks.on_host, *kept)
-    schedule = row.schedule if row.stages > 1 else ""
-    own = row.degrees, row.stages, schedule, row.micro_batches, row.on_host
-    return _Plan(*common, *own, sum(1 for name in row.offload for _ in each_of_cells(name)), row.offload_states)
-
-
-def _words(plan: _Plan) -> str:
+def _words(row: PlanResult | StageRow) -> str:
+    if isinstance(row, StageRow):
+        d, stages, schedule, micro_batches = row.degrees, row.stages, row.schedule, row.micro_batches
+        states, cells = row.offload_states, sum(1 for name in row.offload for _ in each_of_cells(name))
+    else:
+        d, stages, schedule, micro_batches = row.remarks.degrees, 1, "", 0
+        states, cells = row.remarks.offload_states, len(row.remarks.offload)
     found: list[str] = []
-    if plan.degrees is not None:
-        d = plan.degrees
+    if d is not None:
         text = f"CP {d.context}{_context_words(d)}"
-        found.append(f"DP {d.data} x TP {d.tensor} x PP {plan.stages} x {text} x EP {d.expert}")
+        found.append(f"DP {d.data} x TP {d.tensor} x PP {stages} x {text} x EP {d.expert}")
         found += [f"{d.replicas} ranks compute the same"] * (d.replicas > 1)
         found.append(f"ZeRO {d.zero}" if d.zero else "no ZeRO")
     else:
-        found.append(f"PP {plan.stages}")
-    found += [plan.schedule] * bool(plan.schedule)
-    found += [f"{plan.micro_batches} micro-batch{'es' * (plan.micro_batches > 1)}"] * bool(plan.micro_batches)
-    found.append(f"recompute of {plan.recompute} cells" if plan.recompute else "no recompute")
-    offloaded = ["optimizer states"] * plan.offload_states
-    offloaded += [f"activations of {plan.offload} cell{'s' * (plan.offload > 1)}"] * bool(plan.offload)
+        found.append(f"PP {stages}")
+    found += [schedule] * (stages > 1 and bool(schedule))
+    found += [f"{micro_batches} micro-batch{'es' * (micro_batches > 1)}"] * bool(micro_batches)
+    found.append(f"recompute of {len(row.recompute)} cells" if row.recompute else "no recompute")
+    offloaded = ["optimizer states"] * states
+    offloaded += [f"activations of {cells} cell{'s' * (cells > 1)}"] * bool(cells)
     found += [f"offload of {' and '.join(offloaded)}"] * bool(offloaded)
     return ", ".join(found)
 
@@ -95,18 +69,18 @@ def _context_words(d: Degrees) -> str:
     return f" ({way} {rest} x Ulysses {d.heads})"
 
 
-def _speed(plan: _Plan, machine: Machine) -> str:
-    found = [f"{time_text(plan.step)} a step"]
-    d = plan.degrees
-    if d is not None and plan.step and d.samples:
-        found.append(f"{d.samples / plan.step:,.0f} {d.unit} per second")
-    if d is not None and plan.step and d.operations:
-        rate = d.operations / plan.step / plan.ranks
+def _speed(row: PlanResult | StageRow, machine: Machine) -> str:
+    found = [f"{time_text(row.step)} a step"]
+    d, on_host = (row.degrees, row.on_host) if isinstance(row, StageRow) else (row.remarks.degrees, row.remarks.on_host)
+    if d is not None and row.step and d.samples:
+        found.append(f"{d.samples / row.step:,.0f} {d.unit} per second")
+    if d is not None and row.step and d.operations:
+        rate = d.operations / row.step / row.ranks
         rates = machine.under({ROUNDS: d.rounds})
         best = rates.work_rate(PRODUCTS, dtype_of(d.dtype)).best(1.0, d.operations)
         found.append(f"{rate / TERA:.3g} TFLOP/s of the model a rank, {rate / best:.0%} of what its products reach")
-    host = [f"{size_text(plan.on_host)} on its host"] * bool(plan.on_host)
-    return ", ".join([*found, f"{size_text(plan.memory)} a rank", *host])
+    host = [f"{size_text(on_host)} on its host"] * bool(on_host)
+    return ", ".join([*found, f"{size_text(row.memory)} a rank", *host])
 
 
 PICTURES, TABLE = (".svg", ".txt"), ".csv"

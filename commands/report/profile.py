@@ -12,6 +12,7 @@ from typing import Any
 from mspc.commands.facts.model import GRADIENTS
 from mspc.commands.report.tables import TextTable, alike, layer_kind, print_table, size_text, with_times
 from mspc.engine.profile import PREPARING, Gathered
+from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.runtime.comm.local import LocalComm
 from mspc.runtime.memory_plan import plan_memory
@@ -82,16 +83,10 @@ def result_text(result: Type) -> str:
     """Return `Float32 (16, 256)`, or `18 tensors, 4.5 MiB` for a tuple of several."""
     if not isinstance(result, TupleType):
         return f"{result.dtype} {result.shape}" if isinstance(result, TensorType) else str(result)
-    tensors = _tensors(result)
+    tensors = element_types(result)
     if len(tensors) == 1:
         return result_text(tensors[0])
     return f"{len(tensors)} tensors, {size_text(sum(tensor.nbytes for tensor in tensors))}"
-
-
-def _tensors(result: Type) -> list[TensorType]:
-    if isinstance(result, TupleType):
-        return [tensor for element in result.elements for tensor in _tensors(element)]
-    return [result] if isinstance(result, TensorType) else []
 
 
 def memory_table(executor: Any) -> TextTable:

@@ -11,7 +11,6 @@ from mspc.commands.report.verbosity import Loudness
 from mspc.commands.report.verification import print_untaken
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import label_of_result
 from mspc.verify.scale.compared import Compared
 from mspc.verify.scale.proof import STEPS, ScaleProof
@@ -22,35 +21,31 @@ MOST = 12
 FEW_RANKS = 6
 
 
-@dataclass(frozen=True)
-class ProofRun:
-    """Circumstances of a proof. seed: of all values. seconds: total duration. notes: for the user. compile_id: of the
-    folder, "" for a script."""
-
-    seed: int
-    seconds: float
-    notes: Sequence[str] = ()
-    compile_id: str = ""
-
-
-def report_scale(found: ScaleProof, json: Path | None, loudness: Loudness, run: ProofRun) -> None:
+def report_scale(
+    found: ScaleProof, json: Path | None, loudness: Loudness, seed: int, seconds: float, notes: Sequence[str] = (),
+    compile_id: str = "",
+) -> None:  # fmt: skip
     """Print the table and the verdict.
+
+    Args:
+        seed: of all values. seconds: total duration. notes: for the user. compile_id: of the folder, "" for a script.
 
     Raises:
         ExecutionError: a value differs, ranks wait for each other, or a node cannot be computed.
     """
     if json is not None:
-        write_report(json, "verify --scale", _content(found, run), int(not found.same))
+        run = {"notes": list(notes), "compile_id": compile_id, "seed": seed, "seconds": round(seconds, 2)}
+        write_report(json, "verify --scale", {**_content(found), **run}, int(not found.same))
     wrong = [row for row in found.rows if not row.same]
     if json != Path("-"):
         if not loudness.quiet:
-            _show(found, wrong, run.seed)
-        compared = f"{len(found.rows)} values of {_ranks(found)} in {run.seconds:.1f} s"
+            _show(found, wrong, seed)
+        compared = f"{len(found.rows)} values of {_ranks(found)} in {seconds:.1f} s"
         sizes = "their own" if found.whole else "small"
         print_line(f"{'equal' if found.same else 'differs'}: {compared}, {STEPS} steps in Float64 at {sizes} sizes")
     if found.same:
         return
-    raise ExecutionError(_what(found, wrong), notes=[*_told(found), *run.notes], frames=_frames(found))
+    raise ExecutionError(_what(found, wrong), notes=[*_told(found), *notes], frames=_frames(found))
 
 
 def _ranks(found: ScaleProof) -> str:
@@ -137,20 +132,16 @@ def _where(node: Node) -> dict[str, str]:
     return {"place": str(node.frames[0]) if node.frames else "", "scope": node.scope}
 
 
-def _content(found: ScaleProof, run: ProofRun) -> dict[str, Any]:
+def _content(found: ScaleProof) -> dict[str, Any]:
     first = found.first
     wrong = [row for row in found.rows if not row.same]
     return {
         "equal": found.same,
         "said": [] if found.same else [_what(found, wrong), *_told(found)],
-        "notes": list(run.notes),
-        "compile_id": run.compile_id,
         "ranks": found.ranks,
         "kinds": found.kinds,
         "steps": STEPS,
         "own_sizes": found.whole,
-        "seed": run.seed,
-        "seconds": round(run.seconds, 2),
         "sizes": [
             {"tensors": names, "real": list(real), "small": list(small)}
             for (real, small), names in _by_size(found).items()
