@@ -194,19 +194,28 @@ class SolveTriangular(Op):
         return xp.linalg.solve(matrices, b[..., None])[..., 0] if b.ndim < a.ndim else xp.linalg.solve(matrices, b)
 
 
-class Cholesky(Op):
+class _Square(Op, abstract=True):
+    """Base of operators on each matrix [..., n, n]; by default the result is a matrix like it."""
+
+    float_only = True
+
+    def sides(self, x: TensorType) -> tuple[str, str]:
+        """Return (factors of the batch, factors of a matrix). Raise MspcError if the matrices are not square."""
+        if len(x.shape) < 2 or x.shape[-1] != x.shape[-2]:
+            raise MspcError(f"{self.name}: the matrices of shape {x.shape} are not square")
+        *batch, rows, columns = factor_names(len(x.shape))
+        return " ".join(batch), f"{rows}! {columns}!"
+
+    def rule(self, input: TensorType) -> str:
+        batch, matrix = self.sides(input)
+        return f"{batch} {matrix} -> {batch} {matrix}"
+
+
+class Cholesky(_Square):
     """The lower triangular L with L @ L^T = x, of symmetric positive definite matrices; its transpose if `upper`."""
 
     upper: bool = False
     samples = (sample((4, 8, 1, 1), low=0.5), sample((4, 1, 1), low=0.5, upper=True))
-
-    def rule(self, x: TensorType) -> str:
-        require_float(self.name, x)
-        if len(x.shape) < 2 or x.shape[-1] != x.shape[-2]:
-            raise MspcError(f"{self.name}: the matrices of shape {x.shape} are not square")
-        names = factor_names(len(x.shape))
-        matrix = " ".join([*names[:-2], f"{names[-2]}!", f"{names[-1]}!"])
-        return f"{matrix} -> {matrix}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(CholeskyGrad(self.upper), out, dout),)
@@ -293,27 +302,11 @@ def regular(name: str, compute: Callable[..., Any], *matrices: Any) -> Any:
         raise MspcError(f"{name}: {str(error)[:1].lower()}{str(error)[1:]}", kind=ValueError) from None
 
 
-class _Square(Op, abstract=True):
-    """Base of operators on each matrix [..., n, n]."""
-
-    def sides(self, x: TensorType) -> tuple[str, str]:
-        """Return (factors of the batch, factors of a matrix). Raise MspcError if the matrices are not square."""
-        require_float(self.name, x)
-        if len(x.shape) < 2 or x.shape[-1] != x.shape[-2]:
-            raise MspcError(f"{self.name}: the matrices of shape {x.shape} are not square")
-        *batch, rows, columns = factor_names(len(x.shape))
-        return " ".join(batch), f"{rows}! {columns}!"
-
-
 class MatrixInverse(_Square):
     """The inverses of matrices, transposed if `adjoint`."""
 
     adjoint: bool = False
     samples = (sample((4, 8, 1, 1), low=0.5), sample((4, 2, 2), adjoint=True), sample((3, 3)))
-
-    def rule(self, input: TensorType) -> str:
-        batch, matrix = self.sides(input)
-        return f"{batch} {matrix} -> {batch} {matrix}"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         left = b.emit(BatchMatMul(not self.adjoint, self.adjoint), out, dout)
@@ -401,10 +394,6 @@ class MatrixExp(_Square):
     TERMS: ClassVar[int] = 18
     samples = (sample((4, 8, 2, 2)), sample((3, 3)), sample((2, 1, 1)))
 
-    def rule(self, input: TensorType) -> str:
-        batch, matrix = self.sides(input)
-        return f"{batch} {matrix} -> {batch} {matrix}"
-
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         # The upper right block of exp([[a, e], [0, a]]) is the derivative along e; here of the transpose along dout.
         rank, size = len(x.shape), x.shape[-1]
@@ -437,10 +426,8 @@ class SingularValues(Op):
     samples = (sample((8, 4, 6)), sample((5, 3)))
 
     def rule(self, x: TensorType) -> str:
-        require_float(self.name, x)
-        if len(x.shape) < 2:
-            raise MspcError(f"{self.name} needs at least 2 dimensions in input 0, whose shape is {x.shape}")
-        *batch, rows, columns, count = factor_names(len(x.shape) + 1)
+        *batch, rows, columns = _matrices(self.name, x)
+        count = factor_names(len(x.shape) + 1)[-1]
         return f"{' '.join(batch)} {rows}! {columns}! -> {' '.join(batch)} {count}={min(x.shape[-2:])}!"
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:

@@ -46,6 +46,7 @@ class ReduceMean(ReductionOp):
     linear_in = (0,)
 
     def check(self, *types: TensorType) -> None:
+        super().check(*types)
         if types[0].dtype == BOOL:
             require_float(self.name, *types)
 
@@ -108,42 +109,27 @@ class _ReduceExtremum(ReductionOp, abstract=True):
         count = b.emit(ReduceSum(True, self.axes(len(x.shape))), winners)
         return (b.emit(Mul(), winners, b.emit(Div(), self.keep(b, x, dout), count)),)
 
-
-class ReduceMax(_ReduceExtremum):
-    """Maximum along `axis`; its gradient is shared equally among equal maxima."""
-
-    reduction = "max"
-    closes_chains = True
-    samples = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
-
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        largest, axis, keep = be.xp.max, self.numpy_axis(), self.keep_dims
+        extremum, axis, keep = getattr(be.xp, self.reduction), self.numpy_axis(), self.keep_dims
 
         def kernel(x: Any) -> Any:
-            return largest(x, axis, None, keepdims=keep)
+            return extremum(x, axis, None, keepdims=keep)
 
         return kernel
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.reduction_of(device, "Largest", inputs[0], out)
+        return self.reduction_of(device, {"max": "Largest", "min": "Smallest"}[self.reduction], inputs[0], out)
 
 
-class ReduceMin(_ReduceExtremum):
-    """Minimum along `axis`; its gradient is shared equally among equal minima."""
-
-    reduction = "min"
-    samples = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        smallest, axis, keep = be.xp.min, self.numpy_axis(), self.keep_dims
-
-        def kernel(x: Any) -> Any:
-            return smallest(x, axis, None, keepdims=keep)
-
-        return kernel
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.reduction_of(device, "Smallest", inputs[0], out)
+_EXTREMUM_SAMPLES = (*REDUCE_SAMPLES, sample((8, 16), axis=(1,), dtypes=("Int32",), gradient=False))
+ReduceMax = operator(
+    "ReduceMax", "Maximum along `axis`; its gradient is shared equally among equal maxima.", _ReduceExtremum,
+    reduction="max", closes_chains=True, samples=_EXTREMUM_SAMPLES,
+)  # fmt: skip
+ReduceMin = operator(
+    "ReduceMin", "Minimum along `axis`; its gradient is shared equally among equal minima.", _ReduceExtremum,
+    reduction="min", samples=_EXTREMUM_SAMPLES,
+)  # fmt: skip
 
 
 class ReduceProd(ReductionOp):
@@ -203,36 +189,20 @@ class _ReduceLogical(ReductionOp, abstract=True):
         if types[0].dtype != BOOL:
             raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not Bool", kind=TypeError)
 
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return getattr(be.xp, self.reduction)(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.reduction_of(device, {"all": "Smallest", "any": "Largest"}[self.reduction], inputs[0], out)
+
 
 _BOOL_SAMPLES = tuple(sample(*s.shapes, dtypes=("Bool",), gradient=False, **s.fields) for s in REDUCE_SAMPLES)
-
-
-class ReduceAll(_ReduceLogical):
-    """Whether all elements along `axis` are true."""
-
-    reduction = "all"
-    bprop = _ReduceLogical.bprop
-    samples = _BOOL_SAMPLES
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.all(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.reduction_of(device, "Smallest", inputs[0], out)
-
-
-class ReduceAny(_ReduceLogical):
-    """Whether any element along `axis` is true."""
-
-    reduction = "any"
-    bprop = _ReduceLogical.bprop
-    samples = _BOOL_SAMPLES
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.any(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self.reduction_of(device, "Largest", inputs[0], out)
+ReduceAll = operator(
+    "ReduceAll", "Whether all elements along `axis` are true.", _ReduceLogical, reduction="all", samples=_BOOL_SAMPLES
+)
+ReduceAny = operator(
+    "ReduceAny", "Whether any element along `axis` is true.", _ReduceLogical, reduction="any", samples=_BOOL_SAMPLES
+)
 
 
 class _Running(Op, abstract=True):

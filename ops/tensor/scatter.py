@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import INT64, DType, TensorType
+from mspc.ops.bases import operator
 from mspc.ops.control.structural import constrained
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Equal, Neg, Select
@@ -510,45 +511,21 @@ class _Scatter(Op, abstract=True):
         return self if part is None else replace(self, offset=part, total=placement.in_types[0].shape[0])
 
 
-class ScatterAdd(_Scatter):
-    """An addition to the rows of a parameter."""
-
-    combine = "add"
-
-
-class ScatterSub(_Scatter):
-    """A subtraction from the rows of a parameter."""
-
-    takes_bool = False
-    combine = "subtract"
-
-
-class ScatterMul(_Scatter):
-    """A multiplication of the rows of a parameter."""
-
-    combine = "multiply"
-
-
-class ScatterDiv(_Scatter):
-    """A division of the rows of a parameter."""
-
-    combine = "divide"
-
-
-class ScatterMax(_Scatter):
-    """The larger of the rows of a parameter and the updates."""
-
-    combine = "maximum"
-
-
-class ScatterMin(_Scatter):
-    """The smaller of the rows of a parameter and the updates."""
-
-    combine = "minimum"
-
-
-class ScatterUpdate(_Scatter):
-    """A replacement of rows of a parameter; of several for one row the last counts."""
+ScatterAdd = operator("ScatterAdd", "An addition to the rows of a parameter.", _Scatter, combine="add")
+ScatterSub = operator(
+    "ScatterSub", "A subtraction from the rows of a parameter.", _Scatter, combine="subtract", takes_bool=False
+)
+ScatterMul = operator("ScatterMul", "A multiplication of the rows of a parameter.", _Scatter, combine="multiply")
+ScatterDiv = operator("ScatterDiv", "A division of the rows of a parameter.", _Scatter, combine="divide")
+ScatterMax = operator(
+    "ScatterMax", "The larger of the rows of a parameter and the updates.", _Scatter, combine="maximum"
+)
+ScatterMin = operator(
+    "ScatterMin", "The smaller of the rows of a parameter and the updates.", _Scatter, combine="minimum"
+)
+ScatterUpdate = operator(
+    "ScatterUpdate", "A replacement of rows of a parameter; of several for one row the last counts.", _Scatter
+)
 
 
 class _ScatterNd(TensorScatterUpdate, abstract=True):
@@ -572,26 +549,20 @@ class _ScatterNd(TensorScatterUpdate, abstract=True):
         return variable
 
 
-class ScatterNdUpdate(_ScatterNd):
-    """A replacement of elements of a parameter at indices[..., k]."""
-
-
-class ScatterNdAdd(_ScatterNd):
-    """An addition to a parameter at indices[..., k]."""
-
-    combine = "add"
-
-
-class ScatterNdSub(_ScatterNd):
-    """A subtraction from a parameter at indices[..., k]."""
-
-    takes_bool = False
-    combine = "subtract"
+ScatterNdUpdate = operator(
+    "ScatterNdUpdate", "A replacement of elements of a parameter at indices[..., k].", _ScatterNd
+)
+ScatterNdAdd = operator("ScatterNdAdd", "An addition to a parameter at indices[..., k].", _ScatterNd, combine="add")
+ScatterNdSub = operator(
+    "ScatterNdSub", "A subtraction from a parameter at indices[..., k].", _ScatterNd,
+    combine="subtract", takes_bool=False,
+)  # fmt: skip
 
 
 class _TensorScatter(TensorScatterUpdate, abstract=True):
     combine: ClassVar[str] = ""
     launch, kernel_into, in_place = Op.launch, Op.kernel_into, False
+    bprop = NotDifferentiable("the derivative of repeated products, quotients and extrema is not built")
     samples = _PLACES
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -615,41 +586,27 @@ class TensorScatterSub(_TensorScatter):
         return dout, None, b.emit(Neg(), b.emit(GatherNd(), dout, indices))
 
 
-_REPEATED = "the derivative of repeated products, quotients and extrema is not built"
-
-
-class TensorScatterMul(_TensorScatter):
-    """x times the updates at indices[..., k]; all updates of one place are multiplied."""
-
-    combine = "multiply"
-    bprop = NotDifferentiable(_REPEATED)
-
-
-class TensorScatterDiv(_TensorScatter):
-    """x divided by the updates at indices[..., k]; by all updates of one place."""
-
-    combine = "divide"
-    bprop = NotDifferentiable(_REPEATED)
-
-
-class TensorScatterMax(_TensorScatter):
-    """The larger of x and the updates at indices[..., k]."""
-
-    combine = "maximum"
-    bprop = NotDifferentiable(_REPEATED)
-
-
-class TensorScatterMin(_TensorScatter):
-    """The smaller of x and the updates at indices[..., k]."""
-
-    combine = "minimum"
-    bprop = NotDifferentiable(_REPEATED)
+TensorScatterMul = operator(
+    "TensorScatterMul", "x times the updates at indices[..., k]; all updates of one place are multiplied.",
+    _TensorScatter, combine="multiply",
+)  # fmt: skip
+TensorScatterDiv = operator(
+    "TensorScatterDiv", "x divided by the updates at indices[..., k]; by all updates of one place.", _TensorScatter,
+    combine="divide",
+)  # fmt: skip
+TensorScatterMax = operator(
+    "TensorScatterMax", "The larger of x and the updates at indices[..., k].", _TensorScatter, combine="maximum"
+)
+TensorScatterMin = operator(
+    "TensorScatterMin", "The smaller of x and the updates at indices[..., k].", _TensorScatter, combine="minimum"
+)
 
 
 class _Inplace(Op, abstract=True):
     """x with its rows `indices` combined with v. (x itself does not change: the name is MindSpore's.)"""
 
     indices: int | tuple[int, ...] = ()
+    combine: ClassVar[str] = ""
     one_type = True
     samples = (sample((8, 16), (2, 16), indices=(0, 3)), sample((4, 8, 2), (1, 8, 2), indices=2))
 
@@ -669,52 +626,20 @@ class _Inplace(Op, abstract=True):
         rows = factor_names(1, len(x.shape))[0]
         return f"{side}, {' '.join((f'{rows}={len(places)}!', *rest))} -> {side}"
 
-    def row_numbers(self, b: Builder) -> Value:
-        return b.constant(self.places(), INT64)
-
-
-class InplaceAdd(_Inplace):
-    """x plus v in the rows `indices`."""
-
-    samples = _Inplace.samples
-
     def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
-        return dout, b.emit(Gather(), dout, self.row_numbers(b))
+        dx = dout if self.combine else b.emit(InplaceUpdate(self.indices), dout, zeros(b, v.tensor_type))
+        dv = b.emit(Gather(), dout, b.constant(self.places(), INT64))
+        return dx, b.emit(Neg(), dv) if self.combine == "subtract" else dv
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         x, v = inputs
-        out = x.copy()
-        out[list(self.places())] += v
+        out, rows = x.copy(), list(self.places())
+        out[rows] = getattr(be.xp, self.combine)(out[rows], v) if self.combine else v
         return out
 
 
-class InplaceSub(_Inplace):
-    """x minus v in the rows `indices`."""
-
-    takes_bool = False
-    samples = _Inplace.samples
-
-    def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
-        return dout, b.emit(Neg(), b.emit(Gather(), dout, self.row_numbers(b)))
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, v = inputs
-        out = x.copy()
-        out[list(self.places())] -= v
-        return out
-
-
-class InplaceUpdate(_Inplace):
-    """x with v in place of the rows `indices`."""
-
-    samples = _Inplace.samples
-
-    def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
-        dx = b.emit(InplaceUpdate(self.indices), dout, zeros(b, v.tensor_type))
-        return dx, b.emit(Gather(), dout, self.row_numbers(b))
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, v = inputs
-        out = x.copy()
-        out[list(self.places())] = v
-        return out
+InplaceAdd = operator("InplaceAdd", "x plus v in the rows `indices`.", _Inplace, combine="add")
+InplaceSub = operator(
+    "InplaceSub", "x minus v in the rows `indices`.", _Inplace, combine="subtract", takes_bool=False
+)
+InplaceUpdate = operator("InplaceUpdate", "x with v in place of the rows `indices`.", _Inplace)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import INT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import REGISTRY, load_operators
 from tests.grouped import MANY, grouped
@@ -34,3 +37,13 @@ def test_what_changes_something_has_an_effect() -> None:
     assert [name for name, cls in own.items() if cls.mutates and not cls.has_side_effect] == []
     assert [name for name, cls in own.items() if cls.is_collective != issubclass(cls, Collective)] == []
     assert [name for name, cls in own.items() if cls.is_collective and not cls.has_side_effect] == []
+
+
+def test_operators_of_floating_point_refuse_integers() -> None:
+    kinds = [(name, kind) for name, kind in load_operators().items() if kind.float_only and kind.samples]
+    assert len(kinds) > 60
+    for name, kind in kinds:
+        given = kind.samples[0]
+        types = [TensorType(INT32, shape) for shape in given.shapes]
+        with pytest.raises(MspcError, match=name):
+            kind(**given.fields).infer(*types)
