@@ -124,6 +124,7 @@ class KernelTraits:
     """How an operator is computed, and how that is tested.
 
     Class attributes:
+        integers: operands that must be integers; `float_only` and `one_type` are of the others.
         float_only: operands must be floating point, or complex for an operator that takes these.
         one_type: operands must have one element type.
         result_dtypes: element types of the results, None for `result_dtype`; () if all have that.
@@ -150,6 +151,7 @@ class KernelTraits:
         samples: inputs for the generated tests.
     """
 
+    integers: ClassVar[tuple[int, ...]] = ()
     float_only: ClassVar[bool] = False
     one_type: ClassVar[bool] = False
     result_dtypes: ClassVar[tuple[DType | None, ...]] = ()
@@ -380,10 +382,13 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
 
     def check(self, *types: TensorType) -> None:
         """Raise MspcError if the operands' element types do not fit."""
+        others = [operand for i, operand in enumerate(types) if i not in self.integers]
+        for index in self.integers:
+            require_integer(self.name, index, types[index])
         if self.float_only:
-            require_float(self.name, *types)
+            require_float(self.name, *others)
         if self.one_type:
-            require_same(self.name, *types)
+            require_same(self.name, *others)
 
     bprop: ClassVar[Any] = NotDifferentiable("the operator states no gradient")
     """`bprop(self, b, *inputs, out, dout) -> sequence`: emits nodes through the builder `b` and returns the gradient
@@ -642,6 +647,12 @@ def require_same(name: str, *types: TensorType) -> None:
                 notes=["cast one of them, for example with x.astype(mindspore.float32)"],
                 kind=TypeError,
             )
+
+
+def require_integer(name: str, index: int, operand: TensorType) -> None:
+    """Raise MspcError unless an operand is an integer tensor."""
+    if not operand.dtype.is_integer:
+        raise MspcError(f"{name}: input {index} is {operand.dtype}, not an integer tensor", kind=TypeError)
 
 
 def has_gpu_kernel(op: Op | type[Op]) -> bool:

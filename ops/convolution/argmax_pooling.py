@@ -23,7 +23,6 @@ from mspc.ops.convolution.resizing import adaptive_lengths
 from mspc.ops.convolution.window import numbers, paddings
 from mspc.ops.op import ArrayBackend, Gradients, Op, require_float, sample
 from mspc.ops.operator_arguments import constant_of
-from mspc.ops.tensor.embedding import require_integer
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
 
@@ -238,6 +237,8 @@ class _Unpool(Op, abstract=True):
     dims: ClassVar[int] = 2
     linear_in = (0,)
     omitted = ("data_format",)
+    integers = (1,)
+    float_only = True
 
     def lengths(self, shape: Shape) -> Shape:
         """Return the sizes of the images. Raise MspcError for bad attributes."""
@@ -259,10 +260,6 @@ class _Unpool(Op, abstract=True):
         if min(found) < 1:
             raise MspcError(f"{self.name}: an input of shape {shape} with pads {self.pads} makes an image of {found}")
         return found
-
-    def check(self, *types: TensorType) -> None:
-        require_float(self.name, types[0])
-        require_integer(self.name, 1, types[1])
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: math.prod(self.lengths(types[0].shape))}

@@ -22,10 +22,10 @@ from mspc.ops.math.arithmetic import Div, Greater, Maximum, Mul, Neg, Select, Su
 from mspc.ops.math.elementwise import Abs, Exp, Sign, constant, scaled
 from mspc.ops.nn.activation import Sigmoid
 from mspc.ops.nn.softmax import log_softmax_of_rows, ranks_of_rows, sent_bytes
-from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, RequestedSharding, require_float, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.embedding import OneHot, require_classes, require_integer
+from mspc.ops.tensor.embedding import OneHot, require_classes
 from mspc.ops.tensor.reshape import ExpandDims, as_dtype
 from mspc.sharding.rules import factor_names, parse_rule
 
@@ -303,14 +303,12 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
     is_grad: bool = False
     batch: int = 0
     reduction = "mean"
+    integers = (1,)
+    float_only = True
     samples = (
         sample((8, 16), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
         sample((8, 16), (8,), dtypes=("Float64", "Int32"), low=0, high=16, is_grad=True, gradient=False),
     )
-
-    def check(self, *types: TensorType) -> None:
-        require_float(self.name, types[0])
-        require_integer(self.name, 1, types[1])
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: types[0].shape[1]}

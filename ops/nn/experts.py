@@ -19,12 +19,13 @@ from mspc.ops.op import (
     Op,
     RankPlacement,
     require_float,
+    require_integer,
     require_same,
     sample,
 )
 from mspc.ops.operator_arguments import int_of, number_of, size_of, split_call
 from mspc.ops.tensor.creation import Range
-from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer
+from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum
 from mspc.sharding.rules import Rule
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import DType, TensorType, dtype_of
+from mspc.ops.bases import operator
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Div, DivNoNan, Equal, Mul, Select
 from mspc.ops.math.elementwise import constant
@@ -24,7 +25,6 @@ from mspc.ops.op import (
     Op,
     RankPlacement,
     RequestedSharding,
-    require_same,
     sample,
 )
 from mspc.ops.operator_arguments import axis_in, int_of, size_of
@@ -34,15 +34,6 @@ from mspc.sharding.rules import Rule, factor_names, sized
 
 if TYPE_CHECKING:
     from mspc.ops.cuda.moves import RowLookup
-
-_INTEGER = NotDifferentiable("its input is an integer")
-
-
-def require_integer(name: str, index: int, operand: TensorType) -> None:
-    """Raise MspcError unless an operand is an integer tensor."""
-    if not operand.dtype.is_integer:
-        raise MspcError(f"{name}: input {index} is {operand.dtype}, not an integer tensor", kind=TypeError)
-
 
 class RowsByIntegers(Op, abstract=True):
     """Rows of operand 0 are looked up by integers, operand 1."""
@@ -68,6 +59,7 @@ class Gather(RowsByIntegers):
     linear_in = (0,)
     requests = REQUESTS
     settings = (("axis", int_of),)
+    integers = (1,)
     samples = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16),
         sample((16, 8), (8,), dtypes=("Float64", "Int64"), low=-16, high=16),
@@ -76,9 +68,6 @@ class Gather(RowsByIntegers):
         sample((8, 16, 2), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, axis=1, batch_dims=1),
         sample((4, 2, 8), (4, 2), dtypes=("Float64", "Int32"), low=-8, high=8, axis=2, batch_dims=1),
     )
-
-    def check(self, *types: TensorType) -> None:
-        require_integer(self.name, 1, types[1])
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: types[0].shape[axis_in(self.name, self.axis, len(types[0].shape))]}
@@ -260,14 +249,12 @@ class UnsortedSegmentSum(RowSums):
     offset: int = 0
     linear_in = (0,)
     settings = (("num_segments", size_of),)
+    integers = (1,)
     samples = (
         sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, num_segments=16),
         sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8),
         sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=16, num_segments=8, offset=4),
     )
-
-    def check(self, *types: TensorType) -> None:
-        require_integer(self.name, 1, types[1])
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: self.offset + self.num_segments}
@@ -319,13 +306,11 @@ class EmbeddingLookup(RowsByIntegers):
     linear_in = (0,)
     requests = REQUESTS
     settings = (("offset", int_of),)
+    integers = (1,)
     samples = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=24, offset=4),
         sample((16,), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
     )
-
-    def check(self, *types: TensorType) -> None:
-        require_integer(self.name, 1, types[1])
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: self.offset + types[0].shape[0]}
@@ -429,6 +414,9 @@ class _Hit(Op, abstract=True):
         return f"(i64){{0}}{ahead} == (i64)({place} % {self.depth}) ? {{1}} : {{2}}"
 
 
+_CLASSES: Any = {"dtypes": ("Int32", "Float64", "Float64"), "low": 0, "high": 8, "gradient": False}
+
+
 class OneHot(Op):
     """on_value if the class along the new dimension `axis` is the integer, else off_value.
 
@@ -447,32 +435,12 @@ class OneHot(Op):
     bprop = NotDifferentiable("its input is an integer")
     settings = (("depth", size_of),)
     settings_at = 1
+    integers = (0,)
+    one_type = True
     samples = (
-        sample(
-            (8,), (), (), dtypes=("Int32", "Float64", "Float64"), low=0, high=16, depth=16, gradient=False
-        ),
-        sample(
-            (8, 4),
-            (),
-            (),
-            dtypes=("Int32", "Float64", "Float64"),
-            low=-1,
-            high=8,
-            depth=8,
-            axis=0,
-            gradient=False,
-        ),
-        sample(
-            (8, 4),
-            (),
-            (),
-            dtypes=("Int32", "Float64", "Float64"),
-            low=0,
-            high=8,
-            depth=8,
-            axis=1,
-            gradient=False,
-        ),
+        sample((8,), (), (), depth=16, **_CLASSES | {"high": 16}),
+        sample((8, 4), (), (), depth=8, axis=0, **_CLASSES | {"low": -1}),
+        sample((8, 4), (), (), depth=8, axis=1, **_CLASSES),
     )
 
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
@@ -496,10 +464,6 @@ class OneHot(Op):
 
     def result_dtype(self, *types: TensorType) -> DType:
         return types[1].dtype
-
-    def check(self, *types: TensorType) -> None:
-        require_integer(self.name, 0, types[0])
-        require_same(self.name, *types[1:])
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {0: self.depth}
@@ -588,30 +552,27 @@ def largest(x: Any) -> float:
     return float(np.finfo(x.dtype).max)
 
 
-class UnsortedSegmentMax(_SegmentExtremum):
-    """The maximum of the rows of x that share a segment; the least number for an empty segment."""
+class _SegmentEnd(_SegmentExtremum, abstract=True):
+    """An extremum rounds nothing, and empty segments show the type's own limits."""
 
-    reduction = "max"
-    widens = False  # an extremum rounds nothing, and empty segments show the type's own limits
-    samples = _SegmentExtremum.samples
+    widens = False
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, ids = inputs
-        least = -largest(x) if dtype_of(x.dtype).is_float else be.xp.iinfo(x.dtype).min
-        return self.extremum(be.xp, x, ids, be.xp.maximum, least)
+        (x, ids), xp, greatest = inputs, be.xp, self.reduction == "max"
+        limits = None if dtype_of(x.dtype).is_float else xp.iinfo(x.dtype)
+        least, most = (-largest(x), largest(x)) if limits is None else (limits.min, limits.max)
+        return self.extremum(xp, x, ids, xp.maximum if greatest else xp.minimum, least if greatest else most)
 
 
-class UnsortedSegmentMin(_SegmentExtremum):
-    """The minimum of the rows of x that share a segment; the greatest number for an empty segment."""
-
-    reduction = "min"
-    widens = False  # an extremum rounds nothing, and empty segments show the type's own limits
-    samples = _SegmentExtremum.samples
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, ids = inputs
-        greatest = largest(x) if dtype_of(x.dtype).is_float else be.xp.iinfo(x.dtype).max
-        return self.extremum(be.xp, x, ids, be.xp.minimum, greatest)
+UnsortedSegmentMax = operator(
+    "UnsortedSegmentMax", "The maximum of the rows of x that share a segment; the least number for an empty segment.",
+    _SegmentEnd, reduction="max", samples=_SegmentExtremum.samples,
+)  # fmt: skip
+UnsortedSegmentMin = operator(
+    "UnsortedSegmentMin",
+    "The minimum of the rows of x that share a segment; the greatest number for an empty segment.",
+    _SegmentEnd, reduction="min", samples=_SegmentExtremum.samples,
+)  # fmt: skip
 
 
 class UnsortedSegmentProd(_SegmentExtremum):

@@ -23,13 +23,12 @@ from mspc.ops.op import (
     Op,
     RankPlacement,
     RequestedSharding,
-    require_same,
     sample,
 )
 from mspc.ops.operator_arguments import axis_in, ints_of
 from mspc.ops.tensor.broadcast import BroadcastTo, zeros
 from mspc.ops.tensor.creation import Range
-from mspc.ops.tensor.embedding import Gather, local_places, require_integer, require_places, shard_begin
+from mspc.ops.tensor.embedding import Gather, local_places, require_places, shard_begin
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.selection import GatherD
@@ -113,13 +112,11 @@ class GatherNd(_Indexed):
 
     linear_in = (0,)
     selects = True
+    integers = (1,)
     samples = (
         sample((8, 8, 16), (8, 2), dtypes=("Float64", "Int32"), low=0, high=8),
         sample((8, 16), (4, 2, 1), dtypes=("Float64", "Int64"), low=0, high=8),
     )
-
-    def check(self, *types: TensorType) -> None:
-        require_integer(self.name, 1, types[1])
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: least_indexed(types[0].shape, types[1])}
@@ -168,13 +165,11 @@ class ScatterNd(_Indexed):
     shape: tuple[int, ...] = ()
     linear_in = (1,)
     settings = (("shape", ints_of),)
+    integers = (0,)
     samples = (
         sample((8, 2), (8, 16), dtypes=("Int32", "Float64"), low=0, high=8, shape=(8, 8, 16)),
         sample((8, 1), (8,), dtypes=("Int32", "Float64"), low=0, high=4, shape=(4,)),
     )
-
-    def check(self, *types: TensorType) -> None:
-        require_integer(self.name, 0, types[0])
 
     def result_dtype(self, *types: TensorType) -> DType:
         return types[1].dtype
@@ -214,6 +209,8 @@ class TensorScatterUpdate(_Indexed):
     omitted = ("begins", "sizes", "dims")
     in_place = True
     in_place_of = (0,)
+    integers = (1,)
+    one_type = True
     requests = (_OWN_LAYOUTS,)
     samples = (
         sample((8, 16), (1, 1), (1, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
@@ -225,10 +222,7 @@ class TensorScatterUpdate(_Indexed):
         rank, named = len(types[0].shape), types[1].shape[-1:]
         if self.dims and (named != (len(self.dims),) or not {*self.dims} <= {*range(rank)}):
             raise MspcError(f"{self.name}: dims {self.dims} do not fit {types[0]} and indices {types[1]}")
-        inferred = super().infer(*types)
-        require_integer(self.name, 1, types[1])
-        require_same(self.name, types[0], types[2])
-        return inferred
+        return super().infer(*types)
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: least_indexed(self._first(types[0].shape), types[1])}
@@ -344,15 +338,13 @@ class ScatterElements(Op):
     axis: int = 0
     adds: bool = False
     is_several = True
+    integers = (1,)
+    one_type = True
     samples = (
         sample((8, 4), (2, 4), (2, 4), dtypes=("Float64", "Int32", "Float64"), low=-8, high=8),
         sample((8, 4, 2), (8, 6, 2), (8, 6, 2), dtypes=("Float64", "Int64", "Float64"), low=0, high=4, axis=1),
         sample((8, 4), (6, 7), (6, 7), dtypes=("Float64", "Int32", "Float64"), low=0, high=4, axis=-1, adds=True),
     )
-
-    def check(self, *types: TensorType) -> None:
-        require_integer(self.name, 1, types[1])
-        require_same(self.name, types[0], types[2])
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: types[0].shape[axis_in(self.name, self.axis, len(types[0].shape))]}
@@ -476,11 +468,9 @@ class _Scatter(Op, abstract=True):
     mutates = (0,)
     omitted = ("offset", "total")
     bprop = _UPDATE
+    integers = (1,)
+    one_type = True
     samples = _ROWS
-
-    def check(self, *types: TensorType) -> None:
-        require_integer(self.name, 1, types[1])
-        require_same(self.name, types[0], types[2])
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: types[0].shape[0]}

@@ -21,7 +21,7 @@ from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.tensor.broadcast import reduced_shape
-from mspc.ops.tensor.embedding import GatherGrad, local_places, only_inside, require_integer, shard_begin
+from mspc.ops.tensor.embedding import GatherGrad, local_places, only_inside, shard_begin
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.sharding.rules import Rule, factor_names, sized
 
@@ -317,13 +317,11 @@ class GatherD(Op):
     selects = True
     settings = (("dim", int_of),)
     settings_at = 1
+    integers = (1,)
     samples = (
         sample((8, 16), (8, 4), dtypes=("Float64", "Int32"), low=0, high=16, dim=1),
         sample((16, 8), (4, 8), dtypes=("Float64", "Int64"), low=0, high=16, dim=-2),
     )
-
-    def check(self, *types: TensorType) -> None:
-        require_integer(self.name, 1, types[1])
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: types[0].shape[axis_in(self.name, self.dim, len(types[0].shape))]}
