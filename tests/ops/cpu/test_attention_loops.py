@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,18 +19,12 @@ from mspc.ops.cpu.loops import library, program
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from tests.ops.cuda.cuda_chains import NumPy
 
-pytestmark = pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler"),
+    pytest.mark.usefixtures("quick_compiler"),
+]
 DRAWS = 40
 LAYOUTS = ("BNSD", "BSND", "BSH", "SBH")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache folder of these tests, and a compiler that is quick."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(library, "FLAGS", tuple("-O1" if flag == "-O3" else flag for flag in library.FLAGS))
-        yield
 
 
 @dataclass(frozen=True)

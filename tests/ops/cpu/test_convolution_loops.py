@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,20 +26,14 @@ from mspc.ops.cpu.loops import library, program
 from mspc.ops.cpu.loops.kernel import Addresses
 from tests.ops.cuda.cuda_chains import NumPy
 
-pytestmark = pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler"),
+    pytest.mark.usefixtures("quick_compiler"),
+]
 FAMILIES: dict[int, tuple[type[Convolution], type[Any], type[Any]]] = {
     2: (Conv2D, Conv2DBackpropInput, Conv2DBackpropFilter), 3: (Conv3D, Conv3DBackpropInput, Conv3DBackpropFilter),
 }  # fmt: skip
 DRAWS = 40
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache folder of these tests, and a compiler that is quick."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(library, "FLAGS", tuple("-O1" if flag == "-O3" else flag for flag in library.FLAGS))
-        yield
 
 
 class Case(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +39,15 @@ from tests.ops.cuda.cuda_chains import (
     update_cases,
 )
 
-pytestmark = pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler"),
+    pytest.mark.usefixtures("quick_compiler"),
+]
 FAMILIES = (
     "Softmax", "SoftmaxBackward", "LogSoftmax", "LogSoftmaxGrad", "LayerNorm", "LayerNormGrad", "RmsNorm", "Dropout",
     "GatherGrad", "UnsortedSegmentSum", "ReduceSum", "ReduceMax", "ReduceMean", "OneHot", "BroadcastTo",
     "FusedLayerNorm", "FusedLayerNormGrad",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache folder of these tests, and a compiler that is quick: loops are vectorised all the same."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(library, "FLAGS", tuple("-O1" if flag == "-O3" else flag for flag in library.FLAGS))
-        yield
 
 
 def compiled(cases: Sequence[Any]) -> program.LoopKernels:

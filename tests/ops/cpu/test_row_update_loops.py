@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,11 @@ from mspc.ops.cpu.loops import library, program
 from tests.ops.cuda.cuda_chains import NumPy
 from tests.ops.cuda.row_update_cases import CASES, Tables, bits
 
-pytestmark = pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(not library.compiler(), reason="needs a C++ compiler"),
+    pytest.mark.usefixtures("quick_compiler"),
+]
 HALVES = ("halves", "narrow gradients")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache folder of these tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def calls_of(tables: Tables) -> list[program.Call]:
@@ -38,7 +32,7 @@ def calls_of(tables: Tables) -> list[program.Call]:
 
 
 @pytest.fixture(scope="module")
-def kernels(cache: None) -> dict[str, list[Any]]:
+def kernels(quick_compiler: None) -> dict[str, list[Any]]:
     """The kernels of every case's calls, None for those that are not compiled; all are compiled together."""
     calls = [(name, call) for name, tables in CASES.items() for call in calls_of(tables)]
     found = program.kernels(NumPy(), {number: call for number, (_, call) in enumerate(calls)})

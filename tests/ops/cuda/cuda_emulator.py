@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tests.ops.cuda.cuda_stand_ins import without_tensor_cores
 from tests.ops.cuda.product_epilogues import gelu, gelu_slope
 
 NEEDED = shutil.which("g++")
+NVCC = shutil.which("nvcc")
 Place = tuple[Any, int]
 """Where a kernel is: its library, and its number there."""
 BUILT: dict[str, bytes] = {}
@@ -305,6 +306,25 @@ template <class T> static void narrow_two(T* to, float low, float high) {
     to[1] = narrow<T>(high);
 }
 """
+
+
+QUICKLY = ("-Xcicc", "-O0", "-Xptxas", "-O0")
+"""Options of nvcc where it only matters that kernels compile."""
+
+
+def compiled_by_nvcc(folder: Path, sources: Iterable[str], *options: str, architecture: str = "90") -> str:
+    """Compile kernels for an H200, each in a namespace of its own and without macros of others; nvcc's messages."""
+    parts = [PRELUDE]
+    for number, source in enumerate(sources):
+        parts += [f"namespace k{number} {{", source.replace('extern "C" __global__', "__global__"), "}"]
+        parts += [f"#undef {name}" for name in dict.fromkeys(re.findall(r"#define (\w+)", source))]
+    path = folder / "kernels.cu"
+    path.write_text("\n".join(parts), encoding="utf-8")
+    target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+    command = [str(NVCC), "-std=c++17", target, "-cubin", *options, "-o", str(path.with_suffix(".cubin")), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    return done.stderr
 
 
 class Emulator:

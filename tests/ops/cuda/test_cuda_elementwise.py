@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,11 +30,9 @@ from tests.ops.cuda.cuda_chains import (
     tensor,
     update_cases,
 )
-from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
+from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, Emulator, placed
 from tests.passes.fusion.test_fuse_elementwise import fused
 from tests.passes.fusion.test_fuse_rows import PASSES, random_graph
-
-NVCC = shutil.which("nvcc")
 
 
 class Device(Emulator):
@@ -164,9 +161,8 @@ def test_sizes_do_not_change_the_source() -> None:
     assert len(sources(cases)) == len(sources(cases[:1])) == 2
 
 
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
-    if NVCC is None:
-        pytest.skip("needs nvcc")
     wanted = {"BFloat16", "Float16", "Float32"}
     cases = [c for c in chain_cases(64) if {t.dtype.name for t in c.types} & wanted][::3]
     cases += list(row_cases(64))

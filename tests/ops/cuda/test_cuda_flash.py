@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,8 @@ import pytest
 
 from mspc.ops.cuda.flash_backward import flash_backward
 from mspc.ops.cuda.flash_forward import flash_forward
-from mspc.ops.device import PRELUDE
 from mspc.ops.nn.attention import FlashAttentionScore
-from tests.ops.cuda.cuda_emulator import NEEDED
+from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, compiled_by_nvcc
 from tests.ops.cuda.cuda_tensor_cores import TensorCores
 from tests.ops.cuda.flash_cases import (
     CASES,
@@ -181,30 +178,14 @@ def sources(folder: Path, together: bool) -> list[str]:
     ]
 
 
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 @pytest.mark.parametrize("architecture", ["90", "90a"])
 def test_kernels_compile_for_h200_and_spill_little(tmp_path: Path, architecture: str) -> None:
-    compiler = shutil.which("nvcc")
-    if compiler is None:
-        pytest.skip("needs nvcc")
-    path = tmp_path / "kernels.cu"
     texts = sources(tmp_path, architecture == "90a")
-    parts = [f"namespace k{i} {{\n{undefined(text)}\n}}" for i, text in enumerate(texts)]
-    path.write_text("\n".join([PRELUDE, *parts]))
-    target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
-    command = [compiler, "-std=c++17", target, "-cubin", "-Xptxas", "-v"]
-    whole = [*command, "-o", str(path.with_suffix(".cubin")), str(path)]
-    done = subprocess.run(whole, capture_output=True, check=False, text=True)
-    assert done.returncode == 0, done.stderr
-    spilled = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
-    assert len(spilled) == len(parts)
-    assert all(int(nbytes) <= SPILLED for pair in spilled for nbytes in pair), done.stderr
-
-
-def undefined(source: str) -> str:
-    """A kernel that leaves no macro to the next one, and whose name is its namespace's."""
-    macros = dict.fromkeys(re.findall(r"#define (\w+)", source))
-    whole = source.replace('extern "C" __global__', "__global__")
-    return "\n".join([whole, *(f"#undef {name}" for name in macros)])
+    told = compiled_by_nvcc(tmp_path, texts, "-Xptxas", "-v", architecture=architecture)
+    spilled = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", told)
+    assert len(spilled) == len(texts)
+    assert all(int(nbytes) <= SPILLED for pair in spilled for nbytes in pair), told
 
 
 # If keys have much the same value, gradients of attention are what rounding of the result leaves.

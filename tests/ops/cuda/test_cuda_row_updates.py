@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,8 @@ import numpy as np
 import pytest
 
 from mspc.ir.types import dtype_of
-from mspc.ops.device import PRELUDE, Copy
-from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
+from mspc.ops.device import Copy
+from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, QUICKLY, Emulator, compiled_by_nvcc, placed
 from tests.ops.cuda.row_update_cases import CASES, PLAIN, Tables, bits, plain
 
 pytestmark = pytest.mark.skipif(NEEDED is None, reason="needs g++")
@@ -81,19 +79,9 @@ def test_copies_in_halves_stay_up_to_date(tmp_path: Path) -> None:
     assert bits(operands) == bits(wanted[: len(operands)])
 
 
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("needs nvcc")
     device = Emulator(tmp_path)
     for tables in CASES.values():
         launched(device, tables)
-    text = PRELUDE
-    for number, (source, _) in enumerate(device.sources):
-        text += f"namespace k{number} {{\n" + source.replace('extern "C" __global__', "__global__") + "}\n"
-    path = tmp_path / "all.cu"
-    path.write_text(text)
-    options = ["-arch=sm_90", "-std=c++17", "-cubin", "-Xcicc", "-O0", "-Xptxas", "-O0"]
-    done = subprocess.run([nvcc, *options, "-w", "-o", str(tmp_path / "all.cubin"), str(path)], capture_output=True,
-                          text=True, check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr[:4000]
+    compiled_by_nvcc(tmp_path, [source for source, _ in device.sources], "-w", *QUICKLY)

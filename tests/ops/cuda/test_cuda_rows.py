@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +11,10 @@ import numpy as np
 import pytest
 
 from mspc.ir.types import BFLOAT16, FLOAT32
-from mspc.ops.device import PRELUDE
 from mspc.ops.fused.elementwise import FusedElementwise
 from tests.grouped import each
 from tests.ops.cuda.cuda_cases import ELEMENTWISE, Case, NumPy, all_cases
-from tests.ops.cuda.cuda_emulator import NEEDED, Emulator, placed
+from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, QUICKLY, Emulator, compiled_by_nvcc, placed
 
 CASES = {case.name: case for case in all_cases()}
 
@@ -80,10 +77,8 @@ def numbers_of(kernel: tuple[str, str]) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", kernel[0])]
 
 
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("needs nvcc")
     device = Emulator(tmp_path, multiprocessors=132)
     for name, case in CASES.items():
         if " sample " in name and not name.endswith("sample 0 Float32"):
@@ -92,16 +87,7 @@ def test_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
         case.op.launch(device, case.inputs(), case.outs(made))
     # If samples differ in numbers alone, the one whose are the largest is taken: shared memory must do for it.
     sources = {re.sub(r"\d+", "0", source): source for source, _ in sorted(device.sources, key=numbers_of)}
-    text = PRELUDE
-    for number, source in enumerate(sources.values()):
-        text += f"namespace k{number} {{\n" + source.replace('extern "C" __global__', "__global__") + "}\n"
-    path = tmp_path / "all.cu"
-    path.write_text(text)
-    target = ["-gencode=arch=compute_90,code=sm_90", "-std=c++17", "-cubin"]
-    target += ["-Xcicc", "-O0", "-Xptxas", "-O0"]  # that they compile is asked, not what for
-    result = subprocess.run([nvcc, *target, "-w", "-o", str(tmp_path / "all.cubin"), str(path)], capture_output=True,
-                            text=True, check=False)  # fmt: skip
-    assert result.returncode == 0, result.stderr[:4000]
+    compiled_by_nvcc(tmp_path, sources.values(), "-w", *QUICKLY)
 
 
 def test_threads_that_wait_for_ever_are_found(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,9 @@ import numpy as np
 import pytest
 
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.device import PRELUDE
 from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.op import REGISTRY, Op
-from tests.ops.cuda.cuda_emulator import NEEDED, Emulator
+from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, Emulator, compiled_by_nvcc
 
 
 class Fusing(Emulator):
@@ -118,21 +115,13 @@ def test_bands_and_float32_do_without_the_fused_kernel(tmp_path: Path) -> None:
     assert device.fused == []
 
 
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_kernels_compile_for_h200(tmp_path: Path) -> None:
-    compiler = shutil.which("nvcc")
-    if compiler is None:
-        pytest.skip("needs nvcc")
     device = Fusing(tmp_path, fuses=True)
     op = FlashAttentionScore(4, input_layout="BNSD", optional=("real_shift", "attn_mask"))
     for dtype in (np.float16, ml_dtypes.bfloat16):
         x = np.zeros((2, 4, 6, 8), dtype)
         inputs = [x, x, x, np.zeros((4, 1, 6), np.float32), np.eye(6, dtype=np.bool_)]
         op.launch(device, inputs, empty(op, inputs))  # type: ignore[arg-type]  # the emulator
-    command = [compiler, "-std=c++17", "-gencode=arch=compute_90,code=sm_90", "-cubin"]
     assert {name for _, name in device.sources} == {"attention_constants", "attention_addend"}
-    for number, (text, _) in enumerate(device.sources):
-        path = tmp_path / f"{number}.cu"
-        path.write_text(PRELUDE + text)
-        whole = [*command, "-o", str(path.with_suffix(".cubin")), str(path)]
-        done = subprocess.run(whole, capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr.decode()
+    compiled_by_nvcc(tmp_path, [source for source, _ in device.sources])

@@ -1,0 +1,18 @@
+"""A compiler for the tests of compiled loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mspc.ops.cpu.loops import library
+
+
+@pytest.fixture(scope="module")
+def quick_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache folder of a module's tests, and a compiler that is quick: loops are vectorised all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(library, "FLAGS", tuple("-O1" if flag == "-O3" else flag for flag in library.FLAGS))
+        yield
