@@ -20,8 +20,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import Binary, Elementwise
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.body import BodyLine, along_rows, by_element, closes, form_of, fusible, line_of, reshapes, row_axes
-from mspc.ops.fused.elementwise import FusedElementwise
+from mspc.ops.fused.body import along_rows, by_element, closes, form_of, fusible, reshapes, row_axes
 from mspc.ops.fused.kernel import cuts, held_dims, row_of
 from mspc.ops.math.arithmetic import Select
 from mspc.ops.op import Op
@@ -29,7 +28,7 @@ from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.fusion_groups import GroupSlot, Member, NodeOrder, needed
+from mspc.passes.fusion.fusion_groups import GroupSlot, LineTable, Member, NodeLines, NodeOrder, needed
 from mspc.passes.fusion.rewriter import Rewriter, element, gathered, node_like, parts_of
 
 
@@ -170,32 +169,25 @@ class _Emission:
         """Return the node of a group with one node for each of several results, and the result of every value. Members
         that compute the same share a line."""
         sources = {node: [value for value, _ in self.members[node].seen] for node in members}
-        lines: dict[Value, int] = {}
-        known: dict[str, int] = {}
-        operands: dict[Value, int] = {}
-        steps: list[BodyLine] = []
+        lines: dict[Value, tuple[str, int]] = {}
+        table = LineTable()
         kept: list[Node] = []
         for node in needed(results, sources):
-            read = [
-                ("t", lines[v]) if v in lines else ("x", operands.setdefault(v, len(operands))) for v in sources[node]
-            ]
-            lines[node] = known.setdefault(line_of(cast(Op, node.op), read), len(steps))
-            if lines[node] == len(steps):
-                steps.append(BodyLine(cast(Op, node.op), tuple(read)))
-                kept.append(node)
-        if len(steps) == 1:
+            lines[node] = table.add(cast(Op, node.op), [lines.get(v, v) for v in sources[node]])
+            kept += [node] * (len(table.lines) - len(kept))
+        if len(kept) == 1:
             (only,) = kept
             alone = node_like(only, cast(Op, only.op), sources[only], only.type, takes=True)
             return [alone], dict.fromkeys(results, alone)
         first = {lines[node]: node for node in reversed(results)}
         results_of = {line: first[line] for line in dict.fromkeys(lines[node] for node in results)}
-        op = FusedElementwise(tuple(known), tuple(results_of))
+        kernel = NodeLines(table.lines, tuple(number for _, number in results_of))
         types = tuple(node.tensor_type for node in results_of.values())
         type: Type = types[0] if len(types) == 1 else TupleType(types)
         labels: list[str] = []
         for node in kept:  # what was taken apart is named once
             labels += [label for label in parts_of(node) if "fused" not in node.attrs or label not in labels]
-        fused = gathered(op, operands, type, kept, labels)
+        fused = gathered(kernel.fused(), kernel.operands, type, kept, labels)
         if len(results_of) == 1:
             fused.name = results[0].name
             return [fused], dict.fromkeys(results, fused)

@@ -21,7 +21,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType, Type
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.body import BodyLine, fusible, line_of
+from mspc.ops.fused.body import fusible, line_of
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate, gradient_index, has_one_type
 from mspc.ops.math.arithmetic import Add, Sub
@@ -138,7 +138,7 @@ class _Body:
         self.inputs: list[Value] = [node.inputs[0] for node in self.assigns]
         self.places: dict[Value, tuple[str, int]] = {value: ("x", i) for i, value in enumerate(self.inputs)}
         self.results: dict[Value, Sequence[tuple[str, int]]] = {}
-        self.lines: dict[str, BodyLine] = {}
+        self.lines: dict[str, int] = {}
         self.written: dict[Node, int] = {}
 
     def emit(self) -> None:
@@ -199,9 +199,7 @@ class _Body:
 
     def _line(self, op: Op, operands: Sequence[tuple[str, int]]) -> tuple[str, int]:
         """Return a line, the same for equal ones."""
-        text = line_of(op, operands)
-        self.lines.setdefault(text, BodyLine(op, tuple(operands)))
-        return "t", list(self.lines).index(text)
+        return "t", self.lines.setdefault(line_of(op, operands), len(self.lines))
 
     def _number(self, value: Value, nodes: list[Node]) -> Value:
         if value.shape and value not in self.scalars:

@@ -6,34 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.types import FLOAT32, TensorType
+from mspc.ir.types import FLOAT32
 from mspc.ops.control.structural import Gradient, TupleGetItem
-from mspc.ops.op import REGISTRY, load_operators
-
-load_operators()
+from tests.passes.fusion.written import WrittenGraph
 
 LOWEST = float(np.finfo(np.float32).min)
 BATCH, HEADS, QUERIES, KEYS, DEPTH = 2, 3, 4, 5, 2
 
 
-class Masked:
+class Masked(WrittenGraph):
     """query, key, value, and the gradient of the result -> attention in `layout` with its gradients."""
 
     def __init__(self, layout: str = "BNSD", dtype: Any = FLOAT32, key_heads: int = HEADS) -> None:
-        self.layout, self.dtype = layout, dtype
-        self.graph = Graph("masked")
-        self.graph.attrs = {"mode": "stand_alone", "ranks": 1}
-        self.b = Builder(self.graph)
+        super().__init__(dtype)
+        self.layout = layout
         self.names: list[Parameter] = []
         self.query = self._sequence("q", QUERIES, HEADS)
         self.key, self.value = (self._sequence(name, KEYS, key_heads) for name in "kv")
-
-    def parameter(self, name: str, shape: tuple[int, ...], dtype: Any = None, kind: str = "input") -> Parameter:
-        made = Parameter(name, TensorType(dtype or self.dtype, shape), kind=kind)
-        self.graph.parameters.append(made)
-        return made
 
     def _sequence(self, name: str, length: int, heads: int) -> Value:
         if self.layout == "BSH":
@@ -44,10 +34,6 @@ class Masked:
             return self.names[-1]
         self.names.append(self.parameter(name, (BATCH, length, heads, DEPTH)))
         return self.emit("Transpose", self.names[-1], perm=(0, 2, 1, 3))
-
-    def emit(self, name: str, *inputs: Any, **attributes: Any) -> Node:
-        values = [v if not isinstance(v, float) else self.b.constant(v, self.dtype) for v in inputs]
-        return self.b.emit(REGISTRY[name](**attributes), *values)
 
     def scores(self) -> Node:
         return self.emit("Mul", self.emit("BatchMatMul", self.query, self.key, transpose_b=True), 0.5)

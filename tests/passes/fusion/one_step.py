@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+import mspc as ms
 from mspc.ir.graph import Graph
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
@@ -27,3 +28,12 @@ def step(found: Any, feeds: list[Any], graphs: list[Graph]) -> list[dict[str, An
         return {"": loss} | {name: np.array(executor.parameter(name)) for name in own}
 
     return World(len(graphs)).run(run)
+
+
+def same_step(found: Any, feeds: list[Any], kind: Any, graphs: list[Graph], others: list[Graph]) -> None:
+    """Check that the graphs give the same numbers, as far as those of a type can be."""
+    tolerance = 1e-5 if kind == ms.float32 else 2e-2
+    for mine, expected in zip(step(found, feeds, graphs), step(found, feeds, others), strict=True):
+        for name, value in expected.items():
+            size = max(float(np.max(np.abs(value))), 1e-3)
+            np.testing.assert_allclose(mine[name], value, rtol=0, atol=tolerance * size, err_msg=name)

@@ -93,7 +93,7 @@ def test_a_mask_that_hides_the_past_stays(operator: str, noted: Any) -> None:
 
 
 def small_constant(w: Written) -> Any:
-    return w.builder.constant(np.triu(np.full((1, 4, 4), -1e5), 1), FLOAT32)
+    return w.b.constant(np.triu(np.full((1, 4, 4), -1e5), 1), FLOAT32)
 
 
 def made_of_ones(w: Written) -> Any:
@@ -106,7 +106,7 @@ def filled_above(w: Written) -> Any:
 
 
 def compared_and_turned(w: Written) -> Any:
-    ones = w.emit("BroadcastTo", w.emit("Cast", w.builder.constant(1, FLOAT16), dst_type=FLOAT32), shape=(1, 6, 6))
+    ones = w.emit("BroadcastTo", w.emit("Cast", w.b.constant(1, FLOAT16), dst_type=FLOAT32), shape=(1, 6, 6))
     hidden = w.emit("LogicalNot", w.emit("Equal", w.emit("Tril", ones), 1.0))
     return w.emit("ExpandDims", w.emit("Mul", w.emit("Cast", hidden, dst_type=FLOAT32), -1e6), axis=0)
 

@@ -522,7 +522,7 @@ def test_values_may_be_transposed_in_the_last_product() -> None:
 
 def test_a_factor_made_of_constants_is_the_scale() -> None:
     w = Written()
-    root = w.emit("Sqrt", w.builder.constant(4.0, w.query.tensor_type.dtype))
+    root = w.emit("Sqrt", w.b.constant(4.0, w.query.tensor_type.dtype))
     node = fused(w.finish(w.emit("Div", w.scores(), root)))
     assert node is not None
     assert node.op.attributes()["scale_value"] == 0.5

@@ -15,7 +15,6 @@ from mspc import Parameter, Tensor, amp, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.compiler.pipeline import rank_passes, shared_passes
-from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
 from mspc.ir.graph import Graph, Node
 from mspc.ir.graph import Parameter as Input
@@ -24,13 +23,14 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.ops.op import REGISTRY, Op, load_operators
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.base import find_pass, run_passes
 from mspc.passes.fusion.join_products import JoinProducts
 from mspc.passes.fusion.pack_attention import PackAttention
 from mspc.runtime.memory_plan import plan_memory
 from tests.interpret import random_feeds, run_global, same
-from tests.passes.fusion.one_step import step
+from tests.passes.fusion.one_step import same_step
+from tests.passes.fusion.written import WrittenGraph
 from tests.shares import is_taken
 
 load_operators()
@@ -209,14 +209,6 @@ def operators(graph: Graph) -> Counter[str]:
     return Counter(node.op.name.removeprefix("Fused") for node in graph.nodes)
 
 
-def check_same(found: Any, feeds: list[Any], form: Form, packed: list[Graph], apart: list[Graph]) -> None:
-    tolerance = 1e-5 if form.kind == ms.float32 else 2e-2
-    for mine, others in zip(step(found, feeds, packed), step(found, feeds, apart), strict=True):
-        for name, value in others.items():
-            size = max(float(np.max(np.abs(value))), 1e-3)
-            np.testing.assert_allclose(mine[name], value, rtol=0, atol=tolerance * size, err_msg=name)
-
-
 @pytest.mark.parametrize(("place", "name"), list(enumerate(FORMS)), ids=FORMS)
 def test_training_gives_the_same_numbers(place: int, name: str) -> None:
     """Every form, by turns on one rank or on some."""
@@ -233,7 +225,7 @@ def test_training_gives_the_same_numbers(place: int, name: str) -> None:
         assert operators(apart[0])["MatMul"] > operators(packed[0])["MatMul"] + 3
         assert operators(packed[0])["AllReduce"] == operators(apart[0])["AllReduce"]
         assert operators(packed[0])["Transpose"] == 0
-        check_same(found, feeds, form, packed, apart)
+        same_step(found, feeds, form.kind, packed, apart)
 
 
 @pytest.mark.parametrize("name", ["written out, bfloat16", "Dense with a bias", "heads first"])
@@ -242,7 +234,7 @@ def test_forward_alone(name: str) -> None:
     packed, apart = rank_graphs(found, True), rank_graphs(found, False)
     assert operators(packed[0])["MatMul"] == 4
     assert operators(apart[0])["MatMul"] == 8
-    check_same(found, feeds, FORMS[name], packed, apart)
+    same_step(found, feeds, FORMS[name].kind, packed, apart)
 
 
 def test_recomputed_products_are_packed_too() -> None:
@@ -251,7 +243,7 @@ def test_recomputed_products_are_packed_too() -> None:
     packed, apart = rank_graphs(found, True), rank_graphs(found, False)
     scores = [node for node in packed[0].nodes if node.op.name == "FlashAttentionScore"]
     assert [len(node.inputs) for node in scores] == [1] * 4
-    check_same(found, feeds, form, packed, apart)
+    same_step(found, feeds, form.kind, packed, apart)
 
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -271,7 +263,7 @@ def test_ranks_exchange_what_they_did(name: str) -> None:
     for kind in ("AllReduce", "AllGather", "ReduceScatter"):
         assert operators(packed[0])[kind] == operators(apart[0])[kind]
     assert (operators(apart[0]) - operators(packed[0]))["MatMul"] == 10
-    check_same(found, feeds, form, packed, apart)
+    same_step(found, feeds, form.kind, packed, apart)
 
 
 def test_no_more_memory_where_weights_are_cast() -> None:
@@ -288,24 +280,13 @@ def test_it_runs_for_gpus_alone() -> None:
 # Small graphs ------------------------------------------------------------------------------------------------
 
 
-class Written:
+class Written(WrittenGraph):
     """x [8, 8] -> query, key, value by products -> attention [2, 4, 2, 4], operator by operator."""
 
     def __init__(self) -> None:
-        self.graph = Graph("attention")
-        self.graph.attrs = {"mode": "stand_alone", "ranks": 1}
-        self.builder = Builder(self.graph)
-        self.x = self.input("x", (8, 8))
-        self.weights = [self.input(name, (8, 8)) for name in ("wq", "wk", "wv")]
-
-    def input(self, name: str, shape: tuple[int, ...], dtype: Any = FLOAT32) -> Input:
-        made = Input(name, TensorType(dtype, shape), kind="input")
-        self.graph.parameters.append(made)
-        return made
-
-    def emit(self, name: str, *inputs: Any, **attributes: Any) -> Node:
-        op: Op = REGISTRY[name](**attributes)
-        return self.builder.emit(op, *inputs)
+        super().__init__()
+        self.x = self.parameter("x", (8, 8))
+        self.weights = [self.parameter(name, (8, 8)) for name in ("wq", "wk", "wv")]
 
     def heads(self, product: Any) -> Node:
         return self.emit("Reshape", product, shape=(2, 4, 2, 4))
@@ -325,7 +306,7 @@ class Written:
 
 def query_of_another_operand(w: Written) -> Graph:
     _, key, value = map(w.heads, w.products())
-    return w.finish(w.heads(w.emit("MatMul", w.input("z", (8, 8)), w.weights[0])), key, value)
+    return w.finish(w.heads(w.emit("MatMul", w.parameter("z", (8, 8)), w.weights[0])), key, value)
 
 
 def a_second_reader(w: Written) -> Graph:
@@ -356,11 +337,11 @@ def operands_are_turned(w: Written) -> Graph:
 
 def one_has_a_bias(w: Written) -> Graph:
     query, key, value = w.products()
-    return w.finish(*map(w.heads, (query, w.emit("BiasAdd", key, w.input("b", (8,))), value)))
+    return w.finish(*map(w.heads, (query, w.emit("BiasAdd", key, w.parameter("b", (8,))), value)))
 
 
 def a_bias_of_rows(w: Written) -> Graph:
-    b = w.input("b", (8, 1))
+    b = w.parameter("b", (8, 1))
     return w.finish(*(w.heads(w.emit("Add", product, b)) for product in w.products()))
 
 
@@ -376,7 +357,7 @@ def scaled_in_between(w: Written) -> Graph:
 
 
 def keys_from_elsewhere(w: Written) -> Graph:
-    key, value = (w.input(name, (2, 4, 2, 4)) for name in ("k", "v"))
+    key, value = (w.parameter(name, (2, 4, 2, 4)) for name in ("k", "v"))
     return w.finish(w.heads(w.products()[0]), key, value)
 
 
@@ -392,6 +373,7 @@ APART: list[Callable[[Written], Graph]] = [
     query_of_another_operand, one_is_cast, one_is_turned, operands_are_turned, one_has_a_bias, a_bias_of_rows,
     one_product_for_two, scaled_in_between, keys_from_elsewhere, weights_change_in_between,
 ]  # fmt: skip
+PACKED: list[Callable[[Written], Graph]] = [a_second_reader, a_result]
 
 
 def is_packed(graph: Graph) -> bool:
@@ -403,25 +385,18 @@ def is_packed(graph: Graph) -> bool:
     return changed
 
 
-def same_numbers(graph: Graph, before: Graph) -> None:
+def check_small(graph: Graph, packed: bool) -> None:
+    """Whether the graph is packed; the numbers stay."""
+    before = parse(print_graph(graph), REGISTRY).main
+    assert is_packed(graph) is packed
     feeds = random_feeds(before)
     same(run_global(graph, feeds), run_global(before, feeds))
 
 
-@pytest.mark.parametrize("make", APART, ids=lambda make: make.__name__)
-def test_what_stays_apart(make: Callable[[Written], Graph]) -> None:
-    graph = make(Written())
-    before = parse(print_graph(graph), REGISTRY).main
-    assert not is_packed(graph)
-    same_numbers(graph, before)
-
-
-@pytest.mark.parametrize("make", [a_second_reader, a_result], ids=lambda make: make.__name__)
-def test_others_read_parts_of_what_an_attention_reads(make: Callable[[Written], Graph]) -> None:
-    graph = make(Written())
-    before = parse(print_graph(graph), REGISTRY).main
-    assert is_packed(graph)
-    same_numbers(graph, before)
+@pytest.mark.parametrize("make", [*APART, *PACKED], ids=lambda make: make.__name__)
+def test_what_is_packed(make: Callable[[Written], Graph]) -> None:
+    """Others may read parts of what an attention reads."""
+    check_small(make(Written()), make in PACKED)
 
 
 def with_gradients(w: Written, of: Sequence[Any], changed: bool = False) -> Graph:
@@ -433,7 +408,7 @@ def with_gradients(w: Written, of: Sequence[Any], changed: bool = False) -> Grap
     out = w.emit("TupleGetItem", attention, index=3)
     statistics = w.emit("TupleGetItem", attention, index=0)
     gradient = w.emit(
-        "FlashAttentionScoreGrad", query, key, value, w.input("dy", (2, 4, 2, 4)), statistics, out, head_num=2,
+        "FlashAttentionScoreGrad", query, key, value, w.parameter("dy", (2, 4, 2, 4)), statistics, out, head_num=2,
         input_layout="BSND",
     )  # fmt: skip
     if changed:
@@ -445,13 +420,6 @@ def with_gradients(w: Written, of: Sequence[Any], changed: bool = False) -> Grap
     return w.graph
 
 
-def check_small(graph: Graph, packed: bool) -> None:
-    """Whether the graph is packed; the numbers stay."""
-    before = parse(print_graph(graph), REGISTRY).main
-    assert is_packed(graph) is packed
-    same_numbers(graph, before)
-
-
 def test_gradients_of_a_small_graph_are_packed() -> None:
     w = Written()
     check_small(with_gradients(w, [w.x] * 3), True)
@@ -459,11 +427,9 @@ def test_gradients_of_a_small_graph_are_packed() -> None:
 
 def test_products_of_gradients_by_something_else_read_them_apart() -> None:
     w = Written()
-    graph = with_gradients(w, [w.input("z", (8, 8))] * 3)
-    before = parse(print_graph(graph), REGISTRY).main
-    is_packed(graph)
+    graph = with_gradients(w, [w.parameter("z", (8, 8))] * 3)
+    check_small(graph, False)
     assert sum(isinstance(node.op, MatMul) and node.op.transpose_a for node in graph.nodes) == 3
-    same_numbers(graph, before)
 
 
 def test_weights_that_change_before_gradients_are_multiplied_stay_apart() -> None:
@@ -475,9 +441,7 @@ def test_weights_that_change_before_gradients_are_multiplied_stay_apart() -> Non
 def test_a_small_graph_is_packed() -> None:
     w = Written()
     graph = w.finish(*map(w.heads, w.products()))
-    before = parse(print_graph(graph), REGISTRY).main
-    assert is_packed(graph)
+    check_small(graph, True)
     assert [n.op.name for n in graph.nodes] == ["Concat", "MatMul", "Reshape", "FlashAttentionScore", "TupleGetItem"]
-    same_numbers(graph, before)
     assert not JoinProducts().run(graph)
     assert not PackAttention().run(graph)

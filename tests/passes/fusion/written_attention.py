@@ -4,42 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.graph import Graph, Node
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
-from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.op import REGISTRY, Op, load_operators
+from mspc.ir.types import FLOAT32
+from mspc.ops.op import REGISTRY
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from tests.interpret import random_feeds, run_global, same
-
-load_operators()
+from tests.passes.fusion.written import WrittenGraph
 
 HEADS = (2, 4, 1, 1)
 """A strategy that shards batch and heads."""
 
 
-class Written:
+class Written(WrittenGraph):
     """query, key, value [4, 8, 6, 2] -> attention, operator by operator; subclasses' methods change one of them."""
 
     def __init__(self, dtype: Any = FLOAT32) -> None:
-        self.graph = Graph("attention")
+        super().__init__()
         self.graph.attrs = {"mode": "semi_auto_parallel", "ranks": 8}
-        self.builder = Builder(self.graph)
         self.query, self.key, self.value = (self.parameter(name, (4, 8, 6, 2), dtype) for name in ("q", "k", "v"))
-
-    def parameter(self, name: str, shape: tuple[int, ...], dtype: Any = FLOAT32) -> Parameter:
-        made = Parameter(name, TensorType(dtype, shape))
-        self.graph.parameters.append(made)
-        return made
-
-    def emit(self, name: str, *inputs: Any, strategy: Any = None, **attributes: Any) -> Node:
-        op: Op = REGISTRY[name](**attributes)
-        values = [v if not isinstance(v, float) else self.builder.constant(v, FLOAT32) for v in inputs]
-        node = self.builder.emit(op, *values)
-        node.in_strategy = strategy
-        return node
 
     def scores(self, strategy: Any = None) -> Node:
         return self.emit("BatchMatMul", self.query, self.key, transpose_b=True, strategy=strategy)

@@ -1,0 +1,34 @@
+"""Graphs that are written operator by operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.types import FLOAT32, DType, TensorType
+from mspc.ops.op import REGISTRY, load_operators
+
+load_operators()
+
+
+class WrittenGraph:
+    """A graph of one rank, before it is finished. dtype: of parameters and numbers."""
+
+    def __init__(self, dtype: DType = FLOAT32) -> None:
+        self.graph = Graph("written")
+        self.graph.attrs = {"mode": "stand_alone", "ranks": 1}
+        self.b, self.dtype = Builder(self.graph), dtype
+
+    def parameter(
+        self, name: str, shape: tuple[int, ...], dtype: DType | None = None, kind: str = "input"
+    ) -> Parameter:
+        made = Parameter(name, TensorType(dtype or self.dtype, shape), kind=kind)
+        self.graph.parameters.append(made)
+        return made
+
+    def emit(self, name: str, *inputs: Any, strategy: Any = None, **attributes: Any) -> Node:
+        values = [v if not isinstance(v, float) else self.b.constant(v, self.dtype) for v in inputs]
+        node = self.b.emit(REGISTRY[name](**attributes), *values)
+        node.in_strategy = strategy
+        return node
