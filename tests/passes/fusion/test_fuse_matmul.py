@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Graph
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
@@ -20,7 +19,8 @@ from mspc.ops.optim.optimizer import Assign
 from mspc.ops.tensor.moving import Split
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.fusion.fuse_matmul import FuseMatmul
-from tests.interpret import random_feeds, run_global, same
+from tests.interpret import left_behind, random_feeds, run_global
+from tests.passes.fusion.written import graph_of
 
 load_operators()
 
@@ -28,31 +28,18 @@ load_operators()
 @pytest.mark.parametrize("others", [0, 1, 2, 3])
 @pytest.mark.parametrize("products", [1, 2, 3])
 def test_a_sum_is_part_of_its_products_where_at_most_one_term_is_none(products: int, others: int) -> None:
-    graph = Graph("sum")
-    graph.attrs = {"mode": "stand_alone", "ranks": 1}
-    x, w = (Parameter(name, TensorType(FLOAT32, (8, 8))) for name in "xw")
-    beside = [Parameter(f"y{i}", TensorType(FLOAT32, (8, 8))) for i in range(others)]
-    graph.parameters = [x, w, *beside]
-    b = Builder(graph)
+    graph, b, (x, w, *beside) = graph_of(*[TensorType(FLOAT32, (8, 8))] * (2 + others))
     terms = [b.emit(MatMul(transpose_b=bool(i % 2)), x, w) for i in range(products)]
     graph.results = [b.emit(AddN(), *terms, *beside)]
-    feeds = random_feeds(graph)
-    expected = run_global(graph, feeds)
-    FuseMatmul().run(graph)
-    graph.verify()
-    same(run_global(graph, feeds), expected)
+    left_behind(FuseMatmul(), graph)
     joined = others == 1 or (others == 0 and products > 1)
     assert any(isinstance(node.op, AddN) for node in graph.nodes) is not joined
 
 
 def widened_sums(half: DType, last: str) -> Graph:
     """x @ w is widened, a bias and another tensor are added, and the sum is split, squashed or handed back."""
-    graph = Graph("wide")
-    graph.attrs = {"mode": "stand_alone", "ranks": 1}
-    types = {"x": TensorType(half, (8, 64)), "w": TensorType(half, (64, 6)), "bias": TensorType(FLOAT32, (6,))}
-    graph.parameters = [Parameter(n, t) for n, t in {**types, "before": TensorType(FLOAT32, (8, 6))}.items()]
-    x, w, bias, before = graph.parameters
-    b = Builder(graph)
+    types = TensorType(half, (8, 64)), TensorType(half, (64, 6)), TensorType(FLOAT32, (6,)), TensorType(FLOAT32, (8, 6))
+    graph, b, (x, w, bias, before) = graph_of(*types, kind="input")
     total = b.emit(Add(), before, b.emit(BiasAdd(), b.emit(Cast(FLOAT32), b.emit(MatMul(), x, w)), bias))
     graph.results = [total] if last == "result" else [b.emit(Sigmoid(), total)]
     if last == "split":
@@ -71,7 +58,8 @@ def test_a_product_of_halves_is_float32_at_once_where_its_sum_is_written_so(half
     FuseMatmul().run(graph)
     graph.verify()
     assert graph.nodes[0].op == FusedMatMul(addend=True, bias=True, wide=True)
-    exact = feeds["x"].astype(np.float32) @ feeds["w"].astype(np.float32) + feeds["bias"] + feeds["before"]
+    x, w, bias, addend = feeds.values()
+    exact = x.astype(np.float32) @ w.astype(np.float32) + bias + addend
     got = np.concatenate(run_global(graph, feeds), -1)
     assert np.abs(got - exact).max() < 1e-5 < np.abs(before - exact).max()
 
@@ -80,13 +68,8 @@ def test_a_product_of_halves_is_float32_at_once_where_its_sum_is_written_so(half
 def test_a_total_of_gradients_is_added_to_where_a_product_makes_one(changes: bool) -> None:
     """Before what follows, so that nothing that a product reads is held for longer; the total is not copied. One that
     changes in between is read where it was."""
-    graph = Graph("total")
-    graph.attrs = {"mode": "stand_alone", "ranks": 1}
-    types = {"x": (64, 8), "dy": (64, 6), "total": (8, 6)}
-    kinds = {"total": FLOAT32}
-    graph.parameters = [Parameter(n, TensorType(kinds.get(n, BFLOAT16), t), "parameter") for n, t in types.items()]
-    x, dy, total = graph.parameters
-    b = Builder(graph)
+    types = TensorType(BFLOAT16, (64, 8)), TensorType(BFLOAT16, (64, 6)), TensorType(FLOAT32, (8, 6))
+    graph, b, (x, dy, total) = graph_of(*types)
     gradient = b.emit(Cast(FLOAT32), b.emit(MatMul(transpose_a=True), x, dy))
     late = b.emit(Sigmoid(), dy)
     if changes:
@@ -106,11 +89,7 @@ def test_a_total_of_gradients_is_added_to_where_a_product_makes_one(changes: boo
 @pytest.mark.parametrize(("sent", "half"), [(True, BFLOAT16), (False, BFLOAT16), (True, FLOAT16)], ids=str)
 def test_a_product_is_float32_at_once_where_ranks_add_it_up_so(sent: bool, half: DType) -> None:
     """Unless it may overflow where another number of ranks would see it."""
-    graph = Graph("sent")
-    graph.attrs = {"mode": "stand_alone", "ranks": 1}
-    graph.parameters = [Parameter(n, TensorType(half, t)) for n, t in {"x": (64, 8), "dy": (64, 6)}.items()]
-    x, dy = graph.parameters
-    b = Builder(graph)
+    graph, b, (x, dy) = graph_of(TensorType(half, (64, 8)), TensorType(half, (64, 6)))
     gradient = b.emit(Cast(FLOAT32), b.emit(MatMul(transpose_a=True), x, dy))
     last = AllReduce(op="sum", group="2-5004544844489628105", rank_list=(0, 1)) if sent else Sigmoid()
     graph.results = [b.emit(last, gradient)]

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.graph import Graph, Node
 from mspc.ir.text.parser import parse
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.control.structural import TupleGetItem
@@ -21,7 +20,8 @@ from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.fusion.fuse_norm import FuseNorm
 from mspc.passes.fusion.split_batch_norm import SplitBatchNorm
-from tests.interpret import random_feeds, run_global, same
+from tests.interpret import left_behind, random_feeds, run_global, same
+from tests.passes.fusion.written import graph_of
 
 SHAPES = ((4, 32), (32,), (32,))
 CASE = Path(__file__).parent / "fuse_norm" / "residual.ir"
@@ -63,65 +63,50 @@ def test_unused_norm_of_a_sum_that_others_read() -> None:
         assert (norm in graph.nodes, total in graph.nodes) == (unused, unused)
 
 
+MIXED = *[TensorType(FLOAT16, (4, 32))] * 2, *[TensorType(FLOAT32, (32,))] * 2
+
+
 def test_a_sum_that_stands_before_the_parameters_of_its_norm_is_not_joined() -> None:
     """Under O3 the parameters are cast between the two."""
-    b = Builder(Graph("cast"))
-    x, y = (Parameter(name, TensorType(FLOAT16, (4, 32))) for name in "xy")
-    gamma, beta = (Parameter(name, TensorType(FLOAT32, (32,))) for name in ("gamma", "beta"))
-    b.graph.parameters += [x, y, gamma, beta]
+    graph, b, (x, y, gamma, beta) = graph_of(*MIXED)
     total = b.emit(Add(), x, y)
     casts = [b.emit(Cast(dst_type=FLOAT16), p) for p in (gamma, beta)]
     norm = b.emit(LayerNorm(-1, -1), total, *casts)
-    b.graph.results.append(b.emit(Add(), b.emit(TupleGetItem(0), norm), total))
-    feeds = random_feeds(b.graph)
-    expected = run_global(b.graph, feeds)
-    FuseNorm().run(b.graph)
-    b.graph.verify()
-    same(run_global(b.graph, feeds), expected)
+    graph.results.append(b.emit(Add(), b.emit(TupleGetItem(0), norm), total))
+    left_behind(FuseNorm(), graph)
 
 
 def test_a_norm_of_halves_with_parameters_of_float32_gives_halves() -> None:
-    b = Builder(Graph("mixed"))
-    x, y = (Parameter(name, TensorType(FLOAT16, (4, 32))) for name in "xy")
-    gamma, beta = (Parameter(name, TensorType(FLOAT32, (32,))) for name in ("gamma", "beta"))
-    b.graph.parameters += [x, y, gamma, beta]
-    b.graph.results.append(b.emit(TupleGetItem(0), b.emit(LayerNorm(-1, -1), b.emit(Add(), x, y), gamma, beta)))
-    assert FuseNorm().run(b.graph)
-    b.graph.verify()
-    assert b.graph.nodes[0].op.name == "FusedLayerNorm"
-    assert b.graph.results[0].tensor_type.dtype == FLOAT16
+    graph, b, (x, y, gamma, beta) = graph_of(*MIXED)
+    graph.results.append(b.emit(TupleGetItem(0), b.emit(LayerNorm(-1, -1), b.emit(Add(), x, y), gamma, beta)))
+    assert FuseNorm().run(graph)
+    graph.verify()
+    assert graph.nodes[0].op.name == "FusedLayerNorm"
+    assert graph.results[0].tensor_type.dtype == FLOAT16
 
 
 def test_a_norm_without_a_sum_or_a_conversion_beside_it_stays() -> None:
-    b = Builder(Graph("alone"))
-    x, gamma, beta = (Parameter(name, TensorType(FLOAT32, shape)) for name, shape in zip("xgb", SHAPES, strict=True))
-    b.graph.parameters += [x, gamma, beta]
+    graph, b, (x, gamma, beta) = graph_of(*(TensorType(FLOAT32, shape) for shape in SHAPES))
     norm = b.emit(LayerNorm(-1, -1), x, gamma, beta)
-    b.graph.results.append(b.emit(TupleGetItem(0), norm))
-    assert not FuseNorm().run(b.graph)
-    assert norm in b.graph.nodes
+    graph.results.append(b.emit(TupleGetItem(0), norm))
+    assert not FuseNorm().run(graph)
+    assert norm in graph.nodes
 
 
 @pytest.mark.parametrize("read_again", [False, True], ids=["by the norm alone", "by others"])
 @pytest.mark.parametrize("narrow", [False, True], ids=["Float32", "a term in Float16"])
 def test_a_gradient_that_is_a_sum_of_two_is_read_as_two(narrow: bool, read_again: bool) -> None:
-    graph = Graph("norm")
     kind = FLOAT16 if narrow else FLOAT32
     types = [TensorType(FLOAT32, (4, 32)), TensorType(kind, (4, 32)), TensorType(FLOAT32, (4, 32))]
     types += [TensorType(FLOAT32, (4, 1))] * 2 + [TensorType(FLOAT32, (32,))]
-    graph.parameters = [Parameter(f"p{i}", type) for i, type in enumerate(types)]
-    first, second, x, mean, variance, gamma = graph.parameters
-    b = Builder(graph)
+    graph, b, (first, second, x, mean, variance, gamma) = graph_of(*types)
     dout = b.emit(AddN(), first, b.emit(Cast(FLOAT32), second) if narrow else second)
     scale = b.emit(LayerNormGammaGrad(-1, -1, 1e-5), dout, x, mean, variance)
     shift = b.emit(ReduceSum(False, (0,)), dout)
     gradient = b.emit(LayerNormGrad(-1, 1e-5), dout, x, mean, variance, gamma)
     graph.results = [b.emit(Mul(), gradient, x), b.emit(Add(), scale, shift), *([dout] if read_again else [])]
     graph.returns_tuple = True
-    feeds = random_feeds(graph)
-    expected = run_global(graph, feeds)
-    assert FuseNorm().run(graph)
-    graph.verify()
+    left_behind(FuseNorm(), graph)
     [made] = [node for node in graph.nodes if isinstance(node.op, FusedLayerNormGrad)]
     assert isinstance(made.op, FusedLayerNormGrad)
     assert made.op.joins != read_again
@@ -129,7 +114,6 @@ def test_a_gradient_that_is_a_sum_of_two_is_read_as_two(narrow: bool, read_again
     assert ("AddN" in made.attrs["fused"]) != read_again
     if not read_again:
         assert made.inputs[-1] is second
-    same(run_global(graph, feeds), expected)
 
 
 # split_batch_norm: batches of any number of values of a channel, also of one.
@@ -145,14 +129,12 @@ IMAGE_SHAPES = ((1, 3), (1, 3, 1, 1), (2, 3), (1, 3, 2, 1), (4, 3, 2, 2))
 def test_the_parts_compute_what_the_operator_does(kind: type[Op], trains: bool, shape: tuple[int, ...]) -> None:
     op = kind(is_training=trains)
     images = 1 if kind is BatchNorm else 2
-    b = Builder(Graph("norm"))
-    for number in range(5):
-        own = shape if number < images else shape[1:2]
-        b.graph.parameters.append(Parameter(f"x{number}", TensorType(FLOAT32, own)))
-    b.graph.results = [b.emit(op, *b.graph.parameters)]
-    feeds = {name: np.abs(value) + 0.5 for name, value in random_feeds(b.graph).items()}
-    expected = run_global(b.graph, feeds)
-    assert SplitBatchNorm().run(b.graph)
-    b.graph.verify()
-    assert not any(isinstance(node.op, kind) for node in b.graph.nodes)
-    same(run_global(b.graph, feeds), expected)
+    shapes = [shape] * images + [shape[1:2]] * (5 - images)
+    graph, b, parameters = graph_of(*(TensorType(FLOAT32, shape) for shape in shapes))
+    graph.results = [b.emit(op, *parameters)]
+    feeds = {name: np.abs(value) + 0.5 for name, value in random_feeds(graph).items()}
+    expected = run_global(graph, feeds)
+    assert SplitBatchNorm().run(graph)
+    graph.verify()
+    assert not any(isinstance(node.op, kind) for node in graph.nodes)
+    same(run_global(graph, feeds), expected)

@@ -23,6 +23,7 @@ from mspc.ops.tensor.reshape import Cast
 from mspc.passes.fusion.fuse_elementwise import FuseElementwise
 from mspc.passes.fusion.fuse_updates import LARGE_SUM, FuseUpdates
 from tests.interpret import random_feeds, run_global
+from tests.passes.fusion.written import graph_of
 from tests.runtime.graphs import GraphMaker
 
 SIDE = 1024
@@ -76,13 +77,10 @@ def test_members_of_a_bucket_are_updated_together() -> None:
 load_operators()
 
 
-def graph_of(*types: TensorType) -> tuple[Graph, Builder, list[Parameter]]:
-    graph = Graph("step")
-    graph.attrs = {"mode": "stand_alone", "ranks": 1}
-    graph.parameters = [Parameter(f"p{i}", type, "parameter") for i, type in enumerate(types)]
-    b = Builder(graph)
+def step_of(*types: TensorType) -> tuple[Graph, Builder, list[Parameter]]:
+    graph, b, parameters = graph_of(*types)
     b.phase = "update"
-    return graph, b, graph.parameters
+    return graph, b, parameters
 
 
 def joined(graph: Graph, fuse: bool = False) -> list[str]:
@@ -107,7 +105,7 @@ def tensors(count: int, shape: tuple[int, ...] = (4, 6)) -> list[TensorType]:
 def test_many_parameters_of_one_optimizer_are_one_node(fuse: bool) -> None:
     shapes = [(4, 6), (7,), (2, 3, 5)]
     types = [type for shape in shapes for type in tensors(3, shape)]
-    graph, b, (*parameters, rate) = graph_of(*types, TensorType(FLOAT32, ()))
+    graph, b, (*parameters, rate) = step_of(*types, TensorType(FLOAT32, ()))
     for w, m, g in zip(parameters[::3], parameters[1::3], parameters[2::3], strict=True):
         moment = b.emit(Assign(), m, b.emit(Add(), b.emit(Mul(), m, rate), b.emit(Square(), g)))
         b.emit(AssignSub(), w, b.emit(Mul(), moment, rate))
@@ -117,13 +115,13 @@ def test_many_parameters_of_one_optimizer_are_one_node(fuse: bool) -> None:
 
 
 def test_a_gradient_of_halves_is_widened_as_it_is_read() -> None:
-    graph, b, (w, rate, g) = graph_of(*tensors(2), TensorType(BFLOAT16, (4, 6)))
+    graph, b, (w, rate, g) = step_of(*tensors(2), TensorType(BFLOAT16, (4, 6)))
     b.emit(AssignAdd(), w, b.emit(Mul(), b.emit(Cast(FLOAT32), g), rate))
     assert joined(graph) == ["FusedUpdate"]
 
 
 def test_two_parameters_take_one_value_and_one_takes_an_operand() -> None:
-    graph, b, (w, v, u, x) = graph_of(*tensors(4))
+    graph, b, (w, v, u, x) = step_of(*tensors(4))
     total = b.emit(Add(), w, x)
     graph.results = [b.emit(Assign(), w, total), b.emit(Assign(), v, total)]
     graph.results.append(b.emit(Assign(), u, b.emit(Neg(), graph.results[0])))
@@ -132,7 +130,7 @@ def test_two_parameters_take_one_value_and_one_takes_an_operand() -> None:
 
 
 def test_the_old_value_is_read_before_the_new_one_is_written() -> None:
-    graph, b, (w, v, x) = graph_of(*tensors(3))
+    graph, b, (w, v, x) = step_of(*tensors(3))
     older, newer = b.emit(Neg(), w), b.emit(Add(), w, x)
     b.emit(Assign(), w, newer)
     b.emit(Assign(), v, b.emit(Mul(), older, newer))
@@ -144,7 +142,7 @@ def norm(b: Builder, value: Value) -> Value:
 
 
 def test_what_is_wanted_before_the_end_keeps_an_update_apart() -> None:
-    graph, b, (w, m, g) = graph_of(*tensors(3))
+    graph, b, (w, m, g) = step_of(*tensors(3))
     moment = b.emit(Assign(), m, b.emit(Add(), m, g))
     step = b.emit(Mul(), moment, g)
     b.emit(Assign(), w, b.emit(Mul(), step, norm(b, step)))
@@ -153,7 +151,7 @@ def test_what_is_wanted_before_the_end_keeps_an_update_apart() -> None:
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_parameter_that_others_read_or_write_in_between_stays(writes: bool) -> None:
-    graph, b, (w, m, g, x) = graph_of(*tensors(4))
+    graph, b, (w, m, g, x) = step_of(*tensors(4))
     moment = b.emit(Assign(), m, b.emit(Add(), m, g))
     graph.results = [norm(b, m)]
     if writes:
@@ -164,7 +162,7 @@ def test_a_parameter_that_others_read_or_write_in_between_stays(writes: bool) ->
 
 def test_numbers_of_other_kinds_and_other_shapes_stay() -> None:
     whole, row = TensorType(INT32, (4, 6)), TensorType(FLOAT32, (6,))
-    graph, b, (count, w, bias) = graph_of(whole, *tensors(1), row)
+    graph, b, (count, w, bias) = step_of(whole, *tensors(1), row)
     b.emit(Assign(), count, b.emit(Add(), count, count))
     b.emit(Assign(), w, b.emit(Add(), w, bias))
     assert joined(graph) == ["Add", "Assign", "Add", "Assign"]
@@ -173,7 +171,7 @@ def test_numbers_of_other_kinds_and_other_shapes_stay() -> None:
 def drawn_step(seed: int) -> Graph:
     """Updates by drawn formulas, which read each other's parameters and results."""
     draw = random.Random(seed)
-    graph, b, parameters = graph_of(*tensors(5), TensorType(FLOAT32, ()), TensorType(FLOAT32, (1,)))
+    graph, b, parameters = step_of(*tensors(5), TensorType(FLOAT32, ()), TensorType(FLOAT32, (1,)))
     values: list[Value] = [*parameters]
     for _ in range(16):
         x, y = draw.sample(_tensors(values)[-6:], 2)

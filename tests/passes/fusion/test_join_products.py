@@ -28,7 +28,7 @@ from mspc.passes.fusion.products_of_rows import ProductsOfRows
 from mspc.passes.fusion.simplify_products import SimplifyProducts
 from tests.interpret import left_behind, random_feeds, run_global
 from tests.passes.fusion.one_step import same_step
-from tests.passes.fusion.written import WrittenGraph
+from tests.passes.fusion.written import WrittenGraph, graph_of
 from tests.passes.fusion.written_products import NETWORKS, compiled, products, rank_graphs
 
 load_operators()
@@ -281,11 +281,8 @@ def test_no_collective_passes_another() -> None:
 load_operators()
 
 
-def graph_of(*shapes: tuple[int, ...]) -> tuple[Graph, Builder, list[Parameter]]:
-    graph = Graph("net")
-    graph.attrs = {"mode": "stand_alone", "ranks": 1}
-    graph.parameters = [Parameter(f"x{i}", TensorType(FLOAT64, shape), "parameter") for i, shape in enumerate(shapes)]
-    return graph, Builder(graph), graph.parameters
+def doubles(*shapes: tuple[int, ...]) -> tuple[Graph, Builder, list[Parameter]]:
+    return graph_of(*(TensorType(FLOAT64, shape) for shape in shapes))
 
 
 def simplified(graph: Graph) -> list[str]:
@@ -302,14 +299,14 @@ def test_transposes_of_operands_and_of_the_product_become_flags(
     swap = (*range(len(batch)), len(batch) + 1, len(batch))
     sides = [(4, 5), (5, 6)]
     stored = [s[::-1] if t != f else s for s, t, f in zip(sides, turned, flags, strict=True)]
-    graph, b, parameters = graph_of(*[(*batch, *side) for side in stored])
+    graph, b, parameters = doubles(*[(*batch, *side) for side in stored])
     operands = [b.emit(Transpose(swap), x) if t else x for x, t in zip(parameters, turned, strict=True)]
     graph.results = [b.emit(Transpose(swap), b.emit(op(*flags), *operands))]
     assert simplified(graph) == [op.__name__]
 
 
 def test_transposes_count_as_one_and_pass_reshapes_of_the_batch() -> None:
-    graph, b, (q, k) = graph_of((6, 4, 8), (2, 4, 3, 8))
+    graph, b, (q, k) = doubles((6, 4, 8), (2, 4, 3, 8))
     by_head = b.emit(Transpose((0, 1, 3, 2)), b.emit(Transpose((0, 2, 1, 3)), k))
     product = b.emit(BatchMatMul(), q, b.emit(Reshape((6, 8, 4)), by_head))
     graph.results = [b.emit(Transpose((0, 1, 3, 2)), b.emit(Reshape((2, 3, 4, 4)), product))]
@@ -318,7 +315,7 @@ def test_transposes_count_as_one_and_pass_reshapes_of_the_batch() -> None:
 
 
 def test_a_product_that_is_read_as_it_is_stays() -> None:
-    graph, b, (x, y) = graph_of((4, 5), (5, 6))
+    graph, b, (x, y) = doubles((4, 5), (5, 6))
     product = b.emit(MatMul(), x, y)
     graph.results = [b.emit(Transpose((1, 0)), product), product]
     graph.returns_tuple = True
@@ -328,7 +325,7 @@ def test_a_product_that_is_read_as_it_is_stays() -> None:
 @pytest.mark.parametrize("keep_dims", [False, True])
 @pytest.mark.parametrize("axes", [(0, 1), (-3, 0), (1,)])
 def test_the_gradient_of_a_matrix_is_one_product(axes: tuple[int, ...], keep_dims: bool) -> None:
-    graph, b, (x, dout) = graph_of((2, 3, 4, 5), (2, 3, 4, 6))
+    graph, b, (x, dout) = doubles((2, 3, 4, 5), (2, 3, 4, 6))
     graph.results = [b.emit(ReduceSum(keep_dims, axes), b.emit(BatchMatMul(transpose_a=True), x, dout))]
     assert simplified(graph) == ["MatMul" if len(axes) == 2 else "BatchMatMul"]
 
@@ -345,7 +342,7 @@ def test_the_gradient_of_a_matrix_is_one_product(axes: tuple[int, ...], keep_dim
 def test_other_sums_of_products_stay(
     shapes: tuple[tuple[int, ...], ...], op: BatchMatMul, axis: tuple[int, ...]
 ) -> None:
-    graph, b, (x, y) = graph_of(*shapes)
+    graph, b, (x, y) = doubles(*shapes)
     graph.results = [b.emit(ReduceSum(False, axis), b.emit(op, x, y))]
     assert simplified(graph) == ["BatchMatMul", "ReduceSum"]
 
@@ -353,14 +350,14 @@ def test_other_sums_of_products_stay(
 @pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=2)))
 def test_products_of_many_steps_are_summed_by_one(flags: tuple[bool, bool]) -> None:
     sides = [side[::-1] if flag else side for side, flag in zip([(30, 4), (4, 40)], flags, strict=True)]
-    graph, b, parameters = graph_of(*sides * 3, (30, 40))
+    graph, b, parameters = doubles(*sides * 3, (30, 40))
     products = [b.emit(MatMul(*flags), *parameters[i : i + 2]) for i in (0, 2, 4)]
     graph.results = [b.emit(AddN(), *products, parameters[-1])]
     assert simplified(graph) == ["Concat", "Concat", "MatMul", "AddN"]
 
 
 def test_products_of_halves_are_summed_in_float32() -> None:
-    graph, b, parameters = graph_of((4, 30), (4, 40), (4, 30), (4, 40))
+    graph, b, parameters = doubles((4, 30), (4, 40), (4, 30), (4, 40))
     halves = [b.emit(Cast(BFLOAT16), value) for value in parameters]
     terms = [b.emit(Cast(FLOAT32), b.emit(MatMul(True), *halves[i : i + 2])) for i in (0, 2)]
     graph.results = [b.emit(AddN(), *terms)]
@@ -373,20 +370,20 @@ def test_products_of_halves_are_summed_in_float32() -> None:
 
 
 def test_large_operands_are_not_joined() -> None:
-    graph, b, (x, y, u, v) = graph_of((4, 90), (90, 5), (4, 90), (90, 5))
+    graph, b, (x, y, u, v) = doubles((4, 90), (90, 5), (4, 90), (90, 5))
     graph.results = [b.emit(AddN(), b.emit(MatMul(), x, y), b.emit(MatMul(), u, v))]
     assert simplified(graph) == ["MatMul", "MatMul", "AddN"]
 
 
 def test_a_vector_has_no_matrices_to_exchange() -> None:
-    graph, b, (x, y) = graph_of((1, 5), (5, 4))
+    graph, b, (x, y) = doubles((1, 5), (5, 4))
     row = b.emit(Reshape((4,)), b.emit(MatMul(), x, y))
     graph.results = [b.emit(Transpose((0,)), row)]
     assert simplified(graph) == ["MatMul", "Transpose"]
 
 
 def test_a_weight_is_read_before_its_update() -> None:
-    graph, b, (w, x, new) = graph_of((4, 5), (4, 6), (4, 5))
+    graph, b, (w, x, new) = doubles((4, 5), (4, 6), (4, 5))
     turned: Value = b.emit(Transpose((1, 0)), w)
     b.emit(Assign(), w, new)
     graph.results = [b.emit(MatMul(), turned, x)]
@@ -404,20 +401,20 @@ def changed(graph: Graph) -> list[str]:
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("batch", [(4,), (2, 3), (1, 1)])
 def test_one_matrix_multiplies_all_rows(batch: tuple[int, ...], transpose: bool) -> None:
-    graph, b, (x, w, v) = graph_of((*batch, 5, 6), (7, 6) if transpose else (6, 7), (7, 3))
+    graph, b, (x, w, v) = doubles((*batch, 5, 6), (7, 6) if transpose else (6, 7), (7, 3))
     graph.results = [b.emit(BatchMatMul(), b.emit(BatchMatMul(False, transpose), x, w), v)]
     assert changed(graph) == ["MatMul", "MatMul"]
     assert graph.results[0].shape == (*batch, 5, 3)
 
 
 def test_the_gradient_of_one_matrix_is_one_product() -> None:
-    graph, b, (x, dy) = graph_of((4, 3, 5, 6), (4, 3, 5, 7))
+    graph, b, (x, dy) = doubles((4, 3, 5, 6), (4, 3, 5, 7))
     graph.results = [b.emit(ReduceSum(axis=(0, 1)), b.emit(BatchMatMul(True, False), x, dy))]
     assert changed(graph) == ["MatMul"]
 
 
 def test_a_parameter_that_changes_ahead_of_the_sum_is_read_as_it_was() -> None:
-    graph, b, (x, dy) = graph_of((4, 5, 6), (4, 5, 7))
+    graph, b, (x, dy) = doubles((4, 5, 6), (4, 5, 7))
     product = b.emit(BatchMatMul(True, False), x, dy)
     b.emit(Assign(), x, b.emit(Add(), x, x))
     graph.results = [b.emit(ReduceSum(axis=(0,)), product)]
@@ -427,7 +424,7 @@ def test_a_parameter_that_changes_ahead_of_the_sum_is_read_as_it_was() -> None:
 def test_what_is_no_product_of_rows_stays() -> None:
     """A matrix for each of the batch, columns that are multiplied, a sum over some of the batch, and a product that
     something else reads."""
-    graph, b, (x, y, z, w) = graph_of((4, 3, 5, 6), (4, 3, 6, 7), (4, 3, 5, 7), (5, 7))
+    graph, b, (x, y, z, w) = doubles((4, 3, 5, 6), (4, 3, 6, 7), (4, 3, 5, 7), (5, 7))
     several = b.emit(BatchMatMul(True, False), x, z)
     graph.results = [
         b.emit(BatchMatMul(), x, y), b.emit(BatchMatMul(True, False), x, w), several,

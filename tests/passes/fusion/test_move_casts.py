@@ -7,8 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.convolution.resizing import ResizeNearestNeighbor
@@ -21,6 +20,7 @@ from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.fusion.move_casts import MoveCasts
 from tests.interpret import random_feeds, run_global
+from tests.passes.fusion.written import graph_of
 
 load_operators()
 
@@ -35,12 +35,9 @@ def moved_bytes(graph: Graph) -> int:
 
 def drawn_graph(seed: int) -> Graph:
     draw = random.Random(seed)
-    graph = Graph("drawn")
-    graph.attrs = {"mode": "stand_alone", "ranks": 1}
-    graph.parameters = [Parameter(f"x{i}", TensorType(draw.choice(KINDS), (4, 6))) for i in range(3)]
+    graph, b, given = graph_of(*(TensorType(draw.choice(KINDS), (4, 6)) for _ in range(3)), kind="input")
     graph.returns_tuple = True
-    b = Builder(graph)
-    values: list[Value] = list(graph.parameters)
+    values: list[Value] = [*given]
     for _ in range(14):
         x = draw.choice(values[-5:])
         shape = x.shape
@@ -79,16 +76,8 @@ def test_numbers_stay_and_no_more_bytes_move(seed: int) -> None:
     assert kernels <= sum(not isinstance(node.op, Cast) and not node.op.is_view for node in graph.nodes)
 
 
-def graph_of(*types: TensorType) -> tuple[Graph, Builder]:
-    graph = Graph("net")
-    graph.attrs = {"mode": "stand_alone", "ranks": 1}
-    graph.parameters = [Parameter(f"x{i}", type, "parameter") for i, type in enumerate(types)]
-    return graph, Builder(graph)
-
-
 def test_a_cast_stays_where_its_numbers_are_read_and_where_it_converts_fewer() -> None:
-    graph, b = graph_of(TensorType(FLOAT32, (8, 8)), TensorType(BFLOAT16, (8, 8)))
-    x, y = graph.parameters
+    graph, b, (x, y) = graph_of(TensorType(FLOAT32, (8, 8)), TensorType(BFLOAT16, (8, 8)))
     part = b.emit(StridedSlice(begin=(0, 0), end=(2, 8), strides=(1, 1)), x)
     wide = b.emit(Cast(FLOAT32), y)
     graph.results = [b.emit(Cast(BFLOAT16), part), b.emit(Transpose((1, 0)), wide), b.emit(Neg(), wide)]
@@ -99,8 +88,7 @@ def test_a_cast_stays_where_its_numbers_are_read_and_where_it_converts_fewer() -
 
 
 def test_what_is_widened_is_read_before_it_is_updated() -> None:
-    graph, b = graph_of(TensorType(BFLOAT16, (4, 6)), TensorType(BFLOAT16, (4, 6)))
-    w, x = graph.parameters
+    graph, b, (w, x) = graph_of(TensorType(BFLOAT16, (4, 6)), TensorType(BFLOAT16, (4, 6)))
     wide = b.emit(Cast(FLOAT32), w)
     update = b.emit(Assign(), w, x)
     graph.results = [b.emit(Transpose((1, 0)), wide), update]
@@ -116,8 +104,8 @@ def test_an_image_is_resized_while_it_is_narrow_but_not_as_integers() -> None:
     image = TensorType(FLOAT32, (2, 3, 4, 5))
     for kind, before, after in ((BFLOAT16, "ResizeNearestNeighbor Cast", "Cast ResizeNearestNeighbor"),
                                 (INT8, "ResizeNearestNeighbor Cast", "ResizeNearestNeighbor Cast")):  # fmt: skip
-        graph, b = graph_of(image)
-        graph.results = [b.emit(Cast(kind), b.emit(ResizeNearestNeighbor(size=(8, 10)), graph.parameters[0]))]
+        graph, b, (given,) = graph_of(image)
+        graph.results = [b.emit(Cast(kind), b.emit(ResizeNearestNeighbor(size=(8, 10)), given))]
         feeds = random_feeds(graph)
         expected = run_global(graph, feeds)[0]
         assert " ".join(node.op.name for node in graph.nodes) == before
@@ -125,7 +113,7 @@ def test_an_image_is_resized_while_it_is_narrow_but_not_as_integers() -> None:
         graph.verify()
         assert " ".join(node.op.name for node in graph.nodes) == after
         assert np.array_equal(run_global(graph, feeds)[0], expected)
-    graph, b = graph_of(TensorType(INT8, (2, 3, 4, 5)))
-    wide = b.emit(Cast(FLOAT32), graph.parameters[0])
+    graph, b, (given,) = graph_of(TensorType(INT8, (2, 3, 4, 5)))
+    wide = b.emit(Cast(FLOAT32), given)
     graph.results = [b.emit(ResizeNearestNeighbor(size=(2, 2)), wide)]
     assert not MoveCasts().run(graph)

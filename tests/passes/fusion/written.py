@@ -32,3 +32,11 @@ class WrittenGraph:
         node = self.b.emit(REGISTRY[name](**attributes), *values)
         node.in_strategy = strategy
         return node
+
+
+def graph_of(*types: TensorType, kind: str = "parameter") -> tuple[Graph, Builder, list[Parameter]]:
+    """A graph of one rank, what adds nodes to it, and its parameters x0, x1 and so on."""
+    written = WrittenGraph()
+    for number, type in enumerate(types):
+        written.parameter(f"x{number}", type.shape, type.dtype, kind)
+    return written.graph, written.b, written.graph.parameters
