@@ -145,7 +145,11 @@ def search_target(target: str, options: SearchOptions) -> None:
             )  # fmt: skip
             device = asked.device or launched.captured.context.device_target
             if options.explain:
-                captured, asked = _of_one_stage(launched.captured, asked, options)
+                captured = launched.captured
+                if options.stages is not None:  # layouts are those of the ranks of one stage
+                    from mspc.search.stages.launch import of_one_stage  # late: few networks have stages
+
+                    captured, asked = of_one_stage(captured, asked, AskedStages(options.stages, mesh=asked.mesh))
                 explain_node(captured, asked, options.explain, options.top, options.compile.json)
                 return
             if options.compare is not None:
@@ -178,7 +182,7 @@ def _plans(
     cases. Raise MspcError if the search is impossible."""
     own = captured.context.pipeline_stages
     if options.stages is not None or options.micro_batches or own > 1:
-        from mspc.search.stages.launch import search_in_stages  # late: few networks have stages
+        from mspc.search.stages.launch import search_in_stages  # late, as above
 
         stages = options.stages if options.stages is not None else (own,) if own > 1 else ()
         numbers = AskedStages(stages, options.micro_batches, options.top, asked.mesh)
@@ -186,18 +190,6 @@ def _plans(
     same = next((p for p in known if isinstance(p, Plans) and p.plans[0].ranks == asked.ranks), None)
     left_out = () if same is None else (WAYS[:1], same.usual)
     return plans_for(captured, asked, tell, *left_out)
-
-
-def _of_one_stage(
-    captured: CapturedCall, asked: PlanRequest, options: SearchOptions
-) -> tuple[CapturedCall, PlanRequest]:  # fmt: skip
-    """Return the launch and request for which layouts are explained: those of one stage if stages are requested. Raise
-    MspcError as `of_one_stage` does."""
-    if options.stages is None:
-        return captured, asked
-    from mspc.search.stages.launch import of_one_stage  # late, as above
-
-    return of_one_stage(captured, asked, AskedStages(options.stages, mesh=asked.mesh))
 
 
 def _tell(found: Sequence[Plans | StagePlans], machine: Machine, device: str, options: SearchOptions) -> None:

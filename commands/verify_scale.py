@@ -103,11 +103,6 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
     report_scale(found, options.json, options.loudness, seed, seconds, notes, given.compile_id)
 
 
-def proof_of_script(target: str, options: CompileOptions, seed: int) -> ScaleProof:
-    """Return the result for a script or an imported network. Raise MspcError as `of_script`, Unfit as `proved` does."""
-    return of_script(target, options).proved(seed)
-
-
 def of_script(target: str, options: CompileOptions) -> ToProve:
     """Return the programs of a script or of an imported network. Raise MspcError if they cannot be compiled."""
     found, many = compiled_call(target, options)

@@ -99,17 +99,14 @@ class Scope:
 def _statement_of(block: list[ast.stmt], node: ast.AST) -> int | None:
     """Return the index of the statement of a block that contains a node; None if no statement does."""
     place = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
-    number = bisect.bisect_left(block, place, key=_end)
-    return number if place != (0, 0) and number < len(block) and _start(block[number]) <= place else None
-
-
-def _start(statement: ast.stmt) -> tuple[int, int]:
-    above = [(each.lineno, each.col_offset - 1) for each in getattr(statement, "decorator_list", ())]
-    return min([*above, (statement.lineno, statement.col_offset)])
-
-
-def _end(statement: ast.stmt) -> tuple[int, int]:
-    return statement.end_lineno or statement.lineno, statement.end_col_offset or 0
+    number = bisect.bisect_left(
+        block, place, key=lambda each: (each.end_lineno or each.lineno, each.end_col_offset or 0)
+    )
+    if place == (0, 0) or number >= len(block):
+        return None
+    found = block[number]
+    above = [(each.lineno, each.col_offset - 1) for each in getattr(found, "decorator_list", ())]
+    return number if min([*above, (found.lineno, found.col_offset)]) <= place else None
 
 
 def scopes_of(tree: ast.Module) -> Scope:
@@ -126,19 +123,15 @@ def _filled(scope: Scope, nodes: list[ast.stmt] | list[ast.expr]) -> Scope:
             elsewhere |= dict.fromkeys(node.names, outer)
     for node in own:
         for name, binding in _bound(node) if isinstance(node, _BINDING) else ():
-            target = elsewhere.get(name) or (_function(scope) if isinstance(node, ast.NamedExpr) else scope)
+            target = scope
+            while isinstance(node, ast.NamedExpr) and isinstance(target.node, Comprehension) and target.outer:
+                target = target.outer  # `:=` binds in the nearest scope that is not a comprehension
+            target = elsewhere.get(name) or target
             target.bind(name, binding, node)
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             scope.stars.append((node.module or "", node.level))
         if isinstance(node, Inner):
             scope.inner[node] = _inner(scope, node)
-    return scope
-
-
-def _function(scope: Scope) -> Scope:
-    """Return the scope in which `:=` binds: the nearest one that is not a comprehension."""
-    while isinstance(scope.node, Comprehension) and scope.outer is not None:
-        scope = scope.outer
     return scope
 
 

@@ -168,7 +168,10 @@ def differences(first: CompileFacts, second: CompileFacts) -> Differences:
             same = kinds.setdefault((tuple(each.operators), tuple(sent)), each)
             if same is not each:
                 same.ranks = _joined(same.ranks, each.ranks)
-                _add(same.sums, sums)
+                alike = [s for s in same.sums if s.figures == sums.figures and s.scopes == sums.scopes]
+                same.sums += [] if alike else [sums]
+                for known_sums in alike:
+                    known_sums.ranks = _joined(known_sums.ranks, sums.ranks)
     found.kinds = list(kinds.values())
     return found
 
@@ -176,14 +179,6 @@ def differences(first: CompileFacts, second: CompileFacts) -> Differences:
 def _joined(one: RankPair, other: RankPair) -> RankPair:
     first, second = (tuple(sorted({*ours, *theirs})) for ours, theirs in zip(one, other, strict=True))
     return first, second
-
-
-def _add(known: list[RankSums], sums: RankSums) -> None:
-    for each in known:
-        if each.figures == sums.figures and each.scopes == sums.scopes:
-            each.ranks = _joined(each.ranks, sums.ranks)
-            return
-    known.append(sums)
 
 
 def _layouts(first: CompileFacts, second: CompileFacts) -> Iterator[Difference]:

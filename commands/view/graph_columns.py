@@ -101,15 +101,13 @@ class _GraphColumns:
         )  # fmt: skip
 
     def _operand(self, value: Value) -> int:
-        place = self.places.get(value)
-        return len(self.graph.nodes) + self._constant(value) if place is None else place
-
-    def _constant(self, value: Value) -> int:
+        if value in self.places:
+            return self.places[value]
         text = _constant_text(value)
         if text not in self._known:
             self._known[text] = len(self.constants)
             self.constants.append(self.tables.string(text))
-        return self._known[text]
+        return len(self.graph.nodes) + self._known[text]
 
 
 def _constant_text(value: Value) -> str:

@@ -10,7 +10,7 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
 from mspc.commands.verify_folder import verify_folder
-from mspc.commands.verify_scale import proof_of_script
+from mspc.commands.verify_scale import verify_scale
 from mspc.ir.diagnostics import MspcError
 
 NETWORK = """
@@ -229,7 +229,7 @@ def test_there_is_nothing_to_verify(mode: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     script, folder = tmp_path / "net.py", tmp_path / "out"
     script.write_text(NETWORK.format(mode=mode, flag="") + function(forward="lambda x, y: all_reduce(loss_of(x, y))"))
-    for verify in (verify_target, proof_of_script):
+    for verify in (verify_target, verify_scale):
         with pytest.raises(MspcError, match=f"in {mode} mode the script's own collectives decide"):
             verify(str(script), CompileOptions(ranks=2), 0)
     compile_target(str(script), CompileOptions(ranks=2, out=folder))

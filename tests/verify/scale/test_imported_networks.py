@@ -9,7 +9,7 @@ import pytest
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.options import ImportOptions
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify_scale import of_folder, proof_of_script
+from mspc.commands.verify_scale import of_folder, of_script
 from tests.exported_programs import two_layers
 
 QUIET = Loudness(quiet=True)
@@ -24,7 +24,7 @@ def test_an_exported_network_and_its_folder(sample: bool, tmp_path: Path) -> Non
         two_layers(8).save(path)
     imported = ImportOptions(optimizer="adamw:lr=1e-3", loss="" if sample else "mse")
     options = CompileOptions(ranks=4, imported=imported, loudness=QUIET, out=tmp_path / "out", weights=True)
-    found = proof_of_script(str(path), options, 0)
+    found = of_script(str(path), options).proved(0)
     assert found.same
     assert not found.whole
     compile_target(str(path), options)

@@ -13,7 +13,7 @@ import pytest
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
-from mspc.commands.verify_scale import of_folder, of_script, proof_of_script
+from mspc.commands.verify_scale import of_folder, of_script
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, INT32, TensorType
@@ -155,7 +155,7 @@ def test_numbers_of_the_best_that_name_places(is_known: bool) -> None:
 def test_latent_attention_and_routed_experts() -> None:
     words = ("small", "sorted", "2", "2", "2")
     options = CompileOptions(ranks=8, loudness=Loudness(quiet=True), script_arguments=words)
-    found = proof_of_script(str(NETWORKS / "deepseek.py"), options, 0)
+    found = of_script(str(NETWORKS / "deepseek.py"), options).proved(0)
     assert found.same
     assert found.ranks == 8
     real, small = found.sizes["layers.1.forward.experts.gate"]
@@ -177,7 +177,7 @@ def test_rows_that_all_go_one_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(proof, "small_programs", small)
     (tmp_path / "net.py").write_text(CROWDED)
     options = CompileOptions(ranks=8, loudness=Loudness(quiet=True))
-    assert proof_of_script(str(tmp_path / "net.py"), options, 0).same
+    assert of_script(str(tmp_path / "net.py"), options).proved(0).same
     even, every = made
     assert every == 8 * even
 
