@@ -16,6 +16,7 @@ from mspc.ir.diagnostics import MspcError, all_of, did_you_mean
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.facts import fields_of, shown
+from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import Gradient
 from mspc.ops.op import Op
@@ -209,19 +210,20 @@ def _option(text: str) -> int | bool | str:
 
 
 VERIFY = "MSPC_VERIFY_PASSES"
-"""Environment variable: if it is set, every graph is checked after every pass. Tests set it."""
+"""Environment variable: if it is set, the structure of every graph is checked after every pass; if it is "types",
+the type of every node is inferred again, too, and layouts are checked. Tests set it."""
 
 
 class PassManager:
     """Runs passes. Every pass of a compile, of a rank and of `mspc opt` runs here.
 
     on_pass: called with the name of the pass, its result, and whether it changed anything. verify: check the graph
-    after every pass; None: if the environment asks for it.
+    after every pass, as the value of `VERIFY` does; None: the environment's value.
     """
 
-    def __init__(self, on_pass: OnPass | None = None, verify: bool | None = None) -> None:
+    def __init__(self, on_pass: OnPass | None = None, verify: str | None = None) -> None:
         self._on_pass = on_pass
-        self._verify = bool(os.environ.get(VERIFY)) if verify is None else verify
+        self._verify = os.environ.get(VERIFY, "") if verify is None else verify
 
     def apply(self, step: Pass, graph: Graph) -> tuple[Graph, bool]:
         """Return (the resulting graph, changed).
@@ -240,7 +242,9 @@ class PassManager:
         if self._verify:
             try:
                 result.verify()
-            except AssertionError as error:
+                if changed and self._verify == "types":
+                    check_graph(result)
+            except (AssertionError, MspcError) as error:
                 raise AssertionError(f"{step.name} leaves a broken graph: {error}") from None
         if self._on_pass is not None:
             self._on_pass(step.name, result, changed)

@@ -95,7 +95,7 @@ def make_corpus(folder: Path) -> None:
         graph = RandomNetwork(seed).graph
         (graphs / f"grown_{seed}_00.ir").write_text(print_graph(graph), encoding="utf-8")
         for number, name in enumerate(CHAIN, 1):
-            graph = PassManager(verify=False).run(graph, parse_passes(name))
+            graph = PassManager(verify="").run(graph, parse_passes(name))
             (graphs / f"grown_{seed}_{number:02}_{name}.ir").write_text(print_graph(graph), encoding="utf-8")
 
 

@@ -22,6 +22,15 @@ class Forget(Pass):
         return True
 
 
+@dataclass(frozen=True)
+class Mistype(Pass):
+    """Write another type at the node that makes the result."""
+
+    def run(self, graph: Graph) -> bool:
+        graph.nodes[-1].type = TensorType(FLOAT32, (5,))
+        return True
+
+
 def small() -> Graph:
     graph = Graph("main")
     graph.parameters.append(Parameter("x", TensorType(FLOAT32, (4,))))
@@ -31,7 +40,13 @@ def small() -> Graph:
 
 def test_a_broken_graph_names_the_pass() -> None:
     with pytest.raises(AssertionError, match="test_pass_manager leaves a broken graph: "):
-        PassManager(verify=True).apply(Forget(), small())
+        PassManager(verify="types").apply(Forget(), small())
+
+
+def test_a_wrong_type_names_the_pass() -> None:
+    with pytest.raises(AssertionError, match=r"test_pass_manager leaves a broken graph: .* its operands make"):
+        PassManager(verify="types").apply(Mistype(), small())
+    PassManager(verify="structure").apply(Mistype(), small())
 
 
 def test_checks_are_made_where_the_environment_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +59,6 @@ def test_checks_are_made_where_the_environment_asks_for_them(monkeypatch: pytest
 
 def test_passes_are_told_in_their_order() -> None:
     told: list[tuple[str, bool]] = []
-    manager = PassManager(lambda name, graph, changed: told.append((name, changed)), verify=False)
+    manager = PassManager(lambda name, graph, changed: told.append((name, changed)), verify="")
     manager.run(small(), [Forget(), Forget()])
     assert told == [("test_pass_manager", True)] * 2
