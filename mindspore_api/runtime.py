@@ -84,8 +84,6 @@ def get_current_device() -> CurrentDevice:
 def set_deterministic(deterministic: bool) -> None:
     """Choose whether every run must give the same numbers, as `set_context(deterministic="ON")`. Raise TypeError unless
     it is True or False."""
-    if not isinstance(deterministic, bool):
-        raise ApiTypeError(f"set_deterministic(): deterministic must be True or False, not {describe(deterministic)}")
     set_context(deterministic="ON" if deterministic else "OFF")
 
 

@@ -43,8 +43,6 @@ def no_inline(fn: Made = None) -> Made:
 def set_recursion_limit(recursion_limit: int = 1000) -> None:
     """Check the limit; a warning says that it changes nothing: calls may be nested as deep as Python's own. Raise
     TypeError for no integer."""
-    if isinstance(recursion_limit, bool) or not isinstance(recursion_limit, int):
-        raise ApiTypeError(f"set_recursion_limit(): it must be an integer, not {describe(recursion_limit)}")
     _changes_nothing("set_recursion_limit", "calls may be nested as deep as Python's own, see sys.setrecursionlimit")
 
 

@@ -88,8 +88,6 @@ def init(backend_name: str | None = None) -> None:
     """Set up ranks and groups. "nccl" requests GPUs, unless `device_target` or `--device` requests another device.
     Raise TypeError if `backend_name` is no string; ValueError if it is not "hccl", "nccl" or "mccl"; RuntimeError if
     the environment sets RANK_SIZE, but no launcher has started the ranks."""
-    if backend_name is not None and not isinstance(backend_name, str):
-        raise ApiTypeError(f"init: backend_name must be a string, not {backend_name!r}")
     if backend_name not in (None, "hccl", "nccl", "mccl"):
         raise ApiValueError(f"init: backend_name {backend_name!r} is not 'hccl', 'nccl' or 'mccl'")
     session = state.current()

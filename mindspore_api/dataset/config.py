@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import random
 from typing import Any
 
 import numpy as np
 
 from mspc.mindspore_api import state
-from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.setting_kind import checked, place_of_caller, say_once
 from mspc.mindspore_api.settings import DATASET
 
@@ -21,8 +22,6 @@ UNSEEDED = 5489
 def set_seed(seed: int) -> None:
     """Set the seed of random operations in pipelines, and of NumPy's and Python's generators. With 5489 pipelines use
     the seed of `mindspore.set_seed`. Raise TypeError for no integer, ValueError for a negative or too large seed."""
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ApiTypeError(f"dataset.config.set_seed({seed!r}): the seed must be an integer")
     if not 0 <= seed < 2**32:
         raise ApiValueError(f"dataset.config.set_seed({seed!r}): the seed must be from 0 to 4294967295")
     state.current().dataset_seed = None if seed == UNSEEDED else seed
@@ -36,81 +35,6 @@ def get_seed() -> int:
     return UNSEEDED if found is None else found
 
 
-def set_num_parallel_workers(num: int) -> None:
-    """Set the number of threads for nodes without their own setting. Results do not depend on it. Raise TypeError or
-    ValueError for no positive number."""
-    _set("num_parallel_workers", num)
-
-
-def get_num_parallel_workers() -> int:
-    """Return the value of `set_num_parallel_workers`, or MindSpore's default."""
-    return _get("num_parallel_workers")
-
-
-def set_prefetch_size(size: int) -> None:
-    """Set the number of rows, or batches, to read in advance, up to 256 MiB. Raise TypeError or ValueError for no
-    positive number."""
-    _set("prefetch_size", size)
-
-
-def get_prefetch_size() -> int:
-    """Return the value of `set_prefetch_size`, or MindSpore's default."""
-    return _get("prefetch_size")
-
-
-def set_enable_shared_mem(enable: bool) -> None:
-    """Set whether workers share memory; a warning says that it changes nothing. Raise TypeError for no bool."""
-    _set("enable_shared_mem", enable)
-
-
-def get_enable_shared_mem() -> bool:
-    """Return the value of `set_enable_shared_mem`, or MindSpore's default."""
-    return _get("enable_shared_mem")
-
-
-def set_numa_enable(enable: bool) -> None:
-    """Set whether workers are bound to a NUMA node; a warning says that it changes nothing. Raise TypeError for no
-    bool."""
-    _set("numa_enable", enable)
-
-
-def get_numa_enable() -> bool:
-    """Return the value of `set_numa_enable`, or MindSpore's default."""
-    return _get("numa_enable")
-
-
-def set_enable_watchdog(enable: bool) -> None:
-    """Set whether hanging workers are detected; a warning says that it changes nothing. Raise TypeError for no bool."""
-    _set("enable_watchdog", enable)
-
-
-def get_enable_watchdog() -> bool:
-    """Return the value of `set_enable_watchdog`, or MindSpore's default."""
-    return _get("enable_watchdog")
-
-
-def set_multiprocessing_timeout_interval(interval: int) -> None:
-    """Set after how many seconds a slow worker is reported; a warning says that it changes nothing. Raise TypeError or
-    ValueError for no positive number."""
-    _set("multiprocessing_timeout_interval", interval)
-
-
-def get_multiprocessing_timeout_interval() -> int:
-    """Return the value of `set_multiprocessing_timeout_interval`, or MindSpore's default."""
-    return _get("multiprocessing_timeout_interval")
-
-
-def set_monitor_sampling_interval(interval: int) -> None:
-    """Set how often pipelines are sampled, in milliseconds; a warning says that it changes nothing. Raise TypeError or
-    ValueError for no positive number."""
-    _set("monitor_sampling_interval", interval)
-
-
-def get_monitor_sampling_interval() -> int:
-    """Return the value of `set_monitor_sampling_interval`, or MindSpore's default."""
-    return _get("monitor_sampling_interval")
-
-
 class ErrorSamplesMode(enum.IntEnum):
     """Treatment of rows that cannot be made."""
 
@@ -119,10 +43,85 @@ class ErrorSamplesMode(enum.IntEnum):
     SKIP = 2
 
 
+def _set(name: str, value: Any) -> None:
+    found = checked(f"dataset.config.set_{name}", DATASET, {name: value})
+    state.current().general.setdefault(_KEY, {}).update(found)
+
+
+def _get(name: str) -> Any:
+    return state.current().general.get(_KEY, {}).get(name, DATASET[name].default)
+
+
+def _pair(name: str, argument: str, what: str, default: Any = inspect.Parameter.empty) -> Any:
+    """Return the functions that set and return a setting. argument: the name of the value."""
+    value = inspect.Parameter(argument, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+    taken = inspect.Signature([value])
+
+    def put(*args: Any, **kwargs: Any) -> None:
+        bound = taken.bind(*args, **kwargs)
+        bound.apply_defaults()
+        _set(name, bound.arguments[argument])
+
+    def get() -> Any:
+        return _get(name)
+
+    ignored = "; a warning says that it changes nothing" if DATASET[name].ignored else ""
+    put.__doc__ = f"Set {what}{ignored}. Raise TypeError or ValueError for another value."
+    get.__doc__ = f"Return the value of `set_{name}`, or MindSpore's default."
+    put.__signature__ = taken  # type: ignore[attr-defined]  # as `help` and messages read it
+    for kind, function in (("set", put), ("get", get)):
+        function.__name__ = function.__qualname__ = f"{kind}_{name}"
+    return put, get
+
+
+set_num_parallel_workers, get_num_parallel_workers = _pair(
+    "num_parallel_workers", "num", "the number of threads for nodes without their own setting, which changes no result"
+)
+set_prefetch_size, get_prefetch_size = _pair(
+    "prefetch_size", "size", "the number of rows, or batches, to read in advance, up to 256 MiB"
+)
+set_enable_shared_mem, get_enable_shared_mem = _pair("enable_shared_mem", "enable", "whether workers share memory")
+set_numa_enable, get_numa_enable = _pair("numa_enable", "enable", "whether workers are bound to a NUMA node")
+set_enable_watchdog, get_enable_watchdog = _pair("enable_watchdog", "enable", "whether hanging workers are detected")
+set_multiprocessing_timeout_interval, get_multiprocessing_timeout_interval = _pair(
+    "multiprocessing_timeout_interval", "interval", "after how many seconds a slow worker is reported"
+)
+set_monitor_sampling_interval, get_monitor_sampling_interval = _pair(
+    "monitor_sampling_interval", "interval", "how often pipelines are sampled, in milliseconds"
+)
+set_auto_num_workers, get_auto_num_workers = _pair(
+    "auto_num_workers", "enable", "whether a pipeline chooses its number of workers"
+)
+set_auto_offload, get_auto_offload = _pair("auto_offload", "offload", "whether a device takes part in pipelines")
+set_autotune_interval, get_autotune_interval = _pair(
+    "autotune_interval", "interval", "the number of steps between two tunings of the workers"
+)
+set_callback_timeout, get_callback_timeout = _pair("callback_timeout", "timeout", "the timeout of callbacks in seconds")
+set_dynamic_shape, get_dynamic_shape = _pair("dynamic_shape", "is_dynamic", "whether rows have several shapes")
+set_error_samples_mode, get_error_samples_mode = _pair(
+    "error_samples_mode", "error_samples_mode", "the treatment of rows that cannot be made, an `ErrorSamplesMode`"
+)
+set_fast_recovery, get_fast_recovery = _pair(
+    "fast_recovery", "fast_recovery", "whether a resumed pipeline skips rows without computing them"
+)
+set_multiprocessing_start_method, get_multiprocessing_start_method = _pair(
+    "multiprocessing_start_method", "start_method", "how worker processes are started", "fork"
+)
+set_video_backend, get_video_backend = _pair("video_backend", "backend", "the decoder of videos")
+set_sending_batches, _get_sending_batches = _pair(
+    "sending_batches", "batch_num", "the number of batches sent to a device at once"
+)
+
+
 def set_enable_autotune(enable: bool, filepath_prefix: str | None = None) -> None:
     """Set whether a pipeline tunes its number of workers; a warning says that it changes nothing. No file with the
     prefix filepath_prefix is written. Raise TypeError for no bool."""
     _set("enable_autotune", enable)
+
+
+def get_enable_autotune() -> bool:
+    """Return the value of `set_enable_autotune`, or MindSpore's default."""
+    return _get("enable_autotune")
 
 
 def set_iterator_mode(do_copy: bool = False, parallel_convert: bool = False) -> None:
@@ -131,6 +130,11 @@ def set_iterator_mode(do_copy: bool = False, parallel_convert: bool = False) -> 
     if do_copy or parallel_convert:
         why = "an array that was handed out is not written again"
         say_once("iterator_mode", f"{place_of_caller()}dataset.config.set_iterator_mode() changes nothing here: {why}")
+
+
+def get_iterator_mode() -> dict[str, bool]:
+    """Return the value of `set_iterator_mode`, or MindSpore's default."""
+    return state.current().general.get("iterator_mode", {"do_copy": False, "parallel_convert": False})
 
 
 def set_debug_mode(debug_mode_flag: bool, debug_hook_list: list[Any] | None = None) -> None:
@@ -142,130 +146,6 @@ def set_debug_mode(debug_mode_flag: bool, debug_hook_list: list[Any] | None = No
     _set("debug_mode", debug_mode_flag)
 
 
-def set_auto_num_workers(enable: bool) -> None:
-    """Set whether a pipeline chooses its number of workers; a warning says that it changes nothing. Raise TypeError or
-    ValueError for another value."""
-    _set("auto_num_workers", enable)
-
-
-def get_auto_num_workers() -> bool:
-    """Return the value of `set_auto_num_workers`, or MindSpore's default."""
-    return _get("auto_num_workers")
-
-
-def set_auto_offload(offload: bool) -> None:
-    """Set whether a device takes part in pipelines; a warning says that it changes nothing. Raise TypeError or
-    ValueError for another value."""
-    _set("auto_offload", offload)
-
-
-def get_auto_offload() -> bool:
-    """Return the value of `set_auto_offload`, or MindSpore's default."""
-    return _get("auto_offload")
-
-
-def set_autotune_interval(interval: int) -> None:
-    """Set the number of steps between two tunings of the workers; a warning says that it changes nothing. Raise
-    TypeError or ValueError for another value."""
-    _set("autotune_interval", interval)
-
-
-def get_autotune_interval() -> int:
-    """Return the value of `set_autotune_interval`, or MindSpore's default."""
-    return _get("autotune_interval")
-
-
-def set_callback_timeout(timeout: int) -> None:
-    """Set the timeout of callbacks in seconds; a warning says that it changes nothing. Raise TypeError or ValueError
-    for another value."""
-    _set("callback_timeout", timeout)
-
-
-def get_callback_timeout() -> int:
-    """Return the value of `set_callback_timeout`, or MindSpore's default."""
-    return _get("callback_timeout")
-
-
-def set_dynamic_shape(is_dynamic: bool) -> None:
-    """Set whether rows have several shapes; a warning says that it changes nothing. Raise TypeError or ValueError for
-    another value."""
-    _set("dynamic_shape", is_dynamic)
-
-
-def get_dynamic_shape() -> bool:
-    """Return the value of `set_dynamic_shape`, or MindSpore's default."""
-    return _get("dynamic_shape")
-
-
-def set_error_samples_mode(error_samples_mode: Any) -> None:
-    """Set the treatment of rows that cannot be made, an `ErrorSamplesMode`; a warning says that it changes nothing.
-    Raise TypeError or ValueError for another value."""
-    _set("error_samples_mode", error_samples_mode)
-
-
-def get_error_samples_mode() -> Any:
-    """Return the value of `set_error_samples_mode`, or MindSpore's default."""
-    return _get("error_samples_mode")
-
-
-def set_fast_recovery(fast_recovery: bool) -> None:
-    """Set whether a resumed pipeline skips rows without computing them; a warning says that it changes nothing. Raise
-    TypeError or ValueError for another value."""
-    _set("fast_recovery", fast_recovery)
-
-
-def get_fast_recovery() -> bool:
-    """Return the value of `set_fast_recovery`, or MindSpore's default."""
-    return _get("fast_recovery")
-
-
-def set_multiprocessing_start_method(start_method: str = "fork") -> None:
-    """Set how worker processes are started; a warning says that it changes nothing. Raise TypeError or ValueError for
-    another value."""
-    _set("multiprocessing_start_method", start_method)
-
-
-def get_multiprocessing_start_method() -> str:
-    """Return the value of `set_multiprocessing_start_method`, or MindSpore's default."""
-    return _get("multiprocessing_start_method")
-
-
-def set_video_backend(backend: str) -> None:
-    """Set the decoder of videos; a warning says that it changes nothing. Raise TypeError or ValueError for another
-    value."""
-    _set("video_backend", backend)
-
-
-def get_video_backend() -> str:
-    """Return the value of `set_video_backend`, or MindSpore's default."""
-    return _get("video_backend")
-
-
-def get_enable_autotune() -> bool:
-    """Return the value of `set_enable_autotune`, or MindSpore's default."""
-    return _get("enable_autotune")
-
-
-def get_iterator_mode() -> dict[str, bool]:
-    """Return the value of `set_iterator_mode`, or MindSpore's default."""
-    return state.current().general.get("iterator_mode", {"do_copy": False, "parallel_convert": False})
-
-
 def get_debug_mode() -> bool:
     """Return the value of `set_debug_mode`, or MindSpore's default."""
     return _get("debug_mode")
-
-
-def set_sending_batches(batch_num: int) -> None:
-    """Set the number of batches sent to a device at once; a warning says that it changes nothing. Raise TypeError or
-    ValueError for another value."""
-    _set("sending_batches", batch_num)
-
-
-def _set(name: str, value: Any) -> None:
-    found = checked(f"dataset.config.set_{name}", DATASET, {name: value})
-    state.current().general.setdefault(_KEY, {}).update(found)
-
-
-def _get(name: str) -> Any:
-    return state.current().general.get(_KEY, {}).get(name, DATASET[name].default)

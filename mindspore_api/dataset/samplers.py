@@ -191,8 +191,6 @@ class RandomSampler(BuiltinSampler):
     def __init__(
         self, replacement: bool = False, num_samples: int | None = None, shuffle: Any = Shuffle.GLOBAL
     ) -> None:
-        if not isinstance(replacement, bool):
-            raise ApiTypeError(f"RandomSampler: replacement must be True or False, not {replacement!r}")
         _check_shuffle("RandomSampler", shuffle)
         super().__init__(num_samples)
         self.replacement = replacement
@@ -298,8 +296,6 @@ class WeightedRandomSampler(BuiltinSampler):
             raise ApiRuntimeError("WeightedRandomSampler: weights must be numbers from 0 on, at least one of them")
         if not self.weights.sum():
             raise ApiRuntimeError("WeightedRandomSampler: all weights are 0")
-        if not isinstance(replacement, bool):
-            raise ApiTypeError(f"WeightedRandomSampler: replacement must be True or False, not {replacement!r}")
         self.replacement = replacement
         super().__init__(num_samples)
 
@@ -334,8 +330,6 @@ class PKSampler(BuiltinSampler):
         self.num_val = integer("PKSampler", "num_val", num_val)
         if num_class is not None:
             raise MspcError("PKSampler: num_class is not supported", caller_location(), kind=NotImplementedError)
-        if not isinstance(shuffle, bool):
-            raise ApiTypeError(f"PKSampler: shuffle must be True or False, not {shuffle!r}")
         self.shuffle = shuffle
         self.class_column = class_column
         super().__init__(num_samples)

@@ -437,7 +437,7 @@ def _defined(home: ModuleType) -> Iterator[str]:
     for node in ast.parse(Path(str(home.__file__)).read_text(encoding="utf-8")).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         found = [node.name] if isinstance(node, ast.ClassDef | ast.FunctionDef) else []
-        found += [target.id for target in targets if isinstance(target, ast.Name)]
+        found += [name.id for target in targets if target for name in ast.walk(target) if isinstance(name, ast.Name)]
         yield from (name for name in found if not name.startswith("_"))
 
 

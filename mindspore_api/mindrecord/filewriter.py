@@ -51,8 +51,6 @@ class FileWriter:
             raise ApiTypeError(f"FileWriter: file_name must be the name of a file, not {file_name!r}")
         if isinstance(shard_num, bool) or not isinstance(shard_num, int) or not 1 <= shard_num <= MOST_SHARDS:
             raise ApiValueError(f"FileWriter: shard_num must be an integer from 1 to {MOST_SHARDS}, not {shard_num!r}")
-        if not isinstance(overwrite, bool):
-            raise ApiTypeError(f"FileWriter: overwrite must be True or False, not {overwrite!r}")
         digits = len(str(shard_num - 1))
         numbers = [""] if shard_num == 1 else [str(number).zfill(digits) for number in range(shard_num)]
         self._paths = [Path(f"{file_name}{number}") for number in numbers]

@@ -8,7 +8,7 @@ from mspc.ir.types import FLOAT32
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
-from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.ops.function_arguments import check_number
 
@@ -40,8 +40,6 @@ class GELU(Cell):
 
     def __init__(self, approximate: bool = True) -> None:
         super().__init__()
-        if not isinstance(approximate, bool):
-            raise ApiTypeError(f"GELU: approximate must be True or False, not {approximate!r}")
         self.approximate = approximate
         self.gelu = ops.GeLU()
 

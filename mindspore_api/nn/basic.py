@@ -40,8 +40,6 @@ class Dense(Cell):
         super().__init__()
         self.in_channels = positive("Dense", "in_channels", in_channels)
         self.out_channels = positive("Dense", "out_channels", out_channels)
-        if not isinstance(has_bias, bool):
-            raise ApiTypeError(f"Dense: has_bias must be True or False, not {has_bias!r}")
         self.has_bias = has_bias
         weight_init = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
         self.weight = parameter(weight_init, (out_channels, in_channels), dtype, "weight")

@@ -104,8 +104,6 @@ class SoftmaxCrossEntropyWithLogits(LossBase):
 
     def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
         super().__init__(reduction)
-        if not isinstance(sparse, bool):
-            raise ApiTypeError(f"SoftmaxCrossEntropyWithLogits: sparse must be True or False, not {sparse!r}")
         self.sparse = sparse
         self.one_hot = ops.OneHot()
         self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
@@ -350,8 +348,6 @@ class MultiClassDiceLoss(LossBase):
     def __init__(self, weights: Any = None, ignore_indiex: int | None = None, activation: Any = "softmax") -> None:
         super().__init__()
         self.weights = tensor_or_none("MultiClassDiceLoss", "weights", weights)
-        if ignore_indiex is not None and (isinstance(ignore_indiex, bool) or not isinstance(ignore_indiex, int)):
-            raise ApiTypeError(f"MultiClassDiceLoss: ignore_indiex must be an integer or None, not {ignore_indiex!r}")
         self.ignored = ignore_indiex
         self.dice = DiceLoss()
         self.activation = get_activation(activation) if isinstance(activation, str) else activation

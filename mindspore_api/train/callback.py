@@ -243,8 +243,6 @@ class TimeMonitor(Callback):
     def __init__(self, data_size: int | None = None, data_time: bool = False) -> None:
         if data_size is not None and (isinstance(data_size, bool) or not isinstance(data_size, int) or data_size < 1):
             raise ApiValueError(f"TimeMonitor: data_size {data_size!r} must be a positive integer")
-        if not isinstance(data_time, bool):
-            raise ApiTypeError(f"TimeMonitor: data_time must be True or False, not {data_time!r}")
         self.data_size = data_size
         self.data_time = data_time
         self._clocks: list[_Clock] = []
@@ -361,10 +359,6 @@ class EarlyStopping(_Monitored):
         mode: str = "auto", baseline: float | None = None, restore_best_weights: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(monitor, mode, min_delta, patience, verbose)
-        if not isinstance(restore_best_weights, bool):
-            raise ApiTypeError(
-                f"EarlyStopping: restore_best_weights must be True or False, not {restore_best_weights!r}"
-            )
         self.baseline = None if baseline is None else _number("EarlyStopping", "baseline", baseline)
         self.restore_best_weights = restore_best_weights
         self.stopped_epoch = 0

@@ -201,7 +201,6 @@ def _check_prefix(prefix: Any) -> str:
 _COUNTS = (
     "save_checkpoint_steps", "save_checkpoint_seconds", "keep_checkpoint_max", "keep_checkpoint_per_n_minutes",
 )  # fmt: skip
-_FLAGS = ("integrated_save", "exception_save", "crc_check", "remove_redundancy")
 _KNOWN = ("epoch_num", "step_num")
 
 
@@ -246,9 +245,6 @@ class CheckpointConfig:
             raise ApiValueError("CheckpointConfig: save_checkpoint_steps or save_checkpoint_seconds must be given")
         if enc_key is not None:
             raise ApiValueError("CheckpointConfig: encryption is not supported")
-        for name in _FLAGS:
-            if not isinstance(given[name], bool):
-                raise ApiTypeError(f"CheckpointConfig: {name} must be True or False, not {given[name]!r}")
         _check_choices(async_save, format, on_failure, saved_network, kwargs)
         self.save_checkpoint_steps = save_checkpoint_steps or 0
         self.save_checkpoint_seconds = 0 if save_checkpoint_steps else save_checkpoint_seconds or 0

@@ -25,8 +25,6 @@ class DatasetHelper:
     def __init__(self, dataset: Any, dataset_sink_mode: bool = True, sink_size: int = -1, epoch_num: int = 1) -> None:
         if not hasattr(dataset, "create_tuple_iterator"):
             raise ApiTypeError(f"DatasetHelper: dataset must be a data set, not {type(dataset).__name__}")
-        if not isinstance(dataset_sink_mode, bool):
-            raise ApiTypeError(f"DatasetHelper: dataset_sink_mode must be True or False, not {dataset_sink_mode!r}")
         if isinstance(sink_size, bool) or not isinstance(sink_size, int) or not (sink_size == -1 or sink_size > 0):
             raise ApiValueError(f"DatasetHelper: sink_size must be -1 or above 0, not {sink_size!r}")
         self.dataset, self._sink_size = dataset, sink_size

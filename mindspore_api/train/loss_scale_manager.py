@@ -34,10 +34,6 @@ class FixedLossScaleManager(LossScaleManager):
 
     def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
         self._loss_scale = number("FixedLossScaleManager", "loss_scale", loss_scale, least=1.0)
-        if not isinstance(drop_overflow_update, bool):
-            raise ApiTypeError(
-                f"FixedLossScaleManager: drop_overflow_update must be True or False, not {drop_overflow_update!r}"
-            )
         self._drop_overflow_update = drop_overflow_update
 
     def get_loss_scale(self) -> float:

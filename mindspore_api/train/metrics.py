@@ -224,8 +224,6 @@ class TopKCategoricalAccuracy(OfPairs):
 
     def __init__(self, k: int) -> None:
         super().__init__()
-        if isinstance(k, bool) or not isinstance(k, int):
-            raise ApiTypeError(f"{type(self).__name__}: k must be an integer, not {k!r}")
         if k < 1:
             raise ApiValueError(f"{type(self).__name__}: k {k} must be at least 1")
         self.k = k
@@ -306,8 +304,6 @@ class _ClassCounts(EvaluationBase):
     def eval(self, average: bool = False) -> Any:
         """Return one number per class (with "multilabel" per sample), 0 if its count is 0; with `average` their mean.
         Raise RuntimeError if there was no sample; TypeError if average is neither True nor False."""
-        if not isinstance(average, bool):
-            raise ApiTypeError(f"{type(self).__name__}.eval: average must be True or False, not {average!r}")
         if not self._both.size:
             raise self._no_sample()
         share = self._share()
@@ -435,8 +431,6 @@ class Perplexity(_Mean, OfPairs):
     """
 
     def __init__(self, ignore_label: int | None = None) -> None:
-        if ignore_label is not None and (isinstance(ignore_label, bool) or not isinstance(ignore_label, int)):
-            raise ApiTypeError(f"Perplexity: ignore_label must be an integer or None, not {ignore_label!r}")
         self.ignore_label = ignore_label
         super().__init__()
 

@@ -574,8 +574,6 @@ class Model:
         shards each dimension (counted from the last, -1: none), a rank's shape, 0, True and "". Raise RuntimeError
         outside of graph mode, or in a mode that shards nothing; TypeError for data that are no Tensors, or an option
         that is no bool."""
-        if not isinstance(skip_backend_compile, bool):
-            raise ApiTypeError(f"Model.infer_predict_layout: skip_backend_compile is {skip_backend_compile!r}, no bool")
         _check_data("infer_predict_layout", predict_data)
         self._predict_network.set_train(False)
         return self._layout("infer_predict_layout", self._predict_network, predict_data)

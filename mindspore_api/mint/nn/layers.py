@@ -130,9 +130,6 @@ class LayerNorm(Cell):
         dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        for name, value in (("elementwise_affine", elementwise_affine), ("bias", bias)):
-            if not isinstance(value, bool):
-                raise ApiTypeError(f"LayerNorm: {name} must be True or False, not {value!r}")
         sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.sizes = tuple(positive("LayerNorm", "normalized_shape", n) for n in sizes)
         kind = FLOAT32 if dtype is None else dtype

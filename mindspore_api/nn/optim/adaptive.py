@@ -11,7 +11,7 @@ from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.parameter import Parameter, ParameterTuple
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
-from mspc.mindspore_api.nn.cell_arguments import check_beta, number, scalar
+from mspc.mindspore_api.nn.cell_arguments import check_beta, flag, number, scalar
 from mspc.mindspore_api.nn.optim.optimizer import Optimizer
 
 
@@ -72,11 +72,6 @@ class AdaFactor(Optimizer):
         decay_rate: float = 0.8, beta1: float = 0.9, weight_decay: Any = 0.0, scale_parameter: bool = True,
         relative_step: bool = True, warmup_init: bool = False, compression: bool = False, loss_scale: float = 1.0,
     ) -> None:  # fmt: skip
-        flags = {"scale_parameter": scale_parameter, "relative_step": relative_step, "warmup_init": warmup_init,
-                 "compression": compression}  # fmt: skip
-        for key, value in flags.items():
-            if not isinstance(value, bool):
-                raise ApiTypeError(f"AdaFactor: {key} must be True or False, not {value!r}")
         if (learning_rate is None) != relative_step:
             raise ApiValueError("AdaFactor: learning_rate must be None with relative_step, and a rate without")
         if warmup_init and not relative_step:
@@ -181,9 +176,8 @@ class Adam(Optimizer):
         for key in kwargs:
             if key not in ("use_lazy", "use_offload"):
                 raise ApiTypeError(f"Adam has no argument {key!r}", ["its others are use_lazy and use_offload"])
-        for key, value in {"use_amsgrad": use_amsgrad, "use_nesterov": use_nesterov, **kwargs}.items():
-            if not isinstance(value, bool):
-                raise ApiTypeError(f"Adam: {key} must be True or False, not {value!r}")
+        for key, value in kwargs.items():
+            flag("Adam", key, value)
         if use_amsgrad and (use_nesterov or any(kwargs.values())):
             raise ApiValueError("Adam: use_amsgrad goes with neither use_nesterov nor use_lazy nor use_offload")
         self.beta1 = check_beta("Adam", "beta1", beta1)
@@ -349,8 +343,6 @@ class Adagrad(Optimizer):
         loss_scale: float = 1.0, weight_decay: Any = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)
-        if not isinstance(update_slots, bool):
-            raise ApiTypeError(f"Adagrad: update_slots must be True or False, not {update_slots!r}")
         self.update_slots = update_slots
         self.accum = self.states("accum", number("Adagrad", "accum", accum))
         self.assign = ops.Assign()
@@ -407,8 +399,6 @@ class RMSProp(Optimizer):
         weight_decay: Any = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)
-        if not isinstance(centered, bool):
-            raise ApiTypeError(f"RMSProp: centered must be True or False, not {centered!r}")
         self.decay = number("RMSProp", "decay", decay)
         self.momentum = number("RMSProp", "momentum", momentum)
         self.epsilon = number("RMSProp", "epsilon", epsilon, above=0.0)

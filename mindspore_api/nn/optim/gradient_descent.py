@@ -27,8 +27,6 @@ class Momentum(Optimizer):
         use_nesterov: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, params, weight_decay, loss_scale)
-        if not isinstance(use_nesterov, bool):
-            raise ApiTypeError(f"Momentum: use_nesterov must be True or False, not {use_nesterov!r}")
         self.momentum = scalar(number("Momentum", "momentum", momentum), "momentum")
         self.moments = self.states("moments")
         self.use_nesterov = use_nesterov
@@ -202,8 +200,6 @@ class LARS(Cell, takes_data=False):
         super().__init__(auto_prefix=False)
         if not isinstance(optimizer, Optimizer):
             raise ApiTypeError(f"LARS: optimizer must be an Optimizer, not {type(optimizer).__name__}")
-        if not isinstance(use_clip, bool):
-            raise ApiTypeError(f"LARS: use_clip must be True or False, not {use_clip!r}")
         self.opt = optimizer
         self.parameters = optimizer.parameters
         self.global_step = optimizer.global_step

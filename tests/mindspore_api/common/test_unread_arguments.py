@@ -36,11 +36,12 @@ REASONS = {
         nn/optim/adaptive.py:ProximalAdagrad.__init__.use_locking
         ops/multitype.py:MultitypeFuncGraph.__init__.read_value
         _extends/__init__.py:cell_attr_register.attrs common/api.py:lazy_inline.attrs common/api.py:lazy_inline.policy
-        train/model.py:Model.predict.config""",
+        train/model.py:Model.predict.config common/api.py:set_recursion_limit.recursion_limit
+        train/model.py:Model.infer_predict_layout.skip_backend_compile""",
     "values have no places in a network": """
         ops:.astype.copy""",
     "of an interface that others heed": """
-        alias.py:PublicFinder.find_spec.path alias.py:PublicFinder.find_spec.target checks.py:anything.key
+        alias.py:PublicFinder.find_spec.target checks.py:anything.key
         common/dtype.py:_DtypeKind.__init__.letters common/initializers.py:Constant.draw.generator
         dataset/nodes/processes.py:_Lent.part.first
         dataset/operation.py:Arithmetic.many.draws dataset/pipeline_random.py:EagerDraws.at.index
