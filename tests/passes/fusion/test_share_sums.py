@@ -144,9 +144,7 @@ def joined(*slices: tuple[slice | int | None, ...], besides: int = 0) -> list[st
             "strides": tuple(e.step or 1 for e in given),
             "shrink_axis_mask": sum(1 << i for i, e in enumerate(entries) if isinstance(e, int)),
         }  # fmt: skip
-        shape = tuple(len(range(*s.indices(n))) for s, n, e in zip(given, SHAPE, entries, strict=True)
-                      if not isinstance(e, int))  # fmt: skip
-        dout = Parameter(f"d{number}", TensorType(FLOAT32, shape))
+        dout = Parameter(f"d{number}", TensorType(FLOAT32, np.empty(SHAPE)[entries].shape))
         graph.parameters.append(dout)
         terms.append(b.emit(StridedSliceGrad(**fields, shape=SHAPE), dout))
     others = [Parameter(f"x{i}", TensorType(FLOAT32, SHAPE)) for i in range(besides)]
