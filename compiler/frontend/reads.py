@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import repeat
 from operator import call, is_, itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -174,27 +174,31 @@ class Fingerprint:
         ]
         self._places = [  # without properties that return another value each time
             place for place in self._places
-            if place[1] is not _computed or _same(_snapshot(_found(*place[:3])), _found(*place[:3]))
+            if place[1] is not _computed or _snapshot(_found(*place[:3])).equals(_found(*place[:3]))
         ]  # fmt: skip
         self._take()
 
     def _take(self) -> None:
         self._count = changes.count
         self._places = [place for place in self._places if place[0]() is not None]
-        self._values = [_snapshot(_found(*place[:3])) for place in self._places]
+        now = [_found(*place[:3]) for place in self._places]
+        self._values = [*map(_snapshot, now)]
         self._counted, self._others = _Compared(), _Compared()
-        for (reference, find, name, _, is_counted), value in zip(self._places, self._values, strict=True):
+        for (reference, find, name, _, is_counted), found, value in zip(self._places, now, self._values, strict=True):
             holder = reference()
-            finder: Callable[[], Any] = partial(_found, reference, find, name)
+            compared = self._counted if is_counted else self._others
             if find is _attribute and isinstance(holder, type):  # a class, from which the network has methods
-                self._others.add(partial(vars(holder).get, name, MISSING), find(holder, name), True)
-            elif isinstance(value, _Elements) and value.has_plain_items:
-                found = find(holder, name)
-                (self._counted if is_counted else self._others).add(finder, found, True)
+                own = None if found is NOTHING else found
+                self._others.add(partial(vars(holder).get, name, MISSING), repeat(own).__next__)
+                continue
+            finder: Callable[[], Any] = partial(_found, reference, find, name)
+            if type(found) is list and len(found) <= MOST_ELEMENTS and all(isinstance(each, _PLAIN) for each in found):
+                compared.add(finder, repeat(found).__next__)
                 self._others.lists.append((found, [*found]))
-            else:  # elements of containers and arrays are set uncounted, except cells of a container
-                is_counted = is_counted and (name == "_cells" or not isinstance(value, _Elements))
-                (self._counted if is_counted else self._others).add(finder, value)
+                continue
+            if name != "_cells" and _has_contents(found):  # elements are set uncounted, except cells of a container
+                compared = self._others
+            compared.add(finder, *value)
 
     def changed(self) -> str:
         """Return the name, for messages, of the first changed value, or "". Replacing a value by an equal one is no
@@ -206,7 +210,7 @@ class Fingerprint:
                 return ""
         for (reference, find, name, label, _), before in zip(self._places, self._values, strict=True):
             now = _found(reference, find, name)
-            if now is not GONE and not _same(before, now):
+            if now is not GONE and not before.equals(now):
                 return label
         self._take()  # the next call compares with the current objects
         return ""
@@ -227,116 +231,93 @@ def _reference(value: Any) -> Callable[[], Any]:
 
 
 class _Compared:
-    """Functions that find values, with the expected results: objects, compared by identity, and snapshots of containers
-    and arrays."""
+    """Functions that find values, each with one that returns the object of before, compared by identity, or one that
+    compares the contents of a container or an array."""
 
     def __init__(self) -> None:
         self.finders: list[Callable[[], Any]] = []
         self.values: list[Callable[[], Any]] = []
-        self.contents: list[tuple[Callable[[], Any], Any]] = []
+        self.contents: list[tuple[Callable[[], Any], Callable[[Any], bool]]] = []
         self.lists: list[tuple[list[Any], list[Any]]] = []
         """Lists of numbers and texts, with their copies."""
 
-    def add(self, find: Callable[[], Any], value: Any, as_it_is: bool = False) -> None:
-        if isinstance(value, _Elements | _Method | _Numbered) and not as_it_is:
-            self.contents.append((find, value))
-            return
-        self.finders.append(find)
-        is_reference = isinstance(value, weakref.ref) and not as_it_is
-        self.values.append(value if is_reference else repeat(value).__next__)
+    def add(
+        self, find: Callable[[], Any], before: Callable[[], Any] | None, equals: Callable[[Any], bool] | None = None
+    ) -> None:
+        if before is not None:
+            self.finders.append(find)
+            self.values.append(before)
+        elif equals is not None:
+            self.contents.append((find, equals))
 
     def are_same(self) -> bool:
         """Return whether all values are the same objects as before."""
         return (
             all(map(is_, map(call, self.finders), map(call, self.values)))
             and all(len(found) == len(items) and all(map(is_, found, items)) for found, items in self.lists)
-            and all(before.equals(find()) for find, before in self.contents)
+            and all(equals(find()) for find, equals in self.contents)
         )
 
 
-class _Numbered:
-    """An object for whose type Python has no weak reference."""
+class _Snapshot(NamedTuple):
+    """A value at one time. before: returns the object, or None if its contents are compared. equals: returns whether a
+    value is still the same: numbers and texts by value, containers by their elements, other objects by identity."""
 
-    __slots__ = ("number",)
-
-    def __init__(self, value: Any) -> None:
-        self.number = id(value)
-
-    def equals(self, now: Any) -> bool:
-        return id(now) == self.number
+    before: Callable[[], Any] | None
+    equals: Callable[[Any], bool]
 
 
-class _Method:
-    """A method of an object. Python creates a new one for every use."""
+def _snapshot(value: Any) -> _Snapshot:
+    """Return a value for later comparisons, which keeps no object of the script alive."""
+    if isinstance(value, _PLAIN) or value is MISSING or value is GONE or value is NOTHING:
+        return _Snapshot(repeat(value).__next__, partial(_is_same_plain, value))
+    if isinstance(value, types.MethodType):  # Python creates a new one for every use
+        function, owner = _reference(value.__func__), _reference(value.__self__)
+        return _Snapshot(None, lambda now: (
+            isinstance(now, types.MethodType) and now.__func__ is function() and now.__self__ is owner()
+        ))  # fmt: skip
+    if _has_contents(value):
+        return _Snapshot(None, _contents_of(value))
+    try:
+        reference = weakref.ref(value)
+    except TypeError:
+        number = id(value)
+        return _Snapshot(None, lambda now: id(now) == number)
+    return _Snapshot(reference, lambda now: now is not None and reference() is now)
 
-    __slots__ = ("function", "owner")
 
-    def __init__(self, method: types.MethodType) -> None:
-        self.function, self.owner = _reference(method.__func__), _reference(method.__self__)
-
-    def equals(self, now: Any) -> bool:
-        is_method = isinstance(now, types.MethodType)
-        return is_method and now.__func__ is self.function() and now.__self__ is self.owner()
+def _is_same_plain(before: Any, now: Any) -> bool:
+    return before is now or (type(before) is type(now) and (bool(before == now) or repr(before) == repr(now)))
 
 
-class _Elements:
-    """The contents of a container or an array. facts: for an array or a long container, everything that is compared."""
+def _has_contents(value: Any) -> bool:
+    return isinstance(value, _CONTAINERS) or (isinstance(value, np.ndarray) and value.size <= MOST_ELEMENTS)
 
-    __slots__ = ("facts", "items", "keys", "kind")
 
-    def __init__(self, value: Any) -> None:
-        self.kind = type(value)
-        self.keys: list[Any] | None = None
-        self.items: list[Any] = []
-        self.facts = _facts(value)
-        if self.facts is None and isinstance(value, set | frozenset):
-            self.facts = frozenset(item if isinstance(item, _PLAIN) else id(item) for item in value)
-        elif self.facts is None:
-            self.keys = [*map(_snapshot, value)] if isinstance(value, dict) else None
-            self.items = [*map(_snapshot, value.values() if isinstance(value, dict) else value)]
+def _contents_of(value: Any) -> Callable[[Any], bool]:
+    """Return a function that compares a container or an array with the present contents of this one."""
+    kind, facts, is_dict = type(value), _facts(value), isinstance(value, dict)
+    if facts is not None:
+        return lambda now: type(now) is kind and bool(_facts(now) == facts)
+    keys = [*map(_snapshot, value)] if is_dict else []
+    items = [*map(_snapshot, value.values() if is_dict else value)]
 
-    @property
-    def has_plain_items(self) -> bool:
-        return self.kind is list and self.facts is None and all(isinstance(item, _PLAIN) for item in self.items)
-
-    def equals(self, now: Any) -> bool:
-        if type(now) is not self.kind:
+    def equals(now: Any) -> bool:
+        if type(now) is not kind or len(now) != len(items):
             return False
-        if isinstance(self.facts, frozenset):
-            return self.facts == {item if isinstance(item, _PLAIN) else id(item) for item in now}
-        if self.facts is not None:
-            return bool(_facts(now) == self.facts)
-        if len(now) != len(self.items) or (self.keys is not None and not all(map(_same, self.keys, now))):
+        if is_dict and not all(key.equals(own) for key, own in zip(keys, now, strict=True)):
             return False
-        return all(map(_same, self.items, now.values() if isinstance(now, dict) else now))
+        return all(item.equals(own) for item, own in zip(items, now.values() if is_dict else now, strict=True))
+
+    return equals
 
 
 def _facts(value: Any) -> Any:
+    """Return all that is compared of an array, a set or a long container; None for other containers."""
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tobytes() if value.size <= MOST_ELEMENTS else b""
-    return None if len(value) <= MOST_ELEMENTS else len(value)
-
-
-def _snapshot(value: Any) -> Any:
-    """Return the form of a value that is compared later: a plain value, a weak reference to an object, or a copy of a
-    container."""
-    if isinstance(value, _PLAIN) or value is MISSING or value is GONE or value is NOTHING:
-        return value
-    if isinstance(value, types.MethodType):
-        return _Method(value)
-    if isinstance(value, _CONTAINERS) or (isinstance(value, np.ndarray) and value.size <= MOST_ELEMENTS):
-        return _Elements(value)
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return _Numbered(value)
-
-
-def _same(before: Any, now: Any) -> bool:
-    """Return whether a value equals its snapshot: numbers and texts by value, containers by their elements, other
-    objects by identity."""
-    if isinstance(before, weakref.ref):
-        return now is not None and before() is now
-    if isinstance(before, _Numbered | _Method | _Elements):
-        return before.equals(now)
-    return before is now or (type(before) is type(now) and (bool(before == now) or repr(before) == repr(now)))
+    if len(value) > MOST_ELEMENTS:
+        return len(value)
+    if isinstance(value, set | frozenset):
+        return frozenset(item if isinstance(item, _PLAIN) else id(item) for item in value)
+    return None

@@ -57,6 +57,23 @@ class _Run(NamedTuple):
 class _Actions:
     """Results of the rules of the grammar, one method per rule."""
 
+    integer = staticmethod(lambda items: int(items[0]))
+    float_number = staticmethod(lambda items: float(items[0]))
+    string = staticmethod(lambda items: string_of(items[0]))
+    symbol = staticmethod(lambda items: Symbol(string_of(items[0][1:])))
+    dashed = staticmethod(lambda items: Symbol(str(items[0])))
+    graph_name = staticmethod(lambda items: GraphReference(name_of(items[0][1:]), at=items[0].start_pos))
+    layout_value = staticmethod(lambda items: _at(items[0], read_layouts, str(items[0][6:]))[0])
+    tensor = staticmethod(lambda items: _at(items[0], read_tensor, str(items[0])))
+    type_value = staticmethod(lambda items: _at(items[0], read_type, str(items[0])))
+    pair = staticmethod(lambda items: name_of(items[0].strip("'")), items[1])
+    no_layout = staticmethod(lambda items: None)
+    layouts = staticmethod(lambda items: _shallow(tuple(items)))
+    nested_layouts = staticmethod(lambda items: items[0])
+    no_pairs = staticmethod(lambda items: Symbol("{}"))
+    tensor_type = staticmethod(lambda items: TensorType(dtype_called(items[0]), items[1]))
+    stack_type = staticmethod(lambda items: items[0].with_shape(items[1]))
+
     def __init__(self) -> None:
         self.begin()
 
@@ -65,24 +82,9 @@ class _Actions:
         self._lists: dict[str, tuple[int, ...]] = {}
         self._listed = 0
 
-    def integer(self, items: list[Any]) -> int:
-        return int(items[0])
-
-    def float_number(self, items: list[Any]) -> float:
-        return float(items[0])
-
-    def string(self, items: list[Any]) -> str:
-        return string_of(items[0])
-
     def word(self, items: list[Any]) -> Any:
         text = str(items[0])
         return _WORDS[text] if text in _WORDS else Symbol(text)
-
-    def symbol(self, items: list[Any]) -> Symbol:
-        return Symbol(string_of(items[0][1:]))
-
-    def dashed(self, items: list[Any]) -> Symbol:
-        return Symbol(str(items[0]))
 
     def typed_number(self, items: list[Any]) -> Any:
         match = _TYPED_NUMBER.match(items[0])
@@ -110,24 +112,9 @@ class _Actions:
             found = self._lists[text] = tuple(range(start, stop, step))
         return found
 
-    def graph_name(self, items: list[Any]) -> GraphReference:
-        return GraphReference(name_of(items[0][1:]), at=items[0].start_pos)
-
     def other_graph(self, items: list[Any]) -> GraphReference:
         graph, _, value = items[0][3:-1].partition(":")
         return GraphReference(graph, value, items[0].start_pos)
-
-    def layout_value(self, items: list[Any]) -> Layout:
-        return _at(items[0], read_layouts, str(items[0][6:]))[0]
-
-    def tensor(self, items: list[Any]) -> Any:
-        return _at(items[0], read_tensor, str(items[0]))
-
-    def type_value(self, items: list[Any]) -> Type:
-        return _at(items[0], read_type, str(items[0]))
-
-    def pair(self, items: list[Any]) -> tuple[str, Any]:
-        return name_of(items[0].strip("'")), items[1]
 
     def attributes(self, items: list[Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -176,15 +163,6 @@ class _Actions:
             raise Malformed(f"{reduction} is no reduction; known are {', '.join(REDUCTIONS)}")
         return Layout.of(mesh, dims, partial, str(reduction or "sum"))
 
-    def no_layout(self, items: list[Any]) -> None:
-        return None
-
-    def layouts(self, items: list[Any]) -> tuple[Any, ...]:
-        return _shallow(tuple(items))
-
-    def nested_layouts(self, items: list[Any]) -> tuple[Any, ...]:
-        return items[0]
-
     def operands(self, items: list[Any]) -> list[Any]:
         return items
 
@@ -197,15 +175,6 @@ class _Actions:
         if is_too_large(sizes):
             raise Malformed(f"the shape {sizes} has more elements than any memory holds")
         return sizes
-
-    def no_pairs(self, items: list[Any]) -> Symbol:
-        return Symbol("{}")
-
-    def tensor_type(self, items: list[Any]) -> TensorType:
-        return TensorType(dtype_called(items[0]), items[1])
-
-    def stack_type(self, items: list[Any]) -> StackType:
-        return items[0].with_shape(items[1])
 
     def stack(self, items: list[Any]) -> StackType:
         (entry,) = items
