@@ -54,25 +54,28 @@ class _Run(NamedTuple):
     times: int
 
 
+Rule = Callable[[list[Any]], Any]
+
+
 class _Actions:
     """Results of the rules of the grammar, one method per rule."""
 
-    integer = staticmethod(lambda items: int(items[0]))
-    float_number = staticmethod(lambda items: float(items[0]))
-    string = staticmethod(lambda items: string_of(items[0]))
-    symbol = staticmethod(lambda items: Symbol(string_of(items[0][1:])))
-    dashed = staticmethod(lambda items: Symbol(str(items[0])))
-    graph_name = staticmethod(lambda items: GraphReference(name_of(items[0][1:]), at=items[0].start_pos))
-    layout_value = staticmethod(lambda items: _at(items[0], read_layouts, str(items[0][6:]))[0])
-    tensor = staticmethod(lambda items: _at(items[0], read_tensor, str(items[0])))
-    type_value = staticmethod(lambda items: _at(items[0], read_type, str(items[0])))
-    pair = staticmethod(lambda items: name_of(items[0].strip("'")), items[1])
-    no_layout = staticmethod(lambda items: None)
-    layouts = staticmethod(lambda items: _shallow(tuple(items)))
-    nested_layouts = staticmethod(lambda items: items[0])
-    no_pairs = staticmethod(lambda items: Symbol("{}"))
-    tensor_type = staticmethod(lambda items: TensorType(dtype_called(items[0]), items[1]))
-    stack_type = staticmethod(lambda items: items[0].with_shape(items[1]))
+    integer: Rule = staticmethod(lambda items: int(items[0]))
+    float_number: Rule = staticmethod(lambda items: float(items[0]))
+    string: Rule = staticmethod(lambda items: string_of(items[0]))
+    symbol: Rule = staticmethod(lambda items: Symbol(string_of(items[0][1:])))
+    dashed: Rule = staticmethod(lambda items: Symbol(str(items[0])))
+    graph_name: Rule = staticmethod(lambda items: GraphReference(name_of(items[0][1:]), at=items[0].start_pos))
+    layout_value: Rule = staticmethod(lambda items: _at(items[0], read_layouts, str(items[0][6:]))[0])
+    tensor: Rule = staticmethod(lambda items: _at(items[0], read_tensor, str(items[0])))
+    type_value: Rule = staticmethod(lambda items: _at(items[0], read_type, str(items[0])))
+    pair: Rule = staticmethod(lambda items: (name_of(items[0].strip("'")), items[1]))
+    no_layout: Rule = staticmethod(lambda items: None)
+    layouts: Rule = staticmethod(lambda items: _shallow(tuple(items)))
+    nested_layouts: Rule = staticmethod(lambda items: items[0])
+    no_pairs: Rule = staticmethod(lambda items: Symbol("{}"))
+    tensor_type: Rule = staticmethod(lambda items: TensorType(dtype_called(items[0]), items[1]))
+    stack_type: Rule = staticmethod(lambda items: items[0].with_shape(items[1]))
 
     def __init__(self) -> None:
         self.begin()
