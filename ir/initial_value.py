@@ -190,13 +190,11 @@ Slices = tuple[slice, ...]
 Draw = Callable[[Any, tuple[int, ...]], Any]
 """Function of a NumPy generator and a shape that returns an array of the shape, or one number for all elements."""
 
-DISTRIBUTIONS: dict[str, type[Distribution]] = {
-    each.kind: each
-    for each in (
-        Filled, Diagonal, NormalDistribution, UniformDistribution, TruncatedNormalDistribution, OrthogonalMatrix,
-        DiagonalKernel, SparseMatrix,
-    )
-}  # fmt: skip
+_KINDS: tuple[type[Distribution], ...] = (
+    Filled, Diagonal, NormalDistribution, UniformDistribution, TruncatedNormalDistribution, OrthogonalMatrix,
+    DiagonalKernel, SparseMatrix,
+)  # fmt: skip
+DISTRIBUTIONS = {each.kind: each for each in _KINDS}
 """Distributions by their names in `program.json`."""
 
 
@@ -275,6 +273,7 @@ class Description:
             values = self.distribution.draw(RandomStream(self.seed, self.counter).generator(), self.shape)
             result = part_of(values, self.shape, self.dtype, slices)
         else:
+            assert isinstance(self.distribution, _Drawn)
             stream = RandomStream(self.seed, self.counter)
             result = draw_blocks(self.distribution.draw, stream, self.shape, self.dtype, slices)
         clear_row(result, self.zero_row, self.shape, slices)

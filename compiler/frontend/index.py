@@ -463,18 +463,18 @@ def _scattered(tracer: Tracer, x: Value, parts: list[IndexEntry], value: Value) 
 
 def _array(tracer: Tracer, part: IndexEntry, front: list[tuple[Label, int]]) -> IndexEntry:
     """Return a part as an array of the indices it takes in its dimension, broadcastable over `front`."""
-    if part.kind == "element":
-        return IndexEntry("places", part.place, part.dim, chosen=np.asarray(part.start))
-    if part.kind == "slice":
-        chosen = part.start + part.step * np.arange(part.count)
-        shape = tuple(size if label == ("slice", part.dim) else 1 for label, size in front)
-        return IndexEntry("places", part.place, part.dim, chosen=chosen.reshape(shape))
-    spread = [i for i, (label, _) in enumerate(front) if label[0] == "places"]
-    own = part.chosen_shape
-    padded = [1] * len(front)
-    for place, size in zip(spread[len(spread) - len(own) :], own, strict=True):
-        padded[place] = size
     chosen = part.chosen
-    if isinstance(chosen, Value):
-        return IndexEntry("places", part.place, part.dim, chosen=reshape(tracer, chosen, tuple(padded)))
-    return IndexEntry("places", part.place, part.dim, chosen=np.asarray(chosen).reshape(padded))
+    if part.kind == "element":
+        chosen = np.asarray(part.start)
+    elif part.kind == "slice":
+        shape = tuple(size if label == ("slice", part.dim) else 1 for label, size in front)
+        chosen = (part.start + part.step * np.arange(part.count)).reshape(shape)
+    else:
+        spread = [i for i, (label, _) in enumerate(front) if label[0] == "places"]
+        own = part.chosen_shape
+        padded = [1] * len(front)
+        for place, size in zip(spread[len(spread) - len(own) :], own, strict=True):
+            padded[place] = size
+        in_graph = isinstance(chosen, Value)
+        chosen = reshape(tracer, chosen, tuple(padded)) if in_graph else np.asarray(chosen).reshape(padded)
+    return IndexEntry("places", part.place, part.dim, chosen=chosen)

@@ -40,10 +40,9 @@ from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Concat, Stack
 from mspc.ops.tensor.reshape import Reshape
 
-_OWN = ("_cells", "_params", "_members", "_owned")
-"""Attributes in which a cell records its own cells and parameters. They are not compared: the cells are."""
-_PLACES = ("_stage_place",)
-"""Attributes that record the line of the script that set something. They are not compared."""
+_NOT_COMPARED = ("_cells", "_params", "_members", "_owned", "_stage_place")
+"""Attributes in which a cell records its own cells and parameters, which are compared themselves, and the line of the
+script that set its stage."""
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 _facts = attrgetter("dtype", "shape", *FACTS)
 
@@ -83,7 +82,7 @@ class Counterparts:
             fields = one.attributes()
             return all(name in seeds or fields[name] == value for name, value in other.attributes().items())
         if isinstance(one, Primitive):
-            return self._same_primitive(one, other, number)
+            return self._same_attributes(one, other, number)
         if isinstance(one, Tensor):
             alike = one.shape == other.shape and one.dtype == other.dtype
             return alike and np.array_equal(one.asnumpy(), other.asnumpy())
@@ -95,35 +94,27 @@ class Counterparts:
             return one.__func__ is other.__func__ and self._same(one.__self__, other.__self__, number)
         return False
 
-    def _same_primitive(self, one: Primitive, other: Primitive, number: int) -> bool:
-        mine, others = vars(one), vars(other)
-        if mine.keys() != others.keys():
-            return False
-        for name, value in mine.items():
-            counterpart = others[name]
-            if name in ("in_strategy", "out_strategy"):
-                if value != counterpart:
-                    return False
-            elif value is not counterpart and not self._same(value, counterpart, number):
-                return False
-        return True
-
     def _same_cell(self, one: Cell, other: Cell, number: int) -> bool:
         known = self.cells.get(id(one))
         if known is not None and len(known) > number:
             return known[number] is other
-        if not self._note(self.cells, one, other, number):
+        if not self._note(self.cells, one, other, number) or not self._same_attributes(one, other, number):
             return False
+        return all(self._same(a, b, number) for a, b in zip(one._cells.values(), other._cells.values(), strict=False))
+
+    def _same_attributes(self, one: Cell | Primitive, other: Cell | Primitive, number: int) -> bool:
         mine, others = vars(one), vars(other)
         if mine.keys() != others.keys():
             return False
+        is_primitive = isinstance(one, Primitive)
         for name, value in mine.items():
             counterpart = others[name]
-            if value is counterpart and type(value) in _PLAIN:
+            if (value is counterpart and type(value) in _PLAIN) or name in _NOT_COMPARED:
                 continue  # most values are plain, and there are thousands
-            if name not in _OWN and name not in _PLACES and not self._same(value, counterpart, number):
+            by_value = is_primitive and name in ("in_strategy", "out_strategy")
+            if not (value == counterpart if by_value else self._same(value, counterpart, number)):
                 return False
-        return all(self._same(a, b, number) for a, b in zip(one._cells.values(), other._cells.values(), strict=False))
+        return True
 
     def _note(self, found: dict[int, Any], one: Any, other: Any, number: int) -> bool:
         """Record `other` as the counterpart of `one` in cell `number`. Return False if a different one is recorded

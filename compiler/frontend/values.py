@@ -37,11 +37,8 @@ class TooManyErrors(Exception):
     """Raised to end a trace that has enough errors to report."""
 
 
-class Poison:
-    """Value of a name whose statement had an error. A statement that reads it is skipped without another message."""
-
-
-POISON = Poison()
+POISON = object()
+"""Value of a name whose statement had an error. A statement that reads it is skipped without another message."""
 MISSING = object()
 """Result of looking up a name that does not exist."""
 UNSET = object()
