@@ -34,7 +34,7 @@ class Distribution:
 class Filled(Distribution):
     """Every element is `value`."""
 
-    kind = "Constant"
+    kind: ClassVar[str] = "Constant"
     value: bool | int | float
 
     def check(self) -> None:
@@ -46,7 +46,7 @@ class Filled(Distribution):
 class Diagonal(Distribution):
     """A matrix with ones on its diagonal, zeros elsewhere."""
 
-    kind = "Identity"
+    kind: ClassVar[str] = "Identity"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class DiagonalKernel(Distribution):
     """A convolution's weight [out, in, sizes...] that passes channels on: in each of `groups` parts of the first
     dimension, the middle of the kernel is one for equal channel numbers, and all else is zero."""
 
-    kind = "Dirac"
+    kind: ClassVar[str] = "Dirac"
     groups: int
 
     def check(self) -> None:
@@ -76,7 +76,7 @@ class DiagonalKernel(Distribution):
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _Drawn(Distribution):
     """A distribution of random Float32 numbers."""
 
     random: ClassVar[bool] = True
@@ -96,7 +96,7 @@ class _Drawn:
 class NormalDistribution(_Drawn):
     """Normal distribution with deviation `sigma` around `mean`."""
 
-    kind = "Normal"
+    kind: ClassVar[str] = "Normal"
     sigma: float
     mean: float
 
@@ -108,7 +108,7 @@ class NormalDistribution(_Drawn):
 class UniformDistribution(_Drawn):
     """Uniform distribution in [-scale, scale)."""
 
-    kind = "Uniform"
+    kind: ClassVar[str] = "Uniform"
     scale: float
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
@@ -119,7 +119,7 @@ class UniformDistribution(_Drawn):
 class TruncatedNormalDistribution(_Drawn):
     """Normal distribution with deviation `sigma` around `mean`; values outside mean + [a, b] sigma are drawn again."""
 
-    kind = "TruncatedNormal"
+    kind: ClassVar[str] = "TruncatedNormal"
     sigma: float
     mean: float
     a: float
@@ -145,7 +145,7 @@ class OrthogonalMatrix(_Drawn):
     """`gain` times a matrix [first dimension, product of the others] with orthonormal rows, or columns if there are
     fewer: the Q of a random matrix (Saxe et al. 2014). It can only be drawn for the global tensor at once."""
 
-    kind = "Orthogonal"
+    kind: ClassVar[str] = "Orthogonal"
     gain: float
 
     def draw(self, generator: Any, shape: tuple[int, ...]) -> Array:
@@ -161,7 +161,7 @@ class SparseMatrix(_Drawn):
     """A normal random matrix with deviation `sigma` around 0, and with zeros in a share `sparsity` of every column,
     rounded up. It can only be drawn for the global tensor at once."""
 
-    kind = "Sparse"
+    kind: ClassVar[str] = "Sparse"
     sparsity: float
     sigma: float
 
@@ -190,10 +190,10 @@ Slices = tuple[slice, ...]
 Draw = Callable[[Any, tuple[int, ...]], Any]
 """Function of a NumPy generator and a shape that returns an array of the shape, or one number for all elements."""
 
-_KINDS: tuple[type[Distribution], ...] = (
+_KINDS: list[type[Distribution]] = [
     Filled, Diagonal, NormalDistribution, UniformDistribution, TruncatedNormalDistribution, OrthogonalMatrix,
     DiagonalKernel, SparseMatrix,
-)  # fmt: skip
+]  # fmt: skip
 DISTRIBUTIONS = {each.kind: each for each in _KINDS}
 """Distributions by their names in `program.json`."""
 
