@@ -164,7 +164,7 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
     if found is UNSET:
         text = f"variable '{name}' has no value here: no statement that ran before assigns it"
         raise frame.error(node, text, kind=NameError)
-    if name not in frame.locals and not frame.source.file.is_own and frame.globals.get(name, MISSING) is found:
+    if not frame.source.file.is_own and frame.is_global(name):
         tracer.reads.name(frame.globals, name, found)
     if isinstance(found, Tensor | np.ndarray) and not isinstance(found, Parameter):
         name_tensor(tracer, found, name)

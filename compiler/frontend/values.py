@@ -285,6 +285,18 @@ class Frame:
         found = self.globals.get(name, MISSING)
         return vars(builtins).get(name, MISSING) if found is MISSING else found
 
+    def is_global(self, name: str) -> bool:
+        """Return whether a name is neither this function's nor an enclosing one's, but the module's."""
+        if name in self.locals or name in self.local_names:
+            return False
+        if self.enclosing is not None:
+            outer = getattr(self.enclosing, "__self__", None)
+            if isinstance(outer, Frame):
+                return outer.is_global(name)
+            if self.enclosing(name) is not MISSING:
+                return False
+        return name in self.globals
+
     def known_names(self) -> list[str]:
         """Return the names that could have been meant, for messages."""
         return [*self.locals, *self.globals, *vars(builtins)]

@@ -144,6 +144,9 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[Any], Any], Callable[[], An
         lambda n, x: x * n.w, put("w", Parameter(Tensor([5.0], ms.float32), name="v")), lambda: X * 5,
     ),
     "global": (lambda n, x: x * FACTOR, lambda n: globals().update(FACTOR=4.0), lambda: X * 4),
+    "global in a comprehension": (
+        lambda n, x: [x * FACTOR for _ in range(1)][0], lambda n: globals().update(FACTOR=4.0), lambda: X * 4,
+    ),
     "global dict": (lambda n, x: x * TABLE["rows"][0], lambda n: TABLE["rows"].insert(0, 9.0), lambda: X * 9),
     "global function": (lambda n, x: doubled(x), lambda n: globals().update(doubled=tripled), lambda: X * 3),
     "training": (lambda n, x: x if n.training else -x, lambda n: n.set_train(), lambda: X),
@@ -195,6 +198,23 @@ def test_graph_mode_warns_once(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().err
     assert said.count("Net.number has changed since Net was compiled") == 1
     assert "test_changed_attributes.py" in said
+
+
+def test_a_global_with_the_name_and_value_of_a_loop_variable_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def use(n: Any, x: Any) -> Any:
+        for place in (0, 1):
+            x = x * [n.values[place + j] for j in (0,)][0]
+        return x
+
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    compiled: list[Any] = []
+    build = RankCalls._compile
+    monkeypatch.setattr(RankCalls, "_compile", lambda *args: compiled.append(args) or build(*args))
+    net = Net(use)
+    for number in range(3):
+        monkeypatch.setitem(globals(), "place", number)
+        np.testing.assert_array_equal(net(Tensor(X)).asnumpy(), X * 2)
+    assert len(compiled) == 1
 
 
 def test_a_captured_variable_is_followed() -> None:
