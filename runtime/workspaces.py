@@ -1,5 +1,6 @@
-"""Memory of a GPU that kernels take beside a step's values: a workspace shared by matmuls, and scratch memory of
-convolutions and attention. It is reserved before the first step, so that a plan's estimate and the device agree.
+"""Memory that kernels take beside a step's values. On a GPU: a workspace shared by matmuls, and scratch memory of
+convolutions and attention. It is reserved before the first step, so that a plan's estimate and the device agree. On a
+CPU: memory that a kernel has only while it runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from mspc.ops.convolution.base import Convolution
 from mspc.ops.cuda.attention_kernels import LOWEST
 from mspc.ops.cuda.flash_backward import NOTE
 from mspc.ops.cuda.flash_parts import has_kernels
+from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
 
@@ -32,6 +34,22 @@ def workspace_bytes(graph: Graph) -> int:
     nodes = [node for each in graph.graphs() for node in each.nodes]
     multiplies, in_lanes = any(map(work_of, nodes)), any(node.op.host_reads for node in nodes)
     return PRODUCTS * (multiplies + in_lanes) + scratch_bytes(graph)
+
+
+def cpu_kernel_bytes(graph: Graph) -> int:
+    """Return the most bytes that a kernel takes on a CPU in addition to the memory plan while it runs: the packed
+    operand of a convolution, and the copy of the addend that a matmul overwrites."""
+    from mspc.ops.cpu.loops.convolution import compiled_convolution  # late: GPUs need none of it
+
+    most = 0
+    for node in (node for each in graph.graphs() for node in each.nodes):
+        result = element_types(node.type)[0] if element_types(node.type) else None
+        if isinstance(node.op, Convolution) and result is not None:
+            source = compiled_convolution(node.op, operand_types(node), result)
+            most = max(most, 0 if source is None else source.tables.ready * result.dtype.itemsize)
+        elif isinstance(node.op, FusedMatMul) and node.op.addend and result is not None:
+            most = max(most, result.nbytes)
+    return most
 
 
 def reserve_scratch(graph: Graph, device: Any) -> None:

@@ -5,6 +5,7 @@ Equal nodes of repeated layers are one row, and a result of several tensors is s
 
 from __future__ import annotations
 
+import resource
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 from mspc.commands.facts.model import GRADIENTS
 from mspc.commands.report.tables import TextTable, alike, layer_kind, print_table, size_text, with_times
 from mspc.engine.profile import PREPARING, Gathered
-from mspc.ir.graph import element_types
+from mspc.ir.graph import Graph, element_types
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.runtime.comm.local import LocalComm
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.profile import NodeCost, NodeTiming, costs, sums
+from mspc.runtime.workspaces import cpu_kernel_bytes
 
 LISTED = 10
 
@@ -35,10 +37,20 @@ def show_profile(gathered: Gathered) -> None:
     if hasattr(executor, "memory"):
         print_table(memory_table(executor))
     else:
-        print(f"memory: planned peak {size_text(plan_memory(executor.graph).peak)}")
+        print(cpu_memory_line(executor.graph))
     for note in _notes(gathered):
         print(f"note: {note}")
     print(f"trace in {gathered.file}; ui.perfetto.dev shows it")
+
+
+def cpu_memory_line(graph: Graph) -> str:
+    """Return the planned peak of a step, the memory of kernels beside it, and the most that the process has used."""
+    planned, kernels = size_text(plan_memory(graph).peak), size_text(cpu_kernel_bytes(graph))
+    used = size_text(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    return (
+        f"memory: planned peak {planned}, kernels at most {kernels} beside it; this process used {used} at most, with "
+        "Python, the script and all its ranks here"
+    )
 
 
 def cost_table(steps: Sequence[Sequence[NodeTiming]], first: int, executor: Any) -> TextTable:

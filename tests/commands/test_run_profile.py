@@ -106,7 +106,11 @@ def test_script_under_mpirun(script: Path) -> None:
     words = lines[-4].replace(",", "").split()
     assert words[::3] == ["compute", "communication", "step"]
     assert float(words[1]) + float(words[4]) <= float(words[7]) * 1.01
-    assert re.fullmatch(r"memory: planned peak [\d.]+ (B|KiB)", lines[-3])
+    assert re.fullmatch(
+        r"memory: planned peak [\d.]+ (B|KiB), kernels at most [\d.]+ (B|KiB) beside it; "
+        r"this process used [\d.]+ MiB at most, with Python, the script and all its ranks here",
+        lines[-3],
+    )
     assert re.fullmatch(r"note: \d+ nodes ran; the table has the most expensive ones, and the trace has all", lines[-2])
     assert lines[-1] == "trace in trace.json; ui.perfetto.dev shows it"
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["trace.json", "train.py"]

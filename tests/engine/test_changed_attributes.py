@@ -145,7 +145,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[Any], Any], Callable[[], An
     ),
     "global": (lambda n, x: x * FACTOR, lambda n: globals().update(FACTOR=4.0), lambda: X * 4),
     "global in a comprehension": (
-        lambda n, x: [x * FACTOR for _ in range(1)][0], lambda n: globals().update(FACTOR=4.0), lambda: X * 4,
+        lambda n, x: [x * FACTOR for _ in range(1)][-1], lambda n: globals().update(FACTOR=4.0), lambda: X * 4,
     ),
     "global dict": (lambda n, x: x * TABLE["rows"][0], lambda n: TABLE["rows"].insert(0, 9.0), lambda: X * 9),
     "global function": (lambda n, x: doubled(x), lambda n: globals().update(doubled=tripled), lambda: X * 3),
@@ -203,7 +203,7 @@ def test_graph_mode_warns_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_global_with_the_name_and_value_of_a_loop_variable_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     def use(n: Any, x: Any) -> Any:
         for place in (0, 1):
-            x = x * [n.values[place + j] for j in (0,)][0]
+            x = x * [n.values[place + j] for j in (0,)][-1]
         return x
 
     ms.set_context(mode=ms.PYNATIVE_MODE)

@@ -9,13 +9,15 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, DType, TensorType
-from mspc.ops.convolution.convolve import Conv2D
+from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter
+from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.runtime.workspaces import (
     CONVOLUTION,
     PRODUCTS,
+    cpu_kernel_bytes,
     scratch_bytes,
     workspace_bytes,
 )
@@ -73,3 +75,16 @@ def test_convolutions_by_their_operands() -> None:
     assert scratch_bytes(strided) == CONVOLUTION + 64 * 64 * 56 * 56 * 4
     of_colours = graph_of(Conv2D(out_channel=16, kernel_size=3), FLOAT32, (2, 3, 8, 8), (16, 3, 3, 3))
     assert scratch_bytes(of_colours) == CONVOLUTION + 2 * (2 * 3 * 8 * 8 * 4)
+
+
+@pytest.mark.parametrize(("addend", "mib"), [(True, 8), (False, 0)], ids=["the addend is copied", "nothing"])
+def test_kernels_of_a_cpu_count_the_copy_of_an_addend(addend: bool, mib: int) -> None:
+    shapes = [(8, 512, 512), (512, 512), *[(8, 512, 512)] * addend]
+    assert cpu_kernel_bytes(graph_of(FusedMatMul(addend=addend), FLOAT32, *shapes)) == mib * MIB
+
+
+def test_kernels_of_a_cpu_count_the_packed_operand_of_a_convolution() -> None:
+    """32.0 MiB were measured, with a few KiB more."""
+    image, weights = (16, 32, 128, 128), (32, 32, 3, 3)
+    op = Conv2DBackpropFilter(filter_size=weights, out_channel=32, kernel_size=(3, 3), pad_mode="same")
+    assert cpu_kernel_bytes(graph_of(op, FLOAT32, image, image)) == pytest.approx(32 * MIB, rel=0.1)
