@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Equal, Mul, RealDiv
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding
-from mspc.ops.operator_arguments import ints_of, split_call
+from mspc.ops.operator_arguments import ints_of, sequence_of, split_call
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.groups import WORLD_GROUPS
@@ -227,7 +227,7 @@ class Broadcast(Collective):
     named = ("root_rank",)
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        return self, _spread(args)
+        return self, sequence_of(self.name, args)
 
     def infer(self, *types: Type) -> Type:
         return TupleType(tuple(t for t in types if isinstance(t, TensorType)))
@@ -279,7 +279,7 @@ class NeighborExchange(Collective):
     omitted = ("send_shapes", "group", "rank_list")
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        return self, _spread(args)
+        return self, sequence_of(self.name, args)
 
     def infer(self, *types: Type) -> Type:
         check_fields(self, _FIELDS)
@@ -334,9 +334,7 @@ class NeighborExchange(Collective):
         return lambda *arrays: tuple(comm.exchange(list(zip(ranks, arrays, strict=True)), receives))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.gpu_launch import (
-            launch_exchange,  # late: only a GPU needs it  # late: only a GPU needs it
-        )
+        from mspc.ops.collective.gpu_launch import launch_exchange  # late: only a GPU needs it
 
         sends = list(zip(self.send_rank_ids, inputs, strict=True))
         receives = list(zip(self.recv_rank_ids, out, strict=True))
@@ -358,9 +356,6 @@ class LayoutChange(Op, abstract=True):
 
     def infer(self, *types: Type) -> Type:
         return types[0]
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return inputs[0]
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         return same
@@ -385,14 +380,6 @@ class LocalSlice(LayoutChange):
         begin = tuple(n.start - o.start for n, o in zip(new, old, strict=True))
         end = tuple(n.stop - o.start for n, o in zip(new, old, strict=True))
         return StridedSlice(begin=begin, end=end, strides=(1,) * len(shape))
-
-
-def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the operands of a call that may pass them as one tuple."""
-    if not args:
-        return ()
-    first = args[0]
-    return tuple(cast("Iterable[Any]", first)) if len(args) == 1 and isinstance(first, (tuple, list)) else args
 
 
 def resized(op: Op, shape: tuple[int, ...], dim: int, times: int, parts: int) -> tuple[int, ...]:

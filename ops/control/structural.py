@@ -94,9 +94,6 @@ class Depend(Op):
         *rest, _, dout = rest_and_grads
         return (dout, *[None] * len(rest))
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return inputs[0]
-
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         return _first
 
@@ -178,14 +175,8 @@ class ShardingConstraint(Unary):
         return (dout,)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        return _itself
+        return _first
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return inputs[0]
-
-
-def _itself(x: Any) -> Any:
-    return x
 
 
 def constrained(b: Builder, value: Value, entry: Any, instance: str = "") -> Node:

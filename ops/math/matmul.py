@@ -139,16 +139,10 @@ class _Product(Op, abstract=True):
         if not ta and not tb:
             return matmul
 
-        def transposed_both(x: Any, y: Any) -> Any:
-            return matmul(x.swapaxes(-1, -2), y.swapaxes(-1, -2))
+        def transposed(x: Any, y: Any) -> Any:
+            return matmul(x.swapaxes(-1, -2) if ta else x, y.swapaxes(-1, -2) if tb else y)
 
-        def transposed_left(x: Any, y: Any) -> Any:
-            return matmul(x.swapaxes(-1, -2), y)
-
-        def transposed_right(x: Any, y: Any) -> Any:
-            return matmul(x, y.swapaxes(-1, -2))
-
-        return transposed_both if ta and tb else transposed_left if ta else transposed_right
+        return transposed
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         from mspc.ops.cpu.products import product_kernel

@@ -45,13 +45,14 @@ def normalised(
 
 
 def layer_norm_gradient(
-    b: Builder, inputs: Sequence[Value], axes: tuple[int, ...], epsilon: float
+    b: Builder, inputs: Sequence[Value], axes: tuple[int, ...], epsilon: float, kind: DType | None = None
 ) -> tuple[Value, Value]:
-    """Emit (the gradient in x, the normalised x) of LayerNorm over `axes` from (dout, x, mean, variance, gamma)."""
+    """Emit (the gradient in x, the normalised x) of LayerNorm over `axes` from (dout, x, mean, variance, gamma),
+    computed in the element type `kind`, by default that of x."""
     dout, x, mean, variance, gamma = inputs
-    kind, mean_of = x.tensor_type.dtype, ReduceMean(True, axes)
+    kind, mean_of = kind or x.tensor_type.dtype, ReduceMean(True, axes)
     hat, inverse = normalised(b, x, mean, variance, epsilon, kind)
-    g = weighted(b, dout, gamma)
+    g = weighted(b, as_dtype(b, dout, kind), gamma)
     along = b.emit(Mul(), hat, b.emit(mean_of, b.emit(Mul(), g, hat)))
     apart = b.emit(Sub(), b.emit(Sub(), g, b.emit(mean_of, g)), along)
     return b.emit(Mul(), apart, inverse), hat
@@ -212,7 +213,7 @@ class LayerNorm(Norm):
         return into
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it
         from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
 
         x, gamma, beta = inputs
@@ -286,7 +287,7 @@ class LayerNormGammaGrad(Norm):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.reductions import Reduction, reduce  # late: only a GPU needs it
-        from mspc.ops.cuda.text import Operand  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
 
         dout, x, mean, variance = inputs
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
@@ -335,16 +336,13 @@ class LayerNormGrad(Norm):
 
     in_place = True
 
+    def axes(self, rank: int) -> tuple[int, ...]:
+        return tuple(range(axis_in(self.name, self.begin_norm_axis, rank), rank))
+
     def as_reductions(self, b: Builder, *inputs: Value) -> Sequence[Value]:
-        dout, x, mean, variance, gamma = inputs
-        kind = statistics_dtype(x.tensor_type.dtype)
-        rank = x.tensor_type.rank
-        mean_of = ReduceMean(True, tuple(range(axis_in(self.name, self.begin_norm_axis, rank), rank)))
-        y, inverse = normalised(b, x, mean, variance, self.epsilon, kind)
-        g = weighted(b, as_dtype(b, dout, kind), gamma)
-        along = b.emit(Mul(), y, b.emit(mean_of, b.emit(Mul(), g, y)))
-        apart = b.emit(Sub(), b.emit(Sub(), g, b.emit(mean_of, g)), along)
-        return (as_dtype(b, b.emit(Mul(), apart, inverse), x.tensor_type.dtype),)
+        x = inputs[1].tensor_type
+        found, _ = layer_norm_gradient(b, inputs, self.axes(x.rank), self.epsilon, statistics_dtype(x.dtype))
+        return (as_dtype(b, found, x.dtype),)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         xp, epsilon = be.xp, self.epsilon
@@ -379,12 +377,10 @@ class LayerNormGrad(Norm):
         return into
 
     def as_lines(self, b: Builder, *inputs: Value) -> Sequence[Value]:
-        rank = len(inputs[1].tensor_type.shape)
-        axes = tuple(range(axis_in(self.name, self.begin_norm_axis, rank), rank))
-        return layer_norm_gradient(b, inputs, axes, self.epsilon)[:1]
+        return layer_norm_gradient(b, inputs, self.axes(inputs[1].tensor_type.rank), self.epsilon)[:1]
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.reductions import RowPass, Rows  # late: only a GPU needs it
         from mspc.ops.cuda.text import Operand  # late: only a GPU needs it
 
         dout, x, mean, variance, gamma = inputs

@@ -69,11 +69,8 @@ class Transpose(Op):
 
         return kernel
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return inputs[0].transpose(self.perm)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
         (x,) = inputs
         order, strides = self.order(x.ndim), strides_of(x.shape)
@@ -166,11 +163,8 @@ class Concat(_Joined):
 
         return kernel
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.concatenate(inputs, self.axis)
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
         axis = axis_in(self.name, self.axis, out.ndim)
         target = strides_of(out.shape)
@@ -189,15 +183,49 @@ class Concat(_Joined):
     )
 
 
-class Split(Op):
+class Pieces(Op, abstract=True):
+    """The parts of x along a dimension, a tuple."""
+
+    linear_in = (0,)
+    moves = True
+    may_alias = True
+
+    def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        """Return (dimension, sizes of the parts). Raise MspcError if they do not fit."""
+        raise NotImplementedError
+
+    def infer(self, *types: Any) -> Any:
+        return as_tuple(super().infer(*types))
+
+    def single_result(self, number: int, *types: TensorType) -> StridedSlice:
+        axis, sizes = self.pieces(types[0].shape)
+        begin = sum(sizes[:number])
+        return part_of(types[0].shape, axis, begin, begin + sizes[number])
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Any) -> Gradients:
+        axis, sizes = self.pieces(x.shape)
+        found: list[Value] = []
+        for size, grad in zip(sizes, dout, strict=True):
+            shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+            found.append(zeros(b, TensorType(x.tensor_type.dtype, shape)) if grad is None else grad)
+        return (b.emit(Concat(axis), *found),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        axis, sizes = self.pieces(inputs[0].shape)
+        ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
+        return tuple(be.xp.split(inputs[0], ends, axis=axis))
+
+
+class Split(Pieces):
     """`output_num` equal parts along `axis`, which must not be sharded; a tuple."""
 
     takes_complex = True
     axis: int = 0
     output_num: int = 1
-    may_alias = True
-    moves = True
-    linear_in = (0,)
+
+    def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        axis = axis_in(self.name, self.axis, len(shape))
+        return axis, (shape[axis] // self.output_num,) * self.output_num
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         axis = axis_in(self.name, self.axis, types[0].rank)
@@ -206,11 +234,6 @@ class Split(Op):
             return None
         piece = orders[0].resized(axis, types[0].shape[axis] // self.output_num)
         return Reordered(Split(place, self.output_num), tuple(orders), (piece,) * self.output_num)
-
-    def single_result(self, number: int, *types: TensorType) -> StridedSlice:
-        axis = axis_in(self.name, self.axis, types[0].rank)
-        size = types[0].shape[axis] // self.output_num
-        return part_of(types[0].shape, axis, number * size, number * size + size)
 
     def rule(self, x: TensorType) -> str:
         rank = len(x.shape)
@@ -226,22 +249,8 @@ class Split(Op):
         piece = [*names[:axis], part, *names[axis + 1 : -1]]
         return f"{' '.join(operand)} -> {', '.join([' '.join(piece)] * self.output_num)}"
 
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        return as_tuple(inferred)
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Any) -> Gradients:
-        axis = axis_in(self.name, self.axis, len(x.shape))
-        shape = tuple(n // self.output_num if d == axis else n for d, n in enumerate(x.shape))
-        part = TensorType(x.tensor_type.dtype, shape)
-        parts = [zeros(b, part) if value is None else value for value in dout]
-        return (b.emit(Concat(axis), *parts),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return tuple(be.xp.split(inputs[0], self.output_num, axis=self.axis))
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
         (x,) = inputs
         axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)
@@ -296,7 +305,7 @@ class Stack(_Joined):
         return be.xp.stack(inputs, axis=self.axis)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
         axis, target = axis_in(self.name, self.axis, out.ndim), strides_of(out.shape)
         strides = (*target[:axis], *target[axis + 1 :])
@@ -355,7 +364,7 @@ class Unstack(Op):
         return tuple(be.xp.moveaxis(inputs[0], self.axis, 0))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it  # late: only a GPU needs it
+        from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 
         (x,) = inputs
         axis, source = axis_in(self.name, self.axis, x.ndim), strides_of(x.shape)

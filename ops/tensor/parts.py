@@ -20,9 +20,9 @@ from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.activation import Sigmoid, SiLU
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, constant_of, describe, int_of, ints_of, plain
-from mspc.ops.tensor.broadcast import ReduceSum, zeros
-from mspc.ops.tensor.moving import Concat, Pad, as_tuple, margins_in
-from mspc.ops.tensor.slicing import StridedSlice, part_of, take_part
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.moving import Concat, Pad, Pieces, margins_in
+from mspc.ops.tensor.slicing import StridedSlice, take_part
 from mspc.sharding.rules import factor_names
 
 
@@ -78,16 +78,8 @@ class Slice(Op):
     )
 
 
-class _Pieces(Op, abstract=True):
-    """The parts of x along a dimension, a tuple."""
-
-    linear_in = (0,)
-    moves = True
-    may_alias = True
-
-    def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-        """Return (dimension, sizes of the parts). Raise MspcError if they do not fit."""
-        raise NotImplementedError
+class _Parts(Pieces, abstract=True):
+    """Parts of sizes of their own."""
 
     def rule(self, x: TensorType) -> str:
         axis, sizes = self.pieces(x.shape)
@@ -105,29 +97,8 @@ class _Pieces(Op, abstract=True):
         ]
         return f"{' '.join(operand)} -> {', '.join(outs)}"
 
-    def infer(self, *types: Any) -> Any:
-        return as_tuple(super().infer(*types))
 
-    def single_result(self, number: int, *types: TensorType) -> StridedSlice:
-        axis, sizes = self.pieces(types[0].shape)
-        begin = sum(sizes[:number])
-        return part_of(types[0].shape, axis, begin, begin + sizes[number])
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Any) -> Gradients:
-        axis, sizes = self.pieces(x.shape)
-        found: list[Value] = []
-        for size, grad in zip(sizes, dout, strict=True):
-            shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
-            found.append(zeros(b, TensorType(x.tensor_type.dtype, shape)) if grad is None else grad)
-        return (b.emit(Concat(axis), *found),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        axis, sizes = self.pieces(inputs[0].shape)
-        ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
-        return tuple(be.xp.split(inputs[0], ends, axis=axis))
-
-
-class SplitV(_Pieces):
+class SplitV(_Parts):
     """Parts of the given sizes along `split_dim`; one size may be -1, the rest."""
 
     size_splits: tuple[int, ...] = ()
@@ -149,7 +120,7 @@ class SplitV(_Pieces):
         return axis, sizes
 
 
-class SplitWithSize(_Pieces):
+class SplitWithSize(_Parts):
     """Parts of the given sizes. Called as `SplitWithSize()(input, split_sizes, dim)`."""
 
     split_sizes: tuple[int, ...] = ()
@@ -162,7 +133,7 @@ class SplitWithSize(_Pieces):
         return axis_in(self.name, self.dim, len(shape)), self.split_sizes
 
 
-class SplitTensor(_Pieces):
+class SplitTensor(_Parts):
     """Parts of `split_size`, the last one smaller if it does not divide.
 
     Called as `SplitTensor()(input, split_size, dim)`.

@@ -246,9 +246,6 @@ class StridedSlice(_Strided):
 
         return kernel
 
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return inputs[0][self.index()]
-
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.moves import Move, move, strides_of  # late: only a GPU needs it
 

@@ -138,7 +138,7 @@ REASONS = {
 }  # fmt: skip
 """Names without a judge in these tables, by the reason."""
 DERIVED = ("ops.coo_", "ops.csr_")
-"""Functions of sparse tensors, which are made of operators that are judged. Gradients are judged with their operators."""
+"""Beginnings of names of functions of sparse tensors, which are made of operators that are judged."""
 
 
 def names() -> set[str]:
