@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -456,9 +455,46 @@ class LoopIteration:
     kept: tuple[str, ...] = ()
 
 
-class LoopMaker(ABC):
-    """Makes one graph of several, as far as loops are concerned. nodes: of the block that is being made. heads: graphs
-    that loops are known to be around. active: heads of the loops that are being made."""
+# This module makes one graph of the several of a `.mindir` file: the called graph takes the place of the call.
+#
+# A graph is called by its name, or by that of a node which gives it some of its inputs (`Partial`) or chooses between
+# two (`Switch`). Input: `%p = Partial(@a, %x)`, `%q = Partial(@b, %x)`, `%s = Switch(%c, %p, %q)`, `%r = %s()`.
+# Output: the nodes of a graph that is called at once, and for a choice a node with a block for each of the two.
+#
+# A loop whose steps known scalars count is written out; another becomes a node (`mindir_loops`).
+
+
+MOST_NODES = 2**20
+"""A file may say more with few calls of calls."""
+MOST_CALLS = 2**13
+"""A loop may never end."""
+
+
+def inlined(main: MindirGraph, others: Mapping[str, MindirGraph]) -> MindirGraph:
+    """Return `main` without calls of `others`, graphs by name.
+
+    Raises:
+        HasRecursion: a graph calls itself before its last step, by a condition that is unknown before it runs.
+            ValueError: a call cannot be followed.
+    """
+    heads: frozenset[str] = frozenset()
+    while True:
+        constants = dict(main.constants)
+        for graph in others.values():
+            constants |= graph.constants
+        inlining = _Inlining(others, constants, heads)
+        try:
+            results = inlining.main(main)
+        except HasLoop as error:
+            heads |= {str(error)}
+            continue
+        return replace(main, constants=constants, nodes=tuple(inlining.nodes), outputs=results)
+
+
+class _Inlining:
+    """Makes one graph of several. nodes: of it, or of the block that is being made. constants: of all graphs, and those
+    computed from scalars. heads: graphs that loops are known to be around. active: heads of the loops that are being
+    made."""
 
     def __init__(self, graphs: Graphs, constants: dict[str, Any], heads: frozenset[str]) -> None:
         self.nodes: list[MindirNode] = []
@@ -466,27 +502,134 @@ class LoopMaker(ABC):
         self.graphs = graphs
         self.heads = heads
         self.active: tuple[str, ...] = ()
+        self._calls = self._made = 0
 
-    @abstractmethod
+    def main(self, graph: MindirGraph) -> tuple[str, ...]:
+        """Add everything that a graph calls, and return its results."""
+        waiting: list[Steps] = [self._body(graph, graph.inputs, CallerGraphs(), "")]
+        given: Any = None
+        while True:
+            try:
+                waiting.append(waiting[-1].send(given))
+                given = None
+            except StopIteration as ended:
+                given = ended.value
+                waiting.pop()
+                if not waiting:
+                    return given
+
     def new_name(self, name: str) -> str:
-        """Return a new name. Raises ValueError if there are too many."""
+        self._count()
+        return f"{name}#{self._made}"
 
-    @abstractmethod
+    def known(self, name: str) -> Any:
+        value = self.constants.get(name)
+        return value if is_scalar(value) else None
+
+    def _count(self) -> None:
+        self._made += 1
+        if self._made > MOST_NODES:
+            raise ValueError(f"its graphs together have more than {MOST_NODES} nodes")
+
+    def _body(self, graph: MindirGraph, given: Sequence[str], around: CallerGraphs, suffix: str) -> Steps:
+        names, _ = yield self._nodes(graph, given, around, suffix, "")
+        return tuple(names.get(name, name) for name in graph.outputs)
+
     def add_nodes(self, graph: MindirGraph, given: Sequence[str], around: CallerGraphs, last: str) -> Steps:
         """Add a graph's nodes except the node `last` and those that follow from it. Return (the names of its values,
         the parts and choices of calls by name)."""
+        self._count_call()
+        return self._nodes(graph, given, around, f"#{self._calls}", last)
 
-    @abstractmethod
-    def called(self, known: Any, name: str) -> Partial | ConditionalCall:
-        """Return the target of a call by name. Raises ValueError."""
+    def _nodes(self, graph: MindirGraph, given: Sequence[str], around: CallerGraphs, suffix: str, last: str) -> Steps:
+        """As `add_nodes`. suffix: of the nodes' names here. around: the graphs in which it is called."""
+        names = dict(zip(graph.inputs, given, strict=True))
+        known: dict[str, Partial | ConditionalCall] = {}
+        left_out = {last}
+        for node in graph.nodes:
+            inputs = tuple(names.get(name, name) for name in node.inputs)
+            if node.name == last or not left_out.isdisjoint(node.inputs):
+                left_out.add(node.name)
+            elif node.operator == "Partial":
+                first = self.called(known, inputs[0]) if inputs else None
+                if not isinstance(first, Partial):
+                    raise ValueError(f"{node.name} is a part of no graph")
+                known[node.name] = Partial(first.graph, first.inputs + inputs[1:])
+            elif node.operator == "Switch":
+                known[node.name] = self._choice(known, node.name, inputs)
+            elif node.operator == CALL:
+                call = self.called(known, node.inputs[0])
+                names[node.name] = yield self._result(call, inputs[1:], graph.name, around)
+            else:
+                names[node.name] = self._add(node, inputs, suffix)
+        return names, known
 
-    @abstractmethod
+    def _add(self, node: MindirNode, inputs: tuple[str, ...], suffix: str) -> str:
+        """The name of a node's result; of known scalars that is a constant."""
+        name = node.name + suffix
+        known = [self.constants.get(each) for each in inputs]
+        if node.operator in ORDER and known and is_scalar(known[0]):
+            return inputs[0]
+        value = scalar_result(node.operator, known) if all(map(is_scalar, known)) else None
+        if value is not None or node.operator == "UpdateState":
+            self.constants[name] = value
+            return name
+        self._count()
+        self.nodes.append(replace(node, name=name, inputs=inputs))
+        return name
+
+    def _result(
+        self, call: Partial | ConditionalCall, inputs: Sequence[str], caller: str, around: CallerGraphs
+    ) -> Steps:
+        if isinstance(call, ConditionalCall):
+            condition = self.known(call.condition)
+            if condition is not None:
+                chosen = call.calls[0 if condition else 1]
+                return (yield self.followed(chosen, inputs, CallerGraphs((), around.choosing)))
+            inside = CallerGraphs((), (*around.choosing, caller))
+            works = [lambda to=to: self._one(to, inputs, inside) for to in call.calls]
+            (result,) = yield self.chosen(call.condition, works)
+            return result
+        return (yield self.followed(call, inputs, CallerGraphs((*around.direct, caller), around.choosing)))
+
+    def _one(self, call: Partial, inputs: Sequence[str], around: CallerGraphs) -> Steps:
+        return ((yield self.followed(call, inputs, around)),)
+
     def followed(self, call: Partial, inputs: Sequence[str], around: CallerGraphs) -> Steps:
         """Return the name of a called graph's result."""
+        graph = self.graphs[call.graph]
+        given = (*call.inputs, *inputs)
+        if len(given) != len(graph.inputs) or len(graph.outputs) != 1:
+            raise ValueError(f"graph {call.graph!r} takes {len(graph.inputs)} inputs, not {len(given)}")
+        if call.graph in self.heads:
+            return (yield self.looped(call.graph, given, None, around))[0]
+        if call.graph in around.direct or call.graph in around.choosing:
+            raise HasLoop(call.graph)
+        self._count_call()
+        results = yield self._body(graph, given, around, f"#{self._calls}")
+        return results[0]
 
-    @abstractmethod
-    def known(self, name: str) -> Any:
-        """The scalar that a name is known to be, else None."""
+    def _count_call(self) -> None:
+        self._calls += 1
+        if self._calls > MOST_CALLS:
+            raise ValueError(f"its graphs call each other more than {MOST_CALLS} times")
+
+    def called(self, known: Mapping[str, Partial | ConditionalCall], name: str) -> Partial | ConditionalCall:
+        if name in known:
+            return known[name]
+        if name in self.graphs:
+            return Partial(name, ())
+        raise ValueError(f"there is no graph {name!r}")
+
+    def _choice(
+        self, known: Mapping[str, Partial | ConditionalCall], name: str, inputs: Sequence[str]
+    ) -> ConditionalCall:
+        if len(inputs) != 3:
+            raise ValueError(f"{name} does not choose between two graphs")
+        one, other = (self.called(known, each) for each in inputs[1:])
+        if not isinstance(one, Partial) or not isinstance(other, Partial):
+            raise ValueError(f"{name} does not choose between two graphs")
+        return ConditionalCall(inputs[0], (one, other))
 
     # Parts ----------------------------------------------------------------------------------------------
 
@@ -633,8 +776,7 @@ class LoopMaker(ABC):
         return (call.condition if stays else self._node("LogicalNot", call.condition),)
 
     def _turn(self, name: str, given: Sequence[str], turn: LoopIteration, around: CallerGraphs) -> Steps:
-        """Add a graph of an iteration from its beginning to the end of the iteration; return the names of its results.
-        """
+        """Add a graph of an iteration and what follows in the iteration; return the names of its results."""
         graph = self.graphs[name]
         if len(given) != len(graph.inputs):
             raise ValueError(f"graph {name!r} takes {len(graph.inputs)} inputs, not {len(given)}")
@@ -697,190 +839,20 @@ class LoopMaker(ABC):
         outer: LoopIteration | None,
         around: CallerGraphs,
     ) -> Steps:
-        """The names of the results after a loop: of the graph in `behind` that the number chooses, from one place on.
-        """
+        """The names of the results after a loop: of the graph in `behind`, from a place on, that the number chooses."""
         name, given = behind[place]
 
         def this() -> Steps:
-            return self._value(name, given, around) if outer is None else self._ended(name, given, outer, around)
+            return (
+                self._one(Partial(name, ()), given, around)
+                if outer is None
+                else self._ended(name, given, outer, around)
+            )
 
         if place == len(behind) - 1:
             return (yield this())
         condition = self._node("Equal", number, self.constant(np.array(place, np.int32)))
         return (yield self.chosen(condition, [this, lambda: self._leave(behind, place + 1, number, outer, around)]))
-
-    def _value(self, name: str, given: Sequence[str], around: CallerGraphs) -> Steps:
-        return ((yield self.followed(Partial(name, ()), given, around)),)
-
-
-# This module makes one graph of the several of a `.mindir` file: the called graph takes the place of the call.
-#
-# A graph is called by its name, or by that of a node which gives it some of its inputs (`Partial`) or chooses between
-# two (`Switch`). Input: `%p = Partial(@a, %x)`, `%q = Partial(@b, %x)`, `%s = Switch(%c, %p, %q)`, `%r = %s()`.
-# Output: the nodes of a graph that is called at once, and for a choice a node with a block for each of the two.
-#
-# A loop whose steps known scalars count is written out; another becomes a node (`mindir_loops`).
-
-
-MOST_NODES = 2**20
-"""A file may say more with few calls of calls."""
-MOST_CALLS = 2**13
-"""A loop may never end."""
-
-
-def inlined(main: MindirGraph, others: Mapping[str, MindirGraph]) -> MindirGraph:
-    """Return `main` without calls of `others`, graphs by name.
-
-    Raises:
-        HasRecursion: a graph calls itself before its last step, by a condition that is unknown before it runs.
-            ValueError: a call cannot be followed.
-    """
-    heads: frozenset[str] = frozenset()
-    while True:
-        constants = dict(main.constants)
-        for graph in others.values():
-            constants |= graph.constants
-        inlining = _Inlining(others, constants, heads)
-        try:
-            results = inlining.main(main)
-        except HasLoop as error:
-            heads |= {str(error)}
-            continue
-        return replace(main, constants=constants, nodes=tuple(inlining.nodes), outputs=results)
-
-
-class _Inlining(LoopMaker):
-    """The calls so far. nodes: of the one graph, or of a block of it. constants: of all graphs, and those computed from
-    scalars."""
-
-    def __init__(self, graphs: Mapping[str, MindirGraph], constants: dict[str, Any], heads: frozenset[str]) -> None:
-        super().__init__(graphs, constants, heads)
-        self._calls = 0
-        self._made = 0
-
-    def main(self, graph: MindirGraph) -> tuple[str, ...]:
-        """Add everything that a graph calls, and return its results."""
-        waiting: list[Steps] = [self._body(graph, graph.inputs, CallerGraphs(), "")]
-        given: Any = None
-        while True:
-            try:
-                waiting.append(waiting[-1].send(given))
-                given = None
-            except StopIteration as ended:
-                given = ended.value
-                waiting.pop()
-                if not waiting:
-                    return given
-
-    def new_name(self, name: str) -> str:
-        self._count()
-        return f"{name}#{self._made}"
-
-    def known(self, name: str) -> Any:
-        value = self.constants.get(name)
-        return value if is_scalar(value) else None
-
-    def _count(self) -> None:
-        self._made += 1
-        if self._made > MOST_NODES:
-            raise ValueError(f"its graphs together have more than {MOST_NODES} nodes")
-
-    def _body(self, graph: MindirGraph, given: Sequence[str], around: CallerGraphs, suffix: str) -> Steps:
-        names, _ = yield self._nodes(graph, given, around, suffix, "")
-        return tuple(names.get(name, name) for name in graph.outputs)
-
-    def add_nodes(self, graph: MindirGraph, given: Sequence[str], around: CallerGraphs, last: str) -> Steps:
-        self._count_call()
-        return self._nodes(graph, given, around, f"#{self._calls}", last)
-
-    def _nodes(self, graph: MindirGraph, given: Sequence[str], around: CallerGraphs, suffix: str, last: str) -> Steps:
-        """As `add_nodes`. suffix: of the nodes' names here. around: the graphs in which it is called."""
-        names = dict(zip(graph.inputs, given, strict=True))
-        known: dict[str, Partial | ConditionalCall] = {}
-        left_out = {last}
-        for node in graph.nodes:
-            inputs = tuple(names.get(name, name) for name in node.inputs)
-            if node.name == last or not left_out.isdisjoint(node.inputs):
-                left_out.add(node.name)
-            elif node.operator == "Partial":
-                first = self.called(known, inputs[0]) if inputs else None
-                if not isinstance(first, Partial):
-                    raise ValueError(f"{node.name} is a part of no graph")
-                known[node.name] = Partial(first.graph, first.inputs + inputs[1:])
-            elif node.operator == "Switch":
-                known[node.name] = self._choice(known, node.name, inputs)
-            elif node.operator == CALL:
-                call = self.called(known, node.inputs[0])
-                names[node.name] = yield self._result(call, inputs[1:], graph.name, around)
-            else:
-                names[node.name] = self._add(node, inputs, suffix)
-        return names, known
-
-    def _add(self, node: MindirNode, inputs: tuple[str, ...], suffix: str) -> str:
-        """The name of a node's result; of known scalars that is a constant."""
-        name = node.name + suffix
-        known = [self.constants.get(each) for each in inputs]
-        if node.operator in ORDER and known and is_scalar(known[0]):
-            return inputs[0]
-        value = scalar_result(node.operator, known) if all(map(is_scalar, known)) else None
-        if value is not None or node.operator == "UpdateState":
-            self.constants[name] = value
-            return name
-        self._count()
-        self.nodes.append(replace(node, name=name, inputs=inputs))
-        return name
-
-    def _result(
-        self, call: Partial | ConditionalCall, inputs: Sequence[str], caller: str, around: CallerGraphs
-    ) -> Steps:
-        if isinstance(call, ConditionalCall):
-            condition = self.known(call.condition)
-            if condition is not None:
-                chosen = call.calls[0 if condition else 1]
-                return (yield self.followed(chosen, inputs, CallerGraphs((), around.choosing)))
-            inside = CallerGraphs((), (*around.choosing, caller))
-            works = [lambda to=to: self._one(to, inputs, inside) for to in call.calls]
-            (result,) = yield self.chosen(call.condition, works)
-            return result
-        return (yield self.followed(call, inputs, CallerGraphs((*around.direct, caller), around.choosing)))
-
-    def _one(self, call: Partial, inputs: Sequence[str], around: CallerGraphs) -> Steps:
-        return ((yield self.followed(call, inputs, around)),)
-
-    def followed(self, call: Partial, inputs: Sequence[str], around: CallerGraphs) -> Steps:
-        graph = self.graphs[call.graph]
-        given = (*call.inputs, *inputs)
-        if len(given) != len(graph.inputs) or len(graph.outputs) != 1:
-            raise ValueError(f"graph {call.graph!r} takes {len(graph.inputs)} inputs, not {len(given)}")
-        if call.graph in self.heads:
-            return (yield self.looped(call.graph, given, None, around))[0]
-        if call.graph in around.direct or call.graph in around.choosing:
-            raise HasLoop(call.graph)
-        self._count_call()
-        results = yield self._body(graph, given, around, f"#{self._calls}")
-        return results[0]
-
-    def _count_call(self) -> None:
-        self._calls += 1
-        if self._calls > MOST_CALLS:
-            raise ValueError(f"its graphs call each other more than {MOST_CALLS} times")
-
-    def called(self, known: Mapping[str, Partial | ConditionalCall], name: str) -> Partial | ConditionalCall:
-        if name in known:
-            return known[name]
-        if name in self.graphs:
-            return Partial(name, ())
-        raise ValueError(f"there is no graph {name!r}")
-
-    def _choice(
-        self, known: Mapping[str, Partial | ConditionalCall], name: str, inputs: Sequence[str]
-    ) -> ConditionalCall:
-        if len(inputs) != 3:
-            raise ValueError(f"{name} does not choose between two graphs")
-        one, other = (self.called(known, each) for each in inputs[1:])
-        if not isinstance(one, Partial) or not isinstance(other, Partial):
-            raise ValueError(f"{name} does not choose between two graphs")
-        return ConditionalCall(inputs[0], (one, other))
 
 
 # This module reads MindSpore's `.mindir` files, which are graphs as messages of Protocol Buffers.
@@ -927,106 +899,106 @@ def read_mindir(path: Path) -> MindirGraph:
         ) from None
 
 
+class _Message:
+    """A message of a file, with its fields by their numbers."""
+
+    def __init__(self, data: bytes, part: WireField | None = None) -> None:
+        if part is not None and part.kind != BYTES:
+            raise ValueError(f"field {part.number} at byte {part.begin} is no message")
+        self.data = data
+        self.fields: dict[int, list[WireField]] = {}
+        for each in fields(data, 0, len(data)) if part is None else fields(data, part.begin, part.end):
+            self.fields.setdefault(each.number, []).append(each)
+
+    def parts(self, number: int) -> list[_Message]:
+        return [_Message(self.data, part) for part in self.fields.get(number, ())]
+
+    def texts(self, number: int) -> list[str]:
+        return [text(self.data, part) for part in self.fields.get(number, ())]
+
+    def name(self, number: int) -> str:
+        """The first text of a number. Raises ValueError if there is none."""
+        if number not in self.fields:
+            raise ValueError(f"a message lacks its field {number}")
+        return text(self.data, self.fields[number][0])
+
+    def codes(self, number: int) -> list[int]:
+        return [part.value for part in self.fields.get(number, ())]
+
+    def integers(self, number: int) -> list[int]:
+        return [size for part in self.fields.get(number, ()) for size in integers(self.data, part)]
+
+    def dtype(self) -> str:
+        """The element type of a tensor, "" for one that is not read."""
+        return next((_DTYPES.get(signed(code), "") for code in self.codes(2)), "")
+
+
+_Primitives = dict[str, tuple[str, dict[str, Any]]]
+
+
 def _model(data: bytes) -> MindirGraph:
-    parts = list(fields(data, 0, len(data)))
-    primitives = dict(_primitive(data, part) for part in parts if part.number == 12 and part.kind == BYTES)
-    graphs = [_graph(data, part, primitives)[1] for part in parts if part.number == 7]
+    model = _Message(data)
+    primitives: _Primitives = {}
+    for each in (_Message(data, part) for part in model.fields.get(12, ()) if part.kind == BYTES):
+        attributes = dict(map(_attribute, each.parts(3)))
+        primitives[each.name(1)] = each.name(2), attributes
+    graphs = [_graph(part, primitives)[1] for part in model.parts(7)]
     if len(graphs) != 1:
         raise ValueError(f"it has {len(graphs)} graphs")
-    return inlined(graphs[0], dict(_graph(data, part, primitives) for part in parts if part.number == 8))
+    return inlined(graphs[0], dict(_graph(part, primitives) for part in model.parts(8)))
 
 
-def _graph(data: bytes, part: WireField, primitives: dict[str, Any]) -> tuple[str, MindirGraph]:
-    inside = _inside(data, part)
-    nodes = [_node(data, each, primitives) for each in inside if each.number == 1]
-    name = next((text(data, each) for each in inside if each.number == 2), "")
+def _graph(part: _Message, primitives: _Primitives) -> tuple[str, MindirGraph]:
+    nodes, inputs = [_node(each, primitives) for each in part.parts(1)], part.parts(5)
+    name = next(iter(part.texts(2)), "")
     return name, MindirGraph(
         name,
-        tuple(_named(data, each) for each in inside if each.number == 5),
-        tuple(_parameter(data, each) for each in inside if each.number == 3),
+        tuple(each.name(1) for each in inputs),
+        tuple((own, key or own.rpartition(":")[2], value) for own, key, value in map(_tensor, part.parts(3))),
         {node.name: node.attributes.get("value") for node in nodes if node.operator == "Constant"},
         tuple(node for node in nodes if node.operator != "Constant"),
-        tuple(_named(data, each) for each in inside if each.number == 6),
-        dict(found for each in inside if each.number == 5 and (found := _typed(data, each)) is not None),
-        frozenset(_named(data, each) for each in inside if each.number == 5 and _is_mark(data, each)),
+        tuple(each.name(1) for each in part.parts(6)),
+        {each.name(1): type for each in inputs if (type := _type(each)) is not None},
+        frozenset(each.name(1) for each in inputs if any(c in _MONADS for t in each.parts(5)[:1] for c in t.codes(16))),
     )
 
 
-def _is_mark(data: bytes, part: WireField) -> bool:
-    told = next((field for field in _inside(data, part) if field.number == 5), None)
-    kinds = [] if told is None else [field.value for field in _inside(data, told) if field.number == 16]
-    return any(kind in _MONADS for kind in kinds)
+def _type(part: _Message) -> TensorType | None:
+    for told in (_Message(part.data, each) for each in part.fields.get(2, ()) if each.kind == BYTES):
+        sizes, dtype = told.integers(1), told.dtype()
+        if dtype not in DTYPES or min(sizes, default=0) < 0 or len(sizes) > MOST_DIMENSIONS:
+            return None
+        return TensorType(DTYPES[dtype], tuple(sizes))
+    return None
 
 
-def _typed(data: bytes, part: WireField) -> tuple[str, TensorType] | None:
-    inside = _inside(data, part)
-    told = next((field for field in inside if field.number == 2 and field.kind == BYTES), None)
-    if told is None:
-        return None
-    parts = _inside(data, told)
-    sizes = [size for field in parts if field.number == 1 for size in integers(data, field)]
-    dtype = next((_DTYPES.get(signed(field.value), "") for field in parts if field.number == 2), "")
-    if dtype not in DTYPES or min(sizes, default=0) < 0 or len(sizes) > MOST_DIMENSIONS:
-        return None
-    return _text(data, inside, 1), TensorType(DTYPES[dtype], tuple(sizes))
+def _node(part: _Message, primitives: _Primitives) -> MindirNode:
+    operator, inputs = next(iter(part.texts(4)), ""), tuple(part.texts(1))
+    if not operator.startswith(REFERENCE):
+        attributes = dict(map(_attribute, part.parts(5)))
+        return MindirNode(part.name(2), operator, inputs, attributes)
+    named = operator.removeprefix(REFERENCE)
+    if named not in primitives:
+        return MindirNode(part.name(2), CALL, (named, *inputs), {})
+    operator, attributes = primitives[named]
+    return MindirNode(part.name(2), operator, inputs, attributes)
 
 
-def _inside(data: bytes, part: WireField) -> list[WireField]:
-    if part.kind != BYTES:
-        raise ValueError(f"field {part.number} at byte {part.begin} is no message")
-    return list(fields(data, part.begin, part.end))
-
-
-def _named(data: bytes, part: WireField) -> str:
-    return _text(data, _inside(data, part), 1)
-
-
-def _text(data: bytes, inside: list[WireField], number: int) -> str:
-    """The text of the first field of a number. Raises ValueError if there is none."""
-    found = next((field for field in inside if field.number == number), None)
-    if found is None:
-        raise ValueError(f"a message lacks its field {number}")
-    return text(data, found)
-
-
-def _primitive(data: bytes, part: WireField) -> tuple[str, tuple[str, dict[str, Any]]]:
-    inside = _inside(data, part)
-    attributes = dict(_attribute(data, field) for field in inside if field.number == 3)
-    return _text(data, inside, 1), (_text(data, inside, 2), attributes)
-
-
-def _node(data: bytes, part: WireField, primitives: dict[str, tuple[str, dict[str, Any]]]) -> MindirNode:
-    inside = _inside(data, part)
-    operator = next((text(data, field) for field in inside if field.number == 4), "")
-    found = {} if operator.startswith(REFERENCE) else dict(_attribute(data, f) for f in inside if f.number == 5)
-    inputs = tuple(text(data, field) for field in inside if field.number == 1)
-    if operator.startswith(REFERENCE):
-        named = operator.removeprefix(REFERENCE)
-        operator, found = primitives.get(named, (CALL, {}))
-        inputs = (named, *inputs) if named not in primitives else inputs
-    return MindirNode(_text(data, inside, 2), operator, inputs, found)
-
-
-def _attribute(data: bytes, part: WireField) -> tuple[str, Any]:
+def _attribute(part: _Message) -> tuple[str, Any]:
     """(name, value) of an attribute; of an element of a tuple the name is "". Unknown kinds are None."""
-    inside = _inside(data, part)
-    kind = next((field.value for field in inside if field.number == 16), 0)
-    name = next((text(data, field) for field in inside if field.number == 1), "")
-
-    def first(read: Callable[[WireField], Any], *numbers: int) -> Any:
-        return next((read(field) for field in inside if field.number in numbers), None)
-
+    kind = next(iter(part.codes(16)), 0)
+    name = next(iter(part.texts(1)), "")
     if kind in _INTEGERS or kind == _BOOL:
-        value = first(lambda field: integers(data, field)[0], 3, 10)
+        value = next(iter([*part.integers(3), *part.integers(10)]), None)
         return name, bool(value) if kind == _BOOL else value
     if kind == _STRING:
-        return name, first(lambda field: text(data, field), 5, 11)
+        return name, next(iter([*part.texts(5), *part.texts(11)]), None)
     if kind in (_FLOAT, _DOUBLE):
-        return name, first(lambda field: _number(data, field), 2, 4, 8, 9)
+        return name, next((_number(part.data, f) for number in (2, 4, 8, 9) for f in part.fields.get(number, ())), None)
     if kind in _TENSORS:
-        return name, first(lambda field: _tensor(data, field)[2], 6, 12)
+        return name, next((_tensor(each)[2] for each in [*part.parts(6), *part.parts(12)]), None)
     if kind in _SEQUENCES:
-        return name, tuple(_attribute(data, field)[1] for field in inside if field.number == 17)
+        return name, tuple(_attribute(each)[1] for each in part.parts(17))
     return name, None
 
 
@@ -1038,30 +1010,18 @@ def _number(data: bytes, field: WireField) -> float:
     return float(struct.unpack(sized, raw)[0])
 
 
-def _parameter(data: bytes, part: WireField) -> tuple[str, str, np.ndarray]:
-    name, key, value = _tensor(data, part)
-    return name, key or name.rpartition(":")[2], value
-
-
-def _tensor(data: bytes, part: WireField) -> tuple[str, str, np.ndarray]:
-    sizes: list[int] = []
-    dtype, raw, names = "", b"", {7: "", 13: ""}
-    for part_field in _inside(data, part):
-        if part_field.number == 1:
-            sizes += integers(data, part_field)
-        elif part_field.number == 2:
-            dtype = _DTYPES.get(signed(part_field.value), "")
-        elif part_field.number in names:
-            names[part_field.number] = text(data, part_field)
-        elif part_field.number == 9:
-            raw = data[part_field.begin : part_field.end]
-        elif part_field.number == 12:
-            raise ValueError("its values are in other files, which are not read")
+def _tensor(part: _Message) -> tuple[str, str, np.ndarray]:
+    """(name, the script's name, value)"""
+    sizes, dtype = part.integers(1), part.dtype()
+    name, key = ("".join(part.texts(number)[-1:]) for number in (7, 13))
+    raw = b"".join(part.data[each.begin : each.end] for each in part.fields.get(9, ())[-1:])
+    if 12 in part.fields:
+        raise ValueError("its values are in other files, which are not read")
     if dtype not in DTYPES:
-        raise ValueError(f"tensor {names[7]!r} is of an element type that is not read")
+        raise ValueError(f"tensor {name!r} is of an element type that is not read")
     kind: DType = DTYPES[dtype]
     if len(sizes) > MOST_DIMENSIONS:
-        raise ValueError(f"tensor {names[7]!r} has {len(sizes)} dimensions; mspc reads {MOST_DIMENSIONS}")
+        raise ValueError(f"tensor {name!r} has {len(sizes)} dimensions; mspc reads {MOST_DIMENSIONS}")
     if min(sizes, default=0) < 0 or len(raw) != math.prod(sizes) * kind.itemsize:
-        raise ValueError(f"tensor {names[7]!r} has {len(raw)} bytes, which are no {dtype} of shape {sizes}")
-    return names[7], names[13], np.frombuffer(raw, kind.numpy).reshape(sizes).copy()
+        raise ValueError(f"tensor {name!r} has {len(raw)} bytes, which are no {dtype} of shape {sizes}")
+    return name, key, np.frombuffer(raw, kind.numpy).reshape(sizes).copy()

@@ -83,7 +83,7 @@ def compare(
         excused = largest <= least_allowed + GROWTH * noise.largest and mean <= least_allowed + GROWTH * noise.mean
     if tolerance and before is not None and (difference <= tolerance or excused):
         change = _size(_apart(expected, before))
-        rounding = STORED * _epsilon(expected) * max(size, _size(before))
+        rounding = STORED * epsilon_of(_floating(expected)) * max(size, _size(before))
         allowed = tolerance * change + rounding
         if not (largest <= allowed + GROWTH * noise.largest and mean <= allowed + GROWTH * noise.mean):
             return ComparedValue(kind, name, expected.shape, largest / change if change else float("inf"), tolerance)
@@ -129,10 +129,6 @@ def _floating(array: Array) -> str:
     """Name the floating-point type of an array, of the parts if it is complex, or ""."""
     known = {name.lower(): name for name in TOLERANCES} | {"complex64": "Float32", "complex128": "Float64"}
     return known.get(array.dtype.name, "")
-
-
-def _epsilon(array: Array) -> float:
-    return epsilon_of(_floating(array))
 
 
 def epsilon_of(dtype: str) -> float:

@@ -74,7 +74,7 @@ def matched(one: Graph, many: Graph, mark: str) -> Iterator[Matched]:
         if inner is not None and inner.attrs.get(mark) in others:
             number = inner.attrs[mark]
             source = node.inputs[0].op  # type: ignore[union-attr]  # a loop
-            keys = (number, _last(source)), (number, source.turns - 1)
+            keys = (number, 0 if source.reverse else source.turns - 1), (number, source.turns - 1)
             yield Matched(node, others[number], *keys, term=_term(inner))
         elif node.attrs.get(mark) in others:
             number = node.attrs[mark]
@@ -133,11 +133,6 @@ def _term(total: Node) -> Node:
     return total
 
 
-def _last(op: Scan) -> int:
-    """The number of the last turn."""
-    return 0 if op.reverse else op.turns - 1
-
-
 def _depend(nodes: Sequence[Node], roots: Sequence[Value]) -> set[Value]:
     found: set[Value] = set(roots)
     for node in nodes:
@@ -182,9 +177,7 @@ class Comparison:
 
     def results(self, found: Sequence[Sequence[Values]]) -> list[ComparedValue]:
         """A row for every result, of the step in which the ranks are furthest off."""
-        return [
-            self._worst("output", str(i), ("result", i), value, found) for i, value in enumerate(self.many.results)
-        ]
+        return [self._worst("output", str(i), ("result", i), value, found) for i, value in enumerate(self.many.results)]
 
     def parameters(self, found: Sequence[Sequence[Values]]) -> list[ComparedValue]:
         """The same for every parameter. If sums over ranks with rows of their own are those of no single device, only

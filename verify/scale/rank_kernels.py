@@ -141,11 +141,6 @@ def _blocks(array: Array, ends: Array, depth: int) -> Array:
     return array.reshape(*lead, outer, parts, _size(rows, ends, depth), width)
 
 
-def _filled(rows: Array, ends: Array) -> Array:
-    """The rows up to the last that belongs to an expert in any block: most of a block may be empty."""
-    return rows[..., : int(ends.max(initial=0)), :]
-
-
 def _by_part(array: Array, ends: Array, depth: int) -> Array:
     """Each expert's entries, by parts, before the rest of its dimensions: [..., 1, parts, experts, ...]."""
     parts, experts = ends.shape[depth + 1 :]
@@ -264,7 +259,7 @@ def _expert_rows(op: ExpertRows, backend: Any, depth: int, arrays: Sequence[Arra
 
 def _expert_sums(op: ExpertSums, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     x, ends = arrays
-    rows = _filled(_blocks(x, ends, depth), ends)
+    rows = _blocks(x, ends, depth)[..., : int(ends.max(initial=0)), :]
     found = [np.where(own, rows, 0.0).sum(-2).sum(depth) for own in _belonging(ends, depth, rows.shape[-2])]
     made = np.stack(found, depth + 1)
     return made.reshape(*made.shape[:depth], -1, made.shape[-1])
@@ -611,6 +606,7 @@ def _run_lines(lines: _Lines, backend: Any, depth: int, arrays: Sequence[Array])
 
 
 # More of a batch
+
 
 def _in_batch(op: Op, backend: Any, depth: int, arrays: Sequence[Array], batch: tuple[bool, ...]) -> Any:
     rest = [array for array, own in zip(arrays, batch, strict=True) if not own]

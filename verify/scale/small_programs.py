@@ -171,7 +171,7 @@ class Resized:
                 distinct, numbers = told_apart(own)
                 small = [self._op(node, each) for each in distinct]
                 # An operator that several nodes share has its numbers by each of them.
-                made.op = op = _apart(op)
+                made.op = op = replace(op)
                 self.ops[id(op)] = tuple(small[number] for number in numbers)
         except (ValueError, MspcError, AssertionError, TypeError, IndexError) as error:
             reason = error.message if isinstance(error, MspcError) else str(error)
@@ -246,10 +246,6 @@ def _wide_lines(op: FusedUpdate | GroupedUpdate) -> Op:
     return replace(op, update=line_of(wide, ()))
 
 
-def _apart(op: Any) -> Any:
-    return replace(op)
-
-
 def thinned(array: Any, shape: Sequence[int]) -> Any:
     """As many elements of an array as a small tensor has, evenly spread over it."""
     steps = [n // small for n, small in zip(np.shape(array), shape, strict=True)]
@@ -297,14 +293,10 @@ def small_programs(
                 raise
 
 
-
-
 Array = Any
 
 
-def first_weights(
-    one: Graph, small: Graph, values: Sequence[Any], seed: int
-) -> dict[str, Array]:
+def first_weights(one: Graph, small: Graph, values: Sequence[Any], seed: int) -> dict[str, Array]:
     """Make first values for the small program: trained weights and optimizer states are random numbers, so that no two
     are equal; counters and scalars are the script's own. All are the script's own if values decide how often a loop
     runs.
