@@ -4,7 +4,7 @@ same."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, fields, replace
 from typing import Any, NamedTuple
 
@@ -316,24 +316,14 @@ def _repeated(op: Any, operands: Types, results: Types) -> Row:
     return Row([Number("repeats", WHOLE, made, op.repeats, over=tuple(in_dim(0, d) for d in dims))])
 
 
-def _rows_of(op: Any, operands: Types, results: Types) -> Row:
-    return Row(whole_numbers(op, in_dim(0, op.axis % len(operands[0].shape)), "offset", "total"))
+def _along(of_result: bool, axis: str, *names: str) -> Callable[[Any, Types, Types], Row]:
+    """Return the row of operators whose numbers are along the dimension that their field `axis` names."""
 
+    def row(op: Any, operands: Types, results: Types) -> Row:
+        rank = len((results if of_result else operands)[0].shape)
+        return Row(whole_numbers(op, Dim(of_result, 0, getattr(op, axis) % rank), *names))
 
-def _row_sums(op: Any, operands: Types, results: Types) -> Row:
-    return Row(whole_numbers(op, out_dim(op.axis % len(results[0].shape)), "size", "offset", "total"))
-
-
-def _elements(op: Any, operands: Types, results: Types) -> Row:
-    return Row(whole_numbers(op, in_dim(0, op.dim % len(operands[0].shape)), "offset", "total"))
-
-
-def _elements_grad(op: Any, operands: Types, results: Types) -> Row:
-    return Row(whole_numbers(op, out_dim(op.dim % len(results[0].shape)), "size", "offset", "total"))
-
-
-def _one_hot(op: Any, operands: Types, results: Types) -> Row:
-    return Row(whole_numbers(op, out_dim(op.axis % len(results[0].shape)), "depth", "offset", "classes"))
+    return row
 
 
 def _places(op: Any, operands: Types, results: Types) -> Row:
@@ -374,10 +364,6 @@ def _channels(op: Any, operands: Types, results: Types) -> Row:
             dims = [1] if len(type.shape) == 1 else range(len(type.shape))
             row.same += [(in_dim(0, to), Dim(is_result, tensor, d)) for d, to in enumerate(dims)]
     return row
-
-
-def _joined_channels(op: Any, operands: Types, results: Types) -> Row:
-    return Row(same=[(in_dim(0, 2), out_dim(0, number)) for number in range(len(results))], by_rule=False)
 
 
 def _attention(op: Any, operands: Types, results: Types) -> Row:
@@ -449,13 +435,13 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     SplitTensor: _split,
     Tile: _tiled,
     RepeatInterleaveInt: _repeated,
-    Gather: _rows_of,
-    GatherGrad: _row_sums,
+    Gather: _along(False, "axis", "offset", "total"),
+    GatherGrad: _along(True, "axis", "size", "offset", "total"),
     UnsortedSegmentSum: lambda op, operands, results: Row(whole_numbers(op, out_dim(0), "num_segments", "offset")),
     EmbeddingLookup: lambda op, operands, results: Row(whole_numbers(op, in_dim(0, 0), "offset")),
-    GatherD: _elements,
-    GatherDGrad: _elements_grad,
-    OneHot: _one_hot,
+    GatherD: _along(False, "dim", "offset", "total"),
+    GatherDGrad: _along(True, "dim", "size", "offset", "total"),
+    OneHot: _along(True, "axis", "depth", "offset", "classes"),
     Range: _places,
     Eye: _eye,
     Tril: _triangle,
@@ -464,7 +450,9 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     UniformReal: _dropped,
     BatchNormStep: _channels,
     ChannelStatistics: lambda op, operands, results: Row(same=[(in_dim(0, op.axis), out_dim(2))], by_rule=False),
-    JoinStatistics: _joined_channels,
+    JoinStatistics: lambda op, operands, results: Row(
+        same=[(in_dim(0, 2), out_dim(0, number)) for number in range(len(results))], by_rule=False
+    ),
     RotaryPositionEmbedding: lambda op, operands, results: Row(halves=[in_dim(0, len(operands[0].shape) - 1)]),
     FlashAttentionScore: _attention,
     FlashAttentionScoreGrad: _attention,
@@ -478,12 +466,10 @@ def row_of(op: Op, operands: Types, results: Types) -> Row:
         return made(op, operands, results)
     if not any(_is_number(getattr(op, f.name)) for f in fields(op) if f.name not in NO_SIZES):  # type: ignore[arg-type]  # operators are dataclasses
         return Row()
-    return Row(frozen=list(_all(operands, results)))
-
-
-def _all(operands: Types, results: Types) -> Iterator[Dim]:
-    yield from (in_dim(i, d) for i, t in enumerate(operands) for d in range(len(t.shape)))
-    yield from (out_dim(d, i) for i, t in enumerate(results) for d in range(len(t.shape)))
+    sides = ((False, operands), (True, results))
+    return Row(
+        frozen=[Dim(out, i, d) for out, types in sides for i, t in enumerate(types) for d in range(len(t.shape))]
+    )
 
 
 def _is_number(value: Any) -> bool:

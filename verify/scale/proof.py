@@ -28,7 +28,7 @@ from mspc.verify.scale.meetings import CollectiveRequest, NodeError
 from mspc.verify.scale.memory_use import MemoryFound, memory_of_kinds
 from mspc.verify.scale.rank_kinds import Divided, RankKind, Slices, alike, divided, flat
 from mspc.verify.scale.readers import Readers
-from mspc.verify.scale.reference import OneDeviceReference, OwnRows, OwnRowsReference, ReferenceRun
+from mspc.verify.scale.reference import OneDeviceReference, OwnRows, OwnRowsReference
 from mspc.verify.scale.relations import likeness
 from mspc.verify.scale.room import check_fits, values_nbytes
 from mspc.verify.scale.small_programs import Unfit, first_weights, small_programs
@@ -73,9 +73,6 @@ class ScaleProof:
             waiting = [kind for kind, _ in self.stuck] + [kind for kind in kinds if kind.runs_any(self.others)]
             return odd.may_stop([] if self.failed is None else [self.failed[0]], waiting)
         return not odd.even and (self.first is None or not {*self.first.ranks}.isdisjoint(odd.ranks))
-
-
-# Says which node of the real programs a node of the small ones is.
 
 
 NUMBER = "real_node"
@@ -248,7 +245,7 @@ class SmallProgram:
     """A program of small sizes. reference: the judge of the ranks. kinds: of all ranks. weights: first stored values,
     global and small. inputs: of every step the global inputs, by name. kept: how many dimensions keep their sizes."""
 
-    reference: ReferenceRun
+    reference: OneDeviceReference | OwnRowsReference
     kinds: list[RankKind]
     weights: dict[str, Array]
     inputs: list[dict[str, Array]]
@@ -469,7 +466,7 @@ def small_program(
     inputs = [p.tensor_type for p in small.parameters if p.kind == "input"]
     made = made_inputs(small, inputs if own is None else own.global_types(small), [], seed, STEPS)
     fed = [{name: each.arrays[step] for name, each in made.items()} for step in range(STEPS)]
-    reference: ReferenceRun
+    reference: OneDeviceReference | OwnRowsReference
     if own is not None:
         reference = OwnRowsReference(small, own, own.draws(one, small), weights, fed)
     else:
@@ -504,9 +501,7 @@ def prove(
     return found
 
 
-def _found(
-    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None
-) -> ScaleProof:
+def _found(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None) -> ScaleProof:
     odd = odd_one(kinds)
     real = numbered([one, *(kind.graph for kind in kinds)])
     kept: list[Value] = []

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -37,42 +37,9 @@ Inputs = Sequence[Mapping[str, Array]]
 """Global inputs of every step, by name."""
 
 
-class ReferenceRun(Protocol):
-    """One device, or one in the place of every rank.
-
-    graph: its program. fed: which slices of global inputs ranks have, by name, if their programs do not say it.
-    """
-
-    graph: Graph
-    fed: Mapping[str, Layout]
-
-    def result(self, step: int, number: int) -> Array | None:
-        """Return a result of a step, or None."""
-        ...
-
-    def stored(self, step: int, name: str) -> Array:
-        """Return a parameter after a step."""
-        ...
-
-    def of_ranks(self, slices: Slices, array: Array, layout: Layout | None) -> Array:
-        """Return the slices of such a value on the ranks of a kind, with leading dimensions."""
-        ...
-
-    def noise(self, step: int, key: Any) -> Noise:
-        """How far rounding moves a value: ("result", number), or a parameter's name."""
-        ...
-
-    def known(self, step: int) -> Known:
-        """The values of all nodes in a step. Raises NodeError."""
-        ...
-
-    def untaken(self) -> list[tuple[Node, str]]:
-        """Return the branches and loops that no step runs; see `mspc.verify.verification.untaken`."""
-        ...
-
-
 class OneDeviceReference:
-    """One device, which computes in Float64. weights: first values."""
+    """One device, which computes in Float64. weights: first values. fed: which slices of global inputs ranks have, by
+    name, if their programs do not say it."""
 
     def __init__(self, graph: Graph, weights: dict[str, Array], inputs: Inputs) -> None:
         self.graph, self.fed = graph, dict[str, Layout]()
@@ -115,6 +82,7 @@ class OneDeviceReference:
         return self._ran[0]
 
     def untaken(self) -> list[tuple[Node, str]]:
+        """Return the branches and loops that no step runs; see `mspc.verify.verification.untaken`."""
         return _untaken(self.graph, self._ran[1])
 
     @cached_property
@@ -122,18 +90,22 @@ class OneDeviceReference:
         return self._device.noise(self._expected)
 
     def result(self, step: int, number: int) -> Array | None:
+        """Return a result of a step, or None."""
         return self._expected[step][0].get(("result", number))
 
     def stored(self, step: int, name: str) -> Array:
         return self._expected[step][0][name]
 
     def of_ranks(self, slices: Slices, array: Array, layout: Layout | None) -> Array:
+        """Return the slices of such a value on the ranks of a kind, with leading dimensions."""
         return slices.of(array, layout)
 
     def noise(self, step: int, key: Any) -> Noise:
+        """Return how far rounding moves a value: ("result", number), or a parameter's name."""
         return self._noise(step, 0, key)
 
     def known(self, step: int) -> Known:
+        """Return the values of all nodes in a step. Raises NodeError."""
         values: dict[Node, dict[tuple[int, ...], Any]] = {}
         states = [self.state()]
         for number in range(step + 1):
