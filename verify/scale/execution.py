@@ -34,7 +34,6 @@ from mspc.verify.scale.rank_kinds import (
     mapped,
     narrowed,
     told_apart,
-    wide_axes,
     widened,
 )
 
@@ -305,12 +304,11 @@ def _on_each(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequenc
     sliced = slices_on_each(distinct, which, kind.depth, backend, operands)
     if sliced is not None:
         return sliced
-    axes = wide_axes([which], kind.depth)
 
     def run(number: Array, *own: Array) -> Any:
         return run_on_all(distinct[int(number.flat[0])], backend, kind.depth, own)
 
-    return block_by_block(run, [which, *operands], kind.depth, axes, which.shape)
+    return block_by_block(run, [which, *operands], kind.depth, [which])
 
 
 def run_step(

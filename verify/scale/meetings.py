@@ -116,9 +116,7 @@ class Exchanges:
             for pair, place, shape, source in receives:
                 array, pair.sent[place] = pair.sent[place], None
                 if array.shape != shape:
-                    raise ValueError(
-                        f"rank {source} sends shape {array.shape} to rank {rank}, which waits for {shape}"
-                    )
+                    raise ValueError(f"rank {source} sends shape {array.shape} to rank {rank}, which waits for {shape}")
                 arrived.append(array)
             found[rank] = tuple(arrived)
         del self._posted[number]
@@ -172,9 +170,7 @@ def _all_gather(op: Any, array: Array, lead: Sequence[int], axes: Axes) -> Array
     own = array.ndim - depth
     dim = op.axis % own
     rest = [axis for axis in range(depth) if axis not in axes]
-    moved = array.transpose(
-        *rest, *range(depth, depth + dim), *axes, *range(depth + dim, depth + own)
-    )
+    moved = array.transpose(*rest, *range(depth, depth + dim), *axes, *range(depth + dim, depth + own))
     shape = list(array.shape[depth:])
     shape[dim] *= int(np.prod([lead[a] for a in axes]))
     return moved.reshape(*(1 if a in axes else array.shape[a] for a in range(depth)), *shape)
@@ -241,9 +237,7 @@ _ALONG: dict[type[Collective], Callable[[Any, Array, Sequence[int], Axes], Array
 # From tensors by their ranks
 
 
-def by_ranks(
-    ops: Mapping[int, Collective], tensors: Mapping[int, Sequence[Array]]
-) -> dict[int, Any]:
+def by_ranks(ops: Mapping[int, Collective], tensors: Mapping[int, Sequence[Array]]) -> dict[int, Any]:
     """Return the result of every rank, from every rank's operator and operands; of collectives over groups, but not of
     messages.
 
@@ -257,9 +251,7 @@ def _on(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]]) -> Any:
     members = op.ranks
     place = members.index(rank)
     if isinstance(op, AllReduce):
-        found = tuple(
-            combine([tensors[member][i] for member in members], op.op) for i in range(len(tensors[rank]))
-        )
+        found = tuple(combine([tensors[member][i] for member in members], op.op) for i in range(len(tensors[rank])))
         return found if len(found) > 1 else found[0]
     own = [tensors[member][0] for member in members]
     if isinstance(op, AllGather):
@@ -278,7 +270,6 @@ def _on(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]]) -> Any:
         table = _as_one(replace(op, size=op.total))(np.concatenate(rows), np.concatenate(places))
         return pieces(table, len(members), 0)[place]
     raise KeyError(op.name)
-
 
 
 def _as_one(op: Any) -> Callable[..., Any]:
@@ -643,8 +634,7 @@ def _exchanged(request: CollectiveRequest, first: bool) -> tuple[Array, ...]:
 
 
 def _divide_by_places(kind: RankKind, ops: Sequence[NeighborExchange]) -> None:
-    """Raises Divided if ranks of a kind exchange with neighbours of other distances, and so may not reach it together.
-    """
+    """Raises Divided if ranks of a kind exchange with neighbours of other distances, and may not reach it together."""
     count = len(kind.ranks)
 
     def distances(place: int, ranks: Sequence[int]) -> tuple[int, ...]:

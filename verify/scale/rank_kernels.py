@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
@@ -265,14 +265,6 @@ def _expert_sums(op: ExpertSums, backend: Any, depth: int, arrays: Sequence[Arra
     return made.reshape(*made.shape[:depth], -1, made.shape[-1])
 
 
-BLOCKS: dict[type[Op], Form] = {
-    ExpertProduct: _expert_product,
-    ExpertOuter: _expert_outer,
-    ExpertRows: _expert_rows,
-    ExpertSums: _expert_sums,
-}
-
-
 # Places
 
 
@@ -365,17 +357,14 @@ def run_on_all(op: Op, backend: Any, depth: int, arrays: Sequence[Array]) -> Any
     if form is not None:
         return form(op, backend, depth, arrays)
     types = [_type(array, depth) for array in arrays]
-    lines = _several(op, tuple(types))
-    if lines is not None:
-        return _run_lines(lines, backend, depth, arrays)
+    several = _several(op, tuple(types))
+    if several is not None:
+        return _run_several(several, backend, depth, arrays)
     if not op.mutates and not op.draws:
         batch = batch_of(op, tuple(types))
         if batch is not None:
             return _in_batch(op, backend, depth, arrays, batch)
-    return block_by_block(
-        lambda *own: run_on_all(op, backend, depth, own),
-        arrays, depth, wide_axes(arrays, depth), common_lead(arrays, depth),
-    )  # fmt: skip
+    return _one_by_one(op, backend, depth, arrays)
 
 
 def _type(array: Array, depth: int) -> TensorType:
@@ -404,19 +393,22 @@ def _added(op: AddN, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
 
 
 def _one_by_one(op: Op, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
-    return block_by_block(
-        lambda *own: run_on_all(op, backend, depth, own),
-        arrays, depth, wide_axes(arrays, depth), common_lead(arrays, depth),
-    )  # fmt: skip
+    return block_by_block(lambda *own: run_on_all(op, backend, depth, own), arrays, depth)
 
 
 def _fused(op: FusedElementwise, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
-    lines: list[Any] = []
-    for step in steps_of(op):
-        operands = [(arrays if kind == "x" else lines)[index] for kind, index in step.operands]
-        lines.append(run_on_all(step.op, backend, depth, operands))
+    lines = _lines(steps_of(op), backend, depth, arrays)
     results = tuple(lines[index] for index in op.returns)
     return results if len(results) > 1 else results[0]
+
+
+def _lines(steps: Iterable[Any], backend: Any, depth: int, arrays: Sequence[Array]) -> list[Any]:
+    """The results of the lines of a fused operator."""
+    lines: list[Any] = []
+    for step in steps:
+        read = [(arrays if kind == "x" else lines)[index] for kind, index in step.operands]
+        lines.append(run_on_all(step.op, backend, depth, read))
+    return lines
 
 
 # Updates
@@ -429,10 +421,7 @@ def _update(op: Update, backend: Any, depth: int, arrays: Sequence[Array]) -> An
         for i, array in enumerate(arrays)
     ]
     if isinstance(op, FusedUpdate):
-        lines: list[Any] = []
-        for step in op.lines():
-            read = [(operands if kind == "x" else lines)[index] for kind, index in step.operands]
-            lines.append(run_on_all(step.op, backend, depth, read))
+        lines = _lines(op.lines(), backend, depth, operands)
         for target, line in zip(operands, op.writes, strict=False):
             target[...] = lines[line]
         made = tuple(operands[: len(op.writes)])
@@ -440,9 +429,7 @@ def _update(op: Update, backend: Any, depth: int, arrays: Sequence[Array]) -> An
     lead = common_lead(arrays, depth)
     scalars_wide = any(arrays[i].shape[:depth] != (1,) * depth for i in op.scalars)
     if not op.cuda_update or scalars_wide:
-        return block_by_block(
-            lambda *own: run_on_all(op, backend, depth, own), arrays, depth, wide_axes(arrays, depth), lead
-        )
+        return _one_by_one(op, backend, depth, arrays)
     given = [
         array.reshape(()) if i in op.scalars else array if i in op.mutates else widened(array, lead)
         for i, array in enumerate(arrays)
@@ -552,7 +539,10 @@ FORMS: dict[type[Op], Form] = {
     Tile: _tiled,
     Tril: _as_it_is,
     Triu: _as_it_is,
-    **BLOCKS,
+    ExpertProduct: _expert_product,
+    ExpertOuter: _expert_outer,
+    ExpertRows: _expert_rows,
+    ExpertSums: _expert_sums,
 }
 
 
@@ -572,15 +562,12 @@ def _reshaped(op: Op, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
 # Operators that are several
 
 
-class _Lines:
-    """The operators that one is, as a graph."""
-
-    def __init__(self, given: Sequence[Value], nodes: Sequence[Node], results: Sequence[Value]) -> None:
-        self.given, self.nodes, self.results = given, nodes, results
+_SeveralOps = tuple[Sequence[Value], Sequence[Node], Sequence[Value]]
+"""The operators that one is, as a graph: operands, nodes, results."""
 
 
 @lru_cache(maxsize=4096)
-def _several(op: Op, types: tuple[TensorType, ...]) -> _Lines | None:
+def _several(op: Op, types: tuple[TensorType, ...]) -> _SeveralOps | None:
     if type(op).as_reductions is Op.as_reductions and type(op).as_rows is Op.as_rows:
         return None
     builder = Builder(Graph(""))
@@ -589,27 +576,27 @@ def _several(op: Op, types: tuple[TensorType, ...]) -> _Lines | None:
         results = op.as_reductions(builder, *given)
     except (MspcError, NotImplementedError):
         return None
-    return _Lines(given, builder.nodes, list(results))
+    return given, builder.nodes, list(results)
 
 
-def _run_lines(lines: _Lines, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
-    values: dict[Value, Any] = dict(zip(lines.given, arrays, strict=True))
+def _run_several(several: _SeveralOps, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
+    given, nodes, results = several
+    values: dict[Value, Any] = dict(zip(given, arrays, strict=True))
 
     def value(of: Value) -> Any:
         return of.value.reshape((1,) * depth + of.value.shape) if isinstance(of, Constant) else values[of]
 
-    for node in lines.nodes:
+    for node in nodes:
         assert isinstance(node.op, Op)
         values[node] = run_on_all(node.op, backend, depth, [value(v) for v in node.inputs])
-    results = tuple(map(value, lines.results))
-    return results if len(results) > 1 else results[0]
+    made = tuple(map(value, results))
+    return made if len(made) > 1 else made[0]
 
 
 # More of a batch
 
 
 def _in_batch(op: Op, backend: Any, depth: int, arrays: Sequence[Array], batch: tuple[bool, ...]) -> Any:
-    rest = [array for array, own in zip(arrays, batch, strict=True) if not own]
     same = SAYS_NOTHING.get(type(op), ())
 
     def run(*own: Array) -> Any:
@@ -630,7 +617,7 @@ def _in_batch(op: Op, backend: Any, depth: int, arrays: Sequence[Array], batch: 
         found = op.kernel(backend)(*given)
         return tuple(map(apart, range(len(found)), found)) if isinstance(found, tuple) else apart(0, found)
 
-    return block_by_block(run, arrays, depth, wide_axes(rest, depth), common_lead(arrays, depth))
+    return block_by_block(run, arrays, depth, [array for array, own in zip(arrays, batch, strict=True) if not own])
 
 
 # Sums of rows in a sharded table are made once if ranks add up the same rows.

@@ -1,5 +1,4 @@
-"""Kinds of ranks: ranks whose programs differ only in ranks, groups and offsets, with each rank's own values of these.
-"""
+"""Kinds of ranks: ranks whose programs differ only in ranks, groups and offsets, with the values of these of each."""
 
 from __future__ import annotations
 
@@ -216,9 +215,7 @@ def _merge_constants(
     made: RankKind, kinds: Sequence[RankKind], values: Sequence[list[Value]], ordered: Callable[..., Any]
 ) -> None:
     for place, same in enumerate(zip(*values, strict=True)):
-        own = [
-            kind.constants.get(id(v), (v,)) for kind, v in zip(kinds, same, strict=True) if isinstance(v, Constant)
-        ]
+        own = [kind.constants.get(id(v), (v,)) for kind, v in zip(kinds, same, strict=True) if isinstance(v, Constant)]
         if own and any(len(c) > 1 or not np.array_equal(c[0].value, own[0][0].value) for c in own):
             first = own[0][0]  # others may read the same constant, of which all ranks have the same
             values[0][place] = mine = Constant(first.value, first.tensor_type.dtype)
@@ -408,12 +405,14 @@ def mapped(value: Any, change: Callable[[Array], Array]) -> Any:
 
 
 def block_by_block(
-    run: Callable[..., Any], arrays: Sequence[Array], depth: int, axes: Sequence[int], lead: Shape
+    run: Callable[..., Any], arrays: Sequence[Array], depth: int, along: Sequence[Array] | None = None
 ) -> Any:
-    """Call `run` on the arrays at every place along some of the leading dimensions, one place after the other, and
-    stack the results. Every array has size 1 along them, or as many as `lead`."""
+    """Call `run` on the arrays at every place along the leading dimensions in which some of them (`along`, else all)
+    differ, one place after the other, and stack the results."""
+    axes = wide_axes(arrays if along is None else along, depth)
     if not axes:
         return run(*arrays)
+    lead = common_lead(arrays, depth)
     sizes = [lead[axis] for axis in axes]
     found: list[Any] = []
     for places in itertools.product(*map(range, sizes)):
@@ -553,9 +552,7 @@ class Slices:
             return np.array(array).reshape((1,) * depth + np.shape(array))
         which, places = self._found(layout)
         local = layout.local_shape(array.shape)
-        parts = [
-            array[tuple(slice(i * n, (i + 1) * n) for i, n in zip(place, local, strict=True))] for place in places
-        ]
+        parts = [array[tuple(slice(i * n, (i + 1) * n) for i, n in zip(place, local, strict=True))] for place in places]
         return np.array(np.stack(parts)[which])
 
     def lead(self, layout: Layout | None) -> tuple[int, ...]:
