@@ -776,7 +776,7 @@ class _Inlining:
         return (call.condition if stays else self._node("LogicalNot", call.condition),)
 
     def _turn(self, name: str, given: Sequence[str], turn: LoopIteration, around: CallerGraphs) -> Steps:
-        """Add a graph of an iteration and what follows in the iteration; return the names of its results."""
+        """Add a graph of an iteration, and the rest of the iteration; return the names of its results."""
         graph = self.graphs[name]
         if len(given) != len(graph.inputs):
             raise ValueError(f"graph {name!r} takes {len(graph.inputs)} inputs, not {len(given)}")

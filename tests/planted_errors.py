@@ -142,7 +142,11 @@ ERRORS = (
         "begin = tuple(0 for n, o in zip(new, old, strict=True))\n"
         "        end = tuple(n.stop - n.start for n, o in zip(new, old, strict=True))",
     ),
-    Planted("mean-without-1/n", "passes/lib/redistribution.py", "1.0 / count)", "1.0)"),
+    Planted(
+        "mean-without-1/n", "passes/lib/redistribution.py",
+        "scale=1.0 / math.prod(mesh[a] for a in parts)",
+        "scale=1.0",
+    ),
     Planted(
         "swapped-ranks", "runtime/comm/local.py",
         "gathered = np.concatenate(parts, axis)",
