@@ -7,7 +7,7 @@ import importlib
 import os
 import pkgutil
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from mspc import passes
@@ -17,6 +17,7 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.facts import fields_of, shown
 from mspc.ops.check_graph import check_graph
+from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import Gradient
 from mspc.ops.op import Op
@@ -109,6 +110,24 @@ class Pass:
     def apply(self, graph: Graph) -> tuple[Graph, bool]:
         """(the resulting graph, changed). Passes that make a new graph override this instead of `run`."""
         return graph, self.run(graph)
+
+
+def runs_anyway(node: Node) -> bool:
+    """Return whether a node runs even if nobody reads its results. A collective over mesh axes is one for all ranks:
+    unlike on a rank, it may go when nobody needs it."""
+    return node.op.has_side_effect and not (isinstance(node.op, Collective) and node.op.over_mesh)
+
+
+def live_values(
+    nodes: Sequence[Node], results: Iterable[Value], runs: Callable[[Node], object] = lambda node: False
+) -> set[Value]:
+    """Return the results, nodes for which `runs` holds, and all values that these are computed from."""
+    live = set(results)
+    for node in reversed(nodes):
+        if node in live or runs(node):
+            live.add(node)
+            live.update(node.inputs)
+    return live
 
 
 def rewrite_nodes(graph: Graph, visit: Callable[[Builder, Node], Value | None]) -> bool:

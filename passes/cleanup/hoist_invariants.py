@@ -39,7 +39,7 @@ from mspc.ops.control.structural import Depend, Gradient, TupleGetItem
 from mspc.ops.math.reduce import ReductionOp
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Cast
-from mspc.passes.base import WHOLE, Pass
+from mspc.passes.base import WHOLE, Pass, live_values
 
 MOST_KEPT = 2**30
 """Bytes of hoisted values that one loop may hold."""
@@ -83,7 +83,8 @@ def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
     chosen = _hoisted_nodes(region, outside, runs, is_local)
     if not chosen:
         return False
-    moved = _with_sources(region, chosen)
+    live = live_values(region.nodes, chosen)
+    moved = [node for node in region.nodes if node in live]
     at = graph.nodes.index(loop)
     read = _read_by_others(region, moved)
     inside: dict[Value, Value] = {}
@@ -138,15 +139,6 @@ def _hoisted_nodes(region: Graph, same: dict[Value, Value], runs: bool, is_local
     return chosen
 
 
-def _with_sources(region: Graph, chosen: set[Value]) -> list[Node]:
-    """Return the nodes and everything they are made of, in order."""
-    moved = set(chosen)
-    for node in reversed(region.nodes):
-        if node in moved:
-            moved.update(value for value in node.inputs if isinstance(value, Node))
-    return [node for node in region.nodes if node in moved]
-
-
 def _may_move(node: Node, runs: bool) -> bool:
     """Return whether moving a node changes no result and no effect."""
     op = node.op
@@ -186,11 +178,5 @@ def _read_by_others(region: Graph, moved: list[Node]) -> set[Value]:
 
 def _drop_unread(region: Graph, moved: list[Node]) -> None:
     gone = set(moved)
-    read: set[Value] = set(region.results)
-    left: list[Node] = []
-    for node in reversed(region.nodes):
-        if node in gone and node not in read:
-            continue
-        read.update(node.inputs)
-        left.append(node)
-    region.nodes = left[::-1]
+    live = live_values(region.nodes, region.results, lambda node: node not in gone)
+    region.nodes = [node for node in region.nodes if node in live]

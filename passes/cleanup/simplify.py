@@ -18,12 +18,11 @@ from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type
 from mspc.ir.varying import VaryingConstant, constant_bytes
-from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import CALL, Depend, MakeTuple, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN, Mul
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Cast, Reshape
-from mspc.passes.base import WHOLE, Pass
+from mspc.passes.base import WHOLE, Pass, live_values, runs_anyway
 from mspc.passes.lib.batch_rows import ROWS
 
 LARGEST_FOLDED = 16
@@ -223,18 +222,6 @@ def _folded(node: Node) -> Constant | None:
     return Constant(np.asarray(result), node.type.dtype)
 
 
-def live_values(graph: Graph) -> set[Value]:
-    """Return the values that the results and the side effects need."""
-    live: set[Value] = set(graph.results)
-    for node in reversed(graph.nodes):
-        # A collective over mesh axes is one for all ranks: unlike on a rank, it may go when nobody needs it.
-        op = node.op
-        if node in live or (op.has_side_effect and not (isinstance(op, Collective) and op.over_mesh)):
-            live.add(node)
-            live.update(node.inputs)
-    return live
-
-
 def remove_dead(graph: Graph, elsewhere: Collection[Value] = ()) -> bool:
     """Drop nodes without side effects whose results nobody reads, and constants nobody reads; whether that changes the
     graph's text.
@@ -245,7 +232,7 @@ def remove_dead(graph: Graph, elsewhere: Collection[Value] = ()) -> bool:
     Args:
         elsewhere: nodes of other graphs, which nodes of this one may be the gradients of.
     """
-    live = live_values(graph)
+    live = live_values(graph.nodes, graph.results, runs_anyway)
     shown: set[Value] = set()
     remaining: list[Node] = []
     marked = False

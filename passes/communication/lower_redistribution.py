@@ -23,8 +23,7 @@ from mspc.ops.control.regions import COUNT, For, TurnCount, emit_regions
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
-from mspc.passes.base import WHOLE, Pass, rewrite_nodes
-from mspc.passes.cleanup.simplify import live_values
+from mspc.passes.base import WHOLE, Pass, live_values, rewrite_nodes, runs_anyway
 from mspc.passes.lib.placement import sent_inside
 from mspc.passes.lib.redistribution import emit_collective, plan
 from mspc.sharding.pieces import missing_elements
@@ -44,7 +43,7 @@ class LowerRedistribution(Pass):
             changed |= rewrite_nodes(each, _lowered)
             each.attrs = own
         for each in graph.graphs():
-            live = live_values(each)
+            live = live_values(each.nodes, each.results, runs_anyway)
             used[each] = [node for node in each.nodes if node in live]
             for node in each.nodes:
                 if node not in live:

@@ -129,14 +129,11 @@ def _reduced_by_script(graph: Graph) -> set[Value]:
                 continue
             if node in into_collectives:
                 into_collectives.update(_operands(node, turns))
-            if (isinstance(node.op, Op) and node.op.mutates) or (node in into_updates and not _is_condition(node)):
+            is_condition = isinstance(node.type, TensorType) and node.type.dtype == BOOL
+            if (isinstance(node.op, Op) and node.op.mutates) or (node in into_updates and not is_condition):
                 into_updates.update(_operands(node, turns))
         known = known if turns else len(into_updates) + len(into_collectives)
     return into_collectives - into_updates
-
-
-def _is_condition(node: Node) -> bool:
-    return isinstance(node.type, TensorType) and node.type.dtype == BOOL
 
 
 class _Reducer:

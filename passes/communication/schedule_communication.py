@@ -185,7 +185,10 @@ class _Schedule:
             for other in found:
                 self.readers[other].append(i)
         self.goal = self._first_collectives()
-        self.gathered = {i: node.type.nbytes for i, node in enumerate(nodes) if _gathers_parameter(node)}
+        self.gathered = {
+            i: node.type.nbytes for i, node in enumerate(nodes)
+            if isinstance(node.op, AllGather) and parameter_of(node.inputs[0]) is not None
+        }  # fmt: skip
         self.order: list[int] = []
         self.over = [0.0] * len(nodes)
         """The time at which a node's result is there; for a node of the main stream, the part of a collective's time it
@@ -308,7 +311,3 @@ class _Schedule:
         """Sort a node in among those that may run: updates by the time of their sums, which may take longer than
         estimated."""
         return rank, ready if self.facts.changes[i] else 0.0, i
-
-
-def _gathers_parameter(node: Node) -> bool:
-    return isinstance(node.op, AllGather) and parameter_of(node.inputs[0]) is not None

@@ -25,7 +25,7 @@ from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.passes.cleanup.simplify import live_values
+from mspc.passes.base import live_values, runs_anyway
 from mspc.passes.fusion.fusion_groups import FARTHEST, MOST_LINES
 from mspc.passes.fusion.pack_attention import Attention
 
@@ -110,7 +110,7 @@ class ProductGraph:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.index: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
-        self.live = live_values(graph)
+        self.live = live_values(graph.nodes, graph.results, runs_anyway)
         self.results = set(graph.results)
         self.changed = first_changes(graph)
         self.users: Users = {}

@@ -27,8 +27,8 @@ from mspc.ops.nn.attention_kernel import Shape
 from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Cast, Reshape
-from mspc.passes.base import Pass
-from mspc.passes.cleanup.simplify import live_values, remove_dead
+from mspc.passes.base import Pass, live_values, runs_anyway
+from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.rewriter import Emitter
 from mspc.passes.lib.stage_placement import computed_by
 
@@ -55,7 +55,7 @@ class PartsGraph:
 
     @staticmethod
     def of(graph: Graph) -> PartsGraph:
-        live = live_values(graph)
+        live = live_values(graph.nodes, graph.results, runs_anyway)
         users: dict[Value, list[tuple[Node, int]]] = {}
         for node in graph.nodes:
             for place, value in enumerate(node.inputs if node in live else ()):

@@ -324,7 +324,9 @@ def made_by_product(node: Node, users: Users, results: set[Value]) -> tuple[Node
         views.insert(0, value)
         value = value.inputs[0]
     line = [value, *views, node]
-    alone = all(_is_only_reader(reader, of, users, results) for of, reader in pairwise(line))
+    alone = all(
+        of not in results and [user for user, _ in users.get(of, ())] == [reader] for of, reader in pairwise(line)
+    )
     if not isinstance(value, Node) or not alone or not _multiplies_rows(value) or value.phase != node.phase:
         return None, []
     return (value, views) if _splits_by_columns(value) else (None, [])
@@ -347,10 +349,6 @@ def results_of(product: Node, users: Users) -> Iterator[Value]:
 
 def _keeps_columns(node: Node) -> bool:
     return isinstance(node.op, Reshape) and node.shape[-1:] == node.inputs[0].shape[-1:] and bool(node.shape)
-
-
-def _is_only_reader(reader: Value, value: Value, users: Users, results: set[Value]) -> bool:
-    return value not in results and [user for user, _ in users.get(value, ())] == [reader]
 
 
 def _multiplies_rows(node: Node) -> bool:

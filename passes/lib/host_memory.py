@@ -629,7 +629,8 @@ def _movable_updates(nodes: Sequence[Node], needs: Sequence[Sequence[int]]) -> s
     found: set[int] = set()
     for place in range(len(nodes) - 1, -1, -1):
         node = nodes[place]
-        if place not in found and not any(_is_on_host(node.inputs[i]) for i in node.op.mutates):
+        overwritten = [node.inputs[i] for i in node.op.mutates]
+        if place not in found and not any(isinstance(v, Parameter) and OFFLOAD in v.attrs for v in overwritten):
             continue
         if node.phase == "update" and not (node.op.is_collective or node.regions or "stream" in node.attrs):
             found.add(place)
@@ -637,7 +638,3 @@ def _movable_updates(nodes: Sequence[Node], needs: Sequence[Sequence[int]]) -> s
         else:
             found.discard(place)
     return found
-
-
-def _is_on_host(value: Value) -> bool:
-    return isinstance(value, Parameter) and OFFLOAD in value.attrs

@@ -12,16 +12,16 @@ read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import TupleType, Type
 from mspc.ir.varying import VaryingConstant
-from mspc.ops.collective.base import Collective
 from mspc.ops.control.regions import Effects, If, Loop, RegionOp, While, with_effects
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems, taken_elements
+from mspc.passes.base import live_values, runs_anyway
 
 
 def simplify_borders(program: Graph) -> bool:
@@ -189,19 +189,12 @@ class _Border:
         count = -1
         while len(kept) != count:
             count = len(kept)
-            live = self.live_values(body, [body.results[k] for k in kept])
+            live = live_values(body.nodes, [body.results[k] for k in kept], self.is_shown)
             kept |= {i for i in range(op.carried) if body.parameters[op.leading + i] in live}
 
-    def live_values(self, region: Graph, results: Iterable[Value]) -> set[Value]:
-        """Return the values that these results and the side effects of a region depend on."""
-        live: set[Value] = set(results)
-        for node in reversed(region.nodes):
-            asked = self.shown and node.in_strategy is not None and node.phase == "forward"
-            runs = node.op.has_side_effect and not (isinstance(node.op, Collective) and node.op.over_mesh)
-            if node in live or asked or runs:
-                live.add(node)
-                live.update(node.inputs)
-        return live
+    def is_shown(self, node: Node) -> bool:
+        """Return whether a node stays because it runs anyway, or shows its strategy."""
+        return runs_anyway(node) or (self.shown and node.in_strategy is not None and node.phase == "forward")
 
     # Operands -------------------------------------------------------------------------------------------------
 

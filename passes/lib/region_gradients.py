@@ -28,6 +28,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import filled
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.autodiff.recompute import copy_for_gradients, handed_on, recomputed_values
+from mspc.passes.base import live_values
 from mspc.passes.lib.gradients import (
     Differentiate,
     Terms,
@@ -177,25 +178,16 @@ def _flow(request: GradientRequest) -> tuple[list[int], list[int], list[int]]:
         depending = depends_on(body.nodes, [body.parameters[number] for number in sorted(active)])
         active |= {op.leading + i for i in range(op.carried) if body.results[i] in depending}
     found = {k for k in range(len(body.results)) if _result(op, k) in given}
-    useful = _sources(body, [body.results[k] for k in found])
+    useful = live_values(body.nodes, [body.results[k] for k in found])
     count = -1
     while len(found) != count:
         count = len(found)
         found |= {i for i in range(op.carried) if body.parameters[op.leading + i] in useful}
-        useful = _sources(body, [body.results[k] for k in found])
+        useful = live_values(body.nodes, [body.results[k] for k in found])
     carried = [i for i in range(op.carried) if i in found and op.leading + i in active]
     wanted_inside = [n for n in sorted(active) if body.parameters[n] in useful or n - op.leading in carried]
     seeds = [k for k in sorted(found) if k in carried or (k >= op.carried and body.results[k] in depending)]
     return carried, wanted_inside, seeds
-
-
-def _sources(body: Graph, results: Sequence[Value]) -> set[Value]:
-    """Return the results and everything they depend on."""
-    found: set[Value] = set(results)
-    for node in reversed(body.nodes):
-        if node in found:
-            found.update(node.inputs)
-    return found
 
 
 class _Backward:
@@ -565,17 +557,8 @@ def joint_of(region: Graph, wanted: Sequence[int], seeds: Sequence[int], differe
         else:
             backward.append(node)
     graph.nodes = [*forward, *backward]
-    return Joint(graph, forward, _live(backward, grads.values()), overwritten, given, grads)
-
-
-def _live(nodes: Sequence[Node], results: Collection[Value]) -> list[Node]:
-    live: set[Value] = set(results)
-    found: list[Node] = []
-    for node in reversed(nodes):
-        if node in live or node.op.has_side_effect:
-            live.update(node.inputs)
-            found.append(node)
-    return found[::-1]
+    live = live_values(backward, grads.values(), lambda node: node.op.has_side_effect)
+    return Joint(graph, forward, [node for node in backward if node in live], overwritten, given, grads)
 
 
 def read_from(joint: Joint, again: Collection[Value]) -> dict[Value, None]:

@@ -17,6 +17,7 @@ from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Cast
+from mspc.passes.base import live_values
 from mspc.passes.lib.placement import readers_of
 from mspc.passes.lib.ranks import local_type
 from mspc.passes.lib.schedule_tables import ScheduleTable
@@ -69,7 +70,8 @@ def cross_borders(body: Graph, stages: dict[Value, int]) -> None:
         later = node.phase != "backward"
         nearest = (min if later else max)(own, default=stages[node])
         is_behind = nearest > stages[node] if later else nearest < stages[node]
-        if is_behind and _grows(node):
+        read = [value for value in node.inputs if not isinstance(value, Constant)]
+        if is_behind and len(read) == 1 and 0 < _slice_bytes(read[0]) < _slice_bytes(node):
             node.attrs[STAGE] = stages[node] = nearest
             node.attrs[FROM] = "who reads it, since it is larger than what it is made of"
 
@@ -85,7 +87,11 @@ def _add_up(body: Graph, stages: dict[Value, int]) -> None:
         if isinstance(node.op, AddN) and node.phase == "backward" and node in stages:
             own = stages[node]
             for stage in sorted({stages[v] for v in node.inputs if stages.get(v, own) > own}, reverse=True):
-                terms = [value for value in node.inputs if _is_at(value, stage, stages, readers)]
+                terms = [  # its own, and those of later stages that it reads
+                    value for value in node.inputs
+                    if (made_in := stages.get(value, -1)) == stage
+                    or (made_in > stage and stage in readers.get(value, ()))
+                ]  # fmt: skip
                 if len(terms) == len(node.inputs):
                     node.attrs[STAGE] = stages[node] = stage
                     node.attrs[FROM] = _ADDED
@@ -93,12 +99,6 @@ def _add_up(body: Graph, stages: dict[Value, int]) -> None:
                     nodes.append(_sum_of(node, terms, stage, stages))
         nodes.append(node)
     body.nodes = nodes
-
-
-def _is_at(value: Value, stage: int, stages: dict[Value, int], readers: dict[Value, set[int]]) -> bool:
-    """Return whether a stage has a gradient: its own, or one of a later stage that it reads."""
-    own = stages.get(value, -1)
-    return own == stage or (own > stage and stage in readers.get(value, ()))
 
 
 def _sum_of(node: Node, terms: list[Value], stage: int, stages: dict[Value, int]) -> Node:
@@ -113,11 +113,6 @@ def _sum_of(node: Node, terms: list[Value], stage: int, stages: dict[Value, int]
         node.in_layouts = node.in_layouts[: len(kept)]
     node.inputs = [made if k == first else node.inputs[k] for k in kept]
     return made
-
-
-def _grows(node: Node) -> bool:
-    read = [value for value in node.inputs if not isinstance(value, Constant)]
-    return len(read) == 1 and 0 < _slice_bytes(read[0]) < _slice_bytes(node)
 
 
 def _slice_bytes(value: Value) -> int:
@@ -138,7 +133,8 @@ def near_their_readers(
     for node in reversed(forward):
         if node in movable:
             nearest = min((found[each] for each in readers.get(node, ()) if each in found), default=found[node])
-            own = [each for each in range(found[node], nearest + 1) if _may_be(node, each, found, placement)]
+            stage = placement.stage(found[node])
+            own = [each for each in range(found[node], nearest + 1) if placement.stage(each) == stage]
             found[node] = max(own, default=found[node])
     for parameter in body.parameters:
         mine = [node for node in readers.get(parameter, ()) if node in found]
@@ -173,10 +169,6 @@ def check_order(body: Graph, found: Mapping[Value, int], table: ScheduleTable, e
             last[action.chunk] = action
 
 
-def _may_be(node: Node, chunk: int, found: dict[Value, int], placement: StagePlacement) -> bool:
-    return placement.stage(chunk) == placement.stage(found[node])
-
-
 def _join_readers(
     parameter: Parameter, changing: Node, mine: Sequence[Node], movable: set[Node], found: dict[Value, int],
     placement: StagePlacement, errors: list[MspcError],
@@ -185,7 +177,7 @@ def _join_readers(
     fixed = [node for node in mine if node not in movable]
     chunk = found[changing] if changing in fixed or not fixed else found[fixed[0]]
     for node in mine:
-        if node in movable and _may_be(node, chunk, found, placement):
+        if node in movable and placement.stage(chunk) == placement.stage(found[node]):
             found[node] = chunk
     apart = next((node for node in mine if found[node] != chunk), None)
     if apart is not None:
@@ -302,7 +294,9 @@ def split_sums(graph: Graph, loop: Node, inside: dict[Value, int]) -> None:
         result.attrs[STAGE] = inside[result] = first
     if more:
         _carry(graph, loop, more)
-    body.nodes = _live_nodes(body)
+    in_order(body)
+    live = live_values(body.nodes, body.results, lambda node: node.op.has_side_effect or node.op.mutates)
+    body.nodes = [node for node in body.nodes if node in live]
 
 
 @iterative
@@ -327,18 +321,6 @@ def _terms(body: Graph, value: Value, inside: dict[Value, int]) -> Generator[Any
                 made.append(cast)
             return made
     return [value]
-
-
-def _live_nodes(body: Graph) -> list[Node]:
-    """Return the live nodes, each after its operands."""
-    in_order(body)
-    needed: set[Value] = set(body.results)
-    kept: list[Node] = []
-    for node in reversed(body.nodes):
-        if node in needed or node.op.has_side_effect or node.op.mutates:
-            needed.update(node.inputs)
-            kept.append(node)
-    return kept[::-1]
 
 
 def _carry(graph: Graph, loop: Node, more: list[tuple[int, Parameter, Node]]) -> None:
@@ -511,10 +493,8 @@ def _split_gradients(body: Graph, key: Key, own: set[Node]) -> list[tuple[Key, s
     if key.kind != BACKWARD:
         return [(key, own)]
     marked: set[Value] = {node for node in own if node.attrs.get(WITH_INPUTS)}
-    needed = marked.union(v for node in body.nodes if node not in own for v in node.inputs if v in own)
-    for node in reversed(body.nodes):
-        if node in own and node in needed:
-            needed.update(value for value in node.inputs if value in own)
+    read = marked.union(v for node in body.nodes if node not in own for v in node.inputs if v in own)
+    needed = own & live_values([node for node in body.nodes if node in own], read)
     inputs = {node for node in own if _tuple_of(node) in needed or node in needed}
     if inputs and not marked:
         inputs |= _cheap_gradients(body, own - inputs)
@@ -529,13 +509,8 @@ def _cheap_gradients(body: Graph, nodes: set[Node]) -> set[Node]:
     for node in body.nodes:
         if node in nodes and (node.regions or work_of(node) or any(value in late for value in node.inputs)):
             late.add(node)
-    wanted: set[Value] = set(body.results)
-    found: set[Node] = set()
-    for node in reversed(body.nodes):
-        if node in wanted and node in nodes and node not in late:
-            found.add(node)
-            wanted.update(node.inputs)
-    return found
+    early = [node for node in body.nodes if node in nodes and node not in late]
+    return {*early} & live_values(early, body.results)
 
 
 def _make_again(body: Graph, own: set[Node]) -> None:

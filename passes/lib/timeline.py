@@ -195,7 +195,9 @@ class _Walk:
                 if comes > start:
                     start, awaited = comes, value
             start = self.pace.begin(stage, entry, start)
-            spans.append(Span(entry, start, start + self._duration(entry), awaited))
+            times = [self._time(part.chunk, part.kind) for part in parts_of(entry)]
+            saved = self.overlap * min(times) if isinstance(entry, Overlapped) else 0
+            spans.append(Span(entry, start, start + (sum(times) - saved), awaited))
             self.pace.ran(stage, entry, spans[-1].end)
             for value in (value for part in parts_of(entry) for value in makes(part)):
                 self.there[value] = spans[-1].end, stage
@@ -206,10 +208,6 @@ class _Walk:
         if isinstance(self.message, Mapping):
             return self.message.get((value[1], reader.chunk), 0)
         return self.message
-
-    def _duration(self, entry: Entry) -> float:
-        times = [self._time(part.chunk, part.kind) for part in parts_of(entry)]
-        return sum(times) - (self.overlap * min(times) if isinstance(entry, Overlapped) else 0)
 
     def _time(self, chunk: int, kind: str) -> float:
         if kind == BACKWARD and (chunk, kind) not in self.durations:

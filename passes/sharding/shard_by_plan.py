@@ -23,7 +23,7 @@ from mspc.ops.control.borders import Back, Enter, Joined, Keep
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import GLOBAL, OPENED, Pass
-from mspc.passes.lib.choices import ShardingChoice, make_choice, merge, options_of, rule_of
+from mspc.passes.lib.choices import make_choice, merge, options_of, rule_of
 from mspc.passes.lib.plan_header import PLAN, NotedPlan, forget_plan, made_places, noted_plan
 from mspc.passes.lib.recomputation import mark_cells
 from mspc.sharding.rules import Rule
@@ -194,7 +194,8 @@ def _shard(node: Node, layouts: Sequence[Layout], results: Sequence[Layout] | No
     if not layouts and results is None:
         return
     options = options_of(node, rule, tuple(layouts), results, ranks)
-    choice = next((option for option in options if _is_as_said(option, layouts, results)), None)
+    fitting = [option for option in options if option.inputs == tuple(layouts)]
+    choice = next((each for each in fitting if results is None or each.outputs == tuple(results)), None)
     if choice is None:
         said = _shown(layouts) + (f" -> {_shown(results)}" if results is not None else "")
         next_to = _shown(options[0].inputs) + (f" -> {_shown(options[0].outputs)}" if results is not None else "")
@@ -219,10 +220,6 @@ def _check_sizes(
                 f"{node.label}: the plan {file} has layouts {_shown(given)} for {what} of "
                 f"{', '.join(str(len(dims)) for dims in wanted)} dimensions"
             )
-
-
-def _is_as_said(option: ShardingChoice, layouts: Sequence[Layout], results: Sequence[Layout] | None) -> bool:
-    return option.inputs == tuple(layouts) and (results is None or option.outputs == tuple(results))
 
 
 def _shown(layouts: Sequence[Layout]) -> str:

@@ -362,13 +362,8 @@ def class_loss(logits: Any, labels: Any, reduction: str = "mean") -> Any:
     return ops.cross_entropy(logits, labels, None, IGNORED, reduction)
 
 
-def squared_loss(result: Any, labels: Any) -> Any:
-    """The mean of squared differences."""
-    return ops.mse_loss(result, labels)
-
-
 CLASSES = "cross_entropy"
-LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {CLASSES: class_loss, "mse": squared_loss}
+LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {CLASSES: class_loss, "mse": ops.mse_loss}
 """Losses of a result and labels, which are one more input."""
 
 

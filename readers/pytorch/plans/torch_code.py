@@ -216,7 +216,7 @@ class _Search:
     layer. wrong: mistakes."""
 
     graph: Graph
-    users: Mapping[Node, list[Node]]
+    users: Mapping[Value, list[Node]]
     data: Axis | None
     tensor: Axis | None
     layers: dict[str, LayerBack] = field(default_factory=dict[str, LayerBack])
@@ -375,7 +375,8 @@ def plan_back(graph: Graph) -> PlanBack:
     data = _data_axis(graph)
     belonging = set(states(trained))
     own = [p for p in trained if p.name not in belonging]
-    search = _Search(graph, _users(graph), data, tensor_axis(own, data))
+    users = {value: [*dict.fromkeys(user for user, _ in found)] for value, found in graph.users().items()}
+    search = _Search(graph, users, data, tensor_axis(own, data))
     for parameter in own:
         for axis in all_axes_of(parameter.layout):
             if axis not in (search.tensor, data):
@@ -465,15 +466,6 @@ def _of_rows(node: Node, data: Axis | None) -> bool:
                 return False
             pending += value.inputs
     return True
-
-
-def _users(graph: Graph) -> dict[Node, list[Node]]:
-    found: dict[Node, list[Node]] = {}
-    for node in graph.nodes:
-        for value in dict.fromkeys(node.inputs):
-            if isinstance(value, Node):
-                found.setdefault(value, []).append(node)
-    return found
 
 
 def _data_axis(graph: Graph) -> Axis | None:
