@@ -86,7 +86,7 @@ def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
     live = live_values(region.nodes, chosen)
     moved = [node for node in region.nodes if node in live]
     at = graph.nodes.index(loop)
-    read = _read_by_others(region, moved)
+    read = {*region.results, *(value for node in region.nodes if node not in live for value in node.inputs)}
     inside: dict[Value, Value] = {}
     for node in moved:
         outside[node] = copy = copied_node(node, [outside.get(value, value) for value in node.inputs])
@@ -101,7 +101,8 @@ def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
                 each.parameters.append(Parameter(name, copy.type, "input"))
             inside[node] = region.parameters[-1]
     region.replace(inside)
-    _drop_unread(region, moved)
+    left = live_values(region.nodes, region.results, lambda node: node not in live)
+    region.nodes = [node for node in region.nodes if node in left]
     return True
 
 
@@ -168,15 +169,3 @@ def _is_worth(node: Node, is_local: bool) -> bool:
     if all(isinstance(value, Constant) for value in node.inputs):
         return is_local and elements <= SMALL
     return _multiplies(node) or elements <= sum(math.prod(type.shape) for type in operand_types(node))
-
-
-def _read_by_others(region: Graph, moved: list[Node]) -> set[Value]:
-    """Return the moved nodes that the region's other nodes or its results read."""
-    gone = set(moved)
-    return {*region.results, *(value for node in region.nodes if node not in gone for value in node.inputs)}
-
-
-def _drop_unread(region: Graph, moved: list[Node]) -> None:
-    gone = set(moved)
-    live = live_values(region.nodes, region.results, lambda node: node not in gone)
-    region.nodes = [node for node in region.nodes if node in live]

@@ -12,7 +12,6 @@ while one travels the next is computed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
@@ -130,7 +129,8 @@ def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
     for node in sorted(graph.nodes, key=lambda node: max((position.get(v, -1) for v in node.inputs), default=-1)):
         if not _reduces_gradient(node):
             continue
-        fusion = _fusion_number(node, own)
+        names = str(node.attrs["mirror_user_id"]).split(",") if own else []
+        fusion = min((own.get(name.strip(), 1) for name in names), default=1)
         if not fusion:
             continue
         key = (node.op, node.tensor_type.dtype, fusion, node.attrs.get(STAGE))
@@ -147,12 +147,6 @@ def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
         bucket.ready = max(bucket.ready, ready)
         bucket.first_use = min(bucket.first_use, use)
     return found
-
-
-def _fusion_number(node: Node, own: Mapping[str, int]) -> int:
-    """Return the fusion number of parameters' gradient: the least of theirs, 0 for none."""
-    names = str(node.attrs["mirror_user_id"]).split(",") if own else []
-    return min((own.get(name.strip(), 1) for name in names), default=1)
 
 
 def _emit(b: Builder, bucket: _Bucket, replaced: dict[Value, Value]) -> None:

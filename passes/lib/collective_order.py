@@ -49,7 +49,11 @@ def order_collectives(graph: Graph) -> bool:
     unchanged = _constant_parameters(graph)
     gathers = {i for i in collectives if nodes[i].inputs and parameter_of(nodes[i].inputs[0]) in unchanged}
     others = sorted(keys[i] for i in collectives if i not in gathers and not sums_gradients(nodes[i]))
-    items = _items_of_buckets(nodes)
+    items: dict[Value, Node] = {  # single gradients that are taken out of a reduction of several
+        node: bucket for node in nodes
+        if isinstance(node.op, TupleGetItem) and isinstance(bucket := node.inputs[0], Node)
+        and isinstance(bucket.op, Collective) and sums_gradients(bucket)
+    }  # fmt: skip
     first_use = _first_uses(nodes, place, behind, items)
     sums = sorted(keys[i] for i in collectives if sums_gradients(nodes[i]))
     for i in collectives:
@@ -102,17 +106,6 @@ def _constant_parameters(graph: Graph) -> set[Value]:
         late.update(value for i, value in enumerate(node.inputs) if value in changed and i not in mutates)
         changed.update(node.inputs[i] for i in mutates)
     return {p for p in graph.parameters if p.kind == "parameter" and p not in late}
-
-
-def _items_of_buckets(nodes: list[Node]) -> dict[Value, Node]:
-    """Return the single gradients that are taken out of a reduction of several, with that reduction."""
-    found: dict[Value, Node] = {}
-    for node in nodes:
-        if isinstance(node.op, TupleGetItem):
-            bucket = node.inputs[0]
-            if isinstance(bucket, Node) and isinstance(bucket.op, Collective) and sums_gradients(bucket):
-                found[node] = bucket
-    return found
 
 
 def _first_uses(

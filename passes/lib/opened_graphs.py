@@ -264,7 +264,7 @@ def close_regions(graph: Graph) -> None:
         for node in each.nodes:
             if node.forward in closer.operands:
                 node.forward, node.forward_input = closer.operands[node.forward][node.forward_input]
-    _share_again(graph)
+    _share_again(graph, {})
 
 
 def _lie_alike(stack: Node) -> None:
@@ -420,9 +420,8 @@ def _add_parameters(region: Graph, read: Sequence[Value], names: Sequence[str], 
     region.replace(of)
 
 
-def _share_again(graph: Graph) -> None:
+def _share_again(graph: Graph, variants: dict[str, list[Graph]]) -> None:
     """Let nodes run one graph again if their graphs were copies of one and are still equal."""
-    variants: dict[str, list[Graph]] = {}
     for node in graph.nodes:
         node.regions = tuple(_shared_graph(region, variants) for region in node.regions)
 
@@ -430,8 +429,7 @@ def _share_again(graph: Graph) -> None:
 def _shared_graph(region: Graph, variants: dict[str, list[Graph]]) -> Graph:
     """Return the first of the graphs that are equal to a region except for the name, and copies of one graph with
     it."""
-    for node in region.nodes:
-        node.regions = tuple(_shared_graph(inner, variants) for inner in node.regions)
+    _share_again(region, variants)
     base, _, number = region.name.partition(COPY)
     known = variants.setdefault(base, [])
     if number:

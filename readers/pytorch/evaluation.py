@@ -114,7 +114,10 @@ class Autocast:
         shaped = {type.dtype for type in floats if type.shape}
         if not shaped.intersection(HALVES):
             return list(given)
-        dtype = _widest(shaped)
+        wide = shaped.difference(HALVES)
+        dtype = FLOAT32 if len(shaped) > 1 else next(iter(shaped))
+        if wide:
+            dtype = max(wide, key=lambda each: each.itemsize)
         if len({type.dtype for type in floats}) > 1:
             given = [_in_type(value, dtype, (FLOAT32, *HALVES), call, type_of) for value in given]
         return [_within_range(value, dtype) for value in given]
@@ -153,13 +156,6 @@ def _flat(given: Sequence[Any]) -> list[Any]:
         else:
             found.append(value)
     return found
-
-
-def _widest(dtypes: set[DType]) -> DType:
-    others = dtypes.difference(HALVES)
-    if others:
-        return max(others, key=lambda dtype: dtype.itemsize)
-    return next(iter(dtypes)) if len(dtypes) == 1 else FLOAT32
 
 
 def _within_range(value: Any, dtype: DType) -> Any:

@@ -234,7 +234,8 @@ class _Search:
             return  # it lies with the weight, which says the style
         is_product = name == "MatMul" and number == 1 and len(parameter.shape) == 2
         is_own = cell not in ("Linear", "Embedding")
-        if is_own and not (is_product and self._is_followed(scope)):
+        inside = [each for each in self.graph.nodes if each.scope == scope] if is_own else []
+        if is_own and not (is_product and all(each.op.name in PRODUCTS_OF_OWN or _moves(each) for each in inside)):
             _local_parts(self, owner, scope)
             return
         if other is None or not (is_product or (cell, name) == ("Embedding", "Gather")):
@@ -252,11 +253,6 @@ class _Search:
         )  # fmt: skip
         if not is_table:
             self.operands[module] = other, scope
-
-    def _is_followed(self, scope: str) -> bool:
-        """Return whether a module multiplies, adds and views, and nothing else."""
-        inside = [node for node in self.graph.nodes if node.scope == scope]
-        return all(node.op.name in PRODUCTS_OF_OWN or _moves(node) for node in inside)
 
     def _parameters(self, owner: str) -> tuple[tuple[str, int], ...]:
         """Return the parameters of a module that are cut, with their dimensions."""
