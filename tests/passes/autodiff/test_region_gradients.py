@@ -59,15 +59,6 @@ def test_a_choice(limit: float) -> None:
     assert_gradients(make, [0, 1])
 
 
-def test_a_counted_loop() -> None:
-    def make() -> Graph:
-        types = [floats(2, 3), floats(3, 3)]
-        body = graph("body", [COUNT, *types], lambda b, _, x, w: [b.emit(Tanh(), b.emit(MatMul(), x, w))])
-        return total_of(For(turns=3, carried=1), types, body)
-
-    assert_gradients(make, [0, 1])
-
-
 def test_a_loop_that_an_operand_counts() -> None:
     def make() -> Graph:
         def turn(b: Builder, _: Value, x: Value, w: Value) -> list[Value]:

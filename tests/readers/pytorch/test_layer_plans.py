@@ -47,6 +47,14 @@ def mspc(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*SERVED, *arguments], capture_output=True, text=True, check=False, cwd=cwd)
 
 
+def by_plan(said: Mapping[str, Any], *arguments: str, cwd: Path) -> str:
+    """The output of a command by a plan, which succeeds."""
+    (cwd / "plan.json").write_text(json.dumps(said))
+    done = mspc(*arguments, "--plan", "plan.json", cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @cache
 def program() -> ExportedProgram:
     return with_sizes(read_program(SAMPLE), {})
@@ -209,21 +217,15 @@ MEGATRON_COLLECTIVES = {"AllReduce": 9}
 def test_ranks_have_the_numbers_of_one_device(
     tmp_path: Path, layers: Mapping[str, str], others: Mapping[str, Any], ranks: int
 ) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps({"layers": layers, **others}))
-    done = mspc("verify", str(SAMPLE), "--ranks", str(ranks), "--optimizer", "sgd:lr=0.1", "--plan", "plan.json",
-                cwd=tmp_path)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert f"values on {ranks} ranks within 1e-05 of one device" in done.stdout
+    trained = ("--ranks", str(ranks), "--optimizer", "sgd:lr=0.1")
+    found = by_plan({"layers": layers, **others}, "verify", str(SAMPLE), *trained, cwd=tmp_path)
+    assert f"values on {ranks} ranks within 1e-05 of one device" in found
 
 
 def test_megatrons_plan_sends_megatrons_collectives(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(MEGATRON))
-    done = mspc("compile", str(SAMPLE), "--ranks", "4", "--optimizer", "sgd:lr=0.1", "--plan", "plan.json", "--json",
-                "-", "--quiet", cwd=tmp_path)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    counts = Counter(each["operator"] for each in found["collectives"])
-    assert counts == MEGATRON_COLLECTIVES
+    options = ("--ranks", "4", "--optimizer", "sgd:lr=0.1", "--json", "-", "--quiet")
+    found = json.loads(by_plan(MEGATRON, "compile", str(SAMPLE), *options, cwd=tmp_path))
+    assert Counter(each["operator"] for each in found["collectives"]) == MEGATRON_COLLECTIVES
 
 
 def test_tied_weights_have_the_style_of_the_module_that_reads_them() -> None:
@@ -297,11 +299,9 @@ def test_a_module_brings_its_own_plan(tmp_path: Path) -> None:
 
 def test_a_search_keeps_what_a_plan_says(tmp_path: Path) -> None:
     """Sums that the plan asks for are complete for whoever reads them."""
-    (tmp_path / "plan.json").write_text(json.dumps(MEGATRON))
-    trained = ("--ranks", "4", "--optimizer", "sgd:lr=0.1", "--plan", "plan.json")
-    done = mspc("search", str(SAMPLE), *trained, "--json", "-", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    searched = next(each for each in json.loads(done.stdout)["plans"] if each["name"] == "search")
+    options = ("--ranks", "4", "--optimizer", "sgd:lr=0.1", "--json", "-")
+    found = json.loads(by_plan(MEGATRON, "search", str(SAMPLE), *options, cwd=tmp_path))
+    searched = next(each for each in found["plans"] if each["name"] == "search")
     assert searched["collectives"] == sum(MEGATRON_COLLECTIVES.values())
 
 
@@ -347,15 +347,11 @@ def experts(path: Path) -> Path:
 )  # fmt: skip
 def test_stacks_of_experts_weights_are_cut(tmp_path: Path, layers: Mapping[str, str]) -> None:
     """Whole experts are none that ranks have: they have slices of all."""
-    file = experts(tmp_path)
-    (tmp_path / "plan.json").write_text(json.dumps(layers))
-    done = mspc("compile", str(file), "--ranks", "2", "--plan", "plan.json", "--json", "-", "--quiet", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    target = (str(experts(tmp_path)), "--ranks", "2")
+    found = json.loads(by_plan(layers, "compile", *target, "--json", "-", "--quiet", cwd=tmp_path))
     assert found["totals"]["parameter_bytes"] == 4 * (2 * 8 * 4 + 2 * 4 * 8) // 2
     assert [each["operator"] for each in found["collectives"]] == ["AllReduce"]
-    done = mspc("verify", str(file), "--ranks", "2", "--plan", "plan.json", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    by_plan(layers, "verify", *target, cwd=tmp_path)
 
 
 def test_an_input_that_a_module_gathers_is_whole_for_its_layers() -> None:
