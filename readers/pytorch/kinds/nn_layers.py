@@ -100,11 +100,8 @@ def batch_norm_with_statistics(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any
 ) -> Any:
     """(every channel normalised, the mean and 1 / standard deviation that were used, the new running ones)."""
-    out, mean, scale, new_mean, new_variance = batch_norm_new(
-        input, weight, bias, running_mean, running_var, training, momentum, eps)
-    if not training:
-        return out, mean, scale, None, None
-    return out, mean, scale, new_mean, new_variance
+    found = batch_norm_new(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    return found if training else (*found[:3], None, None)
 
 
 def group_norm_with_statistics(input: Any, weight: Any, bias: Any, group: Any, eps: Any) -> Any:

@@ -41,7 +41,7 @@ def cubic_weights(size: int, new: int, corners: bool, factor: float | None, dtyp
 
 
 @cache
-def filtered_weights(size: int, new: int, kind: str, dtype: Any, corners: bool, factor: float | None) -> np.ndarray:
+def filtered_weights(kind: str, size: int, new: int, corners: bool, factor: float | None, dtype: Any) -> np.ndarray:
     """Return [new, size]: the same with a filter as wide as one new pixel; kind: "bilinear" or "bicubic"."""
     found = np.zeros((new, size))
     step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
@@ -279,31 +279,14 @@ def of_nearest(input: Any, size: Any, factors: Any, is_exact: Any = False) -> An
     return input
 
 
-def size_of(input: Any, size: Any, factors: Any) -> Any:
-    """Height and width of an image in another size, and the factors that were given."""
-    height, width = input.shape[-2:]
+def resized_by(weights: Any, input: Any, size: Any, corners: Any, factors: Any) -> Any:
+    """Images in another size: rows and columns as products with matrices of weights."""
     by = (None, None) if factors is None else tuple(factors)
-    if size is None:
-        return int(height * by[0]), int(width * by[1]), by
-    return size[0], size[1], by
-
-
-def resized_cubically(input: Any, size: Any, corners: Any, factors: Any) -> Any:
-    """Images in another size, each pixel of four by four neighbours."""
-    height, width, by = size_of(input, size, factors)
-    kind = input.dtype.numpy
-    rows = cubic_weights(input.shape[-2], height, corners, by[0], kind)
-    columns = cubic_weights(input.shape[-1], width, corners, by[1], kind)
-    return ops.matmul(ops.matmul(Tensor(rows), input), ops.Transpose()(Tensor(columns), (1, 0)))
-
-
-def filtered(input: Any, size: Any, kind: Any, corners: Any, factors: Any) -> Any:
-    """Images in another size, through a filter against aliases."""
-    height, width, by = size_of(input, size, factors)
-    dtype = input.dtype.numpy
-    rows = filtered_weights(input.shape[-2], height, kind, dtype, corners, by[0])
-    columns = filtered_weights(input.shape[-1], width, kind, dtype, corners, by[1])
-    return ops.matmul(ops.matmul(Tensor(rows), input), ops.Transpose()(Tensor(columns), (1, 0)))
+    old = input.shape[-2:]
+    new = [int(n * f) for n, f in zip(old, by, strict=True)] if size is None else size
+    lines = zip(old, new, by, strict=True)
+    rows, columns = [Tensor(weights(n, m, corners, f, input.dtype.numpy)) for n, m, f in lines]
+    return ops.matmul(ops.matmul(rows, input), ops.Transpose()(columns, (1, 0)))
 
 
 IMAGES = (
@@ -363,14 +346,13 @@ IMAGES = (
         lambda input, output_size, corners, factors: resized(input, output_size, "bilinear", corners, factors)),
     row("upsample_bilinear2d.default", "self, output_size, align_corners, scales_h=None, scales_w=None",
         lambda self, output_size, corners, *factors: resized(self, output_size, "bilinear", corners, factors)),
-    row("upsample_bicubic2d.vec", "input, output_size, align_corners, scale_factors",
-        lambda input, output_size, corners, factors: resized_cubically(input, output_size, corners, factors)),
-    row("_upsample_bilinear2d_aa.vec", "input, output_size, align_corners, scale_factors",
-        lambda input, output_size, corners, factors: filtered(input, output_size, "bilinear", corners, factors)),
-    row("_upsample_bicubic2d_aa.vec", "input, output_size, align_corners, scale_factors",
-        lambda input, output_size, corners, factors: filtered(input, output_size, "bicubic", corners, factors)),
+    *(row(f"{name}.vec", "input, output_size, align_corners, scale_factors", partial(resized_by, weights))
+      for name, weights in (("upsample_bicubic2d", cubic_weights),
+                            ("_upsample_bilinear2d_aa", partial(filtered_weights, "bilinear")),
+                            ("_upsample_bicubic2d_aa", partial(filtered_weights, "bicubic")))),
     row("upsample_bicubic2d.default", "self, output_size, align_corners, scales_h=None, scales_w=None",
-        lambda self, output_size, corners, *factors: resized_cubically(self, output_size, corners, factors)),
+        lambda self, output_size, corners, *factors: resized_by(
+            cubic_weights, self, output_size, corners, factors)),
     row("upsample_linear1d.vec", "input, output_size, align_corners, scale_factors",
         lambda input, output_size, corners, factors: resized(input, output_size, "linear", corners, factors)),
     row("col2im.default", "self, output_size, kernel_size, dilation, padding, stride",
