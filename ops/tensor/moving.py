@@ -183,7 +183,7 @@ class Concat(_Joined):
     )
 
 
-class Pieces(Op, abstract=True):
+class TensorParts(Op, abstract=True):
     """The parts of x along a dimension, a tuple."""
 
     linear_in = (0,)
@@ -216,7 +216,7 @@ class Pieces(Op, abstract=True):
         return tuple(be.xp.split(inputs[0], ends, axis=axis))
 
 
-class Split(Pieces):
+class Split(TensorParts):
     """`output_num` equal parts along `axis`, which must not be sharded; a tuple."""
 
     takes_complex = True

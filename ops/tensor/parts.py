@@ -21,7 +21,7 @@ from mspc.ops.nn.activation import Sigmoid, SiLU
 from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, constant_of, describe, int_of, ints_of, plain
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.moving import Concat, Pad, Pieces, margins_in
+from mspc.ops.tensor.moving import Concat, Pad, TensorParts, margins_in
 from mspc.ops.tensor.slicing import StridedSlice, take_part
 from mspc.sharding.rules import factor_names
 
@@ -78,7 +78,7 @@ class Slice(Op):
     )
 
 
-class _Parts(Pieces, abstract=True):
+class _Parts(TensorParts, abstract=True):
     """Parts of sizes of their own."""
 
     def rule(self, x: TensorType) -> str:
