@@ -9,40 +9,35 @@ end. The emulated one's graphs run on the CPU as well, step by step. `--ranks N`
 mode, with strategies on some operators and the whole batch on every rank. `--depth D` nests blocks so deep (3).
 `--judges` runs no mspc: values of NumPy and of PyTorch must agree, and gradients be slopes.
 
-Prints a line for each program that differs, is refused, fails or hangs, with its seed, the counts, and the messages of
-refusals by how often they came; exits with 1 where a program differs, fails or hangs. `--processes K` shares the seeds
-over K processes, `--only SEED` runs one program, `--show` prints its script, `--smaller` the
-smallest script found with the same outcome, and `--texts FOLDER` writes the script of each program that is not equal.
+Prints a line for each program that differs, is refused, fails or hangs, with its seed, and the counts; exits with 1 if
+a program differs, fails or hangs. `--processes K` shares the seeds over K processes, `--only SEED` runs one program,
+`--show` prints its script, `--smaller` the smallest script found with the same outcome.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import random
 import re
 import sys
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from mspc.commands.run import run_script
-from mspc.engine.script import ScriptError
-from mspc.ir.diagnostics import MspcError
 from mspc.ops.op import load_operators
+from tests import judged_seeds
 from tests.control.on_gpu import OtherNumbers, run_on_gpu
 from tests.control.plain import Arrays, Plain
 from tests.control.program import STEPS, ControlProgram
 from tests.control.smaller import smaller
-from tests.control.watched import Outcome, limited, watched
+from tests.control.watched import Outcome, limited
+from tests.judged_seeds import EQUAL, FAILS, REFUSED, Different, seeds_parser
 
 TOLERANCE = 1e-10
 MARGIN, CONDITIONS = 1e-3, 2
@@ -50,13 +45,8 @@ MARGIN, CONDITIONS = 1e-3, 2
 MOVED, CONDITION = 1e-15, 1e-12
 """How far the results may move where the arguments are moved: programs that make more of rounding judge nothing."""
 DRAWS = 200
-SECONDS, SECONDS_OF_JUDGES = 60.0, 2.0
-"""How long a program may take, and how long its judges alone where it is made smaller."""
-EQUAL, WRONG, REFUSED, FAILS, HANGS = "equal", "differs", "is refused", "fails", "hangs"
-
-
-class Different(Exception):
-    """Two judges, or mspc and a judge, do not have the same numbers."""
+SECONDS_OF_JUDGES = 2.0
+"""How long the judges of a program may take where it is made smaller."""
 
 
 @dataclass
@@ -65,7 +55,6 @@ class Judged:
 
     program: ControlProgram
     expected: Arrays
-    draws: int
 
 
 def judged(seed: int, ranks: int, gradients: bool, depth: int) -> Judged:
@@ -74,7 +63,7 @@ def judged(seed: int, ranks: int, gradients: bool, depth: int) -> Judged:
         program = ControlProgram(seed, ranks, depth, draw)
         expected = clear(program, gradients, CONDITIONS)
         if expected is not None:
-            return Judged(program, expected, draw + 1)
+            return Judged(program, expected)
     raise Different(f"none of {DRAWS} programs of seed {seed} is clear")
 
 
@@ -179,30 +168,27 @@ def check(
         found = judged(seed, ranks, gradients, depth)
     except Exception as error:
         return Outcome(seed, FAILS, f"{type(error).__name__}: {error}")
-    kind, message = outcome_of(found, gradients, gpu)
-    return Outcome(seed, kind, message, found.draws, found.program.script(".", gradients, again=gpu))
+    return outcome_of(found, gradients, gpu)
 
 
-def outcome_of(found: Judged, gradients: bool, gpu: bool = False) -> tuple[str, str]:
-    """(what mspc makes of a program, its message)."""
-    try:
+def outcome_of(found: Judged, gradients: bool, gpu: bool = False) -> Outcome:
+    """Return the result of a program; whatever else its script raises is a fault, as scripts are legal."""
+
+    def compare() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            run(found, gradients, Path(folder), gpu)
-    except (Different, OtherNumbers) as error:
-        return WRONG, str(error)
-    except ScriptError as error:  # the scripts are legal: whatever they raise is a fault
-        return FAILS, error.render()
-    except MspcError as error:
-        return REFUSED, error.render()
-    except Exception as error:
-        return FAILS, f"{type(error).__name__}: {error}"
-    return EQUAL, ""
+            try:
+                run(found, gradients, Path(folder), gpu)
+            except OtherNumbers as error:
+                raise Different(str(error)) from None
+
+    text = found.program.script(".", gradients, again=gpu)
+    return judged_seeds.outcome_of(found.program.seed, "", text, compare)
 
 
 def smallest(seed: int, ranks: int, gradients: bool, depth: int, gpu: bool) -> str:
     """The script of a seed's program, made smaller while what comes of it stays the same."""
     found = judged(seed, ranks, gradients, depth)
-    kind, message = outcome_of(found, gradients, gpu)
+    wanted = outcome_of(found, gradients, gpu)
 
     def with_text(text: str) -> ControlProgram:
         program = copy(found.program)
@@ -217,25 +203,11 @@ def smallest(seed: int, ranks: int, gradients: bool, depth: int, gpu: bool) -> s
             return False
         if expected is None:
             return False
-        now = outcome_of(Judged(with_text(text), expected, 1), gradients, gpu)
-        return now[0] == kind and (kind not in (REFUSED, FAILS) or reason(now[1]) == reason(message))
+        now = outcome_of(Judged(with_text(text), expected), gradients, gpu)
+        same = wanted.kind not in (REFUSED, FAILS) or reason(now.message) == reason(wanted.message)
+        return now.kind == wanted.kind and same
 
     return with_text(smaller(found.program.text, stays)).script(".", gradients, again=gpu)
-
-
-@dataclass
-class Found:
-    """The results of the programs. reasons: how often refusals had a message, names and numbers aside."""
-
-    kinds: Counter[str] = field(default_factory=Counter[str])
-    reasons: Counter[str] = field(default_factory=Counter[str])
-    draws: int = 0
-
-    def add(self, outcome: Outcome) -> None:
-        self.kinds[outcome.kind] += 1
-        self.draws += outcome.draws
-        if outcome.kind in (REFUSED, FAILS):
-            self.reasons[f"{outcome.kind}: {reason(outcome.message)}"] += 1
 
 
 def reason(message: str) -> str:
@@ -251,56 +223,31 @@ def seeds_of(first: int, count: int) -> list[int]:
     return [generator.getrandbits(32) for _ in range(count)]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Random programs with control flow beside plain Python.")
-    parser.add_argument("seed", type=int, nargs="?", default=0)
-    parser.add_argument("count", type=int, nargs="?", default=100)
+def main() -> int:
+    parser = seeds_parser("Random programs with control flow beside plain Python.")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--gradients", action="store_true", help="compare gradients with PyTorch's")
     parser.add_argument("--gpu", action="store_true", help="run on a GPU, emulated where there is none")
     parser.add_argument("--judges", action="store_true", help="compare the judges with each other, without mspc")
     parser.add_argument("--depth", type=int, default=3, help="how deep blocks are nested")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long a program may take")
-    parser.add_argument("--only", type=int, help="the seed of one program, as a line names it")
-    parser.add_argument("--show", action="store_true", help="print the script of that program")
     parser.add_argument("--smaller", action="store_true", help="print the smallest such script of that program")
-    parser.add_argument("--texts", type=Path, help="a folder for the scripts of programs that are not equal")
-    parser.add_argument("--quiet", action="store_true", help="no line for each refusal")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args()
     if (given.gradients or given.judges) and find_spec("torch") is None:
         parser.error("gradients need PyTorch: pip install -e '.[oracle]'")
     if given.gpu and given.ranks > 1:
         parser.error("--gpu takes one rank")
-    if given.only is not None and given.show:
-        program = judged(given.only, given.ranks, given.gradients, given.depth).program
-        print(program.script(".", given.gradients, again=given.gpu))
-    load_operators()
     if given.only is not None and given.smaller:
+        load_operators()
         print(smallest(given.only, given.ranks, given.gradients, given.depth, given.gpu))
-    start, total = time.perf_counter(), Found()
-    seeds = seeds_of(given.seed, given.count) if given.only is None else [given.only]
+
+    def script(seed: int) -> str:
+        program = judged(seed, given.ranks, given.gradients, given.depth).program
+        return program.script(".", given.gradients, again=given.gpu)
 
     def work(seed: int) -> Outcome:
         return check(seed, given.ranks, given.gradients, given.judges, given.depth, given.gpu)
 
-    for outcome in watched(work, seeds, given.processes, given.seconds, HANGS):
-        total.add(outcome)
-        if outcome.kind == EQUAL:
-            continue
-        if not (given.quiet and outcome.kind == REFUSED):
-            limit = None if given.only is not None else 300
-            print(f"seed {outcome.seed} {outcome.kind}: {' '.join(outcome.message.split())[:limit]}", flush=True)
-        if given.texts is not None and outcome.text:
-            given.texts.mkdir(parents=True, exist_ok=True)
-            (given.texts / f"{outcome.kind.split()[-1]}_{outcome.seed}.py").write_text(outcome.text, encoding="utf-8")
-    for text, count in total.reasons.most_common():
-        print(f"{count:5} {text}")
-    counts = ", ".join(f"{total.kinds[kind]} {name}" for kind, name in (
-        (EQUAL, "equal"), (WRONG, "differ"), (REFUSED, "are refused"), (FAILS, "fail"), (HANGS, "hang")))  # fmt: skip
-    print(f"{len(seeds)} programs from seed {given.seed} on {given.ranks} ranks: {counts}, "
-          f"{time.perf_counter() - start:.1f} s")  # fmt: skip
-    return 1 if total.kinds[WRONG] + total.kinds[FAILS] + total.kinds[HANGS] else 0
+    return judged_seeds.judged(given, work, script, seeds_of, (EQUAL, REFUSED))
 
 
 if __name__ == "__main__":

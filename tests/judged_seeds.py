@@ -34,7 +34,7 @@ def outcome_of(seed: int, about: str, text: str, compare: Callable[[], None]) ->
         kind, message = REFUSED, error.render()
     except Exception as error:
         kind, message = FAILS, f"{type(error).__name__}: {error}"
-    return Outcome(seed, kind, message and f"({about}) {message}", text=text)
+    return Outcome(seed, kind, message and f"({about}) " * bool(about) + message, text=text)
 
 
 def seeds_parser(description: str) -> argparse.ArgumentParser:
@@ -49,13 +49,20 @@ def seeds_parser(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def judged(given: argparse.Namespace, work: Callable[[int], Outcome], script: Callable[[int], str]) -> int:
-    """Print what is not equal, and counts; 1 where there is any. script: the text of a seed."""
+def judged(
+    given: argparse.Namespace, work: Callable[[int], Outcome], script: Callable[[int], str],
+    seeds_of: Callable[[int, int], Sequence[int]] = lambda first, count: range(first, first + count),
+    legal: Sequence[str] = (EQUAL,),
+) -> int:  # fmt: skip
+    """Print the seeds that are not equal, and counts; return 1 if there is any.
+
+    script: returns the text of a seed. seeds_of: returns the seeds for the first one and their number. legal: outcomes
+    that are no error."""
     if given.only is not None and given.show:
         print(script(given.only))
     load_operators()
     start, kinds = time.perf_counter(), Counter[str]()
-    seeds: Sequence[int] = range(given.seed, given.seed + given.count) if given.only is None else [given.only]
+    seeds = seeds_of(given.seed, given.count) if given.only is None else [given.only]
     for outcome in watched(work, seeds, given.processes, given.seconds, HANGS):
         kinds[outcome.kind] += 1
         if outcome.kind != EQUAL:
@@ -64,4 +71,4 @@ def judged(given: argparse.Namespace, work: Callable[[int], Outcome], script: Ca
     counts = ", ".join(f"{kinds[kind]} {said}" for kind, said in (
         (EQUAL, "equal"), (WRONG, "differ"), (REFUSED, "are refused"), (FAILS, "fail"), (HANGS, "hang")))  # fmt: skip
     print(f"{len(seeds)} networks from seed {given.seed}: {counts}, {time.perf_counter() - start:.1f} s")
-    return int(kinds[EQUAL] != len(seeds))
+    return int(sum(kinds[kind] for kind in legal) != len(seeds))

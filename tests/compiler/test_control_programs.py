@@ -12,7 +12,8 @@ from tests.control.plain import Plain
 from tests.control.program import ControlProgram
 from tests.control.smaller import smaller
 from tests.control.watched import Outcome, watched
-from tests.control_programs import EQUAL, FAILS, HANGS, Different, check, compare, judged, seeds_of
+from tests.control_programs import check, compare, judged, seeds_of
+from tests.judged_seeds import EQUAL, FAILS, HANGS, Different
 from tests.shares import share_of
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install -e '.[oracle]'")

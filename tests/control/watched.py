@@ -17,12 +17,11 @@ BATCH = 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one seed. draws: how many programs were drawn for it. text: its script."""
+    """The result of one seed. text: its script."""
 
     seed: int
     kind: str
     message: str = ""
-    draws: int = 0
     text: str = ""
 
 

@@ -6,7 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.control_programs import EQUAL, check, seeds_of
+from tests.control_programs import check, seeds_of
+from tests.judged_seeds import EQUAL
 from tests.ops.cuda.cuda_emulator import NEEDED
 
 pytestmark = pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
