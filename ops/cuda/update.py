@@ -239,7 +239,7 @@ def updated(
     given: expressions of operands that are neither at places nor scalars."""
     type = computing_type(dtypes[0])
     lines = [f"{type} v{i} = ({type})wide({place});" for i, place in places.items()]
-    known = {i: f"v{i}" for i in places} | dict(given or {})
+    known: dict[int, str] = {**{i: f"v{i}" for i in places}, **(given or {})}
     call = f"update_element({', '.join(known.get(i, name) for i, name in enumerate(op.operands))});"
     return [*lines, *more, call, *(f"{places[i]} = narrow<{c_type(dtypes[i])}>(v{i});" for i in op.mutates)]
 
