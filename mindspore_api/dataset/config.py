@@ -54,8 +54,9 @@ def _get(name: str) -> Any:
 
 def _pair(name: str, argument: str, what: str, default: Any = inspect.Parameter.empty) -> Any:
     """Return the functions that set and return a setting. argument: the name of the value."""
-    value = inspect.Parameter(argument, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
-    taken = inspect.Signature([value])
+    kind = "Any" if name == "error_samples_mode" else type(DATASET[name].default).__name__
+    value = inspect.Parameter(argument, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
+    taken = inspect.Signature([value], return_annotation="None")
 
     def put(*args: Any, **kwargs: Any) -> None:
         bound = taken.bind(*args, **kwargs)
@@ -69,8 +70,8 @@ def _pair(name: str, argument: str, what: str, default: Any = inspect.Parameter.
     put.__doc__ = f"Set {what}{ignored}. Raise TypeError or ValueError for another value."
     get.__doc__ = f"Return the value of `set_{name}`, or MindSpore's default."
     put.__signature__ = taken  # type: ignore[attr-defined]  # as `help` and messages read it
-    for kind, function in (("set", put), ("get", get)):
-        function.__name__ = function.__qualname__ = f"{kind}_{name}"
+    get.__annotations__["return"] = kind
+    put.__name__, get.__name__ = put.__qualname__, get.__qualname__ = f"set_{name}", f"get_{name}"
     return put, get
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from mspc.mindspore_api import runtime
@@ -23,61 +25,36 @@ def is_available() -> bool:
     return runtime.is_available("Ascend")
 
 
-def _ignored(name: str) -> None:
-    text = f"device_context.ascend.{name}() changes nothing here: there is no Ascend"
-    say_once(f"ascend.{name}", f"{place_of_caller()}{text}")
+def _ignored(room: str, name: str, **taken: Any) -> Callable[..., None]:
+    """Return a function that warns that it changes nothing. taken: the types of its arguments, or their defaults."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [
+        inspect.Parameter(each, kind, annotation=value)
+        if isinstance(value, str)
+        else inspect.Parameter(each, kind, annotation=type(value).__name__, default=value)
+        for each, value in taken.items()
+    ]
+    signature = inspect.Signature(parameters, return_annotation="None")
+
+    def ignored(*args: Any, **kwargs: Any) -> None:
+        signature.bind(*args, **kwargs)
+        text = f"device_context.ascend.{room}.{name}() changes nothing here: there is no Ascend"
+        say_once(f"ascend.{room}.{name}", f"{place_of_caller()}{text}")
+
+    ignored.__name__ = ignored.__qualname__ = name
+    ignored.__doc__ = f"Warn that it changes nothing, whatever {' and '.join(signature.parameters)} may be."
+    ignored.__signature__ = signature  # type: ignore[attr-defined]  # as `help` and messages read it
+    return ignored
 
 
-def execute_timeout(op_timeout: int) -> None:
-    """Warn that it changes nothing, whatever op_timeout is."""
-    _ignored("op_debug.execute_timeout")
-
-
-def debug_option(option_value: str) -> None:
-    """Warn that it changes nothing, whatever option_value is."""
-    _ignored("op_debug.debug_option")
-
-
-def aclinit_config(config: dict[str, Any]) -> None:
-    """Warn that it changes nothing, whatever config is."""
-    _ignored("op_debug.aclinit_config")
-
-
-def precision_mode(mode: str) -> None:
-    """Warn that it changes nothing, whatever mode is: element types are those of the graph."""
-    _ignored("op_precision.precision_mode")
-
-
-def op_precision_mode(path: str) -> None:
-    """Warn that it changes nothing, whatever path is."""
-    _ignored("op_precision.op_precision_mode")
-
-
-def matmul_allow_hf32(value: bool) -> None:
-    """Warn that it changes nothing, whatever value is."""
-    _ignored("op_precision.matmul_allow_hf32")
-
-
-def conv_allow_hf32(value: bool) -> None:
-    """Warn that it changes nothing, whatever value is."""
-    _ignored("op_precision.conv_allow_hf32")
-
-
-def op_compile(value: bool) -> None:
-    """Warn that it changes nothing, whatever value is."""
-    _ignored("op_tuning.op_compile")
-
-
-def aoe_tune_mode(tune_mode: str) -> None:
-    """Warn that it changes nothing, whatever tune_mode is."""
-    _ignored("op_tuning.aoe_tune_mode")
-
-
-def aoe_job_type(config: str) -> None:
-    """Warn that it changes nothing, whatever config is."""
-    _ignored("op_tuning.aoe_job_type")
-
-
-def aclnn_cache(enable_global_cache: bool = False, cache_queue_length: int = 10000) -> None:
-    """Warn that it changes nothing, whatever enable_global_cache and cache_queue_length are."""
-    _ignored("op_tuning.aclnn_cache")
+execute_timeout = _ignored("op_debug", "execute_timeout", op_timeout="int")
+debug_option = _ignored("op_debug", "debug_option", option_value="str")
+aclinit_config = _ignored("op_debug", "aclinit_config", config="dict[str, Any]")
+precision_mode = _ignored("op_precision", "precision_mode", mode="str")
+op_precision_mode = _ignored("op_precision", "op_precision_mode", path="str")
+matmul_allow_hf32 = _ignored("op_precision", "matmul_allow_hf32", value="bool")
+conv_allow_hf32 = _ignored("op_precision", "conv_allow_hf32", value="bool")
+op_compile = _ignored("op_tuning", "op_compile", value="bool")
+aoe_tune_mode = _ignored("op_tuning", "aoe_tune_mode", tune_mode="str")
+aoe_job_type = _ignored("op_tuning", "aoe_job_type", config="str")
+aclnn_cache = _ignored("op_tuning", "aclnn_cache", enable_global_cache=False, cache_queue_length=10000)

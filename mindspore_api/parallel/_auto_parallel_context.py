@@ -3,6 +3,7 @@ methods."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -43,24 +44,15 @@ class AutoParallelContext:
             return lambda: asked in state.current().parallel
         raise AttributeError(name)
 
-    def allreduce_fusion_threshold_mb(self) -> int:
-        """Return the MB of gradients that are reduced in one AllReduce."""
-        return _threshold("allreduce")
+    def __init__(self) -> None:
+        for collective in ("allreduce", "allgather", "reducescatter"):  # gathers of `comm_fusion` change nothing here
+            setattr(self, f"{collective}_fusion_threshold_mb", functools.partial(_threshold, collective))
 
-    def allgather_fusion_threshold_mb(self) -> int:
-        """Return the MB to gather together according to `comm_fusion`, which changes nothing here."""
-        return _threshold("allgather")
-
-    def reducescatter_fusion_threshold_mb(self) -> int:
-        """Return the MB to reduce-scatter together according to `comm_fusion`, which changes nothing here."""
-        return _threshold("reducescatter")
-
-    def reset(self) -> None:
-        """Reset every setting to its default."""
-        reset_auto_parallel_context()
+    reset = staticmethod(reset_auto_parallel_context)
 
 
 def _threshold(collective: str) -> int:
+    """Return the MB that are communicated in one collective."""
     config = get_auto_parallel_context("comm_fusion").get(collective) or {}
     return int(config["config"]) if config.get("mode") == "size" and config.get("config") else BUCKET >> 20
 
@@ -77,6 +69,4 @@ def _set(key: str, entry: str, value: Any) -> None:
         set_auto_parallel_context(**{key: get_auto_parallel_context(key) | {entry: value}})
 
 
-def auto_parallel_context() -> AutoParallelContext:
-    """Return the settings as methods."""
-    return AutoParallelContext()
+auto_parallel_context = AutoParallelContext

@@ -36,23 +36,23 @@ def set_algo_parameters(**values: Unpack[AlgoParameters]) -> None:
     type."""
     for key, value in values.items():
         _check(key, value)
-    _stored().update(checked("set_algo_parameters", ALGORITHM, values))
+    _stored(_KEY).update(checked("set_algo_parameters", ALGORITHM, values))
 
 
 def get_algo_parameters(attr_key: str) -> Any:
     """Return the value of an option. Raise ValueError for an unknown one."""
     if attr_key not in DEFAULTS:
         raise _unknown("get_algo_parameters", attr_key)
-    return _stored().get(attr_key, DEFAULTS[attr_key])
+    return _stored(_KEY).get(attr_key, DEFAULTS[attr_key])
 
 
 def reset_algo_parameters() -> None:
     """Reset every option to its default."""
-    _stored().clear()
+    _stored(_KEY).clear()
 
 
-def _stored() -> dict[str, Any]:
-    return state.current().general.setdefault(_KEY, {})
+def _stored(key: str) -> dict[str, Any]:
+    return state.current().general.setdefault(key, {})
 
 
 def _check(key: str, value: Any) -> None:
@@ -94,23 +94,19 @@ def set_cost_model_context(**kwargs: Any) -> None:
                 f"{place_of_caller()}{name}={value!r} of the cost model changes nothing here: mspc estimates costs "
                 "from the links and machines that it knows",
             )
-        _stored_costs()[name] = value
+        _stored(_COST_KEY)[name] = value
 
 
 def get_cost_model_context(attr_key: str) -> Any:
     """Return the weight that was set, or its default. Raise ValueError for an unknown one."""
     if attr_key not in _DEFAULTS:
         raise ApiValueError(f"get_cost_model_context has no option {attr_key!r}")
-    return _stored_costs().get(attr_key, _DEFAULTS[attr_key])
+    return _stored(_COST_KEY).get(attr_key, _DEFAULTS[attr_key])
 
 
 def reset_cost_model_context() -> None:
     """Reset every weight to its default."""
-    _stored_costs().clear()
-
-
-def _stored_costs() -> dict[str, Any]:
-    return state.current().general.setdefault(_COST_KEY, {})
+    _stored(_COST_KEY).clear()
 
 
 class CostModelContext:
@@ -124,38 +120,20 @@ class CostModelContext:
             return lambda: get_cost_model_context(key)
         return lambda value: set_cost_model_context(**{key: value})
 
-    def reset_cost_model(self) -> None:
-        """Reset every weight to its default."""
-        reset_cost_model_context()
+    reset_cost_model = staticmethod(reset_cost_model_context)
 
 
-def cost_model_context() -> CostModelContext:
-    """Return the weights as methods."""
-    return CostModelContext()
+cost_model_context = CostModelContext
 
 
-def _set_multi_subgraphs(multi_subgraph: bool = True) -> None:
-    set_cost_model_context(multi_subgraphs=multi_subgraph)
+def _pair(key: str) -> tuple[Callable[..., None], Callable[[], Any]]:
+    """Return the functions that set a weight, by default to True, and return it."""
+    return lambda value=True: set_cost_model_context(**{key: value}), lambda: get_cost_model_context(key)
 
 
-def _get_multi_subgraphs() -> bool:
-    return get_cost_model_context("multi_subgraphs")
-
-
-def _set_algo_single_loop(single_loop: bool = True) -> None:
-    set_cost_model_context(dp_algo_single_loop=single_loop)
-
-
-def _get_algo_single_loop() -> bool:
-    return get_cost_model_context("dp_algo_single_loop")
-
-
-def _set_rp_matmul_mem_coef(coef: float) -> None:
-    set_cost_model_context(rp_matmul_mem_coef=coef)
-
-
-def _get_rp_matmul_mem_coef() -> float:
-    return get_cost_model_context("rp_matmul_mem_coef")
+_set_multi_subgraphs, _get_multi_subgraphs = _pair("multi_subgraphs")
+_set_algo_single_loop, _get_algo_single_loop = _pair("dp_algo_single_loop")
+_set_rp_matmul_mem_coef, _get_rp_matmul_mem_coef = _pair("rp_matmul_mem_coef")
 
 
 def set_op_strategy_config(mode: str = "SAVE", path: Any = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from mspc.ir.layout import Layout
@@ -13,9 +14,20 @@ from mspc.mindspore_api.errors import ApiRuntimeError, ApiValueError
 _SHARDED = ("semi_auto_parallel", "auto_parallel")
 
 
-def _get_parallel_mode() -> str:
-    """Return one of `ParallelMode`."""
-    return context.get_auto_parallel_context("parallel_mode")
+def _setting(key: str, value: Any = None) -> Callable[[], Any]:
+    """Return a function that returns a setting of `set_auto_parallel_context`, or whether it is `value`."""
+    if value is None:
+        return lambda: context.get_auto_parallel_context(key)
+    return lambda: context.get_auto_parallel_context(key) == value
+
+
+_get_parallel_mode, _get_pipeline_stages = _setting("parallel_mode"), _setting("pipeline_stages")
+_get_global_rank, _get_full_batch = _setting("global_rank"), _setting("full_batch")
+_get_gradients_mean, _get_parameter_broadcast = _setting("gradients_mean"), _setting("parameter_broadcast")
+_get_enable_parallel_optimizer = _setting("enable_parallel_optimizer")
+_is_in_data_parallel_mode = _setting("parallel_mode", "data_parallel")
+_is_in_hybrid_parallel_mode = _setting("parallel_mode", "hybrid_parallel")
+_is_sharding_propagation = _setting("search_mode", "sharding_propagation")
 
 
 def _get_device_num() -> int:
@@ -23,34 +35,7 @@ def _get_device_num() -> int:
     return context.get_auto_parallel_context("device_num") or state.current().size
 
 
-def _get_stage_device_num() -> int:
-    """Return the number of ranks of a pipeline stage; there is one stage."""
-    return _get_device_num()
-
-
-def _get_pipeline_stages() -> int:
-    return context.get_auto_parallel_context("pipeline_stages")
-
-
-def _get_global_rank() -> int:
-    """Return this rank's number."""
-    return context.get_auto_parallel_context("global_rank")
-
-
-def _get_gradients_mean() -> bool:
-    return context.get_auto_parallel_context("gradients_mean")
-
-
-def _get_full_batch() -> bool:
-    return context.get_auto_parallel_context("full_batch")
-
-
-def _get_parameter_broadcast() -> bool:
-    return context.get_auto_parallel_context("parameter_broadcast")
-
-
-def _get_enable_parallel_optimizer() -> bool:
-    return context.get_auto_parallel_context("enable_parallel_optimizer")
+_get_stage_device_num = _get_device_num  # there is one stage
 
 
 def _get_grad_accumulation_shard() -> bool:
@@ -69,21 +54,9 @@ def _is_in_auto_parallel_mode() -> bool:
     return _get_parallel_mode() in _SHARDED
 
 
-def _is_in_data_parallel_mode() -> bool:
-    return _get_parallel_mode() == "data_parallel"
-
-
-def _is_in_hybrid_parallel_mode() -> bool:
-    return _get_parallel_mode() == "hybrid_parallel"
-
-
 def _is_pynative_parallel() -> bool:
     """Return whether operators of a sharded network run one by one; networks are one graph always."""
     return False
-
-
-def _is_sharding_propagation() -> bool:
-    return context.get_auto_parallel_context("search_mode") == "sharding_propagation"
 
 
 def _need_to_full() -> bool:
