@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import least_seconds, seconds, sent_bytes
@@ -186,7 +185,9 @@ def figures_of(
     """Return the same from known parts. graph: of the slowest rank. memory: its bytes."""
     time, attrs = StreamTimeline(graph, asked.machine), compiled.graph.attrs
     cut_further, gathered_again = count_of(compiled.strategies.parameters), count_of(compiled.strategies.gathered)
-    least = least_seconds(_as_often(compiled.graph), asked.ranks, asked.machine.under(attrs))
+    nodes = nodes_with_times(compiled.graph)  # those of loops as often as a step runs them
+    every = (node for node, times in nodes if not node.regions for _ in range(times.count))
+    least = least_seconds(every, asked.ranks, asked.machine.under(attrs))
     least = min(time.total, least)
     return PlanResult(
         name=name,
@@ -200,7 +201,7 @@ def figures_of(
         rank=loads.rank,
         least=least,
         gap=1 - least / time.total if least else None,
-        search_gap=_search_gap(attrs),
+        search_gap=attrs["search_open"] / MILLION if "search_open" in attrs else None,
         memory=memory,
         collectives=sum(times.count for node, times in nodes_with_times(graph) if sent_bytes(node) > 0),
         recompute=tuple(compiled.strategies.recomputed),
@@ -217,17 +218,6 @@ def figures_of(
     )
 
 
-def _as_often(graph: Graph) -> Iterator[Node]:
-    """Yield the nodes of a graph and of its loops, as often as a step runs them, without the loops themselves."""
-    return (node for node, times in nodes_with_times(graph) if not node.regions for _ in range(times.count))
-
-
 def count_of(names: Iterable[str]) -> int:
     """Return how many parameters have these names, of which one may represent those of equal layers."""
     return sum(1 for name in names for _ in each_of_cells(name))
-
-
-def _search_gap(attrs: Mapping[str, Any]) -> float | None:
-    """Return the largest share of a plan's cost in the search that a better one could save; None if nothing is
-    proven."""
-    return attrs["search_open"] / MILLION if "search_open" in attrs else None

@@ -427,7 +427,7 @@ class LimitedPlans:
         self.measure, self.busiest = measure, busiest
         self.best: _Tried | None = None
         self.smallest: _Tried | None = None
-        self.known: dict[Values, PlanMemory | None] = {}
+        self.known: set[Values] = set()
         self.solver = problem.solver(LARGEST)
         self.proven = 0.0
         """Lower bound of the cost of all plans that are within the limit by the search's estimate."""
@@ -443,7 +443,11 @@ class LimitedPlans:
 
     def quickest(self) -> Compiled:
         """Return the quickest plan found that fits. Raise MspcError if none fits."""
-        first = self._searched() if self.front is None else self._of_front(self.front)
+        if self.front is None:
+            first = self._searched()
+        else:
+            self.proven, values = self.solver.first.bound, self.front.within(self.memory)
+            first = self._tried(values, self.front.candidates.cost(values))
         if self.best is not None:
             return self.best.compiled
         least = least_stored(self.problem.model)
@@ -470,12 +474,6 @@ class LimitedPlans:
                 "take more ranks, or allow more memory",
             ],
         )
-
-    def _of_front(self, front: CompiledFront) -> _Tried | None:
-        """Try the fastest plan of the front that fits, or its smallest plan if none does."""
-        self.proven = self.solver.first.bound
-        values = front.within(self.memory)
-        return self._tried(values, front.candidates.cost(values))
 
     def _searched(self) -> _Tried | None:
         """Return the plan that the search finds for the limit; None if all plans exceed it by the search's estimate."""
@@ -511,18 +509,14 @@ class LimitedPlans:
         to report its distance from the best."""
         if values in self.known:
             return None
-        self.known[values] = None
+        self.known.add(values)
         try:
-            tried = self._note(self.problem.compiled(values, share_of(self.proven, cost)), values)
+            compiled = self.problem.compiled(values, share_of(self.proven, cost))
+            found = _Tried(compiled, self.measure(compiled, 0), values)
+            if self._is_better(found.taken) and (rank := self.busiest(compiled)):
+                found = _Tried(compiled, self.measure(compiled, rank), values)
         except MspcError:
             return None
-        self.known[values] = tried.taken
-        return tried
-
-    def _note(self, compiled: Compiled, values: Values) -> _Tried:
-        found = _Tried(compiled, self.measure(compiled, 0), values)
-        if self._is_better(found.taken) and (rank := self.busiest(compiled)):
-            found = _Tried(compiled, self.measure(compiled, rank), values)
         if self.smallest is None or found.taken.bytes < self.smallest.taken.bytes:
             self.smallest = found
         if self._is_better(found.taken):

@@ -119,7 +119,7 @@ class SearchedNetwork:
         if self.asked.memory:
             yield "a search without a limit", lambda: self.plain
         if self.front is not None:
-            yield "a search among compiled plans", self._fastest_of_front
+            yield "a search among compiled plans", partial(self._fastest_of, self.front)
         yield "a search by bytes alone", self._by_bytes
         for limit in self._smaller_limits() if self.front is None else ():  # the front has them
             yield f"a search within {limit} bytes of memory", partial(self._near, limit)
@@ -191,9 +191,9 @@ class SearchedNetwork:
         taken = plan_memory_of(program, rank, self.network.captured, self.asked)
         return PlanCost(taken.bytes, taken.step, len(taken.graph.nodes))
 
-    def _fastest_of_front(self) -> Compiled | None:
+    def _fastest_of(self, front: CompiledFront) -> Compiled | None:
         """Return the fastest compiled plan; None if there is a limit of memory, because `_within` has taken it."""
-        values = None if self.asked.memory or self.front is None else self.front.fastest()
+        values = None if self.asked.memory else front.fastest()
         return None if values is None else self._compiled(values)
 
     def _compiled(self, values: Values) -> Compiled:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import Any, Protocol
 
 from mspc.analysis.cost.timeline import MissingRate
@@ -111,12 +112,13 @@ class UsualPlans:
     def on(self, mesh: str) -> list[PlanResult]:
         """Return those that shard everything over the axes of a mesh; "" means any."""
         axes = tuple(map(int, mesh.split("x"))) if mesh else ()
-        return [plan for plan in self.plans if not axes or _lies_on(self.files[plan.name], axes)]
 
 
-def _lies_on(file: PlanFile, axes: tuple[int, ...]) -> bool:
-    layouts = [layout for each in (*file.operators.values(), *file.results.values()) for layout in each]
-    return all(common_mesh(axes, layout.mesh) == axes for layout in (*layouts, *file.parameters.values()))
+        def fits(file: PlanFile) -> bool:
+            layouts = chain(*file.operators.values(), *file.results.values(), file.parameters.values())
+            return all(common_mesh(axes, layout.mesh) == axes for layout in layouts)
+
+        return [plan for plan in self.plans if not axes or fits(self.files[plan.name])]
 
 
 @dataclass(frozen=True)

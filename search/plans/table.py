@@ -264,7 +264,8 @@ class FittedWay:
             if program.memory > self.limit:
                 over.append(program)
             else:
-                best = _quicker(best, (program.compiled, self._made_to_fit(own, program, program.words)))
+                plan = self._made_to_fit(own, program, program.words)
+                best = (program.compiled, plan) if best is None or plan.step < best[1].step else best
         if self.way.name != CONFIGURED.name and not self.is_far and has_host_apart(own.compiled.config.device):
             best = self._on_host(own, over, best)
         if best is not None:
@@ -279,8 +280,10 @@ class FittedWay:
         """Yield the programs of variants that may fit: with smaller slices, with recomputed cells, and with both if
         none of these fits."""
         fits, last = False, own
-        if self._is_far(own):
-            self.is_far = True
+        if len(own.graph.nodes) > LARGE_GRAPH:  # it is far from any good one, whatever lowers its memory
+            plan = self._figures(own)
+            self.is_far = plan.step > FAR * plan.least > 0
+        if self.is_far:
             return
         for variants in variants_of(own.compiled.graph):
             for variant in () if fits else variants:
@@ -302,33 +305,26 @@ class FittedWay:
     ) -> tuple[Compiled, PlanResult] | None:
         """Return the best plan including those with values or states on the host, made from programs that take too
         much."""
-        taken = [(self._taken(program), program) for program in over]
+        machine = self.asked.machine
+        taken = [(PlanMemory(p.memory, 0, StreamTimeline(p.graph, machine).total, p.graph), p) for p in over]
         for memory, program in sorted(taken, key=lambda each: each[0].step):
-            offloading = Offloading(self._make(program.way), self._measured, int(self.limit), self.asked.machine)
+            offloading = Offloading(partial(self._make, program.way), self._measured, int(self.limit), machine)
             found = offloading.quickest(memory, math.inf if best is None else best[1].step)
             if found is not None:
                 words = " and ".join(filter(None, (program.words, found.on_host.words)))
-                made = self._looked_at(program.way, words, found.compiled)
+                made = self._program(program.way, words, found.compiled)
                 best = found.compiled, self._made_to_fit(own, made, words)
         self.tried.append("copies on the host")
         return best
 
-    def _make(self, way: Alternative) -> Callable[[HostMemoryUse], Compiled]:
-        def make(on_host: HostMemoryUse) -> Compiled:
-            return self.network.compiled(way, decide=on_host.mark)
-
-        return make
+    def _make(self, way: Alternative, on_host: HostMemoryUse) -> Compiled:
+        return self.network.compiled(way, decide=on_host.mark)
 
     def _measured(self, compiled: Compiled) -> PlanMemory:
         return plan_memory_of(compiled, rank_loads(compiled, self.asked.machine).slowest, self.captured, self.asked)
 
-    def _taken(self, program: _Program) -> PlanMemory:
-        return PlanMemory(program.memory, 0, StreamTimeline(program.graph, self.asked.machine).total, program.graph)
-
-    def _program(self, way: Alternative, words: str = "") -> _Program:
-        return self._looked_at(way, words, self.network.compiled(way))
-
-    def _looked_at(self, way: Alternative, words: str, compiled: Compiled) -> _Program:
+    def _program(self, way: Alternative, words: str = "", compiled: Compiled | None = None) -> _Program:
+        compiled = compiled or self.network.compiled(way)
         loads = rank_loads(compiled, self.asked.machine)
         graph = as_run(compiled, loads.slowest)
         memory = memory_of(graph, self.captured, compiled.config.device)
@@ -342,19 +338,6 @@ class FittedWay:
     def _made_to_fit(self, own: _Program, program: _Program, words: str) -> PlanResult:
         plan = self._figures(program)
         return replace(plan, remarks=replace(plan.remarks, made_to_fit=words, otherwise=own.memory))
-
-    def _is_far(self, own: _Program) -> bool:
-        """Return whether a large network's plan is far from any good one, whatever is done to lower its memory."""
-        if len(own.graph.nodes) <= LARGE_GRAPH:
-            return False
-        plan = self._figures(own)
-        return plan.step > FAR * plan.least > 0
-
-
-def _quicker(
-    best: tuple[Compiled, PlanResult] | None, other: tuple[Compiled, PlanResult]
-) -> tuple[Compiled, PlanResult]:
-    return other if best is None or other[1].step < best[1].step else best
 
 
 def _least(program: _Program, variant: Variant) -> int:
@@ -471,23 +454,20 @@ def _outcomes_of(network: PlannedNetwork, asked: PlanRequest, task: _Task) -> di
     """Return the outcomes of a task's ways by name; ways that are left out without a message are missing."""
     tries = FoldedTries() if task.folded is None else folded_tries(task.folded, asked, task.ways)
     found: dict[str, Outcome | str] = {}
-    order = {name: place for place, name in enumerate(tries.pairs)}
+    order, fits = {name: place for place, name in enumerate(tries.pairs)}, False
     for way in sorted(task.ways, key=lambda way: order.get(way.name, -1)):
         if way.name in tries.over:
             found[way.name] = tries.over[way.name]
-        elif way.name in order and any(_fits_as_it_is(found.get(name)) for name in order):
-            continue  # that one is quicker
+        elif way.name in order and fits:
+            continue  # an earlier one is quicker
         elif way.name in tries.slow:
             found |= {way.name: tries.slow[way.name]} if tries.slow[way.name] else {}
         elif way.name == DATA_PARALLEL and tries.far is not None:
             found[way.name] = tries.far
         else:
-            found[way.name] = _outcome(network, asked, way)
+            found[way.name] = outcome = _outcome(network, asked, way)
+            fits |= way.name in order and isinstance(outcome, Outcome) and not outcome.plan.remarks.made_to_fit
     return found
-
-
-def _fits_as_it_is(outcome: Outcome | str | None) -> bool:
-    return isinstance(outcome, Outcome) and not outcome.plan.remarks.made_to_fit
 
 
 def _outcome(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> Outcome | str:
