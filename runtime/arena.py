@@ -9,7 +9,7 @@ Output: an offset for every block and the size of the arena.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -127,7 +127,7 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
     # that one is shifted upwards, so it is placed after it.
     late_first = sorted(groups.values(), key=lambda members: -min(m.start for m in members))
     tries = 1 + REPAIRS * (len(alone) <= MOST_REPAIRED)
-    for order in (_by_size, _by_area, _by_life, _by_long_life):
+    for order in ORDERS:
         ordered = sorted(alone, key=order)
         for _ in range(tries):
             placed = _Placed(alignment)
@@ -168,20 +168,13 @@ def most_alive(blocks: Sequence[MemoryBlock], alignment: int = 1) -> int:
     return most
 
 
-def _by_size(block: MemoryBlock) -> tuple[int, ...]:
-    return -block.nbytes, block.start
-
-
-def _by_area(block: MemoryBlock) -> tuple[int, ...]:
-    return -block.nbytes * (block.free - block.start), block.start
-
-
-def _by_life(block: MemoryBlock) -> tuple[int, ...]:
-    return block.start - block.free, -block.nbytes, block.start
-
-
-def _by_long_life(block: MemoryBlock) -> tuple[float, ...]:
-    return -math.sqrt(block.nbytes) * (block.free - block.start), block.start
+ORDERS: tuple[Callable[[MemoryBlock], tuple[float, ...]], ...] = (
+    lambda block: (-block.nbytes, block.start),
+    lambda block: (-block.nbytes * (block.free - block.start), block.start),
+    lambda block: (block.start - block.free, -block.nbytes, block.start),
+    lambda block: (-math.sqrt(block.nbytes) * (block.free - block.start), block.start),
+)
+"""Orders in which blocks are placed: by size, by size times life, by life, and by life with little regard to size."""
 
 
 @dataclass

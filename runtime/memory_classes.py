@@ -115,7 +115,9 @@ class StepClasses:
         of_parameters: set[Part] = set()
         for node in self.nodes:
             sources = {part for value in node.inputs for part in self.parts[value] if not isinstance(part, Constant)}
-            alone = bool(sources) and all(part in of_parameters or _is_stored(part) for part in sources)
+            alone = bool(sources) and all(
+                part in of_parameters or (isinstance(part, Parameter) and part.kind != "input") for part in sources
+            )
             forward = node.phase == "forward" or bool(node.attrs.get("recomputed"))
             for part in self.parts[node]:
                 if not isinstance(part, int) or part in found:
@@ -209,10 +211,6 @@ class StepClasses:
 def _moves(node: Node) -> bool:
     """Return whether a node passes its operands on: as slices, or as their sum over ranks."""
     return isinstance(node.op, Collective) or (isinstance(node.op, Op) and node.op.may_alias)
-
-
-def _is_stored(part: Part) -> bool:
-    return isinstance(part, Parameter) and part.kind != "input"
 
 
 def _is_real(value: Value) -> bool:

@@ -110,9 +110,11 @@ class Program:
 
     def _read(self, rank: int, read: Callable[[Path], str]) -> str:
         if rank not in self.execute:
+            ranks = ", ".join(str(each) for each in sorted(self.execute)[:16]) or "none"
+            held = f"it holds rank{'s' if len(self.execute) > 1 else ''} {ranks}"
             raise MspcError(
                 f"{self.folder} holds no graph for rank {rank}",
-                notes=[_compiled_ranks(self.execute), f"compile it without --rank, or with --rank {rank}"],
+                notes=[held, f"compile it without --rank, or with --rank {rank}"],
             )
         path = inside(self.folder, self.execute[rank], str(self.folder / PROGRAM))
         try:
@@ -325,8 +327,3 @@ def _ranks(content: dict[str, Any]) -> int:
     if isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
         raise ValueError(f"ranks is {json.dumps(ranks)}; a program has from 1 to {MOST_RANKS}")
     return ranks
-
-
-def _compiled_ranks(execute: Mapping[int, str]) -> str:
-    ranks = ", ".join(str(rank) for rank in sorted(execute)[:16])
-    return f"it holds rank{'s' if len(execute) > 1 else ''} {ranks or 'none'}"

@@ -102,7 +102,7 @@ def check_finite(executor: Stepping, losses: Sequence[Value], updated: bool = Fa
 def explained(executor: NonFiniteSearch, loss: Value, value: float, updated: bool) -> ExecutionError:
     """Return the error of a loss that is not finite. updated: parameters have changed since it was computed."""
     comm = executor.comm
-    together = _communicates(executor)
+    together = any(collectives_of(executor.graph.nodes[: executor.boundary]))
     if updated or (together and comm.size > 1 and not _same_on_all_ranks(executor, loss)):
         # The other ranks may have a finite loss and would not take part in running collectives again.
         index = executor.graph.nodes.index(loss) if isinstance(loss, Node) else -1
@@ -177,10 +177,6 @@ def _finite(value: Any) -> bool:
         return all(_finite(element) for element in value)
     array = np.asarray(value)
     return array.dtype.kind not in "fV" or bool(np.isfinite(array).all())
-
-
-def _communicates(executor: NonFiniteSearch) -> bool:
-    return any(collectives_of(executor.graph.nodes[: executor.boundary]))
 
 
 def _same_on_all_ranks(executor: NonFiniteSearch, loss: Value) -> bool:

@@ -248,7 +248,9 @@ class JobWatch:
             if self.marks is not None:
                 self._own[MARK] = self.marks()
             if os.getppid() != self._parent:
-                self._orphaned()
+                remove_files_of_job(self.session_folder)  # nobody else would end the job or remove its files
+                said = orphaned(self._parent_name, self.rank, self.place(self.rank).message)
+                self.fail(ExecutionError(said).render(), 1)
             gone = [processes[d] for d, _ in events if d in processes]
             for descriptor, _ in events:
                 if descriptor in processes:
@@ -350,11 +352,6 @@ class JobWatch:
             sys.stdout.flush()
             remove_unfinished()
             self._leave(128 + signal.SIGINT)
-
-    def _orphaned(self) -> NoReturn:
-        """End the job after the parent process has ended: nobody else would end it or remove its files."""
-        remove_files_of_job(self.session_folder)
-        self.fail(ExecutionError(orphaned(self._parent_name, self.rank, self.place(self.rank).message)).render(), 1)
 
     def _ended(self, rank: int) -> None:
         state = self.record(rank)[STATE]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
@@ -247,7 +247,8 @@ def decide_together(graph: Graph) -> None:
     timed = bool(terms.latency or terms.touch)  # `mspc search` compares times of complete programs
     alone = timed or bool(terms.memory or terms.mesh) or any(is_constraint(node) for node in graph.nodes)
     before = _Decisions.of((*graph.nodes, *graph.parameters))
-    candidates = _usual_plans(search, forward)
+    configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
+    usual: tuple[Usual, ...] = (spread,) if configured else (spread, shard_batch)
     placed = place_forward(search)
     found = placed.assignment
     total = _finished(search, forward)
@@ -257,7 +258,11 @@ def decide_together(graph: Graph) -> None:
     else:
         share = _proven(found.proven, total.nbytes)
     if not alone and (len(forward) <= FEW or not as_foreseen):
-        plans = [*((0.0, plan) for plan in candidates), *(_nearby(placed) if search.trains else ())]
+        near = nearby(placed.model) if search.trains else ()
+        plans = [
+            *((0.0, plan) for plan in usual),
+            *((ahead, partial(_take, placed, values)) for ahead, values in near),
+        ]
         better = _cheaper(search, forward, before, total, plans)
         if better is not total:
             total, share = better, 0.0  # the best plan is not one that the search knows
@@ -290,19 +295,6 @@ class _Decisions:
                 value.attrs.pop("strategy_from", None)
                 if source is not None:
                     value.attrs["strategy_from"] = source
-
-
-def _usual_plans(search: Search, forward: list[Node]) -> tuple[Usual, ...]:
-    """Return functions that make the usual plans: layouts spread from configured operators; if there are none, also
-    layouts sharded along the batch."""
-    configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
-    return (spread,) if configured else (spread, shard_batch)
-
-
-def _nearby(placed: FoundPlan) -> Iterator[tuple[float, Usual]]:
-    """Yield plans near the best one: the bytes sent before the gradients, and a function that applies the plan."""
-    for ahead, values in nearby(placed.model):
-        yield ahead, partial(_take, placed, values)
 
 
 def _take(placed: FoundPlan, values: Sequence[int], search: Search, forward: list[Node]) -> None:

@@ -273,7 +273,9 @@ def _shared(node: Node, weights: WeightValues, outside: Mapping[Value, Value]) -
     weight = next((i for i in (1, 0) if weights.of(node.inputs[i], outside)), None)
     if weight is None:
         of_weight = node.forward is not None and any(weights.of(value, outside) for value in node.forward.inputs)
-        return None if of_weight else _of_scores(strategies[0])
+        if of_weight or len(strategies[0]) != _HEADS_FIRST:
+            return None
+        return _Attention(strategies[0][0], strategies[0][2])
     other, own = strategies[1 - weight], strategies[weight]
     experts = own[0] if len(own) == _EXPERTS else 1
     rule = node.op.parsed_rule(*operand_types(node))
@@ -290,10 +292,6 @@ def _shared(node: Node, weights: WeightValues, outside: Mapping[Value, Value]) -
 def _of_attention(op: AttentionOp, strategies: Sequence[tuple[int, ...]]) -> _Attention:
     queries, keys = (dict(zip(op.input_layout, strategy, strict=False)) for strategy in strategies)
     return _Attention(queries["B"], queries["S"], keys["S"])
-
-
-def _of_scores(strategy: tuple[int, ...]) -> _Attention | None:
-    return _Attention(strategy[0], strategy[2]) if len(strategy) == _HEADS_FIRST else None
 
 
 def _outside(graph: Graph) -> dict[Value, Value]:
