@@ -84,18 +84,15 @@ def _same(left: Any, right: Any) -> bool:
     return repr(left) == repr(right) if isinstance(left, float) else left == right
 
 
-def _computed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operator as a method of stand-ins: it is applied to one rank's value."""
-    return lambda self, *others: function(self.looked(), *map(_of_one_rank, others))
+def _computed(function: Callable[..., Any], behind: bool = False) -> Callable[..., Any]:
+    """Return an operator as a method of stand-ins: it is applied to one rank's value. behind: that is its right
+    operand."""
 
+    def method(self: Varying, *others: Any) -> Any:
+        values = [value.looked() if type(value) is Varying else value for value in others]
+        return function(*values, self.looked()) if behind else function(self.looked(), *values)
 
-def _computed_behind(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same for a stand-in as the right operand."""
-    return lambda self, left: function(left, self.looked())
-
-
-def _of_one_rank(value: Any) -> Any:
-    return value.looked() if type(value) is Varying else value
+    return method
 
 
 class Varying:
@@ -173,14 +170,14 @@ class Varying:
     __gt__, __ge__ = _computed(operator.gt), _computed(operator.ge)
     __neg__, __pos__, __abs__ = _computed(operator.neg), _computed(operator.pos), _computed(operator.abs)
     __int__, __float__ = _computed(int), _computed(float)
-    __add__, __radd__ = _computed(operator.add), _computed_behind(operator.add)
-    __sub__, __rsub__ = _computed(operator.sub), _computed_behind(operator.sub)
-    __mul__, __rmul__ = _computed(operator.mul), _computed_behind(operator.mul)
-    __truediv__, __rtruediv__ = _computed(operator.truediv), _computed_behind(operator.truediv)
-    __floordiv__, __rfloordiv__ = _computed(operator.floordiv), _computed_behind(operator.floordiv)
-    __mod__, __rmod__ = _computed(operator.mod), _computed_behind(operator.mod)
-    __divmod__, __rdivmod__ = _computed(divmod), _computed_behind(divmod)
-    __pow__, __rpow__ = _computed(operator.pow), _computed_behind(operator.pow)
+    __add__, __radd__ = _computed(operator.add), _computed(operator.add, True)
+    __sub__, __rsub__ = _computed(operator.sub), _computed(operator.sub, True)
+    __mul__, __rmul__ = _computed(operator.mul), _computed(operator.mul, True)
+    __truediv__, __rtruediv__ = _computed(operator.truediv), _computed(operator.truediv, True)
+    __floordiv__, __rfloordiv__ = _computed(operator.floordiv), _computed(operator.floordiv, True)
+    __mod__, __rmod__ = _computed(operator.mod), _computed(operator.mod, True)
+    __divmod__, __rdivmod__ = _computed(divmod), _computed(divmod, True)
+    __pow__, __rpow__ = _computed(operator.pow), _computed(operator.pow, True)
 
 
 def ascending(ranks: Sequence[int]) -> Sequence[int]:

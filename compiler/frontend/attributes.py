@@ -226,8 +226,7 @@ def method_function(
     tracer: Tracer, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the function that implements a method called with these arguments (the tensor first), and the keyword
-    arguments under the function's own names. Raise MspcError if there is no such method, or the arguments do not fit.
-    """
+    arguments under the function's own names. Raise MspcError if there is no such method, or arguments do not fit."""
     function = find_method(name)
     if function is None:
         raise tracer.error(f"Tensor.{name}() does not take tensors of the graph", kind=TypeError)

@@ -175,7 +175,7 @@ class Selecting:
         return self.tracer.emit(self.tracer.op("Select"), self.holds, left, right)
 
 
-class Choosing:
+class Choosing(Selecting):
     """Join in which only one branch runs: each value is a result of an `If`, which `emit` appends once all are known.
 
     nodes: of the branch taken if the condition holds, and of the other.
@@ -184,7 +184,8 @@ class Choosing:
     within = True
 
     def __init__(self, tracer: Tracer, holds: Value, contents: Contents, nodes: tuple[list[Node], list[Node]]) -> None:
-        self.tracer, self.holds, self.contents, self.nodes = tracer, holds, contents, nodes
+        super().__init__(tracer, holds, contents)
+        self.nodes = nodes
         self.picked: dict[tuple[Value, Value], Node] = {}
 
     def operand(self, branch: int, value: Any, like: DType | None) -> Value:
@@ -308,8 +309,7 @@ def _behind(value: Any) -> Any:
 
 
 def behind_orderings(value: Any) -> Any:
-    """Return the value below any Depend nodes, so that ordering after an update does not make a value a different one.
-    """
+    """Return the value below any Depend nodes: an order after an update does not make a value a different one."""
     while isinstance(value, Node) and isinstance(value.op, Depend):
         value = value.inputs[0]
     return value
@@ -597,8 +597,7 @@ def remainder(tracer: Tracer, frame: Frame, rest: list[ast.stmt]) -> Any:
 def unless_left(
     tracer: Tracer, frame: Frame, node: ast.stmt, left: Exit, kinds: tuple[str, ...], run: Callable[[], Any]
 ) -> Any:
-    """Return how the block ends: with `left` if that is an exit of one of `kinds`, otherwise with the result of `run`.
-    """
+    """Return how the block ends: with `left` if that is an exit of one of `kinds`, else with the result of `run`."""
     tracer.at(frame, node)
     holds = any_flag(tracer, left, kinds)
     if holds is False:

@@ -288,8 +288,7 @@ def name_result(value: Any, name: str) -> None:
 
 
 def assign(tracer: Tracer, frame: Frame, target: ast.expr, value: Any) -> None:
-    """Assign `target = value`. Raise MspcError if the target cannot be assigned to, or the number of values is wrong.
-    """
+    """Assign `target = value`. Raise MspcError if the target takes no value, or the number of values is wrong."""
     if isinstance(target, ast.Name):
         name_result(value, target.id)
         frame.locals[target.id] = value

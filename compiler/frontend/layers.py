@@ -262,8 +262,7 @@ def _names_of_all(tracer: Tracer, counterparts: Counterparts) -> Generator[None]
 
 
 def _scan_parameters(tracer: Tracer, loop: Node, counterparts: Counterparts, attrs: dict[str, Any]) -> None:
-    """Make the loop scan stacks of the parameters that it captures from the first cell. `attrs` are set on the stacks.
-    """
+    """Make the loop scan stacks of the parameters that it captures from the first cell. attrs: of the stacks."""
     op, [body] = loop.op, loop.regions
     assert isinstance(op, For)
     if op.mutates:
@@ -627,8 +626,7 @@ class _Chains:
 
 
 def _roll(graph: Graph, members: dict[Value, tuple[Node, int]], grads: dict[Value, tuple[Node, int]]) -> None:
-    """Replace the update nodes of all cells by loops over the cells: one up to each merge node, and one after the last.
-    """
+    """Replace the update nodes of all cells by loops over the cells: one up to each merge node, one after the last."""
     turns = {len(stack.inputs) for stack, _ in members.values()}
     if len(turns) > 1:
         raise Unrolled
@@ -711,8 +709,7 @@ class _Stages:
         self.keep(later)
 
     def keep(self, values: Iterable[Value]) -> None:
-        """Make values of the first cell, read in another stage, results of their loop. Raise Unrolled if one cannot be.
-        """
+        """Make values of the first cell that another stage reads results of their loop. Raise Unrolled otherwise."""
         for value in values:
             if not isinstance(value, Node) or not isinstance(value.type, TensorType) or value.op.mutates:
                 raise Unrolled
@@ -721,8 +718,7 @@ class _Stages:
                 wanted.append(value)
 
     def emit(self, nodes: list[Node], stage: int) -> None:
-        """Append the loop of a stage, and the nodes that take its results. Raise Unrolled if the cells' nodes differ.
-        """
+        """Append the loop of a stage, and the nodes that take its results. Raise Unrolled if nodes of cells differ."""
         first, *others = self.of_stage[stage]
         if any(len(chain) != len(first) for chain in others):
             raise Unrolled

@@ -97,8 +97,7 @@ def _of_operands(op: Op, strategy: Any, given: Sequence[Any], operands: Sequence
 
 
 def _drawing(tracer: Tracer, primitive: Primitive) -> Op:
-    """Return the operator; a random one with seeds for this call, so that a layer called twice draws different numbers.
-    """
+    """Return the operator; a random one with seeds for this call: a layer called twice draws different numbers."""
     op = primitive.op
     if not op.seeds:
         return op

@@ -276,8 +276,7 @@ def assigned_names(tree: ast.AST) -> frozenset[str]:
 
 
 def names_of_filled(tree: ast.AST, values: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the lists and dicts among `values` whose methods a statement calls, which may add elements.
-    """
+    """Return the names of lists and dicts in `values` whose methods a statement calls, which may add elements."""
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     owners = (call.value for call in calls if isinstance(call, ast.Attribute))
     names = {owner.id for owner in owners if isinstance(owner, ast.Name)}

@@ -467,8 +467,7 @@ class Tracer:
 
 
 def _written(value: Value) -> Value:
-    """Return the parameter that `value` reads by a plan (see `parameter_readers`) or through a cast; otherwise `value`.
-    """
+    """Return the parameter that `value` reads by a plan (see `parameter_readers`) or through a cast; else `value`."""
     found = value
     while isinstance(found, Node) and (isinstance(found.op, Cast) or is_constraint(found)):
         found = found.inputs[0]

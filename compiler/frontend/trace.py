@@ -165,8 +165,7 @@ def trace(
 
 
 def _read(tracer: Tracer, target: Any, args: Sequence[Any]) -> tuple[Any, Any, bool]:
-    """Call the target. Return its result, the structure of the result, and whether a value is missing after an error.
-    """
+    """Call the target. Return its result, the structure of it, and whether a value is missing after an error."""
     result: Any = None
     structure: Any = None
     poisoned = False

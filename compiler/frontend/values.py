@@ -115,8 +115,7 @@ class Closure:
         return getattr(self.source.tree, "name", "<lambda>")
 
     def __call__(self, *_: Any) -> Any:
-        """Raise AssertionError: closures are read, never run. They are callable so that gradient requests accept them.
-        """
+        """Raise AssertionError: closures are read, never run. Gradient requests take callable objects only."""
         raise AssertionError(f"{self.name} is run outside of the front end")
 
 
