@@ -129,11 +129,6 @@ def reshaped(places: Sequence[Coordinate], shape: Shape, target: Shape, dims: Sh
                 n, place = most, parts[0]
             size *= n
             taken.append((n, place))
-        found.append(_joined(taken))
+        steps = [math.prod(n for n, _ in taken[i + 1 :]) for i in range(len(taken))]
+        found.append(Coordinate(0, tuple(enumerate(steps))).of([place for _, place in taken]))
     return found
-
-
-def _joined(parts: Sequence[tuple[int, Coordinate]]) -> Coordinate:
-    """Return the coordinate along a dimension that is made of several, which have these numbers of elements."""
-    steps = [math.prod(n for n, _ in parts[i + 1 :]) for i in range(len(parts))]
-    return Coordinate(0, tuple(enumerate(steps))).of([place for _, place in parts])

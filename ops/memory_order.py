@@ -188,9 +188,10 @@ class MemoryOrder:
         theirs: list[DimensionPart] = []
         for dim in range(self.rank):
             places = _divisions(self.of_dim(dim)) | _divisions(other.of_dim(dim))
-            sizes = _sizes(sorted(places))
-            if sizes is None:
+            pairs = list(pairwise(sorted(places)))
+            if any(b % a for a, b in pairs):
                 return None
+            sizes = [b // a for a, b in reversed(pairs)]
             for order, found in ((self, mine), (other, theirs)):
                 numbers = iter(enumerate(sizes))
                 for part in order.of_dim(dim):
@@ -236,9 +237,3 @@ def _divisions(parts: Sequence[DimensionPart]) -> set[int]:
         behind *= part.size
         found.add(behind)
     return found
-
-
-def _sizes(places: Sequence[int]) -> list[int] | None:
-    """Return the sizes of parts with these divisions, the farthest first."""
-    pairs = list(pairwise(places))
-    return None if any(b % a for a, b in pairs) else [b // a for a, b in reversed(pairs)]

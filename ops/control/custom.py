@@ -173,16 +173,15 @@ class OwnGradient(Op):
             own = [by_placeholder[value] for value in own]
             stands_for.update(outer)
         for placeholder, result, dout in zip(placeholders, inputs, douts, strict=False):
-            stands_for[placeholder] = dout if dout is not None else _zeros(b, result.tensor_type)
+            if dout is None:
+                type = result.tensor_type
+                dout = b.constant(np.zeros(type.shape, type.dtype.numpy), type.dtype)
+            stands_for[placeholder] = dout
         grads = [_copied(b, value, stands_for) for value in own]
         if self.inner:
             by_placeholder = dict(zip(pairs[: self.inner], pairs[self.inner :], strict=True))
             b.inner_gradients[pairs[0]] = by_placeholder, stands_for
         return (*[None] * self.results, *grads, *[None] * (self.results + self.sources + 2 * self.inner))
-
-
-def _zeros(b: Builder, type: TensorType) -> Value:
-    return b.constant(np.zeros(type.shape, type.dtype.numpy), type.dtype)
 
 
 def _copied(b: Builder, value: Value, stands_for: dict[Value, Value]) -> Value:

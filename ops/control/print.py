@@ -49,7 +49,7 @@ class Print(Op):
         return replace(self, lines=lines), tuple(tensors) or (np.zeros((), np.int32),)
 
     def rule(self, *types: TensorType) -> str:
-        places = sum(_places(line) for line in self.lines)
+        places = sum(line.replace(2 * PLACE, "").count(PLACE) for line in self.lines)
         if len(types) != max(1, places):
             raise MspcError(f"Print has {places} places for {len(types)} tensors")
         names = iter(factor_names(sum(len(t.shape) for t in types)))
@@ -105,11 +105,6 @@ def _line(value: Any, tensors: list[Any]) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace(PLACE, 2 * PLACE)
-
-
-def _places(line: str) -> int:
-    """Return how many tensors a line has."""
-    return line.replace(2 * PLACE, "").count(PLACE)
 
 
 def _filled(line: str, arrays: Iterator[Any]) -> str:

@@ -592,11 +592,7 @@ def _nodes(graph: Graph, times: dict[Graph, Times], seen: set[Graph]) -> Iterato
     own = times[graph]
     for node in graph.nodes:
         yield node, own
-        yield from _inside(node.regions, times, seen)
-
-
-def _inside(regions: Sequence[Graph], times: dict[Graph, Times], seen: set[Graph]) -> Iterator[tuple[Node, Times]]:
-    for region in regions:
-        if region not in seen:
-            seen.add(region)
-            yield from _nodes(region, times, seen)
+        for region in node.regions:
+            if region not in seen:
+                seen.add(region)
+                yield from _nodes(region, times, seen)

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -61,7 +61,7 @@ def finer_product(name: str, transposed: tuple[bool, bool], entries: Sequence[ob
     first, second = layouts
     *batch, m, k = _turned(first.axes, transposed[0])
     *other, inner, n = _turned(second.axes, transposed[1])
-    shared = _common_prefix(k, inner)
+    shared = tuple(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(k, inner, strict=False)))
     used_m = tuple(a for a in m if a not in n)
     result = None
     if (used_m, shared) != (m, k):
@@ -80,13 +80,6 @@ def finer_product(name: str, transposed: tuple[bool, bool], entries: Sequence[ob
 def _turned(axes: Sequence[tuple[int, ...]], transposed: bool) -> tuple[tuple[int, ...], ...]:
     *batch, row, column = axes
     return (*batch, column, row) if transposed else (*batch, row, column)
-
-
-def _common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
-    count = 0
-    while count < min(len(left), len(right)) and left[count] == right[count]:
-        count += 1
-    return left[:count]
 
 
 def _named(like: NamedLayout, axes: Sequence[tuple[int, ...]]) -> NamedLayout:

@@ -376,11 +376,6 @@ def statistics_dtype(dtype: DType) -> DType:
     return FLOAT64 if dtype == FLOAT64 else FLOAT32
 
 
-def _as_ends(ends: Any) -> Any:
-    """Return ends that are written as a list or a tuple, as an array."""
-    return np.array(ends, np.int64) if isinstance(ends, (tuple, list)) else ends
-
-
 def _sample(*shapes: tuple[int, ...], dtypes: Sequence[str] = (), **attributes: Any) -> Sample:
     """Return a sample of small numbers. The result's gradient has a test of its own, since the statistics beside it
     have none."""
@@ -435,7 +430,9 @@ class FlashAttentionScore(AttentionForms):
         if self.packed:
             raise MspcError(f"{self.name}: packed is {self.packed}; it is for the compiler alone")
         self.require_none(refused)
-        ends = [None if x is None else _as_ends(x) for x in (actual_seq_qlen, actual_seq_kvlen)]
+        ends = [
+            np.array(x, np.int64) if isinstance(x, (tuple, list)) else x for x in (actual_seq_qlen, actual_seq_kvlen)
+        ]
         if len({None if x is None else tuple(x.shape) for x in ends}) != 1:
             raise MspcError(f"{self.name}: actual_seq_qlen and actual_seq_kvlen must list as many ends of documents")
         if self.sparse_mode == 1 and attn_mask is None:

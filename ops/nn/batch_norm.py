@@ -478,13 +478,6 @@ def _summed(b: Builder, ranks: Ranks, *values: Value) -> list[Value]:
     return [reduced] if len(values) == 1 else [b.emit(TupleGetItem(i), reduced) for i in range(len(values))]
 
 
-def _joined(b: Builder, ranks: Ranks, x: Value) -> list[Value]:
-    """Return [mean, variance] of every channel over ranks, which gather their own in one collective."""
-    gathered = b.emit(AllGather().with_ranks(ranks), b.emit(ChannelStatistics(), x))
-    gathered.attrs["reason"] = OVER_ALL_RANKS
-    return items(b, b.emit(JoinStatistics(), gathered), 2)
-
-
 class BatchNorm(_Shared):
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta for every channel, dimension 1 of x: a tuple of five, the
     result, mean and variance of the batch twice.
@@ -572,7 +565,9 @@ class BatchNorm(_Shared):
             return None
         x = inputs[0]
         if self.collective(len(ranks)) is AllGather:
-            mean, variance = _joined(b, ranks, x)
+            gathered = b.emit(AllGather().with_ranks(ranks), b.emit(ChannelStatistics(), x))
+            gathered.attrs["reason"] = OVER_ALL_RANKS
+            mean, variance = items(b, b.emit(JoinStatistics(), gathered), 2)
         else:
             (mean,) = _summed(b, ranks, b.emit(ChannelMean(count=count), x))
             (variance,) = _summed(b, ranks, b.emit(ChannelVariance(count=count), x, mean))
