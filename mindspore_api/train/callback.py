@@ -241,7 +241,7 @@ class TimeMonitor(Callback):
     """
 
     def __init__(self, data_size: int | None = None, data_time: bool = False) -> None:
-        if data_size is not None and (isinstance(data_size, bool) or not isinstance(data_size, int) or data_size < 1):
+        if data_size is not None and data_size < 1:
             raise ApiValueError(f"TimeMonitor: data_size {data_size!r} must be a positive integer")
         self.data_size = data_size
         self.data_time = data_time

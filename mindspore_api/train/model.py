@@ -444,7 +444,6 @@ class Model:
         listeners = callbacks_of(callbacks)
         for listener in listeners:
             _check_newer("Model.fit", listener)
-        _check_flag("Model.fit", "valid_dataset_sink_mode", valid_dataset_sink_mode)
         when = _frequency(valid_frequency)
         evaluation = None if valid_dataset is None else self._evaluation("Model.fit")
         valid = None if evaluation is None else (evaluation, valid_dataset, when)
@@ -454,7 +453,7 @@ class Model:
         self, name: str, epoch: Any, dataset: Any, listeners: list[Callback], sink: Any, sink_size: Any, first: Any,
         valid: tuple[Evaluation, Any, Any] | None = None,
     ) -> None:  # fmt: skip
-        _check_counts(f"Model.{name}", epoch, first, sink, sink_size)
+        _check_counts(f"Model.{name}", epoch, first, sink_size)
         self._warn_if_nothing_trains(f"Model.{name}")
         size = dataset.get_dataset_size()
         if size == 0:
@@ -516,7 +515,7 @@ class Model:
         for what, dataset in (("train_dataset", train_dataset), ("valid_dataset", valid_dataset)):
             if dataset is not None and not hasattr(dataset, "create_tuple_iterator"):
                 raise ApiTypeError(f"Model.build: {what} must be a data set or None, not {type(dataset).__name__}")
-        _check_counts("Model.build", epoch, 0, sink_mode, sink_size, "sink_mode")
+        _check_counts("Model.build", epoch, 0, sink_size)
         cuts = self._parallel is not None or get_auto_parallel_context("parallel_mode") in SHARDED
         if train_dataset is not None and cuts and get_context("mode") != PYNATIVE_MODE:
             self.infer_train_layout(train_dataset)
@@ -529,7 +528,6 @@ class Model:
         batches have different numbers of them; TypeError if an argument is of the wrong kind.
         """
         listeners = callbacks_of(callbacks)
-        _check_flag("Model.eval", "dataset_sink_mode", dataset_sink_mode)
         evaluation = self._evaluation("Model.eval")
         param = self._told("eval", valid_dataset.get_dataset_size(), valid_dataset=valid_dataset)
         param.update(eval_network=evaluation.network, dataset_sink_mode=False, list_callback=listeners)
@@ -586,10 +584,9 @@ class Model:
         those of the later call of `train`. Raise RuntimeError outside of graph mode, or in a mode that shards nothing;
         TypeError or ValueError if dataset_sink_mode is not True, sink_size is neither -1 nor positive, or the data set
         has no row or another number of columns."""
-        _check_flag("Model.infer_train_layout", "dataset_sink_mode", dataset_sink_mode)
         if not dataset_sink_mode:
             raise ApiValueError("Model.infer_train_layout: dataset_sink_mode must be True")
-        _check_counts("Model.infer_train_layout", 1, 0, dataset_sink_mode, sink_size)
+        _check_counts("Model.infer_train_layout", 1, 0, sink_size)
         row = first_row(train_dataset, 2 if self._loss_fn is not None else 0)
         self._train_network.set_train(True)
         return self._layout("infer_train_layout", self._train_network, row)
@@ -646,21 +643,13 @@ def _warn_of_few_rates(name: str, optimizer: Any, steps: int) -> None:
             say_once(f"{name} rates", f"{place_of_caller()}{name}: {text}; further steps use the last one")
 
 
-def _check_flag(name: str, what: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ApiTypeError(f"{name}: {what} must be True or False, not {value!r}")
-
-
-def _check_counts(
-    name: str, epoch: Any, initial_epoch: Any, sink: Any, sink_size: Any, sink_name: str = "dataset_sink_mode"
-) -> None:
-    """Raise TypeError or ValueError for invalid epochs and steps."""
-    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
+def _check_counts(name: str, epoch: int, initial_epoch: int, sink_size: int) -> None:
+    """Raise ValueError for invalid epochs and steps."""
+    if epoch < 1:
         raise ApiValueError(f"{name}: epoch {epoch!r} must be a positive integer")
-    if isinstance(initial_epoch, bool) or not isinstance(initial_epoch, int) or not 0 <= initial_epoch < epoch:
+    if not 0 <= initial_epoch < epoch:
         raise ApiValueError(f"{name}: initial_epoch {initial_epoch!r} must be from 0 to {epoch - 1}")
-    _check_flag(name, sink_name, sink)
-    if isinstance(sink_size, bool) or not isinstance(sink_size, int) or (sink_size < 1 and sink_size != -1):
+    if sink_size < 1 and sink_size != -1:
         raise ApiValueError(f"{name}: sink_size {sink_size!r} must be -1 or a positive integer")
 
 

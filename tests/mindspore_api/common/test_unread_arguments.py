@@ -37,7 +37,11 @@ REASONS = {
         ops/multitype.py:MultitypeFuncGraph.__init__.read_value
         _extends/__init__.py:cell_attr_register.attrs common/api.py:lazy_inline.attrs common/api.py:lazy_inline.policy
         train/model.py:Model.predict.config common/api.py:set_recursion_limit.recursion_limit
-        train/model.py:Model.infer_predict_layout.skip_backend_compile""",
+        train/model.py:Model.infer_predict_layout.skip_backend_compile train/model.py:Model.build.sink_mode
+        train/model.py:Model.fit.valid_dataset_sink_mode
+        profiler.py:DynamicProfilerMonitor.__init__.cfg_path profiler.py:DynamicProfilerMonitor.__init__.output_path
+        profiler.py:mstx.range_start.message
+        profiler.py:mstx.range_start.domain""",
     "values have no places in a network": """
         ops:.astype.copy""",
     "of an interface that others heed": """
