@@ -52,7 +52,9 @@ class Poke:
 
     def on_one_device(self, node: Node, operands: list[Array]) -> list[Array]:
         """The operands as one device reads them."""
-        return self._at(operands) if node.attrs.get(self.mark) == self.number else operands
+        if node.attrs.get(self.mark) != self.number:
+            return operands
+        return [_with_infinity(each) if i == self.operand else each for i, each in enumerate(operands)]
 
     def on_rank(self, rank: int, graphs: Sequence[Graph]) -> Callable[[Node, list[Array]], list[Array]]:
         """The same for the slices of a rank. graphs: of all ranks. If there are several stages, those that
@@ -80,11 +82,6 @@ class Poke:
         looking = next((node for node in graph.nodes if node.attrs.get(self.mark) == self.number), None)
         value = None if looking is None else looking.inputs[self.operand]
         return value.op if isinstance(value, Node) else None
-
-    def _at(self, operands: list[Array]) -> list[Array]:
-        changed = list(operands)
-        changed[self.operand] = _with_infinity(changed[self.operand])
-        return changed
 
 
 def _with_infinity(array: Array) -> Array:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +24,7 @@ from mspc.ops.tensor.broadcast import ReductionOp
 from mspc.verify.scale.compared import written
 from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, alike
 from mspc.verify.scale.readers import Readers, adds_up, moves_or_adds
-from mspc.verify.scale.relations import CLOSE, Identities, Relation, added, keyed, ranks_along, times
+from mspc.verify.scale.relations import CLOSE, Identities, Relation, added, axes_along, keyed, ranks_along, times
 
 
 class ReadOnOne:
@@ -108,7 +107,9 @@ def _change(kind: RankKind, others: RankKind) -> Odd | None:
         if len(first) > FEW or len(second) > FEW:
             return None
         if second and len(second) > len(first):
-            changes.append(_lacks(others, given.nodes[second[0]], kind.ranks))
+            node = given.nodes[second[0]]
+            words = f"{node.label} is run by all like them but {ranks_in_words(kind.ranks)}"
+            changes.append(Odd(others, node, kind.ranks, words))
         elif first:
             changes.append(_does(kind, mine.nodes[first[0]]))
         else:
@@ -118,10 +119,6 @@ def _change(kind: RankKind, others: RankKind) -> Odd | None:
 
 def _does(kind: RankKind, node: Node) -> Odd:
     return Odd(kind, node, kind.ranks, f"{node.label} is run like this by {ranks_in_words(kind.ranks)} alone")
-
-
-def _lacks(kind: RankKind, node: Node, ranks: tuple[int, ...]) -> Odd:
-    return Odd(kind, node, ranks, f"{node.label} is run by all like them but {ranks_in_words(ranks)}")
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
@@ -625,7 +622,7 @@ class OtherRanks:
             if source is None or source not in self._sums:
                 continue
             read = self._sums[source][number]
-            for axes in _all_axes(kind):
+            for axes in axes_along(kind, 1):
                 given = [*operands]
                 given[place] = added(read, kind, axes)
                 if is_right(given):
@@ -640,9 +637,3 @@ def _sum_of(value: Value) -> tuple[Node | None, int]:
     if isinstance(value, Node) and isinstance(value.op, TupleGetItem):
         value, number = value.inputs[0], value.op.index
     return (value, number) if isinstance(value, Node) and isinstance(value.op, AllReduce) else (None, 0)
-
-
-def _all_axes(kind: RankKind) -> Iterator[tuple[int, ...]]:
-    wide = [axis for axis, n in enumerate(kind.mesh) if n > 1]
-    for count in range(1, len(wide) + 1):
-        yield from itertools.combinations(wide, count)

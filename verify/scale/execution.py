@@ -235,7 +235,8 @@ class KindRun:
                 if turn == MOST_TURNS:
                     message = f"{node.label} turns more than {MOST_TURNS} times, with inputs that are made for it"
                     raise MspcError(message, notes=["mspc verify without --scale has other ones"], frames=node.frames)
-            entries = [_entry(part, turn, depth) for part in scanned]
+            place = (*(slice(None),) * depth, turn)
+            entries = [part[turn] if isinstance(part, list) else part[place] for part in scanned]
             leading = [np.full((1,) * depth, turn, np.int64)] * op.leading
             values = dict[Value, Any](zip(body.parameters, (*leading, *carried, *entries, *rest), strict=True))
             around, turns_around = self._around, self._backend.turns
@@ -263,7 +264,8 @@ class KindRun:
         for place, entry in enumerate(body.results[op.carried :]):
             rows = [row[place] for row in kept]
             is_stack = isinstance(entry.type, StackType) or (place < len(types) and isinstance(types[place], StackType))
-            results.append(rows if is_stack else _stacked(rows, depth))
+            lead = () if is_stack else common_lead(rows, depth)
+            results.append(rows if is_stack else np.stack([widened(row, lead) for row in rows], depth))
         return tuple(results), lambda i: operands[i]
 
     def _turns(self, node: Node, op: Scan | For | While, operands: list[Any]) -> int:
@@ -284,15 +286,6 @@ class KindRun:
             if len(parts) <= MOST_PARTS:
                 raise Divided(self.kind, parts)
         raise NodeError(self.kind, node, "ranks of one kind go different ways here, as the data say")
-
-
-def _entry(scanned: Any, turn: int, depth: int) -> Any:
-    return scanned[turn] if isinstance(scanned, list) else scanned[(slice(None),) * depth + (turn,)]
-
-
-def _stacked(rows: list[Any], depth: int) -> Array:
-    lead = common_lead(rows, depth)
-    return np.stack([widened(row, lead) for row in rows], depth)
 
 
 def _on_each(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequence[Array]) -> Any:

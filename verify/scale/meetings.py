@@ -195,11 +195,6 @@ def _scattered(array: Array, lead: Sequence[int], axes: Axes, dim: int) -> Array
     return moved.reshape(*moved.shape[:depth], *moved.shape[depth + len(ones) :])
 
 
-def _reduce_scatter(op: Any, array: Array, lead: Sequence[int], axes: Axes) -> Array:
-    combined = _combined(array, lead, axes, op.op)
-    return _scattered(combined, lead, axes, op.axis % (array.ndim - len(lead)))
-
-
 def _all_to_all(op: Any, array: Array, lead: Sequence[int], axes: Axes) -> Array:
     depth = len(lead)
     own = array.ndim - depth
@@ -229,7 +224,9 @@ def _all_to_all(op: Any, array: Array, lead: Sequence[int], axes: Axes) -> Array
 _ALONG: dict[type[Collective], Callable[[Any, Array, Sequence[int], Axes], Array]] = {
     AllReduce: lambda op, array, lead, axes: _combined(array, lead, axes, op.op),
     AllGather: _all_gather,
-    ReduceScatter: _reduce_scatter,
+    ReduceScatter: lambda op, array, lead, axes: _scattered(
+        _combined(array, lead, axes, op.op), lead, axes, op.axis % (array.ndim - len(lead))
+    ),
     AlltoAll: _all_to_all,
 }
 
@@ -646,10 +643,6 @@ def _divide_by_places(kind: RankKind, ops: Sequence[NeighborExchange]) -> None:
         raise Divided(kind, parts)
 
 
-def _one_each(ops: Sequence[Any], groups: Sequence[Sequence[int]]) -> bool:
-    return len(told_apart(ops)[0]) == len(told_apart(groups)[0])
-
-
 def _gathered(kind: RankKind, given: dict[int, Any]) -> Any:
     rows = [parts_of(given[rank]) for rank in kind.ranks]
     found = [np.stack(part).reshape(*kind.mesh, *part[0].shape) for part in zip(*rows, strict=True)]
@@ -665,7 +658,8 @@ def _inside(request: CollectiveRequest, groups: Sequence[Sequence[int]]) -> Any:
         known[key] = None
         return _exchanged(request, first)
     if key not in known:
-        known[key] = axes_of_groups(kind, groups) if _one_each(request.ops, groups) else None
+        is_one_each = len(told_apart(request.ops)[0]) == len(told_apart(groups)[0])
+        known[key] = axes_of_groups(kind, groups) if is_one_each else None
     axes = known[key]
     if axes is not None:
         try:

@@ -438,7 +438,7 @@ class _BufferWalk:
             self._show(node, self._views(node))
         for value in self.graph.results:
             for content in self._of(value):
-                if self._buffer(content) >= 0:
+                if self.plan.places[content[0]][content[1]] >= 0:
                     yield Misuse(content[0], "a result of the step lies in a buffer that the next step overwrites")
 
     def _shares(self, buffer: int) -> list[int]:
@@ -464,10 +464,6 @@ class _BufferWalk:
 
     def _tensors(self, value: Value) -> list[set[Content]]:
         return self.shown.get(value) or [set() for _ in element_types(value.type)]
-
-    def _buffer(self, content: Content) -> int:
-        node, number = content
-        return self.plan.places[node][number]
 
     def _views(self, node: Node) -> list[set[Content]]:
         taken = taken_elements(node.op)

@@ -382,7 +382,8 @@ class Sizing:
             types = [t for v in node.inputs for t in element_types(v.type)]
             ops = kind.ops_of(op) if kind is not None else (op,)
             if isinstance(op, FetchRows | SendRows | TakeRows | AddRows) and has_multiples(node.inputs[1]):
-                self._keep_rows(op, operands, self.dims(node))
+                table = operands if isinstance(op, FetchRows | TakeRows) else self.dims(node)
+                self.divisors.freeze(table[0][0])  # lookups would be past the end of a shorter table
             if isinstance(op, NeighborExchange) and kind is not None:
                 for one, other in self._traded.same(ops, operands, self.dims(node), kind):
                     self.same([one], [other])
@@ -392,11 +393,6 @@ class Sizing:
                     self.same([lines[i] for i in own.returns], self.dims(node))
                     continue
                 self._operator(own, types, operands, list(element_types(node.type)), self.dims(node), kind)
-
-    def _keep_rows(self, op: Any, operands: Dims, made: Dims) -> None:
-        """Let a table keep its number of rows: lookups would be past the end of a shorter one."""
-        table = operands[0] if isinstance(op, FetchRows | TakeRows) else made[0]
-        self.divisors.freeze(table[0])
 
     def _operator(
         self, op: Any, types: Sequence[TensorType], operands: Dims, results: Sequence[TensorType], made: Dims,

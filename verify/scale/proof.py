@@ -140,25 +140,22 @@ def overflows(one: Graph, kinds: Sequence[RankKind]) -> list[Overflow]:
     one. A stage sends it to all others that look for one, else it is left out, as these may recompute it from their
     messages; of many stages, some are taken from the first to the last."""
     looking = _looking(one)
-    are_stages = bool(looking) and any(map(_sends, kinds))
+    nodes = (node for kind in kinds for each in kind.graph.graphs() for node in each.nodes)
+    are_stages = bool(looking) and any(isinstance(node.op, SendToStage) for node in nodes)
     found: list[Overflow] = []
     for family in alike(kinds) if looking else ():
         others = [kind for kind in kinds if are_stages and kind not in family and _looking(kind.graph)]
         kind = family[0]
-        for nodes in zip(*(_looking(each.graph) for each in family), strict=False):
-            node = nodes[0]
+        for members in zip(*(_looking(each.graph) for each in family), strict=False):
+            node = members[0]
             same = [each for each in looking if each.frames == node.frames or len(looking) == 1]
             own = [number for number, value in enumerate(node.inputs) if _is_sent(value, kind, others)]
-            if len(same) == 1 and len({len(each.inputs) for each in nodes}) == 1:
-                alike_nodes = tuple(zip(family, nodes, strict=True))
-                found += [Overflow(kind, node, i, same[0], alike_nodes) for i in sorted({*own[:1], *own[-1:]})]
+            if len(same) == 1 and len({len(each.inputs) for each in members}) == 1:
+                pairs = tuple(zip(family, members, strict=True))
+                found += [Overflow(kind, node, i, same[0], pairs) for i in sorted({*own[:1], *own[-1:]})]
     if len(found) <= MOST or not are_stages:
         return found
     return [found[round(number * (len(found) - 1) / (MOST - 1))] for number in range(MOST)]
-
-
-def _sends(kind: RankKind) -> bool:
-    return any(isinstance(node.op, SendToStage) for each in kind.graph.graphs() for node in each.nodes)
 
 
 def _looking(graph: Graph) -> list[Node]:

@@ -127,20 +127,25 @@ def relation(value: Array, whole: Array, kind: RankKind, is_mean: bool = False) 
     pieces = Pieces.of(whole, value.shape[kind.depth :])
     if pieces is None:
         return None
-    wide_axes = [axis for axis, n in enumerate(kind.mesh) if n > 1]
-    for count in range(len(wide_axes) + 1):
-        for axes in itertools.combinations(wide_axes, count):
-            ranks = math.prod(kind.mesh[axis] for axis in axes)
-            total = added(value, kind, axes)
-            ways = {"sum": total}
-            if is_mean and axes:
-                ways["mean"] = total / ranks
-            for how, made in ways.items():
-                products = pieces.product(made, kind.depth)
-                if pieces.has(products).all() and pieces.are_placed(products):
-                    equal = bool(axes) and all(value.shape[axis] == 1 for axis in axes)
-                    return Relation(axes, how, ranks, equal, _places(pieces, products, kind))
+    for axes in axes_along(kind):
+        ranks = math.prod(kind.mesh[axis] for axis in axes)
+        total = added(value, kind, axes)
+        ways = {"sum": total}
+        if is_mean and axes:
+            ways["mean"] = total / ranks
+        for how, made in ways.items():
+            products = pieces.product(made, kind.depth)
+            if pieces.has(products).all() and pieces.are_placed(products):
+                equal = bool(axes) and all(value.shape[axis] == 1 for axis in axes)
+                return Relation(axes, how, ranks, equal, _places(pieces, products, kind))
     return None
+
+
+def axes_along(kind: RankKind, least: int = 0) -> Iterator[tuple[int, ...]]:
+    """The combinations of at least so many dimensions of the ranks' mesh, small ones first."""
+    wide = [axis for axis, n in enumerate(kind.mesh) if n > 1]
+    for count in range(least, len(wide) + 1):
+        yield from itertools.combinations(wide, count)
 
 
 def added(value: Array, kind: RankKind, axes: Sequence[int]) -> Array:
@@ -187,11 +192,9 @@ def scaled(value: Array, whole: Array, kind: RankKind) -> float | None:
 
 def likeness(value: Array, wanted: Array, kind: RankKind) -> str:
     """Describe the sum or factor that would make a value right on every rank, or "". Both have leading dimensions."""
-    wide_axes = [axis for axis, n in enumerate(kind.mesh) if n > 1]
-    for count in range(1, len(wide_axes) + 1):
-        for axes in itertools.combinations(wide_axes, count):
-            if np.allclose(added(value, kind, axes), wanted, CLOSE, 0):
-                return f"it is a part of a sum over {math.prod(kind.mesh[axis] for axis in axes)} ranks"
+    for axes in axes_along(kind, 1):
+        if np.allclose(added(value, kind, axes), wanted, CLOSE, 0):
+            return f"it is a part of a sum over {math.prod(kind.mesh[axis] for axis in axes)} ranks"
     with np.errstate(all="ignore"):
         factors = np.asarray(value / wanted)
         factor = float(factors[np.isfinite(factors)].flat[0]) if np.isfinite(factors).any() else 0.0
