@@ -89,14 +89,12 @@ def open_tensors(path: Path) -> Checkpoint:
 def as_it_lies(checkpoint: Checkpoint) -> Checkpoint:
     """A file of one rank's slices is opened with every slice as a tensor of its own; other checkpoints are opened as
     they are."""
-    if len(checkpoint.files.paths) > 1 or all(_is_complete(stored) for stored in checkpoint.tensors.values()):
+    stored = checkpoint.tensors.values()
+    are_complete = all(any(extent(piece.box) == each.type.shape for piece in each.pieces) for each in stored)
+    if len(checkpoint.files.paths) > 1 or are_complete:
         return checkpoint
     tensors = {name: _alone(stored) for name, stored in checkpoint.tensors.items()}
     return replace(checkpoint, tensors=tensors)
-
-
-def _is_complete(stored: TensorPieces) -> bool:
-    return any(extent(piece.box) == stored.type.shape for piece in stored.pieces)
 
 
 def _alone(stored: TensorPieces) -> TensorPieces:

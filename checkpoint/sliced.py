@@ -161,14 +161,11 @@ def check_divides(checkpoint: Checkpoint, layouts: Layouts) -> None:
             )  # fmt: skip
     known = [name for name in layouts if name in checkpoint.tensors]
     if layouts and not known:
+        named, found = (", ".join(sorted(each)[:5]) for each in (layouts, checkpoint.tensors))
         raise MspcError(
             f"no parameter of the strategy file is in {checkpoint.name}", kind=ValueError,
-            notes=[f"the file names {', '.join(sorted(layouts)[:5])}; the checkpoint {_few(checkpoint)}"],
+            notes=[f"the file names {named}; the checkpoint {found}"],
         )  # fmt: skip
-
-
-def _few(checkpoint: Checkpoint) -> str:
-    return ", ".join(sorted(checkpoint.tensors)[:5])
 
 
 def write_part(source: Checkpoint, layouts: Layouts, rank: int, path: Path, format: str) -> None:

@@ -274,7 +274,8 @@ class Checkpoint:
         if running is not None:
             running.update(stored.data)
         here, there = part.within(piece.box), part.within(wanted)
-        source = stored.view(array.dtype) if _aligned(stored, array.dtype) else stored.copy().view(array.dtype)
+        is_aligned = stored.ctypes.data % array.dtype.itemsize == 0 or not stored.size
+        source = (stored if is_aligned else stored.copy()).view(array.dtype)
         array[_index(there)] = source.reshape(shape)[_index(here)]
         self.files.bytes_read += part.size * array.itemsize
 
@@ -300,8 +301,6 @@ class Checkpoint:
             yield name, wrong
 
 
-def _aligned(stored: Any, dtype: Any) -> bool:
-    return stored.ctypes.data % dtype.itemsize == 0 or not stored.size
 
 
 def _index(box: Box) -> tuple[slice, ...]:

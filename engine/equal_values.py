@@ -101,7 +101,9 @@ def _new(node: Node, known: Collection[Value]) -> list[Node]:
         current, done = stack.pop()
         if done:
             found[current] = None
-        elif current not in found and current not in known and not _agrees(current):
+        elif current not in found and current not in known:
+            if isinstance(current.op, Collective) and current.op.agrees:
+                continue
             stack.append((current, True))
             stack += [(value, False) for value in reversed(current.inputs) if isinstance(value, Node)]
     return list(found)
@@ -111,10 +113,6 @@ def _digest(region: Graph) -> str:
     """A short identity of the computation of a region, for any source lines."""
     lines = [line for line in print_graph(region).splitlines() if not line.lstrip().startswith("#")]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
-
-
-def _agrees(node: Node) -> bool:
-    return isinstance(node.op, Collective) and node.op.agrees
 
 
 def _text(value: Value, numbers: Mapping[Value, str]) -> str:

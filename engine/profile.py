@@ -124,7 +124,9 @@ class StepProfiler:
         gathered = _gather(job, self._noted, self.options.file)
         if job.rank:
             return
-        _write(self._place, self.options.file, trace(gathered.steps, gathered.graphs, gathered.first))
+        content = trace(gathered.steps, gathered.graphs, gathered.first)
+        text = json.dumps(content, separators=(",", ":")) + "\n"
+        write_atomically(self._place, lambda file: file.write(text.encode()), self.options.file)
         # Under mpirun rank 0 has a terminal of mpirun's own, and lines of other ranks come between single prints.
         buffer = StringIO() if job.size > 1 and not isinstance(job.comm, LocalComm) else None
         with contextlib.redirect_stdout(buffer or self._out):
@@ -190,6 +192,3 @@ def _read(text: str, rank: int) -> Graph:
     return parse(text, REGISTRY, f"rank {rank}", frames=True).main
 
 
-def _write(place: Path, shown: Path, content: Mapping[str, Any]) -> None:
-    text = json.dumps(content, separators=(",", ":")) + "\n"
-    write_atomically(place, lambda file: file.write(text.encode()), shown)

@@ -52,8 +52,9 @@ def check_program(options: Options, ranks: int | None) -> Program:
     """
     program = load_program(options.folder)
     if ranks is not None and ranks != program.ranks:
+        several = "s" * (program.ranks > 1)
         raise MspcError(
-            f"{options.folder} was compiled for {_count(program.ranks)}, not for {ranks}",
+            f"{options.folder} was compiled for {program.ranks} rank{several}, not for {ranks}",
             notes=[f"run it on {program.ranks}, or compile it again with --ranks {ranks}"],
         )
     missing = program.missing(17)
@@ -74,10 +75,6 @@ def check_program(options: Options, ranks: int | None) -> Program:
             notes=["give --data FILE.npz with these arrays, or --synthetic"],
         )
     return program
-
-
-def _count(ranks: int) -> str:
-    return f"{ranks} rank{'s' if ranks > 1 else ''}"
 
 
 def simulate_program(

@@ -215,7 +215,9 @@ def only_named(frame: FrameType | None) -> bool:
     first, last, begin, end = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
     calls, parents = _read(frame.f_code.co_filename)
     node: ast.AST | None = calls.get((first, last, begin, end))
-    if not isinstance(node, ast.Call) or not _asks(_meant(node.func, frame)):
+    if not isinstance(node, ast.Call) or not callable(called := _meant(node.func, frame)):
+        return False
+    if not _is_one(inspect.unwrap(called), ASKING):
         return False
     while (parent := parents.get(node)) is not None:
         match parent:
@@ -238,10 +240,6 @@ def only_named(frame: FrameType | None) -> bool:
 def _is_one(called: Any, among: Sequence[Any]) -> bool:
     """Identity, as objects of a script may compare as they like."""
     return any(called is each for each in among)
-
-
-def _asks(called: Any) -> bool:
-    return callable(called) and _is_one(inspect.unwrap(called), ASKING)
 
 
 def _is_naming(called: Any) -> bool:
