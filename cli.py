@@ -98,7 +98,7 @@ class Guarded(TyperGroup):
 app = typer.Typer(
     name="mspc",
     cls=Guarded,
-    help="Compile a network in MindSpore's Python style for many ranks, read what each rank does, run it.",
+    help="Compile a network in MindSpore's Python style for many ranks, read each rank's program, run it.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,

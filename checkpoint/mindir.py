@@ -756,7 +756,7 @@ class _Inlining:
         graph = self.graphs[name]
         type = graph.types.get(graph.inputs[number])
         if type is None:
-            raise ValueError(f"the type of {graph.inputs[number]!r}, which a loop computes, is not told")
+            raise ValueError(f"the type of {graph.inputs[number]!r}, which a loop computes, is unknown")
         return self.constant(np.zeros(type.shape, type.dtype.numpy))
 
     def _is_below(self, number: str) -> Steps:
@@ -894,7 +894,7 @@ def read_mindir(path: Path) -> MindirGraph:
     except HasRecursion as error:
         raise MspcError(
             f"{shown_path(path)!r} has a recursion over contents of tensors, which cannot be compiled: {error} calls "
-            "itself ahead of its last step",
+            "itself before its last step",
             notes=["loops are read: write it as `while`"],
         ) from None
 

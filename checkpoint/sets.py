@@ -196,7 +196,7 @@ def _stored(name: str, given: Any, files: Sequence[int]) -> TensorPieces:
         shape = _sizes(place, "shape", name)
         size = math.prod(shape) * dtype.itemsize
         if offset + size > files[file]:
-            raise ValueError(f"tensor {name!r} has a slice behind the end of file {file}")
+            raise ValueError(f"tensor {name!r} has a slice after the end of file {file}")
         box = _box(name, _sizes(place, "begin", name), shape, global_type.shape)
         pieces.append(StoredSlice(box, file, ((offset, size),),
                             checksum))  # fmt: skip

@@ -24,7 +24,7 @@ from mspc.sharding.pieces import Box
 
 Layouts = Mapping[str, Layout]
 FORMATS = ("ckpt", "safetensors")
-STRATEGY = "the strategy file is what strategy_ckpt_save_file, or AutoParallel.save_param_strategy_file, wrote"
+STRATEGY = "strategy_ckpt_save_file and AutoParallel.save_param_strategy_file write the strategy file"
 BEGIN = 4096
 """Bytes of a tensor by which the files of ranks are compared."""
 
@@ -101,7 +101,7 @@ def check_replicated(checkpoint: Checkpoint) -> None:
                 raise MspcError(
                     f"{one} and {other} have other values in {name!r}, so they may be slices, and no strategy file "
                     "says how these are put together",
-                    notes=[STRATEGY, "where each rank has values of its own, as running statistics, give one file"],
+                    notes=[STRATEGY, "if each rank has its own values, such as running statistics, give one file"],
                     kind=ValueError,
                 )  # fmt: skip
 

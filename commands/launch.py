@@ -46,7 +46,7 @@ HostFile = Annotated[Path | None, _option("hostfile", "FILE", "Hosts, a line eac
 HostList = Annotated[str | None, typer.Option("--host", "-H", metavar="LIST", help="Hosts: NAME:SLOTS,NAME:SLOTS.")]
 RankTable = Annotated[Path | None, _option("rank_table_file", "FILE", "Hosts and devices: a rank table (JSON).")]
 LogDir = Annotated[Path, _option("log_dir", "DIR", "Where the logs go.")]
-LogName = Annotated[str, _option("worker_log_name", "NAME", "Of a rank's log, with {rank} or {local_rank}.")]
+LogName = Annotated[str, _option("worker_log_name", "NAME", "Name of a rank's log, with {rank} or {local_rank}.")]
 Tail = Annotated[str, _option("tail_worker_log", "RANKS", "Ranks whose logs are printed too; -1: all.")]
 Join = Annotated[str, _option("join", "True|False", "Wait for the end of the job.")]
 TimeOut = Annotated[int, _option("cluster_time_out", "SECONDS", "For the hosts to come up.", min=1)]
@@ -56,7 +56,7 @@ Export = Annotated[
     typer.Option("--export", "-x", metavar="NAME", help="A variable that other hosts get too; may be repeated."),
 ]
 MaxRestarts = Annotated[int, _option("max_restarts", "N", "Start a job that fails again, up to N times.", min=0)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the command without starting it.")]
 MasterAddr = Annotated[str, _option("master_addr", "HOST", "This host, as msrun has it.")]
 MasterPort = Annotated[int, _option("master_port", "PORT", "For msrun's sake: mpirun finds a port.", min=1, max=65535)]
 NodeRank = Annotated[int, _option("node_rank", "N", "0 or -1: one call starts the ranks of all hosts.", min=-1)]
@@ -92,7 +92,7 @@ def launch(
     own = {name for option in context.command.params for name in option.opts}
     theirs = [word for word in command[1:] if word.startswith("--") and word.partition("=")[0] in own]
     if theirs and os.environ.get("MSPC_LAUNCHED") is None:
-        complain(f"note: {' and '.join(theirs)}: {command[0]} gets what stands behind it; options go before it")
+        complain(f"note: {' and '.join(theirs)}: {command[0]} gets everything after it; options go before it")
     hosts = _hosts(worker_num, local_worker_num, hostfile, host, rank_table_file, node_rank)
     ranks = sum(h.slots for h in hosts) if rank_table_file is not None else worker_num
     job = LaunchJob(

@@ -82,7 +82,7 @@ class Judge(StrEnum):
 
 
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Say on stderr what each pass did, and how long it took.")
+    bool, typer.Option("--verbose", "-v", help="Name each pass on stderr, with its effect and its time.")
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Say nothing but errors and results: no table, warnings, progress.")
@@ -113,7 +113,7 @@ LossName = Annotated[
     str,
     typer.Option(
         "--loss", metavar="NAME", show_default=False,
-        help="Of model.pt2: cross_entropy or mse with labels as one more input, or a result's name.",
+        help="Loss of model.pt2: cross_entropy or mse with labels as one more input, or a result's name.",
     ),
 ]
 OptimizerText = Annotated[
@@ -127,7 +127,7 @@ PrecisionName = Annotated[
     str,
     typer.Option(
         "--precision", metavar="TYPE", show_default=False,
-        help="Of products in model.pt2: tf32, bfloat16, or float16 with a scaled loss.",
+        help="Precision of matmuls in model.pt2: tf32, bfloat16, or float16 with a scaled loss.",
     ),
 ]
 Accumulated = Annotated[
@@ -143,14 +143,14 @@ LayerStyles = Annotated[
     str,
     typer.Option(
         "--plan", metavar="FILE|own", show_default=False,
-        help="How layers of model.pt2 are sharded: styles, placements, or what the model itself says.",
+        help="Sharding of layers of model.pt2: styles, placements, or the model's own plan.",
     ),
 ]
 CompiledFor = Annotated[
     str,
     typer.Option(
         "--device", metavar="cpu|gpu", show_default=False,
-        help="What model.pt2 is compiled for [cpu]; a script says it itself, by device_target.",
+        help="Device for model.pt2 [cpu]; a script sets it by device_target.",
     ),
 ]
 CONFIG = "config.json"
@@ -271,7 +271,7 @@ def _check_kept(option: str, path: Path, read: Sequence[Any]) -> None:
         places = [path, *([path.parent] if path.name in kept else [])]
         if any(_is_same(place, name) for place in places for name in (text, text.partition(":")[0])):
             raise MspcError(
-                f"{option} {path} would replace what the command reads", notes=["give it another place"]
+                f"{option} {path} would replace an input of the command", notes=["give it another place"]
             )
 
 

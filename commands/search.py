@@ -265,7 +265,7 @@ def _print(found: list[Plans], target: str, options: SearchOptions) -> None:
         print_line(f"note: {CONFIGURED_MARK} keeps the script's own strategies, the others go without them")
     alike = max((plan.remarks.alike for plans in found for plan in plans.plans if plan.name == SEARCH), default=0)
     if alike:
-        print_line(f"note: {alike} equal layers are one graph: they choose alike, in all plans and in what is proved")
+        print_line(f"note: {alike} equal layers are one graph: they have equal layouts, in all plans and in the proof")
     for plans in found:
         for plan in plans.plans[: options.top]:
             for told in _notes(plan, bool(alike)):

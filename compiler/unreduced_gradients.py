@@ -27,8 +27,8 @@ def warning_of_own_gradients(graph: Graph, mode: str) -> str:
     return (
         f"{mode} mode runs the script's own collectives only, and none of them reduces the gradients of "
         f"{listed}: they will differ between ranks; use parallel_mode='data_parallel', reduce the gradients with "
-        "nn.DistributedGradReducer or ops.AllReduce() ahead of the update, or mark what is to differ with "
-        "layerwise_parallel=True"
+        "nn.DistributedGradReducer or ops.AllReduce() before the update, or mark parameters that may "
+        "differ with layerwise_parallel=True"
     )
 
 

@@ -185,7 +185,7 @@ def annotated(cls: Any, name: str) -> Instance | None:
 _NO_CACHE = table(
     Setting("cache", None, ignored="rows are read again in every epoch"),
     Setting("max_rowsize", 6, ignored="worker processes hand rows on through pipes"),
-    Setting("offload", None, ignored="rows are made where the script runs"),
+    Setting("offload", None, ignored="rows are made by the script's process"),
 )
 _KEYWORDS: dict[str, Table] = {
     "set_context": settings.CONTEXT,
@@ -224,7 +224,7 @@ _OFF = {
     "enable_device_local_norm": "dump_device_local_norm",
 }
 _CALLS: dict[str, str] = {
-    "runtime.launch_blocking": "errors name their operator also where steps are replayed",
+    "runtime.launch_blocking": "errors name their operator also in replayed steps",
     "dataset.config.set_enable_shared_mem": "worker processes hand rows on through pipes",
     "nn.Cell.place": EVERYWHERE,
     "ops.Primitive.place": EVERYWHERE,

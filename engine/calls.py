@@ -694,7 +694,7 @@ def _warnings_of(target: Any, compiled: Compiled) -> list[str]:
     if mode == "data_parallel" and compiled.config.feeds_own_rows and not takes_data(target):
         said.append(
             f"{type(target).__name__} is called with gradients in mode {mode}: they are each rank's own, unless "
-            "the script adds them up; where one graph computes and uses gradients, they are added up there"
+            "the script adds them up; if one graph computes and uses gradients, it adds them up"
         )
     return said
 

@@ -87,8 +87,8 @@ class _Recorder:
         session = state.current()
         say_once(
             "collective",
-            f"{op.name} is called outside of a network, where no other rank runs: it gives what it would if all ranks "
-            "brought the same",
+            f"{op.name} is called outside a network, and no other rank runs: it returns its result for equal values "
+            "on all ranks",
         )
         return alone(op, types, arrays, Alike(session.rank, session.size))
 

@@ -31,7 +31,7 @@ from mspc.runtime.device_choice import EACH_ITS_OWN
 LONGEST = 200
 """Characters of an operator that a message shows."""
 NOTES = (
-    "ranks that train together share every update: what is behind the gradients' collectives must be the same on all",
+    "ranks that train together share every update: the work after the gradients' collectives must be equal on all",
     "in data_parallel mode, parameter_broadcast=False says that every rank is meant to have its own",
 )
 
@@ -204,7 +204,7 @@ def _different(
     return MspcError(
         f"ranks {ranks[0]} and {ranks[1]} feed different values of input '{name}' in step {step}, for {part}{row}",
         notes=[
-            "these ranks must feed the same rows in the same order: seed what shuffles or draws them "
+            "these ranks must feed the same rows in the same order: seed the shuffling or drawing "
             "(np.random.seed, mindspore.dataset.config.set_seed) alike on all ranks",
             'if every rank has rows of its own, set dataset_strategy="data_parallel"',
         ],

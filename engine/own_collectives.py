@@ -34,7 +34,7 @@ ALIKE = (
 )
 TOGETHER = (
     "every rank holds a slice, so all must read it: call save_checkpoint() or asnumpy() on every rank, not below "
-    "`if get_rank() == 0`; what they return may then be used on rank 0 alone"
+    "`if get_rank() == 0`; use their results on rank 0 only"
 )
 EVERYONE = (
     "metrics are those of the data of all ranks, so all must evaluate: call Model.eval and Model.fit on every rank, "
@@ -88,7 +88,7 @@ def _listed(ranks: list[int]) -> str:
 
 Array = Any
 MESSAGES = (
-    "a rank receives what another sends to it: each Receive(src_rank, sr_tag) needs a Send(dest_rank, sr_tag) of that "
+    "a rank receives messages of another: each Receive(src_rank, sr_tag) needs a Send(dest_rank, sr_tag) of that "
     "rank, and the other way round"
 )
 SAME_COLLECTIVES = "the ranks of a group must call the same collectives, with tensors of the same types, in one order"

@@ -292,7 +292,7 @@ class Graph:
         for node in self.nodes:
             for value in node.inputs:
                 assert isinstance(value, Constant) or value in seen, f"{node} reads {value} before it is defined"
-            assert node not in seen, f"{node} stands twice in the graph"
+            assert node not in seen, f"{node} is twice in the graph"
             seen.add(node)
         for value in self.results:
             assert isinstance(value, Constant) or value in seen, f"{self.name} returns the undefined {value}"

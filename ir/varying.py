@@ -43,7 +43,7 @@ class Looks:
 
     def note(self, kind: str, slot: RankField, other: Any, answer: Any) -> Any:
         """Record an answer and return it."""
-        assert self._asked is None, f"{slot} is looked at when ranks are told apart already"
+        assert self._asked is None, f"{slot} is read after ranks were distinguished"
         self.answers[kind, slot, other] = answer
         return answer
 
@@ -134,7 +134,7 @@ class Varying:
         return self._looks.note("equals", self.slot, other, self._value == other)
 
     def __hash__(self) -> Never:
-        raise TypeError("what may differ between ranks cannot be hashed")
+        raise TypeError("a value that may differ between ranks cannot be hashed")
 
     def __bool__(self) -> bool:
         return len(self) > 0 if isinstance(self._value, Sequence) else bool(self.looked())

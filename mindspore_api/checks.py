@@ -93,7 +93,7 @@ def schedule(key: str, value: Any) -> str:
     if text(key, value) in _SEQUENCES:
         raise ApiValueError(
             f"{key}={value!r} cuts sequences into parts, and micro-batches are the only parts here",
-            ["write '1f1b', with pipeline_interleave=True where ranks have several parts of the network"],
+            ["write '1f1b', with pipeline_interleave=True if ranks have several parts of the network"],
         )
     if value not in SCHEDULES and not value.endswith(TABLES):
         raise ApiValueError(f"{key}={value!r} is no schedule; there are {all_of(value, SCHEDULES)}")

@@ -18,7 +18,7 @@ def note_shard_options(function: str, device: str, level: int) -> None:
     """Warn once that the options of `shard` in MindSpore 2.0 change nothing."""
     for key, value, default in (("device", device, ""), ("level", level, 0)):
         if value != default:
-            why = "networks run where their ranks do, and all layouts are found in one way"
+            why = "networks run on the devices of their ranks, and all layouts are found in one way"
             say_once(f"shard {key}", f"{place_of_caller()}{function}({key}={value!r}) changes nothing here: {why}")
 
 

@@ -73,7 +73,7 @@ class Profiler:
     @staticmethod
     def say_nothing_is_noted(name: str) -> None:
         """Warn once, with the name of the class, that nothing is recorded."""
-        how = "`mspc run SCRIPT --profile FILE` times the steps of a script as it stands"
+        how = "`mspc run SCRIPT --profile FILE` times the steps of an unchanged script"
         say_once("Profiler", f"{place_of_caller()}{name} notes nothing here: {how}")
 
     def __enter__(self) -> Profiler:

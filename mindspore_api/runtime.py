@@ -93,7 +93,7 @@ def _changes_nothing(name: str, why: str) -> None:
 
 def launch_blocking() -> None:
     """Warn that it changes nothing: errors name their operator even if steps are replayed."""
-    _changes_nothing("launch_blocking", "errors name their operator also where steps are replayed")
+    _changes_nothing("launch_blocking", "errors name their operator also in replayed steps")
 
 
 def empty_cache() -> None:
@@ -168,7 +168,7 @@ def memory_summary() -> str:
 
 def reset_peak_memory_stats() -> None:
     """Warn that it changes nothing: the memory of networks only grows."""
-    _changes_nothing("reset_peak_memory_stats", "networks keep the memory that they took, which is what is counted")
+    _changes_nothing("reset_peak_memory_stats", "networks hold their memory, and that is counted")
 
 
 def reset_max_memory_allocated() -> None:
@@ -275,8 +275,8 @@ class Stream:
             self.id = next(_NUMBERS)
             say_once(
                 "streams",
-                f"{place_of_caller()}streams and events change nothing here: what a call asks for is done when it "
-                "returns, and steps run as their graph says",
+                f"{place_of_caller()}streams and events have no effect: the work of a call is done when it "
+                "returns, and steps run as their graph states",
             )
 
     @property

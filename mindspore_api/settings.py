@@ -22,17 +22,17 @@ BUCKET = 64 << 20
 """Default number of bytes of gradients that are reduced together, as in MindSpore."""
 
 GRAPHS_ALWAYS = "networks are compiled to graphs in every mode"
-STAYS = "cells and optimizers say what lives on the host, by offload(), and the compiler when it is copied"
+STAYS = "offload() of cells and optimizers moves values to the host, and the compiler decides when they are copied"
 MEMORY = "memory is planned for each network, and nothing more is taken"
 FUSES = "operators are fused always"
 CUTS_LOADED = "operators are sharded as the file says"
 CUTS_SAVED = "how operators and parameters are sharded is written to the file"
 ONE_STAGE = "there is one pipeline stage"
-LIKE_PRODUCTS = "convolutions round where products do, by matmul_allow_tf32"
+LIKE_PRODUCTS = "convolutions round as matmuls do, by matmul_allow_tf32"
 TIMED = "kernels of convolutions are timed, and the fastest runs"
 NO_SEARCH = "only a search by costs would read it, and strategies are found by sharding propagation"
 NO_NORMS = "no norms are written"
-BESIDE = "collectives run beside what does not read them always"
+BESIDE = "collectives always overlap work that does not read them"
 LEVELS = ("level1", "level2", "level3")
 SHAPES_OF_CALLS = "a graph is compiled for the shapes of each call"
 
@@ -52,7 +52,7 @@ def _other_rank(rank: int) -> str:
 
 
 def _device(target: str) -> str:
-    return "there is no Ascend here; the network runs on what there is" if target == "Ascend" else ""
+    return "there is no Ascend here; the network runs on the available device" if target == "Ascend" else ""
 
 
 def _fusions(config: Mapping[str, Any]) -> str:
@@ -141,11 +141,11 @@ CONTEXT = table(
     Setting("deterministic", "OFF", one_of("OFF", "ON"), "the same bits at every run", compiled=_on),
     Setting("jit_config", {}, mapping, ignored=GRAPHS_ALWAYS),
     Setting("jit_level", "", text, ignored=GRAPHS_ALWAYS),
-    Setting("jit_syntax_level", 2, ignored="what can be compiled is compiled at every level"),
+    Setting("jit_syntax_level", 2, ignored="everything that can be compiled is compiled at every level"),
     Setting("runtime_num_threads", 0, integer(0), ignored="a rank runs in one thread, its products in BLAS"),
     Setting("inter_op_parallel_num", 0, integer(0), ignored="operators run in the order of the graph"),
     Setting("pynative_synchronize", False, boolean, ignored=GRAPHS_ALWAYS),
-    Setting("check_bprop", False, boolean, ignored="a gradient has the type of what it belongs to always"),
+    Setting("check_bprop", False, boolean, ignored="a gradient always has the type of its value"),
     Setting("reserve_class_name_in_scope", True, boolean, ignored="scopes name classes always"),
     Setting("env_config_path", "", text, ignored="no such file is read"),
     Setting("print_file_path", "", text, ignored="print() in a network prints nothing"),
@@ -215,7 +215,7 @@ def _names(entries: tuple[Setting, ...]) -> checks.Check:
 
 
 PARALLEL = table(
-    Setting("device_num", 0, integer(1, 65536), "the number of ranks, where no launcher says it"),
+    Setting("device_num", 0, integer(1, 65536), "the number of ranks, without a launcher"),
     Setting("global_rank", 0, integer(0, 65535), ignored=_other_rank),
     Setting("gradients_mean", False, boolean, "gradients are means over ranks, not sums",
             modes=(*DATA_PARALLEL, "hybrid_parallel"), attribute="gradients_mean"),
@@ -249,8 +249,8 @@ PARALLEL = table(
     Setting("all_reduce_fusion_config", [], integers, ignored="gradients are merged by size; see comm_fusion"),
     Setting("comm_fusion", {}, checks.comm_fusion, "bytes of gradients that travel together", _fusions,
             modes=(*DATA_PARALLEL, *SHARDED), attribute="gradient_bucket", compiled=bucket),
-    Setting("computation_communication_fusion_level", 3, one_of(0, 1, 2, 3), "where collectives may go in pieces "
-            "beside products: nowhere, forward, backward, or both", modes=SHARDED, elsewhere=_gpu_programs,
+    Setting("computation_communication_fusion_level", 3, one_of(0, 1, 2, 3), "overlap of collectives in pieces "
+            "with matmuls: never, forward, backward, or both", modes=SHARDED, elsewhere=_gpu_programs,
             attribute="computation_communication_fusion_level"),
     Setting("pipeline_stages", 1, integer(1), "stages of the network, each on ranks of its own", modes=SHARDED,
             attribute="pipeline_stages"),
@@ -309,7 +309,7 @@ OFFLOAD = table(
 
 DATASET = table(
     Setting("num_parallel_workers", 8, integer(1), changes="how many threads share a stage, up to the cores there are"),
-    Setting("prefetch_size", 16, integer(1), changes="how many rows, or batches, are read ahead"),
+    Setting("prefetch_size", 16, integer(1), changes="the number of rows, or batches, to prefetch"),
     Setting("numa_enable", False, boolean, ignored="threads run on any core"),
     Setting("enable_watchdog", True, boolean, ignored="a worker that hangs is not looked for"),
     Setting("multiprocessing_timeout_interval", 300, integer(1), ignored="a worker that is slow is not spoken of"),
@@ -323,7 +323,7 @@ DATASET = table(
     Setting("debug_mode", False, boolean, ignored="errors of pipelines name their stage always"),
     Setting("dynamic_shape", False, boolean, ignored="batches may have other shapes always"),
     Setting("error_samples_mode", 0, one_of(0, 1, 2), ignored="a row that cannot be made is an error always"),
-    Setting("fast_recovery", True, boolean, ignored="a resumed pipeline draws what it would have drawn"),
+    Setting("fast_recovery", True, boolean, ignored="a resumed pipeline draws the numbers of an uninterrupted one"),
     Setting("multiprocessing_start_method", "fork", one_of("fork", "spawn"), ignored="worker processes are forked"),
     Setting("video_backend", "CPU", one_of("CPU", "Ascend"), ignored="there is no Ascend here"),
     Setting("sending_batches", 0, integer(0), ignored="batches are handed on when they are needed"),
@@ -346,7 +346,7 @@ SPEED_UP = table(
     Setting("enable_interleave_parallel_branch", False, boolean, ignored=BESIDE),
     Setting("enable_communication_fusion", False, boolean, ignored="gradients are merged by size; see comm_fusion"),
     Setting("dataset_broadcast_opt_level", 0, one_of(0, 1, 2, 3), ignored="every rank reads its data"),
-    Setting("allreduce_and_biasadd_swap", False, boolean, ignored="a bias is added where the fewest bytes are sent"),
+    Setting("allreduce_and_biasadd_swap", False, boolean, ignored="a bias is added at the point with the fewest bytes"),
     Setting("enable_allreduce_slice_to_reducescatter", False, boolean, ignored="a ReduceScatter is used wherever it "
             "sends fewer bytes"),
 )  # fmt: skip
@@ -355,7 +355,7 @@ SPEED_UP = table(
 JIT_CONFIG = table(
     Setting("jit_level", "", one_of("", "O0", "O1", "O2"), ignored=FUSES),
     Setting("exc_mode", "auto", one_of("auto", "sink", "no_sink"), ignored="there is no Ascend here"),
-    Setting("jit_syntax_level", "", one_of("", "STRICT", "LAX"), ignored="what cannot be compiled is an error always"),
+    Setting("jit_syntax_level", "", one_of("", "STRICT", "LAX"), ignored="errors of a compile are always raised"),
     Setting("debug_level", "RELEASE", one_of("RELEASE", "DEBUG"), ignored="errors name their lines always"),
     Setting("infer_boost", "off", one_of("on", "off"), ignored="there is no Ascend here"),
 )  # fmt: skip
@@ -366,12 +366,12 @@ JIT = table(
     Setting("mode", "PSJit", one_of("PSJit", "PIJit"), ignored="functions are read, never traced"),
     Setting("input_signature", None, ignored=SHAPES_OF_CALLS),
     Setting("dynamic", 0, one_of(0, 1), ignored=SHAPES_OF_CALLS),
-    Setting("hash_args", None, ignored="a graph belongs to the function and to what it is called with"),
-    Setting("compile_once", False, boolean, ignored="a graph belongs to the function and to what it is called with"),
+    Setting("hash_args", None, ignored="a graph belongs to the function and its arguments"),
+    Setting("compile_once", False, boolean, ignored="a graph belongs to the function and its arguments"),
     Setting("jit_config", None, ignored=GRAPHS_ALWAYS),
     Setting("jit_level", "O0", text, ignored=FUSES),
-    Setting("fullgraph", False, boolean, ignored="what cannot be compiled is an error always"),
-    Setting("backend", "", text, ignored="the device decides what runs a graph"),
+    Setting("fullgraph", False, boolean, ignored="errors of a compile are always raised"),
+    Setting("backend", "", text, ignored="the device decides how a graph runs"),
     Setting("disable_format_transform", False, boolean, ignored="tensors lie in memory row by row"),
     Setting("exec_order", "", text, ignored="operators run in the order of the graph"),
     Setting("ge_options", {}, mapping, ignored="there is no Ascend here"),
@@ -380,26 +380,26 @@ JIT = table(
 """Options of `jit`."""
 
 RECOMPUTE = table(
-    Setting("mp_comm_recompute", True, boolean, "communication between what is computed again is done again"),
+    Setting("mp_comm_recompute", True, boolean, "communication of recomputed values is repeated"),
     Setting("parallel_optimizer_comm_recompute", False, boolean, "parameters are gathered again for gradients"),
-    Setting("recompute_slice_activation", False, boolean, ignored="what is saved stays in its layout"),
+    Setting("recompute_slice_activation", False, boolean, ignored="saved values stay in their layouts"),
     Setting("output_recompute", False, boolean, ignored=GRAPHS_ALWAYS),
     Setting("use_reentrant", True, boolean, ignored=GRAPHS_ALWAYS),
 )  # fmt: skip
 """Options of `Cell.recompute`."""
 
 SET_GRAD = table(
-    Setting("requires_grad", False, boolean, ignored="what is differentiated follows from the cell that trains"),
+    Setting("requires_grad", False, boolean, ignored="the training cell decides what is differentiated"),
 )
 """The argument of `Cell.set_grad`."""
 
 OFFLOADED_CELLS = table(
-    Setting("backward_prefetch", "Auto", checks.prefetch, "how many operators ahead of its reader a value is fetched"),
+    Setting("backward_prefetch", "Auto", checks.prefetch, "operators between a fetch and its reader"),
 )
 """The argument of `Cell.offload` and `Primitive._offload`."""
 
 PIPELINE_CELL = table(
-    Setting("segment_config", None, ignored="a stage's parts are told apart by the order of values"),
+    Setting("segment_config", None, ignored="a stage's parts follow from the order of values"),
 )
 """The argument of `PipelineCell` that is no cell's stage."""
 

@@ -300,7 +300,7 @@ class _Writer:
         if isinstance(structure, tuple | list):
             return self.node(TUPLE, [self._result(each) for each in structure], {}, None)
         if isinstance(structure, Either):
-            raise MspcError("export: what the network returns has other shapes by the contents of a tensor")
+            raise MspcError("export: the shapes of the network's results depend on the contents of a tensor")
         if isinstance(structure, bool | int | float | str | None):
             return self.constant(structure)
         raise MspcError(f"export: the network returns {type(structure).__name__}, which is not written")

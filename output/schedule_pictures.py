@@ -31,7 +31,7 @@ def heading(timeline: ScheduleTimeline) -> str:
     text += f"idle {_mean_idle(timeline, postponed=False):.1%}"
     if timeline.period < timeline.makespan:
         alone = f"{time_text(timeline.period)}, idle {_mean_idle(timeline, postponed=True):.1%}"
-        text += f"; where stages begin the next one by themselves {alone}"
+        text += f"; if stages begin the next one by themselves {alone}"
     return text
 
 
@@ -65,7 +65,7 @@ def span_text(span: Span) -> str:
 
 def tail_text(tail: StepTail) -> str:
     """Describe the tail of a stage, after its last action, in one line."""
-    return f"updates, and what else is of no micro-batch: {time_text(tail.start)} to {time_text(tail.end)}"
+    return f"updates, and other work of no micro-batch: {time_text(tail.start)} to {time_text(tail.end)}"
 
 
 def tail_wait_text(tail: StepTail, begin: float) -> str:

@@ -254,7 +254,7 @@ class Hardware:
             gpu, cpu = kinds.index(True), kinds.index(False)
             raise MspcError(
                 f"rank {gpu} runs on a GPU and rank {cpu} on the CPU; all must run on one kind of device",
-                notes=["mspc run --device cpu runs all on the CPU, --device gpu says what a rank lacks for a GPU"],
+                notes=["mspc run --device cpu runs all on the CPU; --device gpu names what a rank lacks for a GPU"],
             )
 
     def prepare(self, deterministic: bool, host: Any, watch: Any) -> None:

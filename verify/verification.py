@@ -168,7 +168,7 @@ def _compare_reference(
     if rows:
         unrolled = program.stages > 1 and not has_micro_batches(reference.graph)
         found.note = found.note or (
-            "one device computes other values where the loop over micro-batches is unrolled" if unrolled
+            "one device computes other values with the loop over micro-batches unrolled" if unrolled
             else "one device computes other values from the network as it is written, before any pass changes it"
         )  # fmt: skip
     if program.layouts:
@@ -260,7 +260,7 @@ def _compared(comparison: Comparison, device: OneDevice, ranks: ManyRanks) -> Ve
         seen = ranks.observed("", 1, poke)
         wrong = [row for row in shown.results(seen) + shown.parameters(seen) if not row.same]
         if wrong:
-            found.note = found.note or "they differ where a gradient overflows on one rank"
+            found.note = found.note or "they differ if a gradient overflows on one rank"
         found.rows += wrong
     return found
 
@@ -278,7 +278,7 @@ def _search(
     alike = all(row.same for row in rows) and _alike(comparison, observed, step)
     if found.first is None and alike:
         found.note = (
-            f"operator by operator step {step + 1} is the same: what differs is how they are fused or share memory"
+            f"operator by operator step {step + 1} is the same: they differ in fusion or shared memory"
         )
     elif step:
         found.note = f"step {step + 1} is the first that differs"

@@ -67,7 +67,7 @@ def breaches(facts: CompileFacts, budget: Budget) -> list[Breach]:
 def _memory(facts: CompileFacts, most: int) -> Iterator[Breach]:
     kinds = [(kind.peak_bytes, kind) for kind in facts.kinds if kind.peak_bytes is not None]
     if not kinds:
-        raise MspcError(f"{facts.name} does not say what memory a rank takes, which {MEMORY} limits")
+        raise MspcError(f"{facts.name} does not state the memory of a rank, which {MEMORY} limits")
     taken, worst = max(kinds, key=lambda entry: entry[0])
     if taken > most:
         parts = tuple((name, int(getattr(worst.memory, name))) for name in PARTS)
@@ -101,7 +101,7 @@ def _step(facts: CompileFacts, most: float) -> Iterator[Breach]:
 def _idle(facts: CompileFacts, most: float) -> Iterator[Breach]:
     idle = [(kind.idle, kind) for kind in facts.kinds if kind.idle is not None]
     if not idle:
-        note = "the folder of a compile that wrote every stage has them, where the network works on micro-batches"
+        note = "the folder of a compile that wrote every stage has them, if the network has micro-batches"
         raise MspcError(f"{facts.name} has no times of stages, which {IDLE} limits", notes=[note])
     share, worst = max(idle, key=lambda entry: entry[0])
     if share > most:

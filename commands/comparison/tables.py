@@ -241,7 +241,7 @@ def cells_table(found: Differences, first: RankDifferences, names: tuple[str, st
         ]
         for kind, name in shown
     ]  # fmt: skip
-    return _in_one_line(f"what differs, by kind of cell{inside}{timed}", columns, rows, tuple(range(1, len(columns))))
+    return _in_one_line(f"differences by kind of cell{inside}{timed}", columns, rows, tuple(range(1, len(columns))))
 
 
 def changes_table(collectives: Sequence[SentDifference]) -> TextTable:

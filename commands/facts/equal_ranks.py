@@ -120,7 +120,7 @@ def dump_text(path: Path) -> str:
     except FileNotFoundError:
         raise MspcError(f"there is no file or folder {shown_path(path)!r}") from None
     except UnicodeDecodeError:
-        notes = ["what can be read is the folder of a compile, a graph (.ir), a script"]
+        notes = ["give the folder of a compile, a graph (.ir), or a script"]
         raise MspcError(f"{shown_path(path)} is not text", notes=notes) from None
     except OSError as error:
         raise MspcError(f"cannot read {shown_path(path)}: {error.strerror}") from None

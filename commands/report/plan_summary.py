@@ -78,7 +78,7 @@ def _speed(row: PlanResult | StageRow, machine: Machine) -> str:
         rate = d.operations / row.step / row.ranks
         rates = machine.under({ROUNDS: d.rounds})
         best = rates.work_rate(PRODUCTS, dtype_of(d.dtype)).best(1.0, d.operations)
-        found.append(f"{rate / TERA:.3g} TFLOP/s of the model a rank, {rate / best:.0%} of what its products reach")
+        found.append(f"{rate / TERA:.3g} TFLOP/s of the model a rank, {rate / best:.0%} of the rate of its matmuls")
     host = [f"{size_text(on_host)} on its host"] * bool(on_host)
     return ", ".join([*found, f"{size_text(row.memory)} a rank", *host])
 

@@ -140,7 +140,7 @@ def _check(
     """Raise ExecutionError if a value differs. place: the position of the first operator, in words."""
     wrong = [r for r in rows if not r.same]
     if wrong:
-        where = f"the first operator where they part is {first.label}{place}" if first is not None else ""
+        where = f"the first operator that differs is {first.label}{place}" if first is not None else ""
         raise ExecutionError(
             f"{len(wrong)} of {len(rows)} values differ between {between}",
             notes=[note for note in (where, *notes) if note],
@@ -249,7 +249,7 @@ def verdict(
     wrong = [r for r in rows if not r.same]
     if wrong:
         worst = max(wrong, key=lambda r: (r.difference, r.tolerance))
-        apart = "in shape or in what is finite" if math.isinf(worst.difference) else f"by {worst.difference:.1e}"
+        apart = "in shape or in finite elements" if math.isinf(worst.difference) else f"by {worst.difference:.1e}"
         text = (
             f"differs: {len(wrong)} of {_values(len(rows))} {where}; the worst is {worst.kind} {worst.name}, "
             f"{apart} where {worst.tolerance:.0e} is allowed"

@@ -21,9 +21,9 @@ def calibrate(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the rates go (TOML).")],
     ranks: opts.Ranks = None,
     device: Annotated[
-        opts.DeviceOption, typer.Option(help="What is measured; auto: GPUs where there are enough.")
+        opts.DeviceOption, typer.Option(help="The device to measure; auto: GPUs if there are enough.")
     ] = opts.DeviceOption.AUTO,
-    name: Annotated[str, typer.Option(metavar="NAME", help="What the machine is called [the file's name].")] = "",
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the machine [the file's name].")] = "",
     tf32: Annotated[bool, typer.Option("--tf32", help="Needless: Float32 is timed as it is and rounded.")] = False,
     time_limit: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="After so long only products are begun; 0: no limit.")
@@ -67,7 +67,7 @@ def _measure(job: Any, out: Path, name: str, seconds: float, quiet: bool) -> Non
         write_machine(out, machine)
         _print(machine, out)
         if machine.doubts:
-            again = "end what else runs here, give every rank a core of its own, and calibrate again"
+            again = "stop other programs, give every rank a core of its own, and calibrate again"
             print(doubts_text(f"what was measured for {out}", machine.doubts, again), file=sys.stderr)
 
 

@@ -37,7 +37,7 @@ Strategy = Annotated[
     typer.Option("--strategy", metavar="FILE", help="The strategy file of files that do not know their places."),
 ]
 JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as JSON; - is stdout.")]
-Formats = Annotated[Format, typer.Option("--format", help="What is written: ckpt is MindSpore's.")]
+Formats = Annotated[Format, typer.Option("--format", help="Format of the files: ckpt is MindSpore's.")]
 
 
 @app.command(short_help="List the tensors of a checkpoint, and how far its run was.")
@@ -48,7 +48,7 @@ def show(checkpoint: Checkpoint, strategy: Strategy = None, json: JsonFile = Non
     show_checkpoint(checkpoint, strategy, json)
 
 
-@app.command(short_help="Compare two checkpoints; status 1 where they differ.")
+@app.command(short_help="Compare two checkpoints; status 1 if they differ.")
 def diff(
     checkpoint: Checkpoint,
     other: Annotated[Path, typer.Argument(metavar="OTHER", help="The checkpoint to compare with.")],
@@ -67,7 +67,7 @@ def diff(
 @app.command(short_help="Write a checkpoint as one file of global tensors.")
 def merge(
     checkpoint: Checkpoint,
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="What is written: .safetensors or .ckpt.")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="Output file: .safetensors or .ckpt.")],
     strategy: Strategy = None,
     json: JsonFile = None,
 ) -> None:
@@ -85,7 +85,7 @@ def transform(
         Path | None, typer.Option(metavar="FILE", help="The strategy file; without one for one rank.")
     ] = None,
     strategy: Strategy = None,
-    prefix: Annotated[str, typer.Option(help="What files are called, before the rank.")] = "CKP",
+    prefix: Annotated[str, typer.Option(help="Prefix of file names, before the rank.")] = "CKP",
     format: Formats = Format.SAFETENSORS,
     processes: Annotated[int, typer.Option(min=1, metavar="N", help="Ranks that are written at a time.")] = 1,
     json: JsonFile = None,
@@ -96,9 +96,9 @@ def transform(
     transform_checkpoint(checkpoint, out, strategy, to, prefix, str(format), processes, json)
 
 
-@app.command(short_help="Read everything and compare checksums; status 1 where something is damaged.")
+@app.command(short_help="Read everything and compare checksums; status 1 if something is damaged.")
 def check(checkpoint: Checkpoint, strategy: Strategy = None, json: JsonFile = None) -> None:
-    """Read everything and compare checksums; status 1 where something is damaged."""
+    """Read everything and compare checksums; status 1 if something is damaged."""
     from mspc.commands.checkpoints import check_checkpoint
 
     raise typer.Exit(check_checkpoint(checkpoint, strategy, json))

@@ -46,7 +46,7 @@ def compile_(
     level: Annotated[
         int | None,
         typer.Option(
-            min=1, max=3, metavar="N", help="What is written: 1 main stages, 2 every pass (default), 3 .dot files too."
+            min=1, max=3, metavar="N", help="Dumps to write: 1 main stages, 2 every pass (default), 3 .dot files too."
         ),
     ] = None,
     out: Annotated[

@@ -26,7 +26,7 @@ def run(
         bool, typer.Option("--simulate", help="Run all ranks in this process, without MPI.")
     ] = False,
     only_rank: Annotated[
-        int | None, typer.Option(min=0, metavar="R", help="Print what this rank prints, nothing else.")
+        int | None, typer.Option(min=0, metavar="R", help="Print the output of this rank only.")
     ] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="NPZ", help="Inputs of a compiled program: global arrays by name.")
@@ -48,7 +48,7 @@ def run(
     strategies: opts.StrategiesFile = None,
     device: Annotated[
         opts.DeviceOption,
-        typer.Option(help="Where to run; auto: as the script says, else on GPUs where there are enough."),
+        typer.Option(help="Device to run on; auto: the script's, else GPUs if there are enough."),
     ] = opts.DeviceOption.AUTO,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits at every run, on a GPU too.")

@@ -14,7 +14,7 @@ SeveralRanks = Annotated[
 ]
 ProgramDevice = Annotated[
     opts.DeviceOption,
-    typer.Option("--device", help="What programs are made for; auto: a named machine's device, else the script's."),
+    typer.Option("--device", help="Device of the programs; auto: a named machine's device, else the script's."),
 ]
 MemorySize = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may take: '80GB'.")
@@ -34,10 +34,10 @@ TimeLimit = Annotated[
     float, typer.Option(min=0, metavar="SECONDS", help="End a search with the best so far; 0: when it is done.")
 ]
 Explained = Annotated[
-    str, typer.Option(metavar="NODE", help="Why an operator is sharded so, and what else there is, instead of plans.")
+    str, typer.Option(metavar="NODE", help="Explain an operator's sharding and its alternatives, instead of plans.")
 ]
 TwoPlans = Annotated[
-    tuple[Path, Path] | None, typer.Option(metavar="A B", help="What two plan files differ in, instead of plans.")
+    tuple[Path, Path] | None, typer.Option(metavar="A B", help="Compare two plan files, instead of plans.")
 ]
 
 

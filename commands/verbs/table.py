@@ -38,14 +38,14 @@ VERBS = (
     Verb("run", "Train a script, or run a compile, on all ranks."),
     Verb("launch", "Start a script on many ranks, of several hosts too.", "mspc.commands.launch",
          {"allow_interspersed_args": False}),
-    Verb("diff", "What two compiles, dumps or plans differ in."),
+    Verb("diff", "Compare two compiles, dumps or plans."),
     Verb("check", "Hold a compile to a budget."),
     Verb("verify", "Compare steps on N ranks with one device."),
     Verb("view", "Write a page that shows a compile and why it is so."),
     Verb("opt", "Read a text graph, run passes, print it."),
     Verb("ops", "List the operators and their rules."),
     Verb("passes", "List the passes of a compile in order."),
-    Verb("doctor", "List what a script uses that mspc lacks or ignores."),
+    Verb("doctor", "List the names of a script that mspc lacks or ignores."),
     Verb("ckpt", "Look at checkpoints, compare, merge, transform and check them."),
 )  # fmt: skip
 """All of them, in the order in which they are shown."""

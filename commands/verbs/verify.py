@@ -26,7 +26,7 @@ def verify(
     load: opts.Loaded = None,
     torch: opts.FromTorch = False,
     strategies: opts.StrategiesFile = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the data and weights that are compared.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the compared data and weights.")] = 0,
     against: Annotated[
         opts.Judge | None, typer.Option(help="Hold one device against PyTorch instead, operator by operator.")
     ] = None,

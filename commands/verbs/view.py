@@ -28,7 +28,7 @@ def view(
         Path | None, typer.Option(metavar="FILE", help="Times of `mspc run --profile`, to stand beside predicted ones.")
     ] = None,
     proof: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of `mspc verify --scale TARGET --json FILE`, shown as a view.")
+        Path | None, typer.Option(metavar="FILE", help="Report of `mspc verify --scale --json FILE`, shown as a view.")
     ] = None,
     machine: opts.MachineName = "",
     ranks: opts.Ranks = None,

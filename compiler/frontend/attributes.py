@@ -159,8 +159,8 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
     if found is MISSING:
         raise frame.error(node, f"name '{name}' is not defined", nearest(name, frame.known_names()), kind=NameError)
     if isinstance(found, OnlyInLoop):
-        text = f"variable '{name}' has no value here where the loop that assigns it makes no turn"
-        raise frame.error(node, text, ["give it a value ahead of the loop"], kind=NameError)
+        text = f"variable '{name}' has no value here if the loop that assigns it runs zero iterations"
+        raise frame.error(node, text, ["give it a value before the loop"], kind=NameError)
     if found is UNSET:
         text = f"variable '{name}' has no value here: no statement that ran before assigns it"
         raise frame.error(node, text, kind=NameError)
@@ -180,7 +180,7 @@ def take_early_reads(tracer: Tracer, frame: Frame) -> None:
         if found is not MISSING and name not in frame.locals:
             frame.locals[name] = found
             tracer.at(frame, node)
-            tracer.warn(f"variable '{name}' is read here before it has a value; taken is what it is outside")
+            tracer.warn(f"variable '{name}' is read here before it has a value; the outer value is used")
 
 
 def register_cells(tracer: Tracer, cell: Cell, held: str) -> None:
@@ -215,7 +215,7 @@ def attribute(tracer: Tracer, x: Value, name: str) -> Any:
     if name == "value":
         return TensorMethod(x, "copy")
     if name in OUTSIDE:
-        instead = OUTSIDE[name] or "compute with the tensor itself, or read its values where the network is called"
+        instead = OUTSIDE[name] or "compute with the tensor itself, or read its values at the call of the network"
         raise tracer.error(f"x.{name} needs the contents of a tensor, which are not known at compile time", [instead])
     raise tracer.error(
         f"a tensor has no attribute '{name}'", nearest(name, [*ATTRIBUTES, *method_names()]), kind=AttributeError
@@ -248,7 +248,7 @@ ATTRIBUTES: dict[str, Callable[[Tracer, Value], Any]] = {
     "mT": lambda t, x: t.emit(t.op("Transpose", perm=exchanged("mT", len(x.shape), -1, -2)), x),
     "name": lambda t, x: x.name,
 }
-_ARRAY = "x.shape, x.dtype and x.size are known; mindspore.ops and mindspore.numpy compute what NumPy would"
+_ARRAY = "x.shape, x.dtype and x.size are known; mindspore.ops and mindspore.numpy have NumPy's functions"
 OUTSIDE = {
     "asnumpy": _ARRAY, "numpy": _ARRAY, "item": "a tensor of one element may take the place of a number: x * y[0]",
     "tolist": "x[0], x[1] and `for row in x` give its elements", "data": "", "init_data": "",

@@ -603,7 +603,7 @@ def unless_left(
     if holds is False:
         return run()
     others = {kind: flag for kind, flag in left.flags.items() if kind not in kinds}
-    assert not any(others.values()), "what ends a turn has been taken out"
+    assert not any(others.values()), "the end of an iteration was removed"
     possible = [kind for kind in kinds if left.may(kind)]
     as_left = left
     if len(possible) == 1:

@@ -73,7 +73,7 @@ from mspc.mindspore_api.ops.primitive import Primitive
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
 
-RECURSION = "numbers and shapes may end a recursion; where the contents of a tensor do, write a loop"
+RECURSION = "numbers and shapes may end a recursion; if the contents of a tensor do, write a loop"
 MARKS = frozenset(("recompute", "strategy_gen_mode", OFFLOAD, OFFLOAD_INSIDE))
 """Flags of cells that are recorded on operators."""
 _HANDLERS = HANDLERS | attribute_handlers(get_attribute)

@@ -341,7 +341,7 @@ def _assign_item(tracer: Tracer, frame: Frame, target: ast.Subscript, value: Any
             tracer.update(base, made)
             return
         if isinstance(name, ast.Name) and name.id not in frame.locals:
-            message = f"'{name.id}' belongs to what is around this function, whose elements cannot be assigned here"
+            message = f"'{name.id}' belongs to an enclosing scope, whose elements cannot be assigned here"
             raise tracer.error(message, ["return the new tensor"])
         assign(tracer, frame, name, made)
         return

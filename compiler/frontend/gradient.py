@@ -604,7 +604,7 @@ def _hook_node(tracer: Tracer, source: Node, value: Value, hook: Any, run: Run) 
     if source not in nodes or any(nodes.index(source) < start for _, start, _ in tracer.differentiated):
         raise tracer.error(
             "register_hook() is called in another function, branch or loop than the tensor is computed in",
-            ["call it right behind the line that computes the tensor"],
+            ["call it directly after the line that computes the tensor"],
         )
     place, first = nodes.index(source), len(nodes)
     placeholder = tracer.builder.emit(GradientPlaceholder(type=source.type))
@@ -616,7 +616,7 @@ def _hook_node(tracer: Tracer, source: Node, value: Value, hook: Any, run: Run) 
     if any(each in late and each is not source for node in made for each in node.inputs):
         raise tracer.error(
             "the hook reads a value that is computed later than the tensor",
-            ["call register_hook() behind the line that computes the value, on a tensor that is computed later"],
+            ["call register_hook() after the line that computes the value, on a tensor that is computed later"],
         )
     moved = interpose(source, TupleGetItem(index=0))
     own.inputs[:2], source.inputs = [moved, moved], [own]

@@ -159,7 +159,7 @@ Place = tuple[str, Any]
 Path = tuple[Any, ...]
 """Indices and keys that lead from the value at a place to an entry of it."""
 
-KEEPS = "what a loop carries keeps its shape and element type in every turn"
+KEEPS = "carried values keep their shape and element type in every iteration"
 
 
 @dataclass
@@ -267,7 +267,7 @@ class Carried:
             shared = shared_and_replaced(self.beginning.state, self.frame.caller, (*self.slots, *self.open))
             if shared is not None:
                 kind, label = type(shared).__name__, self._label(("contents", id(shared)))
-                message = f"the {kind} '{label}' is changed by the loop, which then replaces it where it is not alone"
+                message = f"the {kind} '{label}' is changed by the loop, which replaces it, and other names refer to it"
                 note = f"give the loop one of its own: {label} = {kind}({label})"
                 raise self.frame.error(self.place, message, [note])
         return self.is_new
@@ -413,10 +413,10 @@ class Carried:
     def _mistake(self, label: str, before: Any, after: Any, *types: Any) -> MspcError:
         notes = [KEEPS]
         if len(types) == 2 and types[0].shape == types[1].shape:
-            notes = [f"give it one element type ahead of the loop: {label} = {label}.astype({_script(types[1].dtype)})"]
+            notes = [f"give it one element type before the loop: {label} = {label}.astype({_script(types[1].dtype)})"]
         elif len(types) == 2 and not types[0].shape and not isinstance(before, TensorType):
             made = f"ops.full({types[1].shape}, {before}, dtype={_script(types[1].dtype)})"
-            notes = [f"make it a tensor ahead of the loop: {label} = {made}"]
+            notes = [f"make it a tensor before the loop: {label} = {made}"]
         message = f"'{label}' is {before} ahead of the loop, and {after} behind a turn"
         return self.frame.error(self.place, message, notes, TypeError)
 

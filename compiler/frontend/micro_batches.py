@@ -64,7 +64,7 @@ def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: A
         found = tracer.call(frame, node, loop_func, [frame.locals["carry"], entry], {})
         tracer.at(frame, node)
         if not isinstance(found, tuple | list) or len(found) != 2:
-            raise tracer.error("Scan: loop_func returns two values: what it carries on, and a result", kind=ValueError)
+            raise tracer.error("Scan: loop_func returns two values: the carried one, and a result", kind=ValueError)
         frame.locals["carry"] = found[0]
         return found[1]
 
@@ -170,7 +170,7 @@ def _how_to_divide(rows: int, count: int, stages: int) -> str:
         return f"{rows} rows can be cut into {fewer} micro-batches, for example"
     whole = rows - rows % count
     right = " or ".join(str(each) for each in (whole, whole + count) if each)
-    last = "where they are the last ones of a data set, batch(..., drop_remainder=True) leaves them out"
+    last = "if they are the last ones of a data set, batch(..., drop_remainder=True) leaves them out"
     return f"give {right} rows; {last}"
 
 

@@ -130,7 +130,7 @@ def _prepared(tracer: Tracer, op: Op, args: list[Any], instance: str) -> tuple[O
 
 def _depend(tracer: Tracer, op: Depend, args: Args, instance: str) -> Any:
     if len(args) < 2:
-        raise tracer.error("Depend takes a value and what must run before it", kind=TypeError)
+        raise tracer.error("Depend takes a value and the values that must be computed before it", kind=TypeError)
     value, after = operand(tracer, args[0]), [v for arg in args[1:] for v in tensors_in(operand(tracer, arg))]
     if value is None:
         return None

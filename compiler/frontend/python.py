@@ -33,8 +33,8 @@ COUNTED_LATER = {
     "bincount": "ops.histc(x, n, 0, n) counts the numbers from 0 to n - 1; so does ops.one_hot(x, n, on, off).sum(0)",
     "masked_select": "ops.select(mask, x, other) keeps the shape; the sum of the elements is (x * mask).sum()",
     "nonzero": "ops.select(x != 0, a, b) keeps the shape; ops.count_nonzero(x) says how many there are",
-    "unique": "call it outside of the network, and hand in what it gives",
-    "unique_consecutive": "call it outside of the network, and hand in what it gives",
+    "unique": "call it outside the network, and pass its result as an argument",
+    "unique_consecutive": "call it outside the network, and pass its result as an argument",
 }
 """Alternatives to functions whose number of results depends on the contents of a tensor."""
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
@@ -108,7 +108,7 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
         weight = next(values_in((args, kwargs), (Parameter,)), None)
         unknown = "tensors" if weight is None else describe(weight)
         raise tracer.error(
-            f"{name}() takes only what is known at compile time, not {unknown}",
+            f"{name}() takes only values known at compile time, not {unknown}",
             ["operators on tensors are in mindspore.ops"],
             kind=TypeError,
         )

@@ -410,7 +410,7 @@ class Tracer:
             variable = variable.inputs[variable.op.mutates[0] if variable.op.mutates else 0]
         if isinstance(variable, Node):
             raise self.error(
-                f"{op.name} overwrites a parameter, and its first operand is what the network computes",
+                f"{op.name} overwrites a parameter, and its first operand is a computed value",
                 ["a value has no place: give the result a name, as in x = x.add(1) instead of x.add_(1)"], TypeError,
             )  # fmt: skip
 

@@ -159,7 +159,7 @@ class GraphTextReader:
         """Raise MspcError for an operand that is no value of the current graph."""
         notes: tuple[str, ...] = ()
         if reference in self.parameters and len(self.graphs) > 1:
-            notes = ("it is of another graph; a node hands in what its graphs read from outside, with its operands",)
+            notes = ("it is in another graph; values from outside are operands of the node that runs a graph",)
         self.fail(f"unknown value {reference}", at, notes)
 
     def type_of(self, text: str, at: int) -> Type:
@@ -208,7 +208,7 @@ class GraphTextReader:
 _NAME = rf"@({QUOTED}|[^\s,}}\"]+)"
 _REGIONS = re.compile(rf"\{{regions: {_NAME}(?:, {_NAME})*\}}\Z")
 _GRAPH_NAME = re.compile(_NAME)
-_ABOVE = "it stands above the graph: `{}: <Tensor[...], (...)>`"
+_ABOVE = "it is above the graph: `{}: <Tensor[...], (...)>`"
 
 
 def read_regions(reading: GraphTextReader, graph: Graph, node: Node, text: str, at: int) -> None:
@@ -237,7 +237,7 @@ def check_parameters(
         reading.fail(f"@{graph.name} takes {told}, but the lines above it are of {written}", at)
     for parameter in lines.values():
         if parameter.kind != "input":
-            notes = (f"what it is given stands for it: `<Tensor[...], (...)>`, not a {parameter.kind}",)
+            notes = (f"its argument stands for it: `<Tensor[...], (...)>`, not a {parameter.kind}",)
             reading.fail(f"the parameter {parameter.name} of @{graph.name} is no input", at, notes)
 
 
@@ -330,11 +330,11 @@ class NodeReader:
             inputs.insert(0, self.operand(values, first, place))
             callee = "call"
         if types is None:
-            notes = ("it stands below the node: `: (<..>) -> (<..>)`",)
+            notes = ("it is below the node: `: (<..>) -> (<..>)`",)
             self.reading.fail(f"{callee} has no line of types", at, notes)
         ins, outs = self.reading.read_types(types)
         if outs is None or len(outs) != 1:
-            self.reading.fail(f"{callee} needs the type of its one result behind ->", types.start_pos)
+            self.reading.fail(f"{callee} needs the type of its one result after ->", types.start_pos)
         scope, frames = read_trailer(str(comments), self.reading.frames) if comments is not None else ("", ())
         node = Node(_NO_OP, inputs, outs[0], name_of(name) if name else "", "", scope, frames)
         attributes, attributes_at = "{}", at

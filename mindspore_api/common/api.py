@@ -63,7 +63,7 @@ def prepare(block: Any, output_recompute: Any, context_fn: Any) -> None:
     if not hasattr(block, "recompute") or not hasattr(block, "get_flags"):
         raise ApiTypeError(f"recompute() takes a Cell, not {describe(block)}")
     if output_recompute or context_fn is not None:
-        _changes_nothing("recompute(output_recompute, context_fn)", "what is computed again follows from the graph")
+        _changes_nothing("recompute(output_recompute, context_fn)", "the graph decides what is recomputed")
     if not block.get_flags().get("recompute"):
         block.recompute()
 
@@ -137,7 +137,7 @@ class CellGraphExecutor:
 
 def _facts(phase: Any) -> Any:
     if not isinstance(phase, Phase):
-        raise ApiKeyError(f"{phase!r} is no phase of a compile", notes=["give what compile() returned first"])
+        raise ApiKeyError(f"{phase!r} is no phase of a compile", notes=["give the first result of compile()"])
     return phase.facts
 
 

@@ -136,7 +136,7 @@ def state_of(name: str, state: Any) -> tuple[int, int]:
     """Return (seed, offset) from a generator's state."""
     array = state.array if isinstance(state, Tensor) else None
     if array is None or array.shape != (2,) or array.dtype.kind not in "iu":
-        raise ApiValueError(f"{name}(): the state must be what get_state gives, not {describe(state)}")
+        raise ApiValueError(f"{name}(): the state must be a result of get_state, not {describe(state)}")
     return checked_seed(name, int(array[0])), int(array[1])
 
 

@@ -15,7 +15,7 @@ from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueErr
 from mspc.mindspore_api.setting_kind import checked
 from mspc.mindspore_api.settings import JIT
 
-NO_GRADIENTS = "grad() is called inside _no_grad(), where no gradients are computed"
+NO_GRADIENTS = "grad() is called inside _no_grad(), which computes no gradients"
 
 
 @dataclass(frozen=True)

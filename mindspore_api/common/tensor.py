@@ -740,8 +740,8 @@ class Tensor(TensorMethods, TensorOperators):
         and only a Parameter has requires_grad."""
         say_once(
             "requires_grad_",
-            f"{place_of_caller()}Tensor.requires_grad_({requires_grad}) changes nothing: grad() and value_and_grad() "
-            "are told by which tensors to differentiate",
+            f"{place_of_caller()}Tensor.requires_grad_({requires_grad}) has no effect: the arguments of grad() and "
+            "value_and_grad() name the tensors to differentiate",
         )
         return self
 

@@ -194,7 +194,7 @@ def _named(row: IndexRow, name: str) -> Any:
         return getattr(builtins, name)
     if name in rows_of(row.module):  # a name that 'let' defines, or a function of the same module
         return found(rows_of(row.module)[name])
-    raise ValueError(f"{row.path}:{row.line}: nothing is called {name!r}; 'use' says where it stands")
+    raise ValueError(f"{row.path}:{row.line}: nothing is called {name!r}; 'use' names its place")
 
 
 def _value(row: IndexRow, node: ast.expr) -> Any:

@@ -111,7 +111,7 @@ def read_header(function: str, path: Path) -> Header:
     try:
         found = _header(content)
     except (KeyError, IndexError, TypeError, AttributeError):
-        raise damaged(path, "its header lacks what it should have") from None
+        raise damaged(path, "its header lacks entries") from None
     except ValueError as error:
         raise damaged(path, str(error)) from None
     if found.begin(len(found.pages) - 1) > size:
@@ -306,7 +306,7 @@ def unpack(raw: bytes) -> dict[str, Scalar]:
     try:
         return _unpacked(raw)
     except (struct.error, IndexError, UnicodeDecodeError):
-        raise ValueError("its values cannot be told") from None
+        raise ValueError("its values are unknown") from None
 
 
 def _unpacked(raw: bytes) -> dict[str, Scalar]:
@@ -322,7 +322,7 @@ def _unpacked(raw: bytes) -> dict[str, Scalar]:
             raise ValueError(f"a value has the name {name!r}")
         found[name] = value
     if at != len(raw):
-        raise ValueError("there is more behind its values")
+        raise ValueError("there is more data after its values")
     return found
 
 

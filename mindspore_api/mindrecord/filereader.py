@@ -148,7 +148,7 @@ class Shard:
             inside = is_page & (begin >= 0) & (end - begin >= LENGTH.size)
             inside[is_page] &= end[is_page] <= lengths[page[is_page]]
             in_file = inside & (self.header.header_size + page * self.header.page_size + end <= size)
-            for ok, why in ((inside, "lies outside of its page"), (in_file, f"lies behind the end, at {size} bytes")):
+            for ok, why in ((inside, "is outside its page"), (in_file, f"is after the end, at {size} bytes")):
                 if not ok.all():
                     raise damaged(self.path, f"record {int(np.argmin(ok))} {why}")
 

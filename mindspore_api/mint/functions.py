@@ -125,7 +125,7 @@ def sample_shape(name: str, mean: Any, std: Any, size: Any) -> Shape:
         return shape_of_sizes(name, ints(name, "size", size))
     shapes = [x.shape for x in (mean, std) if hasattr(x, "shape")]
     if not shapes:
-        raise ApiValueError(f"{name}(): size must be given where mean and std are numbers")
+        raise ApiValueError(f"{name}(): size must be given if mean and std are numbers")
     return np.broadcast_shapes(*shapes)
 
 
@@ -134,7 +134,7 @@ def not_in_place(name: str, inplace: Any) -> None:
     if inplace:
         say_once(
             f"mint {name} inplace",
-            f"{place_of_caller()}{name}(inplace=True) leaves its input as it is: what counts is its result",
+            f"{place_of_caller()}{name}(inplace=True) does not change its input: use its result",
         )
 
 

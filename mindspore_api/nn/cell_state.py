@@ -447,7 +447,7 @@ def _reason(rule: Any, size: int, sizes: dict[int, int]) -> str:
     if size % rule.divisor != rule.remainder:
         return _multiple(rule)
     if rule.unique and sizes.setdefault(id(rule), size) != size:
-        return f"{sizes[id(rule)]}, as where the same symbol stands elsewhere"
+        return f"{sizes[id(rule)]}, as at the other uses of the symbol"
     return ""
 
 

@@ -54,7 +54,7 @@ class GraphCell(Cell):
     def __init__(self, graph: Any, params_init: dict[str, Any] | None = None, obf_random_seed: Any = None) -> None:
         super().__init__()
         if not isinstance(graph, LoadedGraph):
-            raise ApiTypeError(f"GraphCell takes what load gives, not {type(graph).__name__}")
+            raise ApiTypeError(f"GraphCell takes a result of load, not {type(graph).__name__}")
         if obf_random_seed is not None:
             raise ApiValueError("GraphCell: obf_random_seed is not supported")
         given = dict(params_init or {})

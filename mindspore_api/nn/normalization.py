@@ -159,7 +159,7 @@ class SyncBatchNorm(_BatchNorm):
         if get_auto_parallel_context("parallel_mode") in SHARDED:
             if process_groups is not None:
                 raise ApiValueError(
-                    "SyncBatchNorm: process_groups has no meaning where the compiler shards the batch: statistics "
+                    "SyncBatchNorm: process_groups has no meaning if the compiler shards the batch: statistics "
                     "are those of the global batch"
                 )
             groups = ()

@@ -21,7 +21,7 @@ def _otherwise(name: str) -> Any:
         from mspc.mindspore_api.index.module import said_of  # only on the way to an error
 
         kind, said = "operator" if is_operator else "function", said_of(f"ops.{name}")
-        raise AttributeError(f"ops has no {kind} {name!r}; {said or '`mspc ops` lists what there is'}")
+        raise AttributeError(f"ops has no {kind} {name!r}; {said or '`mspc ops` lists the operators'}")
     return found
 
 

@@ -83,7 +83,7 @@ class ControlDepend:
         say_once(
             "ControlDepend",
             f"{place_of_caller()}ControlDepend changes nothing here: updates happen in the order of the script; "
-            "ops.depend(value, before) says what a value waits for",
+            "ops.depend(value, before) makes a value wait",
         )
 
     def __call__(self, src: Any, dst: Any) -> Any:

@@ -58,7 +58,7 @@ def einsum_equation(terms: Sequence[Any], result: Sequence[Any]) -> str:
     """Return the equation of a call with labels given as lists of numbers after each tensor; `result` has the labels of
     the result, or is empty. Raise ValueError if a number has no letter; TypeError if they are no lists of numbers."""
     if not terms:
-        raise ApiTypeError("einsum(): the first argument must be an equation, or a tensor with its labels behind it")
+        raise ApiTypeError("einsum(): the first argument must be an equation, or a tensor followed by its labels")
     return "->".join([",".join(map(_term, terms)), *map(_term, result)])
 
 
@@ -76,12 +76,12 @@ def _term(labels: Any) -> str:
 def einsum_plan(equation: str, shapes: Sequence[Shape]) -> EinsumPlan:
     """Return the plan of the sum. Raise ValueError if the equation is invalid, or does not fit the shapes."""
     if not shapes:
-        raise ApiTypeError("einsum(): there are no tensors behind the equation")
+        raise ApiTypeError("einsum(): there are no tensors after the equation")
     terms, wanted = _labels(equation, shapes)
     sizes = _sizes(equation, terms, shapes)
     for label in wanted:
         if label not in sizes:
-            raise ApiValueError(f"einsum(): '{label}' of the result stands in no operand of {equation!r}")
+            raise ApiValueError(f"einsum(): '{label}' of the result is in no operand of {equation!r}")
     if len(set(wanted)) != len(wanted):
         raise ApiValueError(f"einsum(): the result of {equation!r} names a dimension twice")
     wide = [label for label in wanted if sizes[label] != 1]

@@ -236,7 +236,7 @@ def flattened(name: str, shape: Shape, start_dim: int, end_dim: int, order: str)
         return (1,)
     first, last = axis_of(name, start_dim, len(shape)), axis_of(name, end_dim, len(shape))
     if first > last:
-        raise ApiValueError(f"{name}(): start_dim {start_dim} stands behind end_dim {end_dim}")
+        raise ApiValueError(f"{name}(): start_dim {start_dim} is after end_dim {end_dim}")
     return (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
 
 

@@ -252,8 +252,8 @@ class _OfAnotherProgram:
 
     def __call__(self, *_: Any) -> Any:
         raise ExecutionError(
-            f"{self.__qualname__} is an operator of the script's own that says what comes out, not how it is computed: "
-            "it compiles and does not run",
+            f"{self.__qualname__} is an operator of the script that infers its results and does not compute them: it "
+            "compiles and does not run",
             notes=["give ops.Custom a function on arrays, or write it as a Cell over ops"],
         )
 

@@ -33,7 +33,7 @@ from mspc.ops.operator_arguments import describe
 Strategies = tuple[Any, ...] | None
 
 _WITHOUT_EFFECT = {
-    "skip_redistribution": "tensors are redistributed where layouts differ, and results are those of one device",
+    "skip_redistribution": "tensors are redistributed if layouts differ, and results are those of one device",
 }
 """Attributes that mean something to MindSpore, and why nothing here."""
 

@@ -147,7 +147,7 @@ def _sharding(name: str, given: Any) -> ParameterCut:
         )
     except (AttributeError, IndexError, TypeError, ValueError):
         raise ApiValueError(
-            f"the strategy of '{name}' is {given!r}, not what build_searched_strategy returns"
+            f"the strategy of '{name}' is {given!r}, not a result of build_searched_strategy"
         ) from None
 
 
@@ -354,7 +354,7 @@ def _write_all(
     name: str, source: Checkpoint, strategy: Any, out: Any, rank_id: int | None, format: str, at_once: int
 ) -> bool:
     if out is None:
-        raise ApiValueError(f"{name}: without a network dst_safetensors_dir must say where to write")
+        raise ApiValueError(f"{name}: without a network dst_safetensors_dir must name the output folder")
     if isinstance(strategy, Mapping):
         layouts = layouts_of(StrategyFile(parameters={key: _sharding(key, value) for key, value in strategy.items()}))
     else:

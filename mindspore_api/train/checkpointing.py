@@ -270,7 +270,7 @@ class CheckpointConfig:
         said: dict[str, str] = {}
         if self.keep_checkpoint_per_n_minutes and self.keep_checkpoint_max:
             said[f"keep_checkpoint_per_n_minutes={self.keep_checkpoint_per_n_minutes}"] = (
-                "it counts where keep_checkpoint_max is 0"
+                "it counts if keep_checkpoint_max is 0"
             )
         if exception_save:
             said["exception_save=True"] = "the last complete checkpoint stays, whatever ends the run"
@@ -636,8 +636,8 @@ def _prefix_of(folder: Path, given: str | None) -> str:
     files = of_mindspores_format(folder, prefix)
     if files and not there:
         raise ApiValueError(
-            f"resume_training: {shown_path(folder / files[-1])} is of MindSpore's format, which does not say where its "
-            "run stood",
+            f"resume_training: {shown_path(folder / files[-1])} is of MindSpore's format, which does not state the "
+            "position of its run",
             ["load it with load_checkpoint, and write safetensors, which do; or begin in a folder without checkpoints"],
         )
     return prefix
@@ -647,7 +647,7 @@ def _newest(folder: Path, prefix: str, together: bool) -> Path | None:
     """Return the newest checkpoint that all ranks see, or None."""
     found: list[FoundCheckpoint] = find_sets(folder, prefix)
     for other in unreadable(folder, prefix, found):
-        why = "it is damaged, cannot be read, or does not say where its run stood"
+        why = "it is damaged, cannot be read, or does not state the position of its run"
         say_once(f"resume_training {other}", f"resume_training passes over {other}: {why}")
     last = found[-1].sequence if found else 0
     if together:
@@ -694,13 +694,13 @@ def _restored(source: Checkpoint, dataset: Any, file: str) -> Resumed:
     saved: Any = source.state
     if not saved:
         raise ApiRuntimeError(
-            f"resume_training: {file} does not say where its run stood", ["load it with load_checkpoint"]
+            f"resume_training: {file} does not state the position of its run", ["load it with load_checkpoint"]
         )
     try:
         own = own_state(source, state.current().rank)
         restore(saved, own)
         if not own:
-            why = "where NumPy's and Python's generators stood: they continue as the script has them"
+            why = "the state of NumPy's and Python's generators: they continue as the script has them"
             say_once(f"resume_training own {file}", f"{file} does not say {why}")
         epoch, step, batches, total = (int(saved[key]) for key in ("epoch", "step", "batches", "total_step"))
         position = saved["data"]

@@ -617,7 +617,7 @@ def _check_others(eval_indexes: Any, boost_level: Any, kwargs: Collection[str]) 
             raise ApiValueError(f"Model has no argument {key!r}")
     if eval_indexes is not None and not _are_places(eval_indexes):
         raise ApiValueError(
-            f"Model: eval_indexes {eval_indexes!r} must be a list of three integers: where loss, output and label stand"
+            f"Model: eval_indexes {eval_indexes!r} must list three integers: the positions of loss, output and label"
         )
     check_boost("Model", boost_level)
     for key in _BOOST:

@@ -295,8 +295,8 @@ def load_checkpoint(
     check_format("load_checkpoint", format)
     _check_options("load_checkpoint", dec_key, {})
     if remove_redundancy:
-        say_once("load_checkpoint remove_redundancy", "load_checkpoint(remove_redundancy=True) changes nothing here: "
-                 "where slices were written once, give the set, which knows where they are")  # fmt: skip
+        say_once("load_checkpoint remove_redundancy", "load_checkpoint(remove_redundancy=True) has no effect: if "
+                 "slices were written once, give the set, which has their positions")  # fmt: skip
     source = open_checkpoint(_existing(ckpt_file_name), crc_check)
     source = as_it_lies(source)
     source.prefer = state.current().rank
@@ -429,8 +429,8 @@ def _of_slices(wanted: Mapping[str, Parameter], given: Mapping[str, Any]) -> lis
         "slices of a rank are loaded with all others: load_distributed_checkpoint(net, files in the ranks' order, "
         "train_strategy_filename=file)",
         STRATEGY,
-        "a network that is sharded as the one that was saved takes the rank's own file behind Model.infer_train_layout "
-        "or Model.build",
+        "a network with the sharding of the saved one takes the rank's own file after Model.infer_train_layout or "
+        "Model.build",
     ]
 
 

@@ -197,7 +197,7 @@ class Barrier(Collective):
 
         return barrier
 
-NO_GRADIENT = NotDifferentiable("stages are cut behind differentiation")
+NO_GRADIENT = NotDifferentiable("stages are cut after differentiation")
 
 
 class _ToStage(Collective, abstract=True):

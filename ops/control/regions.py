@@ -382,7 +382,7 @@ class Loop(RegionOp, abstract=True):
                 name = body.parameters[self.leading + number].name
                 raise MspcError(
                     f"{self.name}: {name} is {types[index]} ahead of the loop, and {results[number]} behind a turn",
-                    notes=["what a loop carries keeps its shape and element type in every turn"],
+                    notes=["carried values keep their shape and element type in every iteration"],
                 )
         return TupleType((*results[: self.carried], *self.kept(results[self.carried :], self.known_turns(types))))
 

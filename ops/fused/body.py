@@ -471,7 +471,7 @@ class _View:
         op, shapes = form_of(step.op, types)
         copies = op.cuda == COPY and own.dtype == types[0].dtype and shapes[0] == types[0].shape
         if not (copies or fusible(step.op)) or any(name in step.op.cuda for name in NUMBERED):
-            raise MspcError(f"{step.op.name} stands ahead of a line that moves elements, and computes no single ones")
+            raise MspcError(f"{step.op.name} is before a line that moves elements, and computes no single ones")
         read: list[Source] = []
         for operand, type, shape in zip(step.operands, types, shapes, strict=True):
             lead = own.rank - len(shape)

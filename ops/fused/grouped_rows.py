@@ -174,7 +174,7 @@ class GroupedRowUpdate(RankOp):
         if not len(update.writes) <= self.gradient < len(update.operands) or self.gradient in update.numbers:
             raise MspcError(f"GroupedRowUpdate: operand {self.gradient} of {self.update} can be no gradient")
         if not unchanged_at_zero(update, self.gradient):
-            raise MspcError(f"GroupedRowUpdate: {self.update} changes parameters where operand {self.gradient} is 0")
+            raise MspcError(f"GroupedRowUpdate: {self.update} changes parameters although operand {self.gradient} is 0")
 
     @classmethod
     def of(cls, update: FusedUpdate, gradient: int, sums: Sequence[RowSums]) -> GroupedRowUpdate:

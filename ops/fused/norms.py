@@ -54,7 +54,7 @@ class FusedLayerNorm(Op):
             raise MspcError(f"{self.name} takes {3 + self.adds} tensors, not {len(types)}")
         x, gamma, beta = types[0], types[-2], types[-1]
         if self.adds and types[1] != x:
-            raise MspcError(f"{self.name}: what is added is {types[1]}, not {x}")
+            raise MspcError(f"{self.name}: the addend is {types[1]}, not {x}")
         found = LayerNorm(-1, -1, self.epsilon).infer(TensorType(gamma.dtype, x.shape), gamma, beta)
         assert isinstance(found, TupleType)
         return TupleType((TensorType(self.dst_type, x.shape), *found.elements[1:], *([x] if self.adds else [])))
@@ -151,7 +151,7 @@ class FusedLayerNormGrad(Op):
         result = TensorType(self.dst_type, x.shape)
         for added in types[5:]:
             if added.shape != result.shape:
-                raise MspcError(f"{self.name}: what is added is {added}, not of shape {result.shape}")
+                raise MspcError(f"{self.name}: the addend is {added}, not of shape {result.shape}")
         return TupleType((result, gamma, gamma))
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -219,7 +219,7 @@ class BatchStatistics(_Moving):
     def infer(self, *types: Any) -> Any:
         x, *moving = types
         if not 0 < self.axis < x.rank:
-            raise MspcError(f"{self.name}: axis {self.axis} is none of the dimensions of {x} behind the first")
+            raise MspcError(f"{self.name}: axis {self.axis} is none of the dimensions of {x} after the first")
         kind = TensorType(statistics_dtype(x.dtype), (x.shape[self.axis],))
         for each in moving:
             if each.shape != kind.shape:

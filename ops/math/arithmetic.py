@@ -330,11 +330,11 @@ class _Extremum(Binary, abstract=True):
 
 
 Maximum = operator(
-    "Maximum", "The larger of x and y; half the gradient goes to each where they are equal.", _Extremum,
+    "Maximum", "The larger of x and y; half the gradient goes to each if they are equal.", _Extremum,
     array_function="maximum", joins="max", cuda="Largest::of({0}, {1})",
 )  # fmt: skip
 Minimum = operator(
-    "Minimum", "The smaller of x and y; half the gradient goes to each where they are equal.", _Extremum,
+    "Minimum", "The smaller of x and y; half the gradient goes to each if they are equal.", _Extremum,
     array_function="minimum", joins="min", cuda="Smallest::of({0}, {1})",
 )  # fmt: skip
 

@@ -402,7 +402,7 @@ def _check(name: str, x: TensorType, channel: Sequence[TensorType]) -> None:
         if operand.dtype not in (x.dtype, FLOAT32) or (operand.dtype != channel[0].dtype):
             raise MspcError(
                 f"{name}: input {index + 1} is {operand.dtype}, x is {x.dtype} and input 1 is {channel[0].dtype}",
-                notes=["what belongs to the channels must be Float32 or of the type of x, all alike"],
+                notes=["operands of the channels must be Float32 or of the type of x, all alike"],
                 kind=TypeError,
             )
 
@@ -446,7 +446,7 @@ class _Shared(Op, abstract=True):
         own = next((group for group in self.sharers if placement.rank in group), ())
         axes = [a for d, dim in enumerate(layout.dims) if d != 1 for a in dim]
         if own and axes:
-            raise MspcError(f"{self.name}: groups of ranks have no meaning where the compiler shards the batch")
+            raise MspcError(f"{self.name}: groups of ranks have no meaning if the compiler shards the batch")
         if own:
             return tuple(sorted(own)), _elements(type.shape) * len(own)
         ranks = layout.group(axes, placement.rank) if axes else (placement.rank,)

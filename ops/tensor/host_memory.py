@@ -26,7 +26,7 @@ class HostCopy(Op, abstract=True):
     any_types = True
     takes_complex = True
     traffic = "host_copies"
-    bprop = NotDifferentiable("what moves between device and host is decided after all gradients are taken")
+    bprop = NotDifferentiable("copies between device and host are decided after all gradients are taken")
     samples = (sample((8, 16), gradient=False), sample((16,), gradient=False))
 
     def rule(self, input: TensorType) -> str:
@@ -88,7 +88,7 @@ class AssignOnHost(Assign):
     traffic = "host_copies"
     cuda_update = ""
     neutral: ClassVar[Mapping[int, float | None]] = {}
-    bprop = NotDifferentiable("what moves between device and host is decided after all gradients are taken")
+    bprop = NotDifferentiable("copies between device and host are decided after all gradients are taken")
     samples = (sample((8, 16), (8, 16), gradient=False), sample((16,), (16,), gradient=False))
 
     def touched_bytes(self, types: Sequence[TensorType], results: Sequence[TensorType]) -> int | None:

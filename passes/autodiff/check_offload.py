@@ -33,7 +33,7 @@ class CheckOffload(Pass):
         for cell, node in first.items():
             if not any(other == cell or other.startswith(f"{cell}/") for other in keeping):
                 raise node.error(
-                    f"{cell} is to be kept on the host, and gradients read nothing of what it makes",
+                    f"{cell} is to be stored on the host, and gradients read none of its values",
                     ["call offload() of a cell whose results gradients read, as products and activations are"],
                 )
         return False

@@ -182,7 +182,7 @@ def _noted(parameter: Parameter) -> CausalMask:
         case _:
             raise MspcError(
                 f"the triangle of parameter {parameter.name} is {fact!r}",
-                notes=["it must be the diagonal, the number up to it and the number behind it, as (0, 0.0, -inf)"],
+                notes=["it must be the diagonal, the number up to it and the number after it, as (0, 0.0, -inf)"],
             )
 
 

@@ -151,7 +151,7 @@ def _notes(cell: str, stage: int) -> list[str]:
         return [form]
     chunk, kind, number = like.groups()
     if kind in _MESSAGES:
-        return ["a table has no messages: mspc sends and receives what the actions read", form]
+        return ["a table has no messages: mspc sends and receives the values that the actions read", form]
     near = [kind] if kind in KINDS else [each for each in KINDS if each.casefold() == kind.casefold()]
     meant = [text for each in near if number and _ACTION.fullmatch(text := f"{chunk or stage}{each}{number}")]
     return [*(did_you_mean(meant[0], meant) if meant else []), form]

@@ -36,7 +36,7 @@ FIELD = 4095
 """The number of the checksum's field, far from all numbers in MindSpore's files."""
 ENTRY = "mspc_crc32"
 """The name of the checksum's entry in JSON."""
-EDITED = f"it is damaged; where it was edited by hand, take the entry {ENTRY!r} out"
+EDITED = f"it is damaged; if it was edited by hand, take the entry {ENTRY!r} out"
 _HEAD = put_varint(FIELD << 3 | FOUR)
 
 

@@ -205,7 +205,7 @@ class Archive:
         info, place = self._member(name)
         if info.compress_type != zipfile.ZIP_STORED:
             raise MspcError(
-                f"{self.shown}: {name} is compressed, and tensors are read where they lie in the file",
+                f"{self.shown}: {name} is compressed, and tensors are read in place",
                 notes=["torch.export.save stores them as they are"],
             )
         return place
@@ -267,14 +267,14 @@ class Archive:
         file.seek(max(0, info.header_offset))  # negative where bytes are missing
         header = file.read(LOCAL_HEADER.size)
         if info.header_offset < 0 or len(header) < LOCAL_HEADER.size or not header.startswith(LOCAL_MAGIC):
-            raise self._damaged(f"{info.filename} does not stand where the list of members says")
+            raise self._damaged(f"{info.filename} is not at the position in the list of members")
         *_, name_length, extra_length = LOCAL_HEADER.unpack(header)
         name = file.read(name_length)
         if name != info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437"):
             raise self._damaged(f"{info.filename} is called {name!r:.100} where it stands")
         offset = info.header_offset + LOCAL_HEADER.size + name_length + extra_length
         if offset + info.compress_size > self.size:
-            raise self._damaged(f"{info.filename} ends behind the end of the file")
+            raise self._damaged(f"{info.filename} ends after the end of the file")
         if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
             raise self._damaged(f"{info.filename} is stored in {info.compress_size} bytes and has {info.file_size}")
         return ArchivePlace(offset, info.compress_size)
@@ -434,7 +434,7 @@ def _entry(archive: Archive, folder: str, name: str, value: Any) -> _Entry:
     if flag_in(owner.get("use_pickle", False), f"{where}: use_pickle"):
         raise MspcError(
             f"{archive.shown}: {where} is pickled, in {member}, and mspc loads no pickle, which could run anything",
-            notes=["plain tensors are stored as bytes; what is pickled is an object or a subclass of Tensor"],
+            notes=["plain tensors are stored as bytes; objects and subclasses of Tensor are pickled"],
         )
     about = object_in(entry(owner, "tensor_meta", where), f"{where}: tensor_meta")
     if about.get("layout", STRIDED) != STRIDED:

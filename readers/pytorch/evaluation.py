@@ -201,7 +201,7 @@ class InnerGraph(Cell):
 
     def construct(self, *inputs: Any) -> Any:
         """Never read: the front end calls `evaluate`."""
-        raise ApiRuntimeError("a graph of a program is computed where it is compiled")
+        raise ApiRuntimeError("a graph of a program is computed by a compile")
 
     def evaluate(self, evaluator: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """The graph's results."""

@@ -308,7 +308,7 @@ def _described(value: Any) -> str:
 
 WEIGHTS = (HUGGING_FACE_INDEX, "model.safetensors")
 ADVICE = (
-    "where transformers puts several tensors together, write a function that gives the model as it loads it: "
+    "if transformers joins several tensors, write a function that returns the loaded model: "
     "mspc compile model.py:make --torch"
 )
 

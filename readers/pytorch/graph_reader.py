@@ -327,7 +327,7 @@ class GraphReader:
     def graph(self, value: Any, where: str = "its graph", depth: int = 0) -> ExportedGraph:
         """Return a graph. Raise ValueError with the error and its place."""
         if depth > DEEPEST_GRAPHS:
-            raise ValueError(f"{where} stands too deep in other graphs")
+            raise ValueError(f"{where} is nested too deep in other graphs")
         return _OneGraph(self, object_in(value, where), where, depth).read()
 
 
@@ -609,7 +609,7 @@ def _model(archive: Archive) -> str:
     found = [name.removeprefix(MODELS).removesuffix(".json") for name in archive.names(MODELS, ".json")]
     if not found:
         raise MspcError(
-            f"{archive.shown} has no program in {MODELS}: what is compiled for one machine alone cannot be read"
+            f"{archive.shown} has no program in {MODELS}: programs compiled for one machine cannot be read"
         )
     if len(found) > 1:
         names = ", ".join(found[:4])

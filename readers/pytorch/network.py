@@ -100,7 +100,7 @@ class ImportedNetwork(Cell):
 
     def construct(self, *inputs: Any) -> Any:
         """Never read: the front end calls `evaluate`."""
-        raise ApiRuntimeError(f"{self.program.name} is computed where it is compiled")
+        raise ApiRuntimeError(f"{self.program.name} is computed by a compile")
 
     def evaluate(self, evaluator: Evaluator, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Return the program's results for these tensors, by the calls that the front end makes of its nodes."""

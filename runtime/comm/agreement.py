@@ -136,7 +136,7 @@ def _refuse(comm: Communicator, key: str, ranks: Sequence[int], own: tuple[list[
     of = [", ".join(said[rank][at : at + 1]) or "nothing more" for rank in (first, other)]
     frames = nodes[at].frames if at < len(nodes) else ()
     alike = "ranks that meet must call the same collectives, with the same group and types, in one order"
-    paired = "what a rank sends another must receive, with the same type and tag, in one order, and nothing else"
+    paired = "another rank must receive each message, with the same type and tag, in the same order, and nothing else"
     raise MspcError(
         f"the ranks' graphs do not fit together: as number {at + 1} of "
         f"{label or f'the collectives of {shown_ranks(ranks)}'}, rank {first} has {of[0]} and rank {other} {of[1]}",

@@ -102,7 +102,7 @@ class _MachineFileReader:
         if not isinstance(per_host, int) or isinstance(per_host, bool) or not 0 <= per_host < 1 << 20:
             raise MspcError(f"{self.shown}: ranks_per_host is {per_host!r}, not a number of ranks")
         if per_host and "network" not in found:
-            raise MspcError(f"{self.shown}: there are ranks_per_host, and no table [network] of what joins hosts")
+            raise MspcError(f"{self.shown}: there are ranks_per_host, and no table [network] of links between hosts")
         return Machine(
             name=str(found.get("name", name)),
             device=device,

@@ -52,8 +52,8 @@ def refuse_regions(graph: Graph) -> None:
     for node in graph.nodes:
         if node.regions and not runs_layers(node):
             raise node.error(
-                f"{node.label}: the search does not weigh what the run decides, how often a loop turns or which branch "
-                "is taken",
+                f"{node.label}: the search does not weigh values that only a run knows: iteration counts and "
+                "branches",
                 notes=["compile it with strategies, or let propagation choose them: mspc compile --ranks N"],
             )
 

@@ -153,7 +153,7 @@ class _NodeSearch:
         self.search, _ = begun(graph)
         node = next((each for each in graph.nodes if places.get(each) == place), None)
         if node is None or self.search.rules[node] is None:
-            raise MspcError(f"nothing is decided on {place}: it is left out, or it follows what it reads")
+            raise MspcError(f"nothing is decided on {place}: it is left out, or it follows its operands")
         self.node, self.given = node, node.in_layouts
         self.origin = str(node.attrs.get("strategy_from", SHARD)) if self.given is not None else "search"
         if self.given is not None:  # undecided, to see the alternatives
@@ -161,7 +161,7 @@ class _NodeSearch:
         self.model = CostModel(self.search, mesh_of(self.search))
         self.memory = MemoryModel(self.model) if asked.memory else None
         if node not in self.model.of:
-            raise MspcError(f"nothing is decided on {places[node]}: it takes what it reads as that lies")
+            raise MspcError(f"nothing is decided on {places[node]}: it takes its operands in their layouts")
 
     def answer(self) -> Explanation:
         model, node = self.model, self.node

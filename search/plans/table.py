@@ -121,7 +121,7 @@ def calls_beside(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 # layer.
 
 
-SLOWER = "data parallel is quicker where equal layers are one graph"
+SLOWER = "data parallel is faster with equal layers as one graph"
 FAR = 5
 """A plan is far from any good one if its step exceeds the lower bound of all plans by this factor."""
 

@@ -320,7 +320,7 @@ def costs_of_cells_again(
     units = network.units
     groups = _groups(units, network.is_folded)
     if network.is_folded:
-        raise MspcError("layers that are one graph decide themselves what they compute again")
+        raise MspcError("layers that are one graph choose their recomputation themselves")
     plan = _plan_of_parts(groups, units, micro_batches)
     every = tuple(name for unit in units for name in unit.cells)
     compiled = network.compiled(stages, plan, layouts=replace(known.layouts, recompute=every))
@@ -328,7 +328,7 @@ def costs_of_cells_again(
     costs = known.costs
     less = again.kept <= LESS * costs.kept
     if not less.any():
-        raise MspcError("no unit keeps less where its cells are computed again")
+        raise MspcError("no unit saves less with recomputed cells")
     mixed = replace(
         costs,
         **{

@@ -469,7 +469,7 @@ def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedS
     if not is_cut and not numbers.micro_batches:
         raise MspcError(
             "the script trains in no micro-batches, so that there is no number of them to search stages for",
-            notes=["wrap the network in a PipelineCell, or give --micro-batches to see what that would come to"],
+            notes=["wrap the network in a PipelineCell, or give --micro-batches to see the effect"],
             kind=RuntimeError,
         )  # fmt: skip
     one, notes = None, list[str]()

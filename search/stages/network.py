@@ -297,8 +297,8 @@ def wrap_network(captured: CapturedCall) -> None:
         target = target.network
     if not isinstance(target, TrainOneStepCell):
         raise MspcError(
-            "the script trains in no micro-batches, and what it launches is no training step that could be looked at "
-            "as if it did",
+            "the script has no micro-batches, and it launches no training step that could be searched as if it "
+            "had",
             notes=["wrap the network: PipelineCell(network, micro_size)"], kind=RuntimeError,
         )  # fmt: skip
     target.network = PipelineCell(target.network, 1)

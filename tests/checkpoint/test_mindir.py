@@ -237,10 +237,10 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ms.load(written(put_bytes(12, put_text(1, "p") + put_bytes(3, put_integer(16, 20) + deep(5000))))),
      MspcError, "'m.mindir' is no complete MindIR file: sequences nest too deep in it"),
     (lambda: ms.load(written(branches("loop"))), MspcError,
-     "'m.mindir' has a recursion over contents of tensors, which cannot be compiled: b calls itself ahead of its last "
+     "'m.mindir' has a recursion over contents of tensors, which cannot be compiled: b calls itself before its last "
      "step"),
     (lambda: ms.load(written(breaking(typed=False))), MspcError,
-     "'m.mindir' is no complete MindIR file: the type of 'found:x', which a loop computes, is not told"),
+     "'m.mindir' is no complete MindIR file: the type of 'found:x', which a loop computes, is unknown"),
     (lambda: ms.load(written(counted("x").replace(b"body", b"head"))), MspcError,
      "'m.mindir' is no complete MindIR file: graph 'head' calls itself without end"),
     (lambda: ms.load(written(counted(step="zero"))), MspcError,
@@ -253,7 +253,7 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "GraphCell: 'm.mindir' has operators that are not read: Lstm"),
     (lambda: nn.GraphCell(ms.load(written(model().replace(b"out", b"our", 1)))), RuntimeError,
      "GraphCell: 'm.mindir' gives 'out', which no node computes"),
-    (lambda: nn.GraphCell("m.mindir"), TypeError, "GraphCell takes what load gives, not str"),
+    (lambda: nn.GraphCell("m.mindir"), TypeError, "GraphCell takes a result of load, not str"),
     (lambda: nn.GraphCell(ms.load(written(model())), {"net.b": Tensor(1.0)}), ValueError,
      "GraphCell: the graph has no parameter 'net.b'"),
     (lambda: nn.GraphCell(ms.load(written(model())))(Tensor(X), Tensor(X)), ValueError,

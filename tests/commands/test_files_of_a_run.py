@@ -238,7 +238,7 @@ def test_what_is_read_is_not_written_over(
     done = mspc(*arguments)
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: {arguments[-2]} {Path(arguments[-1])} would replace what the command reads\n"
+        f"error: {arguments[-2]} {Path(arguments[-1])} would replace an input of the command\n"
         "  note: give it another place\n"
     )
     assert [path.read_text() for path in kept] == ["1\n", "1\n"]

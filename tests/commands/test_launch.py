@@ -82,7 +82,7 @@ def test_what_would_be_started() -> None:
     Path("hosts").write_text("a slots=2\nb slots=2\n")
     done = served("--worker_num", "3", "--hostfile", "hosts", "--dry-run", "-x", "SECRET", "pytest", "--join", "-s")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "note: --join: pytest gets what stands behind it; options go before it\n"
+    assert done.stderr == "note: --join: pytest gets everything after it; options go before it\n"
     assert "-n 2 --host a:2 " in done.stdout
     assert " : -n 1 --host b:1 " in done.stdout
     assert "-x SECRET" in done.stdout

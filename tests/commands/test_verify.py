@@ -86,7 +86,7 @@ def test_a_wrong_reduction_is_found_with_its_operator(
         verify_target(target, CompileOptions(), seed=0)
     assert raised.value.exit_status == 1
     assert " values differ between one device and 4 ranks" in str(raised.value)
-    assert "the first operator where they part is " in str(raised.value)
+    assert "the first operator that differs is " in str(raised.value)
     assert "differs" in capsys.readouterr().out
 
 
@@ -147,7 +147,7 @@ def test_an_operator_that_is_wrong_on_a_rank_is_found(
     monkeypatch.setattr(Tile, "localize", lambda self, placement: Tile(multiples=multiples))
     with pytest.raises(ExecutionError, match=r"^[^\n]*values differ between one device and 4 ranks") as raised:
         verify_target(own_rows(result), CompileOptions(), seed=0)
-    assert "the first operator where they part is Tile 'tile'" in str(raised.value)
+    assert "the first operator that differs is Tile 'tile'" in str(raised.value)
 
 
 def test_a_wrong_slice_of_a_sharded_operator_is_a_difference(
@@ -234,7 +234,7 @@ def test_a_difference_is_the_verdict(
     with pytest.raises(ExecutionError):
         verify_target(own_rows("self.tile(x, (2, 2))"), CompileOptions(), seed=0)
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "differs: 2 of 2 values on 4 ranks; the worst is output 0, in shape or in what is finite "
+        "differs: 2 of 2 values on 4 ranks; the worst is output 0, in shape or in finite elements "
         "where 1e-05 is allowed; they part at "
         "Tile 'tile', train.py:12"
     )

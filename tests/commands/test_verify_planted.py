@@ -146,7 +146,7 @@ def changed_sums(monkeypatch: pytest.MonkeyPatch, change: Callable[[LocalComm, A
 
 def test_an_overflow_that_one_rank_alone_sees_is_found(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changed_sums(monkeypatch, lambda comm, mine, total: mine if total.dtype == np.bool_ else total)
-    assert list(found(network).notes) == ["they differ where a gradient overflows on one rank"]
+    assert list(found(network).notes) == ["they differ if a gradient overflows on one rank"]
 
 
 def test_a_replica_that_differs_is_found(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,13 +186,13 @@ def test_memory_that_is_free_too_early_is_found_in_small_tensors_too(
         return ends(nodes, into, {value: last // 2 for value, last in last_use.items()})
 
     monkeypatch.setattr(buffers, "_ends", early)
-    note = "operator by operator step 1 is the same: what differs is how they are fused or share memory"
+    note = "operator by operator step 1 is the same: they differ in fusion or shared memory"
     assert note in found(small, 2).notes
 
 
 def test_an_overflow_of_a_tensor_in_the_middle_is_found(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changed_sums(monkeypatch, lambda comm, mine, total: mine if total.dtype == np.bool_ else total)
-    assert list(found(small, 2).notes) == ["they differ where a gradient overflows on one rank"]
+    assert list(found(small, 2).notes) == ["they differ if a gradient overflows on one rank"]
 
 
 ATTENTION = """

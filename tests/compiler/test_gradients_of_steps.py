@@ -78,7 +78,7 @@ class JudgesLoss(MakesLoss):
 
 
 class Adversaries(nn.Cell):
-    """Two steps in one graph, the second behind the first one's update."""
+    """Two steps in one graph, the second after the first one's update."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -116,7 +116,7 @@ def test_phases_stay_apart_and_unknown_ones_are_refused() -> None:
     assert _cell_graph_executor.get_strategy(first) != _cell_graph_executor.get_strategy(second)
     with pytest.raises(KeyError, match=r"'predict.0' is no phase of a compile") as refused:
         _cell_graph_executor.get_strategy("predict.0")
-    assert str(refused.value).endswith("note: give what compile() returned first")
+    assert str(refused.value).endswith("note: give the first result of compile()")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A compile asks a data set for the types of its rows alone: it reads what one step needs, and shuffles nothing."""
+"""A compile asks a data set for the types of its rows only: it reads one value, and shuffles nothing."""
 
 from __future__ import annotations
 

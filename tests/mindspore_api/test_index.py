@@ -70,8 +70,8 @@ def test_words_of_the_tables_may_be_names(tmp_path: Path, monkeypatch: pytest.Mo
     [
         ("f(x) = [y for y in x]\n", ":1: ListComp has no place in a row; write a function"),
         ("f(x) = (lambda: x)\n", ":1: Lambda has no place in a row; write a function"),
-        ("f(x) = unknown(x)\n", ":1: nothing is called 'unknown'; 'use' says where it stands"),
-        ("f(x) = open(x)\n", ":1: nothing is called 'open'; 'use' says where it stands"),
+        ("f(x) = unknown(x)\n", ":1: nothing is called 'unknown'; 'use' names its place"),
+        ("f(x) = open(x)\n", ":1: nothing is called 'open'; 'use' names its place"),
         ("\nf(x) = x +\n", ":2: invalid syntax"),
         ("f = \n", ":1: a row is 'names(parameters) = expression' or 'names = name'"),
         ("f(x) = x\nf(y) = y\n", ":2: f has a row already, "),

@@ -32,7 +32,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "broadcast_to": (
         lambda: ops.broadcast_to(X, (-2, 2, 3)),
-        "BroadcastTo: shape (-2, 2, 3) has a negative size where input 0 has no dimension",
+        "BroadcastTo: shape (-2, 2, 3) has a negative size, and input 0 has no such dimension",
     ),
     "scatter": (
         lambda: ops.ScatterNd()(Tensor([[0]]), Tensor([1.0]), (-3,)),

@@ -97,14 +97,14 @@ def test_a_wrong_derivative_is_found(network: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(TanhGrad, "run", lambda self, be, y, dy: dy * (1 - y))
     wrong, said = wrong_in(network, tmp_path)
     assert wrong == {("rule", "Tanh"), ("gradient", "net.w1")}
-    assert said.startswith("the first operator where they part is Tanh")
+    assert said.startswith("the first operator that differs is Tanh")
 
 
 def test_a_wrong_gradient_rule_is_found(network: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MatMul, "bprop", lambda self, b, x, y, out, dout: self.products(b, x, y, out))
     wrong, said = wrong_in(network, tmp_path)
     assert wrong == {("rule", "MatMul"), ("gradient", "net.w1"), ("gradient", "net.w2")}
-    assert said.startswith("the first operator where they part is MatMul")
+    assert said.startswith("the first operator that differs is MatMul")
 
 
 def test_a_rule_that_forgets_an_operand_is_found(network: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

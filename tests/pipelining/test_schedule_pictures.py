@@ -88,7 +88,7 @@ def test_updates_are_shown_and_what_they_wait_for() -> None:
     schedule = named_schedule("1f1b", 2, 3)
     shown = timeline(schedule, equal_durations(schedule), behind={0: 1, 1: 2}, awaited={1: {(0, None)}})
     assert schedule_text(shown).splitlines() == [
-        "1f1b: 2 stages, 3 micro-batches, a step takes 14 s, idle 25.0%; where stages begin the next one by themselves "
+        "1f1b: 2 stages, 3 micro-batches, a step takes 14 s, idle 25.0%; if stages begin the next one by themselves "
         "13 s, idle 19.2%",
         "stage 0  F0 F1 ......B0    F2 B1    ...B2    U       idle 28.6%, keeps 2",
         "stage 1     F0 B0    F1 B1    F2 B2    ......U       idle 21.4%, keeps 1",
@@ -98,7 +98,7 @@ def test_updates_are_shown_and_what_they_wait_for() -> None:
     legend, *own = tails
     assert legend.get("width") == "14"
     assert [each.findtext(f"{SVG}title") for each in own] == [
-        f"updates, and what else is of no micro-batch: {times}" for times in ("12 s to 13 s", "12 s to 14 s")
+        f"updates, and other work of no micro-batch: {times}" for times in ("12 s to 13 s", "12 s to 14 s")
     ]
     titles = [each.text for each in tree.iter(f"{SVG}title")]
     assert titles.count("waits 2 s for other stages to end") == 1

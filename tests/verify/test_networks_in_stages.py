@@ -134,7 +134,7 @@ def test_a_message_of_another_micro_batch_is_found(
 
     monkeypatch.setattr(OrderedWork, "_value", exchanged)
     error = found(script("gpipe"))
-    assert error.notes[0] == "the first operator where they part is MatMul in micro-batch 1 on stage 1"
+    assert error.notes[0] == "the first operator that differs is MatMul in micro-batch 1 on stage 1"
     assert "net.py" in error.render()
     assert "x = ops.tanh(ops.matmul(x, self.w))" in error.render()
 
@@ -191,7 +191,7 @@ def test_an_overflow_of_another_stage_that_is_lost_is_found(
         return lambda: np.nan_to_num(kernel(), posinf=0.0, neginf=0.0) if told else kernel()
 
     monkeypatch.setattr(ReceiveFromStage, "kernel", deaf)
-    assert "they differ where a gradient overflows on one rank" in found(script()).notes
+    assert "they differ if a gradient overflows on one rank" in found(script()).notes
 
 
 def test_parts_of_the_batch_that_are_wrong_on_one_device_too_are_found(
@@ -203,7 +203,7 @@ def test_parts_of_the_batch_that_are_wrong_on_one_device_too_are_found(
         return right(tracer, place, tracer.emit(tracer.op("Add"), value, value), *rest)
 
     monkeypatch.setattr(micro_batches, "_parts", doubled)
-    note = "one device computes other values where the loop over micro-batches is unrolled"
+    note = "one device computes other values with the loop over micro-batches unrolled"
     assert list(found(script()).notes) == [note]
 
 

@@ -49,7 +49,7 @@ class ReadOnOne:
         for node in near:
             found = {maker for maker, _ in self._identities.of(node)} if node in told else set()
             if found and expected and found.isdisjoint(expected):
-                return f"it reads what {node.label} gives for {name}, and one device reads another value"
+                return f"it reads a value that {node.label} gives for {name}, and one device reads another value"
         return ""
 
 

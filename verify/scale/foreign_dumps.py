@@ -82,7 +82,7 @@ def look_at(dumps: Sequence[ForeignDump]) -> DumpsFound:
             if said is not None:
                 _note(found, dump, node, "operators with slices by their strategies", _slices(*said, shapes[0]))
     if not any(dump.stage == EXECUTE for dump in dumps):
-        found.unsaid["what ranks execute: shapes and slices"] += 1
+        found.unsaid["the programs of ranks: shapes and slices"] += 1
     _order([dump for dump in dumps if dump.stage == EXECUTE], found)
     return found
 
@@ -271,7 +271,7 @@ def _order(dumps: Sequence[ForeignDump], found: DumpsFound) -> None:
     calls: dict[tuple[Shape, int], list[Node]] = {}
     by_rank = {dump.rank: dump for dump in dumps}
     if dumps and len(by_rank) < 2:
-        found.unsaid["programs of other ranks: whether all meet in one order, and what they slice"] += 1
+        found.unsaid["programs of other ranks: the order of their meetings, and their slices"] += 1
         return
     for rank, dump in by_rank.items():
         for node in dump.nodes():

@@ -301,7 +301,7 @@ def exchanged(
         chosen = [arrays[i][sources[operands == i]] for i in range(len(arrays))]
         shape = next(part.shape[1:] for part in chosen if len(part))
         if any(len(part) and part.shape[1:] != shape for part in chosen):
-            raise ValueError("tensors of different shapes arrive where one shape is waited for")
+            raise ValueError("tensors of different shapes arrive where one shape is expected")
         made = np.empty((len(ranks), *shape), arrays[0].dtype)
         for i, part in enumerate(chosen):
             made[operands == i] = part

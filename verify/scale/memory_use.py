@@ -343,7 +343,7 @@ class _Walk:
                     continue
                 works = getattr(node.op, "in_place", False) or isinstance(node.op, AllReduce) or bool(node.regions)
                 if node in self.plan.copied or not works or read.offset != place.offset or read in apart:
-                    yield Misuse(node, "a result lies over what it is computed of")
+                    yield Misuse(node, "a result overwrites its own operand")
                     return
 
     def _write(
@@ -439,7 +439,7 @@ class _BufferWalk:
         for value in self.graph.results:
             for content in self._of(value):
                 if self.plan.places[content[0]][content[1]] >= 0:
-                    yield Misuse(content[0], "a result of the step lies in a buffer that the next step overwrites")
+                    yield Misuse(content[0], "a result of the step is in a buffer that the next step overwrites")
 
     def _shares(self, buffer: int) -> list[int]:
         """The buffers with a byte of this one, itself among them."""
@@ -502,12 +502,12 @@ class _BufferWalk:
             if buffer < 0:
                 continue
             if self.plan.sizes[buffer] < type.nbytes:
-                yield Misuse(node, "its result is larger than the buffer in which it lies")
+                yield Misuse(node, "its result is larger than its buffer")
             for each in self._shares(buffer):
                 before = self.held.pop(each, None)
                 in_place = each == buffer and self._may_lie_over(node, type, before, reading.get(before, ()))
                 if before in reading and not in_place:
-                    yield Misuse(node, "a result lies over what it is computed of", before[0])
+                    yield Misuse(node, "a result overwrites its own operand", before[0])
                 if before is not None:
                     self.lost[before] = node
             self.held[buffer] = node, number

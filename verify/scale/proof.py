@@ -116,7 +116,7 @@ def failed_node(graph: Graph, failure: NodeFailure) -> Node | None:
 
 
 Array = Any
-AN_OVERFLOW = "these ranks alone find an overflow there, and others do not do what one device does then"
+AN_OVERFLOW = "only these ranks find an overflow there, and others do not do the same as one device"
 MOST = 8
 """Number that is pretended, each of which takes a step of all ranks."""
 CLOSE = 1e-9

@@ -177,7 +177,7 @@ class Zipped(PipelineNode):
         names = [name for source in sources for name in source.columns]
         for name in names:
             if names.count(name) > 1:
-                raise ApiValueError(f"zip: column {name!r} stands in several data sets", ["rename one of them"])
+                raise ApiValueError(f"zip: column {name!r} is in several data sets", ["rename one of them"])
         super().__init__(names, sources)
 
     def blocks(self, reading: DataPass) -> Iterator[Block]:

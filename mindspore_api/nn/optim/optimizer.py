@@ -367,7 +367,7 @@ def _in_order(name: str, members: list[Any], order: list[Any] | None) -> list[An
     """Return the pairs of a parameter and its group in the order of `order`, which is that of the gradients."""
     own = {id(parameter): (parameter, group) for parameter, group in members}
     if len(own) != len(members):
-        raise ApiValueError(f"{name}: a parameter stands twice in the list")
+        raise ApiValueError(f"{name}: a parameter is twice in the list")
     if order is None:
         return members
     if len({id(p) for p in order}) != len(order) or {id(p) for p in order} != set(own):
@@ -406,7 +406,7 @@ def keep_on_host(optimizer: Any, trained: Sequence[Parameter], backward_prefetch
     shapes = {parameter.shape for parameter in trained}
     states = [p for p in optimizer.get_parameters() if id(p) not in stays and p.ndim and p.shape in shapes]
     if not states:
-        raise ApiRuntimeError(f"{name}(): the optimizer has no states that could be kept on the host")
+        raise ApiRuntimeError(f"{name}(): the optimizer has no states that could be stored on the host")
     for state in states:
         state.on_host = 0 if found == "Auto" else found
     optimizer.revision += 1

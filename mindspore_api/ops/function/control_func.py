@@ -128,7 +128,7 @@ class Scan:
         for x in items:
             result = loop_func(carry, x)
             if not isinstance(result, tuple | list) or len(result) != 2:
-                raise ApiValueError("Scan: loop_func returns two values: what it carries on, and a result")
+                raise ApiValueError("Scan: loop_func returns two values: the carried one, and a result")
             carry, y = result
             found.append(y)
         return carry, found
@@ -136,7 +136,7 @@ class Scan:
 
 def _length(xs: Any, length: Any) -> int:
     if not isinstance(length, int) or isinstance(length, bool):
-        raise ApiTypeError(f"Scan: length must be an integer where xs is None, not {length}")
+        raise ApiTypeError(f"Scan: length must be an integer if xs is None, not {length}")
     return length
 
 
@@ -233,4 +233,4 @@ def moe_token_unpermute(
 
 def _unpadded(name: str, padded_mode: bool) -> None:
     if padded_mode:
-        raise ApiValueError(f"{name}: padded_mode is False always: experts take what chose them")
+        raise ApiValueError(f"{name}: padded_mode is always False: experts take the tokens that chose them")

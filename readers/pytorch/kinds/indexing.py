@@ -22,8 +22,8 @@ def places_of(name: str, indices: Any) -> Any:
     """An index for every dimension: None in ATen's lists takes all of it."""
     for index in indices:
         if index is not None and index.dtype == BOOL:
-            raise ApiValueError(f"{name}: a Bool tensor chooses as many elements as its contents say; "
-                                "where(mask, a, b) keeps the shape")
+            raise ApiValueError(f"{name}: the number of elements that a Bool tensor selects depends "
+                                "on its contents; where(mask, a, b) keeps the shape")
     return tuple([slice(None) if index is None else index for index in indices])
 
 

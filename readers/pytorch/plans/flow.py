@@ -441,8 +441,8 @@ class LayerFlow:
         found, cut = self._alike[key], next(iter(cuts.values()))
         if found is None:
             raise _Wrong(
-                f"{kind} takes slices along dimension {cut.dim} of what {cut.layer} gives, and what every rank "
-                f"computes of its own is not its slice of the result: {cut.layer} has to give all of it (row-wise, or "
+                f"{kind} takes slices along dimension {cut.dim} of what {cut.layer} gives, and each rank's own "
+                f"result is not its slice of the whole result: {cut.layer} has to give all of it (row-wise, or "
                 "column-wise with a gather)"
             )
         return [None if dim is None else SlicedValue(dim, cut.layer) for dim in found]
@@ -501,10 +501,10 @@ class LayerFlow:
             style = self.styles.get(self.parameters.get(own.name, "")) if isinstance(own, NodeResult) else None
             if style is not None and style.takes == SEQUENCE:
                 raise _Wrong(f"{node.scope} is {style.name}, and no layer leaves slices of its input along dimension "
-                             "1: what is before it has to give Shard(1)")  # fmt: skip
+                             "1: the layer before it has to give Shard(1)")  # fmt: skip
             return None
         if state.dim >= rank - (len(sizes) if isinstance(sizes, tuple) else 1):
-            raise _Wrong(f"{node.scope} normalises over what {state.layer} leaves slices of: every rank would have "
+            raise _Wrong(f"{node.scope} normalises values of which {state.layer} leaves slices of: every rank would have "
                          "another mean")  # fmt: skip
         for name in ("weight", "bias"):
             own = given.get(name)

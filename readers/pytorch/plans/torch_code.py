@@ -101,7 +101,7 @@ def _local_parts(search: _Search, module: str, scope: str) -> None:
         if _moves(node):
             sums.add(node)
     if not any(search.is_partial(node.inputs[0].layout) for node in sums):
-        search.wrong.append((f"{module} gives no sum of what ranks have", None))
+        search.wrong.append((f"{module} gives no sum over ranks", None))
         return
     search.covered |= sums
     found: dict[str, tuple[int, int]] = {}
@@ -125,11 +125,11 @@ def _problem(search: _Search, module: str, node: Node, inside: Collection[Value]
         if name and not (name.rpartition(".")[0] == module and search.cut(value.layout)):
             return f"{name} is whole, beside slices"
         if not name and value not in inside and search.cut(value.layout):
-            return "it takes slices of what comes in"
+            return "it takes slices of its input"
     if _moves(node):
         if not search.is_partial(node.inputs[0].layout) or search.cut(node.layout):
             return f"{node.op.name} is inside of it"
-        return "" if _is_last(search, node, inside) else "what it computes of a sum over ranks is not linear"
+        return "" if _is_last(search, node, inside) else "it is not linear, and its input is a sum over ranks"
     cut = search.cut(node.layout) or any(search.cut(value.layout) for value in node.inputs if not parameter_of(value))
     return f"{node.op.name} asks for sizes, which slices have not" if cut and node.op.name in VIEWS else ""
 
@@ -324,7 +324,7 @@ class _Search:
         dims = self.cut(layout)
         node = value if isinstance(value, Node) else None
         if len(dims) > 1 or (self.tensor and any(self.tensor == each for each in axes_of(layout, layout.partial))):
-            self.wrong.append(("what is between two layers is cut in two dimensions, or a partial sum", node))
+            self.wrong.append(("a value between two layers is sharded in two dimensions, or a partial sum", node))
         return dims[0] if dims else WHOLE
 
     def cut(self, layout: object) -> list[int]:

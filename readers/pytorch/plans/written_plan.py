@@ -275,7 +275,7 @@ def _mesh(shown: str, found: Any, ranks: int) -> tuple[dict[str, int], int]:
         raise MspcError(f"{shown}: mesh is {found!r:.60}, not axes with their sizes", notes=["as {dp = 2, tp = 4}"])
     mesh = cast("dict[str, int]", found)
     if PIPELINE in mesh and next(iter(mesh)) != PIPELINE:
-        raise MspcError(f"{shown}: its mesh has the axis {PIPELINE!r} behind others, and a stage is ranks in a row",
+        raise MspcError(f"{shown}: its mesh has the axis {PIPELINE!r} after others, and a stage is consecutive ranks",
                         notes=[f"as {{{PIPELINE} = 2, tp = 4}}"])  # fmt: skip
     if math.prod(mesh.values()) != ranks:
         axes = " x ".join(f"{axis} {size}" for axis, size in mesh.items())

@@ -74,7 +74,7 @@ def test_blocks_are_those_of_the_timeline_and_name_the_work(schedule: str, tmp_p
         start, end, waited, what = row["tail"]
         assert (start, end) == (pytest.approx(tail.start, rel=1e-4), pytest.approx(tail.end, rel=1e-4))
         assert (waited >= 0) == (tail.start > times.spans[stage][-1].end)
-        assert shown["strings"][what].startswith("updates, and what else is of no micro-batch: ")
+        assert shown["strings"][what].startswith("updates, and other work of no micro-batch: ")
         nodes = dump.programs[row["program"]].nodes
         works = {
             index: [node.attrs[key] for key in (WORK, "chunk", "micro_batch")]

@@ -46,7 +46,7 @@ def in_an_inner_function(x: Any, n: Any) -> Any:
 )
 def test_what_is_read_before_it_has_a_value(function: Callable[..., Any], name: str, result: list[float]) -> None:
     (warning,) = trace(function, (VECTOR, COUNT), script_folder=str(Path(__file__).parent)).warnings
-    assert warning.endswith(f"variable '{name}' is read here before it has a value; taken is what it is outside")
+    assert warning.endswith(f"variable '{name}' is read here before it has a value; the outer value is used")
     x = Tensor(np.array([1.0, 10.0], np.float32))
     assert ms.jit(function)(x, Tensor(0)).asnumpy().tolist() == result
 

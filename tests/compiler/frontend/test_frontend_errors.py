@@ -46,7 +46,7 @@ def helper(a, b=1, *, c=2):
 CASES += [
     (lambda x: x + missing, "missing", "name 'missing' is not defined"),
     (lambda x: x * math.squareroot(4), "math.squareroot", "module 'math' has no attribute 'squareroot'"),
-    (lambda x: ops.relux(x), "ops.relux", "ops has no function 'relux'; `mspc ops` lists what there is"),
+    (lambda x: ops.relux(x), "ops.relux", "ops has no function 'relux'; `mspc ops` lists the operators"),
     (lambda x: x.asnumpy(), "x.asnumpy",
      "x.asnumpy needs the contents of a tensor, which are not known at compile time"),
     (lambda x: 1 if x else 2, "x", "the condition is a tensor <Tensor[Float32], (2, 4)>; it must have one element"),
@@ -70,7 +70,7 @@ CASES += [
     (lambda x: helper(x, d=1), "helper(x, d=1)", "helper() has no argument 'd'"),
     (lambda x: helper(x, a=1), "helper(x, a=1)", "helper() got two values for argument 'a'"),
     (lambda x: x(1), "x(1)", "a tensor <Tensor[Float32], (2, 4)> cannot be called"),
-    (lambda x: np.dot(x, x), "np.dot(x, x)", "dot() takes only what is known at compile time, not tensors"),
+    (lambda x: np.dot(x, x), "np.dot(x, x)", "dot() takes only values known at compile time, not tensors"),
     (lambda x: float(x), "float(x)", "float() of a tensor: its contents are not known at compile time"),
     (lambda x: x * math.sqrt(-1), "math.sqrt(-1)", "sqrt() raised ValueError: math domain error"),
     (lambda x: x * len(1, 2), "len(1, 2)", "len() does not take these arguments"),

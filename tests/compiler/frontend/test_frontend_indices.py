@@ -228,7 +228,7 @@ def assign_outside(x: Any, m: Any) -> Any:
     (assign_too_much, "a value of shape (2, 3) does not fit elements of shape (3,)"),
     (assign_by_count, "a value of shape (2,) does not fit the 3 elements of the mask"),
     (assign_beside_a_mask, "how many elements the mask chooses is only known at run time"),
-    (assign_outside, "'x' belongs to what is around this function, whose elements cannot be assigned here"),
+    (assign_outside, "'x' belongs to an enclosing scope, whose elements cannot be assigned here"),
 ])  # fmt: skip
 def test_what_cannot_be_assigned(use: Any, message: str) -> None:
     with pytest.raises(MspcError) as raised:

@@ -27,7 +27,7 @@ def wrong(carets: str, message: str, note: str = "") -> Callable[..., Any]:
     return add
 
 
-KEEPS = "what a loop carries keeps its shape and element type in every turn"
+KEEPS = "carried values keep their shape and element type in every iteration"
 ONE_TYPE = "let both branches leave one type and shape"
 
 
@@ -45,7 +45,7 @@ def shape_that_changes(x):
 @wrong(
     "x.sum() < 3",
     "'x' is <Tensor[Float32], (2)> ahead of the loop, and <Tensor[Float16], (2)> behind a turn",
-    "give it one element type ahead of the loop: x = x.astype(mindspore.float16)",
+    "give it one element type before the loop: x = x.astype(mindspore.float16)",
 )
 def type_that_changes(x):
     while x.sum() < 3:
@@ -56,7 +56,7 @@ def type_that_changes(x):
 @wrong(
     "range(n)",
     "'total' is 0 ahead of the loop, and <Tensor[Float32], (2)> behind a turn",
-    "make it a tensor ahead of the loop: total = ops.full((2,), 0, dtype=mindspore.float32)",
+    "make it a tensor before the loop: total = ops.full((2,), 0, dtype=mindspore.float32)",
 )
 def number_that_becomes_a_tensor(x):
     total, n = 0, x.sum().astype(mspc.int32)
@@ -89,7 +89,7 @@ def list_that_another_one_replaces(x):
 
 @wrong(
     "x.sum() < 3",
-    "the list 'found' is changed by the loop, which then replaces it where it is not alone",
+    "the list 'found' is changed by the loop, which replaces it, and other names refer to it",
     "give the loop one of its own: found = list(found)",
 )
 def list_that_is_changed_replaced_and_shared(x):
@@ -110,7 +110,7 @@ def _changed_and_replaced(x, found):
     return x
 
 
-@wrong("x.sum() < 3", "the list 'found' is changed by the loop, which then replaces it where it is not alone")
+@wrong("x.sum() < 3", "the list 'found' is changed by the loop, which replaces it, and other names refer to it")
 def list_that_a_caller_shares(x):
     kept = [x, x * 2]
     return _changed_and_replaced(x, kept) + kept[0]
@@ -118,8 +118,8 @@ def list_that_a_caller_shares(x):
 
 @wrong(
     "y",
-    "variable 'y' has no value here where the loop that assigns it makes no turn",
-    "give it a value ahead of the loop",
+    "variable 'y' has no value here if the loop that assigns it runs zero iterations",
+    "give it a value before the loop",
 )
 def name_without_a_value(x):
     while x.sum() < 3:
@@ -201,7 +201,7 @@ def range_of_a_float(x):
 @wrong(
     "factorial(n - 1)",
     "calls nest more than 200 deep: the recursion of 'factorial' does not end",
-    "numbers and shapes may end a recursion; where the contents of a tensor do, write a loop",
+    "numbers and shapes may end a recursion; if the contents of a tensor do, write a loop",
 )
 def recursion_that_a_tensor_ends(x):
     def factorial(n):

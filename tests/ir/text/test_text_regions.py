@@ -38,13 +38,13 @@ REFUSED = [
      "  note: graphs that a node runs stand as `{regions: @name, @name}`"),
     ("%para13_w: <Tensor[Float32], (4)>\n", "",
      "net.ir:49:1: error: the parameter %para13_w of @if_2_then has no line of its own\n"
-     "  note: it stands above the graph: `%para13_w: <Tensor[...], (...)>`"),
+     "  note: it is above the graph: `%para13_w: <Tensor[...], (...)>`"),
     ("(%para14_y, %para15_w) {", "(%para14_y, %para16_w) {",
      "net.ir:59:1: error: the parameter %para16_w of @if_2_else has no line of its own\n"
-     "  note: it stands above the graph: `%para16_w: <Tensor[...], (...)>`"),
+     "  note: it is above the graph: `%para16_w: <Tensor[...], (...)>`"),
     ("(%para14_y, %para15_w) {", "(%para14_y, %para3_w) {",
      "net.ir:59:1: error: the parameter %para3_w of @if_2_else has no line of its own\n"
-     "  note: it stands above the graph: `%para3_w: <Tensor[...], (...)>`"),
+     "  note: it is above the graph: `%para3_w: <Tensor[...], (...)>`"),
     ("(%para14_y, %para15_w) {", "(%para15_w, %para14_y) {",
      "net.ir:59:1: error: @if_2_else takes %para15_w, %para14_y, but the lines above it are of %para14_y, %para15_w"),
     ("(%para14_y, %para15_w) {", "(%para14_y) {",
@@ -53,13 +53,13 @@ REFUSED = [
      "net.ir:49:1: error: two parameters are called y"),
     ("%para13_w: <Tensor[Float32], (4)>", "%para13_w: <Ref[Tensor[Float32]], (4), ref_key=w>  :  has_default",
      "net.ir:50:1: error: the parameter w of @if_2_then is no input\n"
-     "  note: what it is given stands for it: `<Tensor[...], (...)>`, not a parameter"),
+     "  note: its argument stands for it: `<Tensor[...], (...)>`, not a parameter"),
     ("@net() {", "@net(%para1_x, %para2_n, %para3_w) {",
      "net.ir:11:1: error: the parameters of @net are the lines above it\n"
      "  note: the head of the first graph names none: `subgraph @net() {`"),
     ("Return(%para15_w)", "Return(%para3_w)",
      "net.ir:60:10: error: unknown value %para3_w\n"
-     "  note: it is of another graph; a node hands in what its graphs read from outside, with its operands"),
+     "  note: it is in another graph; values from outside are operands of the node that runs a graph"),
     ("Return(%para15_w)", "Return(%0)", "net.ir:60:10: error: unknown value %0"),
     ("@if_2_else(", "@if_2_then(", "net.ir:59:1: error: the graph @if_2_then stands twice"),
     ("#IR entry      : @net", "#IR entry      : @if_2_else",

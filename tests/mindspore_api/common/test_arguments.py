@@ -30,7 +30,7 @@ WRONG: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda x: ops.topk(x, 2, 5), ValueError, "topk: axis 5 is out of range for 2 dimensions"),
     (lambda x: ops.flatten(x, "Z"), ValueError, "flatten(): order 'Z' is neither 'C' nor 'F'"),
     (lambda x: ops.flatten(x, start_dim=1, end_dim=0), ValueError,
-     "flatten(): start_dim 1 stands behind end_dim 0"),
+     "flatten(): start_dim 1 is after end_dim 0"),
     (lambda x: ops.div(x, x, rounding_mode="up"), ValueError,
      "div(): rounding_mode is 'up', not 'floor', 'trunc' or None"),
     (lambda x: ops.slice(x, (0, 1), (1, 3)), ValueError, "slice(): dimension 1 has 3 elements, not 3 from 1 on"),

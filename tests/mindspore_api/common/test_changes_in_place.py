@@ -96,7 +96,7 @@ def test_the_result_keeps_the_type_and_calls_follow_each_other() -> None:
 def test_a_value_of_a_network_has_no_place() -> None:
     with pytest.raises(MspcError) as caught:
         OfAValue()(WIDE)
-    assert caught.value.message == "Assign overwrites a parameter, and its first operand is what the network computes"
+    assert caught.value.message == "Assign overwrites a parameter, and its first operand is a computed value"
     assert caught.value.notes == (
         "a value has no place: give the result a name, as in x = x.add(1) instead of x.add_(1)",
     )

@@ -77,8 +77,8 @@ def test_a_barrier_is_in_the_graph() -> None:
     (lambda: ops.Morph(abs, "x"), "Morph: infer_shape must be a function, not 'x'"),
     (lambda: ops.constexpr(5), "constexpr takes a function, not 5"),
     (lambda: ops.constexpr(abs, name=3), "constexpr: name must be a string, not 3"),
-    (lambda: trace(lambda x: total(x), [ONES]), "total() takes only what is known at compile time, not tensors"),
-    (lambda: trace(lambda x: made(x), [ONES]), "table() takes only what is known at compile time, not tensors"),
+    (lambda: trace(lambda x: total(x), [ONES]), "total() takes only values known at compile time, not tensors"),
+    (lambda: trace(lambda x: made(x), [ONES]), "table() takes only values known at compile time, not tensors"),
 ])  # fmt: skip
 def test_messages(call: Any, message: str) -> None:
     with pytest.raises(MspcError) as raised:

@@ -85,10 +85,10 @@ def test_the_generator_of_the_script_is_its_seed() -> None:
     ("call", "message"),
     [
         (lambda: ms.Generator().manual_seed(-1), "manual_seed(): the seed must be from 0 to 4294967295, not -1"),
-        (lambda: ms.set_rng_state(5), "set_state(): the state must be what get_state gives, not 5"),
+        (lambda: ms.set_rng_state(5), "set_state(): the state must be a result of get_state, not 5"),
         (lambda: ops.rand(2, seed="a"), "a seed must be an integer, a Generator or None, not 'a'"),
         (lambda: mint.randint((2,)), "randint(): it takes (high, size) or (low, high, size), not ((2,),)"),
-        (lambda: mint.normal(), "normal(): size must be given where mean and std are numbers"),
+        (lambda: mint.normal(), "normal(): size must be given if mean and std are numbers"),
         (lambda: ops.randint(4, 4, (2,)), "randint(): high must be an integer of at least 5, not 4"),
     ],
 )

@@ -218,7 +218,7 @@ def test_operations_of_random_order_and_choice() -> None:
         (lambda: numbers().filter(3), TypeError, "NumpySlicesDataset.filter: predicate must be a"),
         (lambda: numbers().zip(3), TypeError, "zip takes data sets, not int"),
         (lambda: ds.zip(()), TypeError, "zip takes a tuple of data sets, not ()"),
-        (lambda: numbers().zip(numbers()), ValueError, "zip: column 'x' stands in several data sets"),
+        (lambda: numbers().zip(numbers()), ValueError, "zip: column 'x' is in several data sets"),
         (lambda: numbers().concat(numbers(2, "y")), ValueError, "concat: columns ['y'] are not ['x']"),
         (lambda: numbers() + 1, TypeError, "concat takes data sets, not int"),
         (lambda: numbers().rename("x", ["a", "b"]), ValueError, "rename: 1 input columns, 2 output columns"),

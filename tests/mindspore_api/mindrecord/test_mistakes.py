@@ -69,7 +69,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (header(lambda h: h.update(version="9")),
      "'a.mindrecord' is no complete file of records: it is of version '9', not '3.0'"),
     (header(lambda h: h.pop("schema")),
-     "'a.mindrecord' is no complete file of records: its header lacks what it should have"),
+     "'a.mindrecord' is no complete file of records: its header lacks entries"),
     (header(lambda h: h.update(page_size=-1)),
      "'a.mindrecord' is no complete file of records: page_size is -1, not between 32768 and 268435456"),
     (header(lambda h: h["page"][0].update(page_id=7)),
@@ -80,7 +80,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (header(lambda h: h.update(shard_addresses=["a.mindrecord", "b"])),
      "FileReader: 'a.mindrecord' is one of 2 files, and 'b' is not beside it"),
     (lambda path: path.write_bytes(path.read_bytes()[:-1]),
-     "'a.mindrecord' is no complete file of records: record 2 lies behind the end, at 49187 bytes"),
+     "'a.mindrecord' is no complete file of records: record 2 is after the end, at 49187 bytes"),
     (lambda path: path.write_bytes(path.read_bytes()[: 1 << 15]),
      "'a.mindrecord' is no complete file of records: it has 32768 bytes, and its 2 pages take more"),
     (at(BLOB, b"\xff"),
@@ -104,9 +104,9 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (sql("DELETE FROM INDEXES WHERE ROW_ID=0"),
      "'a.mindrecord.db' is no complete index of records: records are not numbered from 0 on"),
     (sql("UPDATE INDEXES SET PAGE_ID_BLOB=9 WHERE ROW_ID=1"),
-     "'a.mindrecord' is no complete file of records: record 1 lies outside of its page"),
+     "'a.mindrecord' is no complete file of records: record 1 is outside its page"),
     (sql("UPDATE INDEXES SET PAGE_OFFSET_RAW=-8 WHERE ROW_ID=1"),
-     "'a.mindrecord' is no complete file of records: record 1 lies outside of its page"),
+     "'a.mindrecord' is no complete file of records: record 1 is outside its page"),
 ]  # fmt: skip
 
 

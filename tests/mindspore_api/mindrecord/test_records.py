@@ -1,5 +1,5 @@
 """Files of records: what is written is read back, in every type and shape, over pages and files; what MindSpore writes
-is read, and it reads what is written here, where `MSPC_MINDSPORE` names its Python."""
+is read, and it reads a value that is written here, where `MSPC_MINDSPORE` names its Python."""
 
 from __future__ import annotations
 

@@ -48,4 +48,4 @@ def test_settings_are_asked_by_name() -> None:
 
 def test_nothing_is_done_in_place(capsys: pytest.CaptureFixture[str]) -> None:
     mint.nn.SiLU(inplace=True)
-    assert "SiLU(inplace=True) leaves its input as it is: what counts is its result" in capsys.readouterr().err
+    assert "SiLU(inplace=True) does not change its input: use its result" in capsys.readouterr().err

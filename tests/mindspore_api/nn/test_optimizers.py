@@ -241,7 +241,7 @@ def test_dynamic_rates():
         (
             lambda w: nn.Momentum([w, w], 0.1, 0.9),
             ValueError,
-            "Momentum: a parameter stands twice in the list",
+            "Momentum: a parameter is twice in the list",
         ),
         (
             lambda w: nn.Momentum([w], 0.1, 0.9, loss_scale=0),

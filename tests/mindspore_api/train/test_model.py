@@ -394,7 +394,7 @@ class Older(Callback):
         ),
         (
             lambda: Model(Net(), eval_indexes=[0, 1]), ValueError,
-            "Model: eval_indexes [0, 1] must be a list of three integers: where loss, output and label stand",
+            "Model: eval_indexes [0, 1] must list three integers: the positions of loss, output and label",
         ),
         (
             lambda: Model(Net(), boost_level="O9"), ValueError,

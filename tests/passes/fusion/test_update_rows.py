@@ -157,7 +157,7 @@ def test_lines_say_where_an_update_changes_nothing(body: tuple[str, ...], unchan
         ({"update": "Add()"}, "GroupedRowUpdate: 'Add()' is no FusedUpdate(key=value) without operands"),
         ({"gradient": 0}, "GroupedRowUpdate: operand 0 of LINE can be no gradient"),
         ({"gradient": 2}, "GroupedRowUpdate: operand 2 of LINE can be no gradient"),
-        ({"update": DECAYED}, "GroupedRowUpdate: LINE changes parameters where operand 1 is 0"),
+        ({"update": DECAYED}, "GroupedRowUpdate: LINE changes parameters although operand 1 is 0"),
     ],
 )
 def test_bad_groups_are_named(fields: dict[str, Any], message: str) -> None:

@@ -89,7 +89,7 @@ def test_an_edited_file_is_taken_without_its_checksum(tmp_path: Path) -> None:
     write_strategies(path, GIVEN)
     edited = path.read_text().replace("MatMul_w", "MatMul_v")
     path.write_text(edited)
-    with pytest.raises(MspcError, match=f"it is damaged; where it was edited by hand, take the entry '{ENTRY}' out"):
+    with pytest.raises(MspcError, match=f"it is damaged; if it was edited by hand, take the entry '{ENTRY}' out"):
         read_strategies(path)
     path.write_text("".join(line for line in edited.splitlines(keepends=True) if ENTRY not in line))
     assert "MatMul_v" in read_strategies(path).operators

@@ -91,7 +91,7 @@ def test_a_busy_machine_is_not_believed(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert done.exit_code == 0, done.output
     assert len(steps) < len(more) < 3 * len(steps), "again, but not for ever"
     assert "warning: what was measured for here.toml is not to be believed: the machine was busy" in done.stderr
-    assert "note: end what else runs here, give every rank a core of its own, and calibrate again" in done.stderr
+    assert "note: stop other programs, give every rank a core of its own, and calibrate again" in done.stderr
     assert "too busy" in Path("here.toml").read_text()
     assert any("repeats of one step differ by" in why for why in read_machine(Path("here.toml")).doubts)
 

@@ -31,7 +31,7 @@ def test_what_is_overwritten_while_it_is_read() -> None:
     graph = make.done(make.add(ReduceSum(), make.add(Add(), view, tanh)))
     assert not said(graph, {product: 0, tanh: 1})
     assert said(graph, {product: 0, tanh: 0}) == ["the result of MatMul is overwritten before it is read"]
-    assert said(graph, {product: 0}, 8) == ["its result is larger than the buffer in which it lies"]
+    assert said(graph, {product: 0}, 8) == ["its result is larger than its buffer"]
     for compiles in (False, True):
         assert not [*buffer_misuses(graph, buffer_plan(graph, compiles))]
 
@@ -43,7 +43,7 @@ def test_what_lies_over_operands() -> None:
     second = make.add(Add(), first, make.add(Transpose((1, 0)), first))
     third = make.add(MatMul(), second, y)
     graph = make.done(make.add(ReduceSum(), third))
-    over = "a result lies over what it is computed of"
+    over = "a result overwrites its own operand"
     assert not said(graph, {first: 0, second: 1, third: 0})
     assert said(graph, {first: 0, second: 0, third: 1}) == [over]
     assert said(graph, {first: 0, second: 1, third: 1}) == [over]
@@ -56,7 +56,7 @@ def test_a_result_that_the_next_step_overwrites() -> None:
     x, _ = make.values
     tanh = make.add(Tanh(), x)
     graph = make.done(make.add(Transpose((1, 0)), tanh))
-    assert said(graph, {tanh: 0}) == ["a result of the step lies in a buffer that the next step overwrites"]
+    assert said(graph, {tanh: 0}) == ["a result of the step is in a buffer that the next step overwrites"]
     assert not buffer_plan(graph, compiles=False).places
 
 

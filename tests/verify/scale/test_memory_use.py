@@ -47,7 +47,7 @@ def test_a_buffer_that_is_given_too_early() -> None:
     plan = maker.done(last)
     assert not said(maker, plan)
     assert "overwritten before it is read" in said(maker, moved(plan, third, first))[0]
-    assert "a result lies over what it is computed of" in said(maker, moved(plan, second, first))
+    assert "a result overwrites its own operand" in said(maker, moved(plan, second, first))
 
 
 def test_a_wait_that_is_missing() -> None:

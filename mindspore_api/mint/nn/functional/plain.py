@@ -191,7 +191,7 @@ def batch_norm(
     scale = ops.ones(channels, input.dtype) if weight is None else weight
     shift = ops.zeros(channels, input.dtype) if bias is None else bias
     if (running_mean is None or running_var is None) and not training:
-        raise ApiTypeError("batch_norm: running_mean and running_var are needed where training is False")
+        raise ApiTypeError("batch_norm: running_mean and running_var are needed if training is False")
     mean = ops.zeros(channels, input.dtype) if running_mean is None else running_mean
     variance = ops.ones(channels, input.dtype) if running_var is None else running_var
     return ops.batch_norm(input, mean, variance, scale, shift, training, momentum, eps)
