@@ -15,7 +15,7 @@ First = Annotated[
     str, typer.Argument(metavar="A", help=_COMPARED, show_default=False, autocompletion=complete_graph)
 ]
 Second = Annotated[
-    str, typer.Argument(metavar="B", help="The other compile, dump or plan.", show_default=False, autocompletion=complete_graph)
+    str, typer.Argument(metavar="B", help="The other one.", show_default=False, autocompletion=complete_graph)
 ]
 TwoStyles = Annotated[
     list[str] | None,

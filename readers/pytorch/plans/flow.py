@@ -504,8 +504,8 @@ class LayerFlow:
                              "1: the layer before it has to give Shard(1)")  # fmt: skip
             return None
         if state.dim >= rank - (len(sizes) if isinstance(sizes, tuple) else 1):
-            raise _Wrong(f"{node.scope} normalises values of which {state.layer} leaves slices of: every rank would have "
-                         "another mean")  # fmt: skip
+            raise _Wrong(f"{node.scope} normalises values of which {state.layer} leaves slices of: every rank would "
+                         "have another mean")  # fmt: skip
         for name in ("weight", "bias"):
             own = given.get(name)
             if isinstance(own, NodeResult):
