@@ -274,7 +274,7 @@ def test_a_damaged_state_of_a_run_is_explained(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(ValueError, match="place 1000000 of 624 random numbers"):
         restore(saved, own)
     ms.save_checkpoint(trained_model.train_network, "plain")
-    with pytest.raises(RuntimeError, match="does not say where its run stood"):
+    with pytest.raises(RuntimeError, match="does not state the position of its run"):
         resume_training(trained_model, checkpoint="plain.safetensors")
     with pytest.raises(TypeError, match="resume_training takes a Model or a Cell, not int"):
         resume_training(3)

@@ -124,7 +124,7 @@ def test_nobody_asks_when_the_questions_are_closed() -> None:
     looks = Looks()
     group = Varying(HERE, (0, 1), looks)
     looks.close()
-    with pytest.raises(AssertionError, match="told apart already"):
+    with pytest.raises(AssertionError, match="after ranks were distinguished"):
         tuple(group)
 
 

@@ -261,7 +261,7 @@ def test_an_operator_keeps_its_own_result() -> None:
 
 def test_what_an_optimizer_refuses() -> None:
     weights = nn.Dense(3, 2).trainable_params()
-    with pytest.raises(MspcError, match=r"Optimizer.offload\(\): the optimizer has no states that could be kept"):
+    with pytest.raises(MspcError, match=r"Optimizer.offload\(\): the optimizer has no states that could be stored"):
         nn.Optimizer(0.1, weights).offload()
     with pytest.raises(MspcError, match="backward_prefetch=0 must be at least 1"):
         nn.Adam(weights, 0.1).offload(0)

@@ -42,7 +42,7 @@ def test_text() -> None:
 def test_text_of_several_chunks() -> None:
     """Both numbers of a step are told where they differ."""
     assert schedule_text(made("zero_bubble_v", 2, 3)).splitlines() == [
-        "zero_bubble_v: 2 stages, 4 chunks, 3 micro-batches, a step takes 19 s, idle 5.3%; where stages begin the next "
+        "zero_bubble_v: 2 stages, 4 chunks, 3 micro-batches, a step takes 19 s, idle 5.3%; if stages begin the next "
         "one by themselves 18 s, idle 0.0%",
         "stage 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 0I1 0W1 0I2 3W2 0W2       idle 5.3%, keeps 4",
         "stage 1      1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 1F2 2F2 2I1 1I1 2I2 1I2 2W1 1W1 2W2 1W2   idle 5.3%, keeps 4",

@@ -62,7 +62,7 @@ def test_the_tutorial_as_written_drifts_apart_and_says_so(
     names = ", ".join(f"layer{i}.{part}" for i in (1, 2, 3) for part in ("weight", "bias"))
     assert done.stderr.count("warning:") == 1
     assert f"none of them reduces the gradients of {names}: they will differ between ranks" in done.stderr
-    assert "nn.DistributedGradReducer or ops.AllReduce() ahead of the update" in done.stderr
+    assert "nn.DistributedGradReducer or ops.AllReduce() before the update" in done.stderr
 
 
 def test_averaged_gradients_equal_one_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ optimizer = ''').replace("WithLossScaleCell(cell,", "WithLossScaleCell(dropped,"
         return right(tracer, place, tracer.emit(tracer.op("Add"), value, value), *rest)
 
     monkeypatch.setattr(micro_batches, "_parts", doubled)
-    assert "is unrolled" in found(str(path)).notes[0]
+    assert "micro-batches unrolled" in found(str(path)).notes[0]
 
 
 def test_a_message_of_another_micro_batch_is_found(

@@ -30,7 +30,7 @@ def test_work_of_streams_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     assert [event.query(), first.query()] == [True, True]
     assert (product + 1).asnumpy().tolist() == [[3, 3], [3, 3]]
     assert repr(hal.communication_stream()) == "Stream(device_name=CPU, device_id:0, stream id:1)"
-    assert capsys.readouterr().err.count("streams and events change nothing here") == 1
+    assert capsys.readouterr().err.count("streams and events have no effect") == 1
 
 
 def test_time_between_events() -> None:

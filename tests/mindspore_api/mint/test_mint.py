@@ -131,5 +131,5 @@ def test_arguments_of_cells_that_only_some_runs_show(capsys: pytest.CaptureFixtu
         mint.nn.PReLU(init="x")
     mint.nn.Hardtanh(inplace=True), mint.nn.Dropout2d(inplace=True)
     said = capsys.readouterr().err
-    assert "Hardtanh(inplace=True) leaves its input as it is" in said
-    assert "Dropout2d(inplace=True) leaves its input as it is" in said
+    assert "Hardtanh(inplace=True) does not change its input" in said
+    assert "Dropout2d(inplace=True) does not change its input" in said

@@ -98,10 +98,10 @@ def listed(content: bytearray, name: bytes) -> int:
     [
         (42, "<I", 0, "is called b'model/models/model.json' where it stands|lie on top of each other"),
         (42, "<I", 1 << 30, "is damaged"),
-        (42, "<I", 7, "does not stand where the list of members says"),
-        (20, "<II", (1 << 30, 1 << 30), "ends behind the end of the file"),
+        (42, "<I", 7, "is not at the position in the list of members"),
+        (20, "<II", (1 << 30, 1 << 30), "ends after the end of the file"),
         (20, "<II", (8, 1 << 30), "is stored in 8 bytes and has 1073741824"),
-        (20, "<II", (4000, 4000), "lie on top of each other|ends behind the end"),
+        (20, "<II", (4000, 4000), "lie on top of each other|ends after the end"),
         (8, "<H", 1, "is encrypted"),
         (10, "<H", 99, "is compressed|is damaged"),
     ],

@@ -44,7 +44,7 @@ def test_what_cannot_be_divided_is_told(count: int, said: Mapping[str, Any], tol
 
 
 def test_stages_are_ranks_in_a_row() -> None:
-    with pytest.raises(MspcError, match="has the axis 'pp' behind others"):
+    with pytest.raises(MspcError, match="has the axis 'pp' after others"):
         plan_of("plan", {"mesh": {"tp": 2, "pp": 2}}, 4)
 
 

@@ -203,7 +203,7 @@ def test_mistakes_in_plans_of_layers(tmp_path: Path, old: str, new: str, said: s
 
 
 def test_a_loop_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MspcError, match="the search does not weigh what the run decides") as caught:
+    with pytest.raises(MspcError, match="the search does not weigh values that only a run knows") as caught:
         plans_for(captured(script(tmp_path, LOOP)), ASKED)
     assert caught.value.location is not None
     assert LOOP in caught.value.location.text

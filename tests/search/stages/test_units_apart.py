@@ -63,7 +63,7 @@ def test_branches_in_stages_are_refused_at_their_line(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(text)
     captured = find_call(str(tmp_path / "net.py"), CompileOptions(4)).captured
     network = StagedNetwork(captured, PlanRequest(4, H200).config(captured))
-    with pytest.raises(MspcError, match="the search does not weigh what the run decides") as caught:
+    with pytest.raises(MspcError, match="the search does not weigh values that only a run knows") as caught:
         network.loop  # noqa: B018  # which reads the network
     assert caught.value.location is not None
     assert text.splitlines()[caught.value.location.line - 1].strip() == "if inside.mean() > 0:"

@@ -276,7 +276,7 @@ def test_an_overflow_that_some_do_not_hear_of(compiled: Path) -> None:
         verify_scale(str(compiled), CompileOptions(loudness=QUIET), 0)
     notes = "\n".join(caught.value.notes)
     assert "that of AllFinite 'all_finite' on rank 1, 3" in notes
-    assert "these ranks alone find an overflow there" in notes
+    assert "only these ranks find an overflow there" in notes
 
 
 def test_an_overflow_that_a_stage_does_not_hear_of(staged: Path, capsys: pytest.CaptureFixture[str]) -> None:
