@@ -217,7 +217,8 @@ def test_tf32_and_determinism_are_frozen():
 def test_what_waits_outside_of_device_memory_is_read_back_and_changes_nothing(capsys: pytest.CaptureFixture[str]):
     for _ in range(2):
         ms.set_offload_context({"offload_param": "CPU", "aio_block_size": "0.5GB", "enable_aio": True})
-    assert capsys.readouterr().err.count("offload() of cells and optimizers moves values to the host") == 2  # once for every entry
+    warnings = capsys.readouterr().err
+    assert warnings.count("offload() of cells and optimizers moves values to the host") == 2  # once for every entry
     found = ms.get_offload_context()
     assert (found["offload_param"], found["aio_block_size"], found["hbm_ratio"]) == ("cpu", 1 << 29, 1.0)
 
