@@ -201,8 +201,8 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "export: MaxPool 'max_pool' with ceil_mode=True cannot be written"),
     (attempt(nn.AvgPool2d(2, pad_mode="pad", padding=1, count_include_pad=False), floats(1, 1, 2, 2)), RuntimeError,
      "export: AvgPool 'avg_pool' with count_include_pad=False cannot be written"),
-    (attempt(lambda x: x if x.sum() > 0 else x[:1], floats(2)), MspcError, "export: the shapes of the network's results "
-     "depend on the contents of a tensor"),
+    (attempt(lambda x: x if x.sum() > 0 else x[:1], floats(2)), MspcError, "export: the shapes of the network's "
+     "results depend on the contents of a tensor"),
     (attempt(lambda x: {"a": x}, floats(2)), MspcError, "export: the network returns dict, which is not written"),
     (attempt(nn.ReLU(), floats(2), file_name="missing/m"), MspcError, "cannot write"),
 ]  # fmt: skip

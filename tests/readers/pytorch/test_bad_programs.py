@@ -133,7 +133,7 @@ def test_a_text_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_compressed_tensors(tmp_path: Path) -> None:
     path = write_archive(tmp_path / "a.pt2", members(two_layers()), zipfile.ZIP_DEFLATED)
-    refused(path, "data/weights/weight_0 is compressed, and tensors are read where they lie")
+    refused(path, "data/weights/weight_0 is compressed, and tensors are read in place")
 
 
 def test_texts_may_be_compressed(tmp_path: Path) -> None:
