@@ -10,10 +10,10 @@ from typing import Any
 
 from mspc.analysis.cost.nodes import work_of
 from mspc.ir.graph import Graph, Node, element_types, operand_types
-from mspc.ir.types import TensorType
+from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.convolution.base import Convolution
-from mspc.ops.cuda.attention_kernels import LOWEST
+from mspc.ops.cuda.attention_kernels import LOWEST, aligned_bytes
 from mspc.ops.cuda.flash_backward import NOTE
 from mspc.ops.cuda.flash_parts import has_kernels
 from mspc.ops.fused.matmul import FusedMatMul
@@ -88,14 +88,25 @@ def _of_convolution(op: Convolution, node: Node) -> int:
 
 
 def _of_attention(op: Any, types: list[TensorType]) -> int:
-    """Return the bytes of the addend of cuDNN's kernel, or of the notes of mspc's kernels for gradients. Attention
-    without a kernel takes none: CuPy computes it head by head, in memory of its own."""
+    """Return the bytes of scores, and of operands by head, if matmuls replace a fused kernel."""
     dtype = types[0].dtype
     types = op.separated(types) if op.packed else types
-    shape, named = op.sizes(types), op.named(types)
+    shape = op.sizes(types)
+    rows = shape.batch * shape.heads * shape.queries
+    gradient = not isinstance(op, FlashAttentionScore)
+    named = op.named(types)
     if dtype.name.lower() in LOWEST and not op.draws_by_place and KEY_SHIFT not in named:
         return max((dtype.itemsize * type.size for type in named.values()), default=0)
-    if isinstance(op, FlashAttentionScore) or not has_kernels(shape, dtype) or "drop_mask" in named:
-        return 0
     sums = isinstance(op, FlashAttentionScoreShiftGrad) and op.summed_to(types)[-2:] != shape.weights[2:]
-    return 0 if sums else NOTE * math.prod(shape.weights[:3])
+    if has_kernels(shape, dtype) and "drop_mask" not in named and not sums:
+        return NOTE * rows * gradient
+    wide = max(dtype.itemsize, FLOAT32.itemsize)
+    scores = aligned_bytes(rows * shape.keys * wide)
+    if op.input_layout == "BNSD" and not op.packed:
+        return scores * (1 + gradient)
+    of_keys = shape.batch * shape.key_heads * shape.keys
+    query, key, value, out = (
+        aligned_bytes(n * dtype.itemsize)
+        for n in (rows * shape.depth, of_keys * shape.depth, of_keys * shape.value_depth, rows * shape.value_depth)
+    )
+    return scores * (1 + gradient) + (query + key + value) * (1 + gradient) + out

@@ -1,5 +1,4 @@
-"""The description of an attention on a GPU, and small kernels around fused ones: constants, addends, joins of
-results."""
+"""Attention kernels for a GPU: softmax and its gradient by rows of scores, and copies of operands into order."""
 
 from __future__ import annotations
 
@@ -13,10 +12,11 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.device import Array, Device, Launch, c_type
-from mspc.ops.nn.attention_kernel import Scores, Shape
+from mspc.ops.nn.attention_kernel import LARGE, Scores, Shape, draws_source, seed_of
 
+THREADS = 128
 _ALIGNED = 256
-_THREADS = 256
+_COPIED = 256
 LOWEST = {"float16": -65504.0, "bfloat16": -1.7e38}
 """The value of a masked score if the fused kernel takes no masks: the softmax makes 0 of it; minus infinity could make
 NaN of a query that looks at no key."""
@@ -32,29 +32,149 @@ class Attention:
     statistics: Array
 
 
-_CONSTANTS = r"""
-extern "C" __global__ void attention_constants(W* ones, long long count, E* zero) {
-    long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+SOURCE = r"""
+typedef long long i64;
+
+// Rows of `columns` elements from one order of batch, heads and sequence to another.
+extern "C" __global__ void attention_copy(const E* from, E* to, i64 count, int heads, int rows, int columns,
+                                          i64 from_b, i64 from_n, i64 from_s, i64 to_b, i64 to_n, i64 to_s) {
+    i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= count) return;
+    i64 row = at / columns, c = at - row * columns;
+    i64 s = row % rows, n = row / rows % heads, b = row / rows / heads;
+    to[b * to_b + n * to_n + s * to_s + c] = from[b * from_b + n * from_n + s * from_s + c];
+}
+
+extern "C" __global__ void attention_constants(W* ones, i64 count, E* zero) {
+    i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (at < count) ones[at] = 1;
     if (at == 0) *zero = narrow<E>((W)0);
 }
-"""
-"""E: elements in memory, W: those of the statistics."""
-_ADDEND = r"""
-typedef long long i64;
+
+struct Place { i64 b, n, i; };
+__device__ __forceinline__ Place place_of(i64 row, int heads, int queries) {
+    return {row / queries / heads, row / queries % heads, row % queries};
+}
+
+#define ADDED_TERMS const F* shift, i64 f_b, i64 f_n, i64 f_i, i64 f_j, \
+    const M* mask, i64 m_b, i64 m_n, i64 m_i, i64 m_j, const H* key_shift, i64 h_b, i64 h_n, i64 h_j
+#define TERMS_HERE shift, f_b, f_n, f_i, f_j, mask, m_b, m_n, m_i, m_j, key_shift, h_b, h_n, h_j
+
+// The score of a product, minus infinity where the query does not look at the key.
+__device__ __forceinline__ W score(W product, W scale, Place at, i64 j,
+                                   ADDED_TERMS, i64 low, i64 high) {
+    W value = product * scale;
+    if (SHIFTED & 4) value += (W)wide(key_shift[at.b * h_b + at.n * h_n + j * h_j]);
+    if (SHIFTED & 1) value += (W)wide(shift[at.b * f_b + at.n * f_n + at.i * f_i + j * f_j]);
+    bool out = j - at.i < low || j - at.i > high;
+    if (MASKED) out = out || mask[at.b * m_b + at.n * m_n + at.i * m_i + j * m_j];
+    return out ? -(W)INFINITE : value;
+}
+
+// A block makes the softmax of one row of products in place, or in p where elements are narrower; p without what is
+// dropped.
+extern "C" __global__ void attention_softmax(
+    W* s, E* p, W* statistics, int heads, int queries, int keys, W scale,
+    ADDED_TERMS,
+    i64 low, i64 high, const i64* step, u64 seed) {
+    __shared__ W shared[32];
+    i64 row = blockIdx.x;
+    const Word word = word_of_row(row, step, seed);
+    Place at = place_of(row, heads, queries);
+    W* mine = s + row * keys;
+    E* to = p + row * keys;
+    W top = -(W)INFINITE;
+    for (int j = threadIdx.x; j < keys; j += blockDim.x) {
+        W value = score(mine[j], scale, at, j, TERMS_HERE, low, high);
+        mine[j] = value;
+        top = Largest::of(top, value);
+    }
+    top = over_block<Largest>(top, shared, -(W)INFINITE);
+    if (top == -(W)INFINITE) top = 0;
+    W total = 0;
+    for (int j = threadIdx.x; j < keys; j += blockDim.x) {
+        W power = EXP(mine[j] - top);
+        mine[j] = power;
+        total += power;
+    }
+    total = over_block<Sum>(total, shared, (W)0);
+    W share = total == 0 ? 0 : KEPT_FACTOR / total;
+    for (int j = threadIdx.x; j < keys; j += blockDim.x)
+        to[j] = narrow<E>(stays(word, j) ? mine[j] * share : 0);
+    if (threadIdx.x == 0) statistics[row] = total == 0 ? -(W)INFINITE : top + LOG(total);
+}
+
+// Of one row of products s and of the gradients d of its weights: the weights into p and the gradients of the scores,
+// times `factor`, into g. p may be s and g may be d.
+extern "C" __global__ void attention_softmax_gradient(
+    W* s, W* d, E* p, G* g, const W* statistics, int heads, int queries, int keys, W scale, W factor,
+    ADDED_TERMS,
+    i64 low, i64 high, const i64* step, u64 seed) {
+    __shared__ W shared[32];
+    i64 row = blockIdx.x;
+    const Word word = word_of_row(row, step, seed);
+    Place at = place_of(row, heads, queries);
+    W* mine = s + row * keys;
+    W* slope = d + row * keys;
+    W logarithm = statistics[row];
+    if (logarithm == -(W)INFINITE) logarithm = 0;
+    W total = 0, weights = 0;
+    for (int j = threadIdx.x; j < keys; j += blockDim.x) {
+        W value = score(mine[j], scale, at, j, TERMS_HERE, low, high);
+        W weight = EXP(value - logarithm);
+        mine[j] = weight;
+        weights += weight;
+        if (!stays(word, j)) slope[j] = 0;
+        total += weight * slope[j] * KEPT_FACTOR;
+    }
+    total = over_block<Sum>(total, shared, (W)0);
+    W share = 1;
+    // Beside a number as -1e9, added to all keys, the logarithm of the sum is rounded away.
+    if (SHIFTED && (logarithm > LARGE || logarithm < -LARGE)) {
+        weights = over_block<Sum>(weights, shared, (W)0);
+        share = weights == 0 ? 1 : 1 / weights;
+        total *= share;
+    }
+    for (int j = threadIdx.x; j < keys; j += blockDim.x) {
+        W weight = mine[j] * share;
+        const bool there = stays(word, j);
+        g[row * keys + j] = narrow<G>(weight * (slope[j] * KEPT_FACTOR - total) * factor);
+        p[row * keys + j] = narrow<E>(there ? weight * KEPT_FACTOR : 0);
+    }
+}
+
 // An addend for kernels that know no masks: shift, or `lowest` where a query does not look at a key.
 extern "C" __global__ void attention_addend(
-    E* to, i64 count, int heads, int queries, int keys, float lowest, const F* shift, i64 f_b, i64 f_n, i64 f_i,
-    i64 f_j, const M* mask, i64 m_b, i64 m_n, i64 m_i, i64 m_j) {
+    E* to, i64 count, int heads, int queries, int keys, W lowest,
+    ADDED_TERMS) {
     i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= count) return;
-    i64 row = at / keys, b = row / queries / heads, n = row / queries % heads, i = row % queries, j = at % keys;
-    float value = SHIFTED ? (float)wide(shift[b * f_b + n * f_n + i * f_i + j * f_j]) : 0;
-    if (MASKED && mask[b * m_b + n * m_n + i * m_i + j * m_j]) value = lowest;
+    i64 low = -((i64)1 << 40), high = (i64)1 << 40;
+    W value = score(0, 1, place_of(at / keys, heads, queries), at % keys, TERMS_HERE, low, high);
     to[at] = narrow<E>(value < lowest ? lowest : value);
 }
+
+// The gradient of a shift: that of the scores, summed over the dimensions in which the shift has one element.
+extern "C" __global__ void attention_sum(const W* g, F* to, i64 count, int batch, int heads, int queries, int keys,
+                                         int to_b, int to_n, int to_i, int to_j) {
+    i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= count) return;
+    i64 rest = at;
+    int j0 = rest % to_j; rest /= to_j;
+    int i0 = rest % to_i; rest /= to_i;
+    int n0 = rest % to_n;
+    int b0 = rest / to_n;
+    W total = 0;
+    for (int b = b0; b < (to_b > 1 ? b0 + 1 : batch); b++)
+        for (int n = n0; n < (to_n > 1 ? n0 + 1 : heads); n++)
+            for (int i = i0; i < (to_i > 1 ? i0 + 1 : queries); i++)
+                for (int j = j0; j < (to_j > 1 ? j0 + 1 : keys); j++)
+                    total += g[(((i64)b * heads + n) * queries + i) * keys + j];
+    to[at] = narrow<F>(total);
+}
 """
-"""E: elements in memory, F: of the shift, M: of the mask."""
+"""E: elements in memory, W: the computing type, F: of the shift, M: of the mask, H: of the addend of each key, G: of
+the scores' gradients. SHIFTED: 1 if there is a shift, plus 4 if each key has an addend."""
 
 
 def aligned_bytes(nbytes: int) -> int:
@@ -62,33 +182,149 @@ def aligned_bytes(nbytes: int) -> int:
     return -(-nbytes // _ALIGNED) * _ALIGNED
 
 
-def fill_constants(device: Device, ones: Array, zero: Array) -> Launch:
-    """Return the launch that fills the placeholders of attention's second and third result."""
-    types = f"#define E {c_type(dtype_of(zero.dtype))}\n#define W {c_type(dtype_of(ones.dtype))}\n"
-    kernel = device.kernel(types + _CONSTANTS, "attention_constants")
-    return partial(kernel, max(1, -(-ones.size // _THREADS)), _THREADS, (ones, np.int64(ones.size), zero))
+@dataclass(frozen=True)
+class Scratch:
+    """A place in scratch memory for an array, or the array itself if none is needed."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    offset: int
+    array: Array = None
 
 
-def addend_of(device: Device, attention: Attention) -> tuple[Array, Launch | None]:
-    """Return the tensor that a fused kernel for halves adds to the scores, [batch or 1, heads or 1, queries, keys] in
-    the operands' type, and the launch that fills it, if any."""
-    shape, shift, mask = attention.shape, attention.scores.shift, attention.scores.mask
-    dtype = attention.operands[0].dtype
-    parts = [part for part in (shift, mask) if part is not None]
-    full = (max(part.shape[0] for part in parts), max(part.shape[1] for part in parts), shape.queries, shape.keys)
-    if mask is None and shift.shape == full and shift.dtype == dtype:
-        return shift, None
-    made = device.scratch(math.prod(full) * dtype.itemsize).view(dtype).reshape(full)
-    kinds = [c_type(dtype_of((attention.statistics if part is None else part).dtype)) for part in (shift, mask)]
-    known = {
-        "E": c_type(dtype_of(dtype)), "F": kinds[0], "M": kinds[1], "SHIFTED": int(shift is not None),
-        "MASKED": int(mask is not None),
-    }  # fmt: skip
-    text = "".join(f"#define {name} {value}\n" for name, value in known.items())
-    kernel = device.kernel(text + _ADDEND, "attention_addend")
-    sizes = np.int64(made.size), *map(np.int32, full[1:]), np.float32(LOWEST[dtype.name])
-    terms = addends(attention)[:10]  # of shift and mask
-    return made, partial(kernel, -(-made.size // _THREADS), _THREADS, (made, *sizes, *terms))
+class Room:
+    """Lays arrays out one after the other in the device's scratch memory."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._size = 0
+        self._memory: Array = None
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> Scratch:
+        part = Scratch(shape, np.dtype(dtype), self._size)
+        nbytes = math.prod(shape) * part.dtype.itemsize
+        self._size += aligned_bytes(nbytes)
+        return part
+
+    def by_head(self, view: Array) -> Scratch:
+        """Return room for a view by head in the order of its dimensions; none if it is in order."""
+        if view.flags.c_contiguous:
+            return Scratch(view.shape, view.dtype, -1, view)
+        part = self.take(view.shape, view.dtype)
+        return Scratch(part.shape, part.dtype, part.offset, view)
+
+    def make(self) -> None:
+        """Make the scratch memory, once all room is taken."""
+        self._memory = self._device.scratch(max(1, self._size))
+
+    def at(self, part: Scratch) -> Array:
+        if part.offset < 0:
+            return part.array
+        nbytes = math.prod(part.shape) * part.dtype.itemsize
+        return self._memory[part.offset : part.offset + nbytes].view(part.dtype).reshape(part.shape)
+
+
+class AttentionKernels:
+    """The kernels for one attention's element types, ready to be launched."""
+
+    def __init__(self, device: Device, attention: Attention) -> None:
+        self._device = device
+        self._attention = attention
+        scores, dtype = attention.scores, attention.operands[0].dtype
+        self.narrow = dtype
+        self.wide = np.dtype("float64" if dtype == np.float64 else "float32")
+        self._shift = scores.shift if scores.shift is not None else attention.statistics
+        self._key_shift = scores.key_shift if scores.key_shift is not None else attention.statistics
+        self._mask_type = "unsigned char" if scores.mask is None else c_type(dtype_of(scores.mask.dtype))
+
+    def _kernel(self, name: str, gradient: str) -> Any:
+        scores = self._attention.scores
+        double = self.wide == np.float64
+        element, wide = c_type(dtype_of(self.narrow)), "double" if double else "float"
+        text = "".join(
+            f"#define {key} {value}\n"
+            for key, value in {
+                "E": element, "W": wide, "F": c_type(dtype_of(self._shift.dtype)), "M": self._mask_type,
+                "H": c_type(dtype_of(self._key_shift.dtype)), "G": gradient or element,
+                "SHIFTED": (scores.shift is not None) | 4 * (scores.key_shift is not None),
+                "MASKED": int(scores.mask is not None), "EXP": "exp" if double else "expf",
+                "LOG": "log" if double else "logf", "LARGE": LARGE, "INFINITE": "__int_as_float(0x7f800000)",
+            }.items()
+        )  # fmt: skip
+        text += draws_source(scores.draws, wide)
+        return self._device.kernel(text + SOURCE, name)
+
+    def launch(self, name: str, count: int, *arguments: Any, gradient: str = "") -> Launch:
+        """Return the launch of a kernel with one thread for each of `count` elements."""
+        kernel = self._kernel(name, gradient)
+        grid = max(1, -(-count // _COPIED))
+
+        return partial(kernel, grid, _COPIED, arguments)
+
+    def rows(self, name: str, *arrays: Array, factor: float | None = None) -> Launch:
+        """Return the launch of a kernel with one block for each row of the scores."""
+        shape, scores = self._attention.shape, self._attention.scores
+        gradient = ""
+        if factor is not None and arrays[3].dtype == self.wide:
+            gradient = "double" if self.wide == np.float64 else "float"
+        kernel = self._kernel(name, gradient)
+        low, high = scores.low, scores.high
+        arguments = [
+            *arrays, np.int32(shape.heads), np.int32(shape.queries), np.int32(shape.keys),
+            self.wide.type(scores.scale), *([] if factor is None else [self.wide.type(factor)]),
+            *addends(self._attention),
+            np.int64(-1 << 40 if low is None else low), np.int64(1 << 40 if high is None else high),
+            self._device.step, seed_of(scores.draws),
+        ]  # fmt: skip
+        count = shape.batch * shape.heads * shape.queries
+        threads = min(THREADS, -(-shape.keys // 32) * 32)
+
+        return partial(kernel, count, threads, arguments)
+
+    def addend(self) -> tuple[Array, Launch | None]:
+        """Return the tensor a fused kernel adds to the scores, [batch or 1, heads or 1, queries, keys] in the operands'
+        type, and the launch that fills it, if any."""
+        shape, scores = self._attention.shape, self._attention.scores
+        parts = [part for part in (scores.shift, scores.mask) if part is not None]
+        full = (
+            max(part.shape[0] for part in parts), max(part.shape[1] for part in parts), shape.queries, shape.keys
+        )  # fmt: skip
+        shift = scores.shift
+        if scores.mask is None and shift.shape == full and shift.dtype == self.narrow:
+            return shift, None
+        made = self._device.scratch(math.prod(full) * self.narrow.itemsize).view(self.narrow).reshape(full)
+        lowest = self.wide.type(LOWEST[self.narrow.name])
+        launch = self.launch(
+            "attention_addend", made.size, made, np.int64(made.size), np.int32(full[1]), np.int32(full[2]),
+            np.int32(full[3]), lowest, *addends(self._attention),
+        )  # fmt: skip
+        return made, launch
+
+    def ordered(self, part: Scratch, room: Room) -> tuple[Array, list[Launch]]:
+        """Return (the array in the order of its dimensions, the launch that copies it there)."""
+        array = room.at(part)
+        return (array, []) if part.offset < 0 else (array, [self._copy(part.array, array)])
+
+    def back(self, part: Scratch, room: Room) -> list[Launch]:
+        """Return the launch that copies a result from the order of its dimensions to its destination."""
+        return [] if part.offset < 0 else [self._copy(room.at(part), part.array)]
+
+    def _copy(self, source: Array, target: Array) -> Launch:
+        _, heads, rows, columns = source.shape
+        strides = [np.int64(s // array.itemsize) for array in (source, target) for s in array.strides[:3]]
+        return self.launch(
+            "attention_copy", source.size, first_row(source), first_row(target), np.int64(source.size),
+            np.int32(heads), np.int32(rows), np.int32(columns), *strides,
+        )  # fmt: skip
+
+    def sum(self, gradient: Array, out: Array) -> Launch:
+        shape = self._attention.shape
+        wanted = (1,) * (4 - out.ndim) + tuple(out.shape)
+        sizes = (shape.batch, shape.heads, shape.queries, shape.keys, *wanted)
+        name = "double" if self.wide == np.float64 else "float"
+        return self.launch(
+            "attention_sum", out.size, gradient, out, np.int64(out.size), *map(np.int32, sizes), gradient=name
+        )
 
 
 def addends(attention: Attention) -> list[Any]:
@@ -114,6 +350,7 @@ def first_row(array: Array) -> Array:
 # A kernel that joins the results of two slices of the keys for the same queries: one thread for each element.
 
 
+_JOIN_THREADS = 256
 _JOIN = r"""
 typedef long long i64;
 extern "C" __global__ void join_attention(
@@ -152,6 +389,6 @@ def launch_join(device: Device, layout: str, inputs: Sequence[Array], out: Seque
         "BNSD": (queries * row, queries * depth, depth), "SBH": (row, depth, batch * row),
     }.get(layout, (queries * row, depth, row))  # fmt: skip
     sizes = [np.int64(n) for n in (one.size, heads, queries, depth, *steps)]
-    grid = max(1, -(-one.size // _THREADS))
+    grid = max(1, -(-one.size // _JOIN_THREADS))
 
-    return partial(kernel, grid, _THREADS, [one, of_one, other, of_other, *out, *sizes])
+    return partial(kernel, grid, _JOIN_THREADS, [one, of_one, other, of_other, *out, *sizes])

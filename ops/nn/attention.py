@@ -15,7 +15,6 @@ from mspc.ir.graph import Value
 from mspc.ir.layout import Layout, NamedLayout, spread
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.cuda.flash_backward import flash_shift
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.attention_base import (
     COMPRESSED,
@@ -27,6 +26,7 @@ from mspc.ops.nn.attention_base import (
     busiest_slice,
     launch_backward,
     launch_forward,
+    launch_shift_gradient,
     text_of_scores,
 )
 from mspc.ops.nn.attention_kernel import (
@@ -608,7 +608,7 @@ class FlashAttentionScoreGrad(AttentionForms):
         n, m = shape.heads, shape.key_heads
         attention = self.attention(inputs, inputs[-2], (n, m, m, n))
         result = by_head(inputs[-1], self.input_layout, n)
-        return launch_backward(device, attention, result, self.views(shape, out, (n, m, m)))
+        return launch_backward(device, attention, result, self.views(shape, out, (n, m, m)), not self.key_slice)
 
     samples = (
         _sample((4, 4, 16), (4, 6, 16), (4, 6, 16), (4, 4, 16), (4, 8, 4, 1), (4, 4, 16), head_num=8),
@@ -685,7 +685,7 @@ class FlashAttentionScoreShiftGrad(AttentionOp):
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
         result = by_head(inputs[-1], self.input_layout, n)
-        return flash_shift(device, self.attention(inputs, inputs[-2], (n, m, m, n)), result, out)
+        return launch_shift_gradient(device, self.attention(inputs, inputs[-2], (n, m, m, n)), result, out)
 
     samples = (
         _sample((4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 4, 16), (4, 8, 4, 4), (4, 8, 4, 1), (4, 4, 16), head_num=8,

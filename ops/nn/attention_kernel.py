@@ -67,9 +67,11 @@ def place_of_weights(
     return weights, (*starts, 0), ()
 
 
-def draws_source(draws: Draws) -> str:
+def draws_source(draws: Draws | None, type: str = "float") -> str:
     """Return C++ of functions and a macro. The weight of a row and a key remains if `stays(word, key)` is true for the
-    `word_of_row(row, step, seed)`, seed being `seed_of(draws)`; it counts KEPT_FACTOR then, a float."""
+    `word_of_row(row, step, seed)`, seed being `seed_of(draws)`; it counts KEPT_FACTOR then, a number of this type."""
+    if draws is None:
+        return _NOTHING_DROPPED
     rows, terms, stride = draws.local[:-1], list[str](), 1
     for d in reversed(range(len(rows))):
         terms.append(f"((u64)i{d} + {draws.begin[d]}ull) * {stride}ull")
@@ -83,7 +85,7 @@ __device__ __forceinline__ u64 place_of_row(long long row) {{
 }}
 {_ALIGNED if draws.aligned else _ANYWHERE}
 __device__ __forceinline__ bool stays(Word row, int key) {{ return bits_of(row, key) < {count}u; }}
-#define KEPT_FACTOR ((float){1 / draws.keep_prob!r})
+#define KEPT_FACTOR (({type}){1 / draws.keep_prob!r})
 """
 
 
@@ -115,6 +117,13 @@ __device__ __forceinline__ Word word_of_key(int key) { return {(u64)key, 0}; }
 __device__ __forceinline__ unsigned int bits_of(const Word& row, int key) { return bits_at(row.place + key, row.key); }
 """
 """Elsewhere each weight has a word of its own."""
+_NOTHING_DROPPED = """
+struct Word {};
+__device__ __forceinline__ Word word_of_row(long long, const long long*, u64) { return {}; }
+__device__ __forceinline__ bool stays(Word, int) { return true; }
+#define KEPT_FACTOR 1
+"""
+
 UNLIMITED = 2147483647
 """The value of `pre_tokens` and `next_tokens` if nothing is left out."""
 LARGE = 64

@@ -38,9 +38,10 @@ def test_sums_need_nothing_and_products_what_they_share() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "forward", "backward"),
-                         [(FLOAT64, 0, 0), (FLOAT32, 0, 2), (BFLOAT16, 0, 0)])  # fmt: skip
-def test_attention_takes_notes_of_its_kernels(dtype: DType, forward: int, backward: int) -> None:
-    """Float64 has no kernel, and CuPy takes its own memory for it."""
+                         [(FLOAT64, 1536, 2944), (FLOAT32, 0, 2), (BFLOAT16, 0, 0)])  # fmt: skip
+def test_attention_where_products_stand_for_a_kernel(dtype: DType, forward: int, backward: int) -> None:
+    """An H200 took 768 MiB and 1472 MiB for these of a transformer's layer in Float32, when it had no
+    kernel."""
     batch, heads, length, depth = 8, 16, 1024, 128
     packed = (batch, length, 3 * heads, depth)
     settings: dict[str, Any] = {"scale_value": depth**-0.5, "input_layout": "BSND", "packed": heads}
@@ -60,10 +61,10 @@ def test_attention_with_two_addends_has_kernels(dtype: DType) -> None:
     statistics = (batch, heads, length, 1)
     added = (1, heads, length, length), (batch, 1, 1, length)
     assert scratch_bytes(graph_of(FlashAttentionScore(heads, **settings), dtype, packed, *added)) == 0
-    for shape, nbytes in ((added[0], 2 * MIB), ((1, heads, 1, length), 0)):
+    for shape, nbytes in ((added[0], 2 * MIB), ((1, heads, 1, length), 2 * 512 * MIB)):
         op = FlashAttentionScoreShiftGrad(heads, result_shape=shape, **settings)
         found = scratch_bytes(graph_of(op, dtype, packed, out, *added, statistics, out))
-        assert nbytes <= found <= 2 * nbytes
+        assert nbytes <= found < 2 * nbytes
 
 
 def test_convolutions_by_their_operands() -> None:

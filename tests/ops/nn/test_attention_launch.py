@@ -1,4 +1,4 @@
-"""Which kernels of a GPU an attention takes; the small ones are run by g++ and compiled by nvcc."""
+"""Attention's kernels for a GPU: run by g++ around NumPy's products, compiled by nvcc."""
 
 from __future__ import annotations
 
@@ -11,8 +11,27 @@ import pytest
 
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, Sample
 from tests.ops.cuda.cuda_emulator import NEEDED, NVCC, Emulator, compiled_by_nvcc
+
+NAMES = ("FlashAttentionScore", "FlashAttentionScoreGrad", "FlashAttentionScoreShiftGrad")
+TOLERANCE = {"Float64": 1e-12, "Float32": 2e-6, "Float16": 3e-3, "BFloat16": 2e-2}
+CASES = [
+    (name, index, dtype)
+    for name in NAMES
+    for index, sample in enumerate(REGISTRY[name].samples)
+    if not {"drop_mask", "actual_seq_qlen"} & set(sample.fields.get("optional", ()))
+    for dtype in TOLERANCE
+    if index < 2 or dtype in ("Float32", "BFloat16")
+]
+LONG = Sample(((1, 2, 3, 8), (1, 1, 200, 8), (1, 1, 200, 8)), {"head_num": 2, "input_layout": "BNSD"})
+"""More keys than a block has threads."""
+
+
+class NumPy:
+    xp = np
+    comm = None
+    step = 3  # the emulator's
 
 
 class Fusing(Emulator):
@@ -36,10 +55,55 @@ class Fusing(Emulator):
         return launch
 
 
+def arrays_for(name: str, sample: Sample, dtype: str) -> list[np.ndarray]:
+    """Inputs; the statistics (the last but one, or the last) stay Float32 beside halves."""
+    random = np.random.default_rng(len(sample.shapes))
+    place = {"FlashAttentionScoreGrad": len(sample.shapes) - 2, "FlashAttentionScoreShiftGrad": len(sample.shapes) - 2}
+    found: list[np.ndarray] = []
+    for i, shape in enumerate(sample.shapes):
+        given = sample.dtypes[i] if sample.dtypes else "Float64"
+        wanted = dtype if given == "Float64" else given
+        if place.get(name) == i and dtype != "Float64":
+            wanted = "Float32"
+        values: Any = random.random(shape) < 0.4 if wanted == "Bool" else random.uniform(-1, 1, shape)
+        found.append(values.astype(dtype_of(wanted).numpy))
+    return found
+
+
 def empty(op: Op, inputs: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     inferred = op.infer(*[TensorType(dtype_of(x.dtype), x.shape) for x in inputs])
     types = (inferred,) if isinstance(inferred, TensorType) else inferred.elements  # type: ignore[union-attr]
     return tuple(np.full(t.shape, 9).astype(t.dtype.numpy) for t in types)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
+    """(results of NumPy, results of the launch, launch) of every case; all kernels are compiled together."""
+    if NEEDED is None:
+        pytest.skip("needs g++")
+    device = Fusing(tmp_path_factory.mktemp("kernels"))
+    cases = {case: REGISTRY[case[0]].samples[case[1]] for case in CASES}
+    cases["FlashAttentionScore", -1, "Float32"] = LONG
+    found: dict[Any, Any] = {}
+    for case, sample in cases.items():
+        op = REGISTRY[case[0]](**sample.fields)
+        inputs = arrays_for(case[0], sample, case[2])
+        out = empty(op, inputs)
+        expected = op.run(NumPy(), *inputs)  # type: ignore[arg-type]  # the tests' backend
+        single = len(out) == 1
+        launch = op.launch(device, inputs, out[0] if single else out)  # type: ignore[arg-type]  # the emulator
+        found[case] = (expected,) if single else expected, out, launch
+    return found
+
+
+@pytest.mark.parametrize(("name", "index", "dtype"), [*CASES, ("FlashAttentionScore", -1, "Float32")])
+def test_kernels_equal_numpy(prepared: dict[Any, Any], name: str, index: int, dtype: str) -> None:
+    expected, out, launch = prepared[name, index, dtype]
+    launch()
+    for got, wanted in zip(out, expected, strict=True):
+        got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
+        size = max(1.0, float(np.max(np.abs(wanted), where=np.isfinite(wanted), initial=0.0)))
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * size)
 
 
 def launched(tmp_path: Path, op: FlashAttentionScore, *inputs: np.ndarray) -> tuple[Fusing, tuple[np.ndarray, ...]]:
@@ -53,24 +117,10 @@ def launched(tmp_path: Path, op: FlashAttentionScore, *inputs: np.ndarray) -> tu
     return device, out
 
 
-@pytest.mark.parametrize(
-    ("dtype", "depths", "settings"),
-    [("float32", (8, 8), {"keep_prob": 0.5, "optional": ("drop_mask",)}), ("float64", (8, 8), {}),
-     ("float32", (6, 6), {}), ("float32", (8, 4), {}), ("float16", (4, 4), {"sparse_mode": 4, "pre_tokens": 2})],
-)  # fmt: skip
-def test_attention_without_a_kernel_is_left_to_cupy(
-    tmp_path: Path, dtype: str, depths: tuple[int, int], settings: dict[str, Any]
-) -> None:
-    """So are its gradients."""
-    fields = {"head_num": 4, "input_layout": "BSND", **settings}
-    x, v = np.zeros((2, 6, 4, depths[0]), dtype), np.zeros((2, 6, 4, depths[1]), dtype)
-    masks = [np.ones((6, 6), np.bool_)] * len(settings.get("optional", ()))
-    for name, others in (("FlashAttentionScore", []), ("FlashAttentionScoreGrad", [v])):
-        op = REGISTRY[name](**fields)
-        inputs = [x, x, v, *others, *masks]
-        if others:
-            inputs += [np.zeros((2, 4, 6, 1), np.float64 if dtype == "float64" else np.float32), v]
-        assert op.launch(Fusing(tmp_path), inputs, empty(op, inputs)) is None  # type: ignore[arg-type]  # the emulator
+def test_no_kernel_drops_weights(tmp_path: Path) -> None:
+    x, kept = np.zeros((2, 6, 4, 8), np.float32), np.ones((6, 6), np.bool_)
+    op = FlashAttentionScore(4, keep_prob=0.5, input_layout="BSND", optional=("drop_mask",))
+    assert op.launch(Fusing(tmp_path), (x, x, x, kept), empty(op, [x, x, x, kept])) is None  # type: ignore[arg-type]
 
 
 def test_halves_go_to_the_fused_kernel_in_their_own_layout(tmp_path: Path) -> None:
@@ -117,11 +167,13 @@ def test_bands_and_float32_do_without_the_fused_kernel(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_kernels_compile_for_h200(tmp_path: Path) -> None:
-    device = Fusing(tmp_path, fuses=True)
-    op = FlashAttentionScore(4, input_layout="BNSD", optional=("real_shift", "attn_mask"))
-    for dtype in (np.float16, ml_dtypes.bfloat16):
-        x = np.zeros((2, 4, 6, 8), dtype)
-        inputs = [x, x, x, np.zeros((4, 1, 6), np.float32), np.eye(6, dtype=np.bool_)]
-        op.launch(device, inputs, empty(op, inputs))  # type: ignore[arg-type]  # the emulator
-    assert {name for _, name in device.sources} == {"attention_constants", "attention_addend"}
-    compiled_by_nvcc(tmp_path, [source for source, _ in device.sources])
+    device = Fusing(tmp_path)
+    for name in NAMES:
+        sample = REGISTRY[name].samples[1]
+        for dtype in TOLERANCE:
+            op, inputs = REGISTRY[name](**sample.fields), arrays_for(name, sample, dtype)
+            out = empty(op, inputs)
+            op.launch(device, inputs, out[0] if len(out) == 1 else out)  # type: ignore[arg-type]  # the emulator
+    texts = sorted({source for source, _ in device.sources})
+    assert len(texts) >= len(TOLERANCE)
+    compiled_by_nvcc(tmp_path, texts[::2])
