@@ -460,7 +460,7 @@ class Model:
             raise ApiValueError(f"Model.{name}: the data set has no batch", ["check batch size and drop_remainder"])
         limited = sink and sink_size > 0
         length = sink_size if limited else size
-        _warn_of_few_rates(f"Model.{name}", self._optimizer, (epoch - first) * length)
+        _warn_of_few_rates(f"Model.{name}", self._optimizer, epoch * length)
         param = self._told("train", length, train_dataset=dataset)
         param.update(epoch_num=epoch, cur_step_num=first * length, cur_epoch_num=first, list_callback=listeners)
         param.dataset_sink_mode = sink and get_context("device_target") != "CPU"
@@ -637,9 +637,8 @@ def _warn_of_few_rates(name: str, optimizer: Any, steps: int) -> None:
     for rate in rates if isinstance(rates, tuple) else (rates,):
         if not isinstance(rate, Tensor) or not rate.ndim:
             continue
-        last = int(optimizer.global_step.asnumpy()[0]) + steps
-        if rate.size < last:
-            text = f"{last} steps are more than the {rate.size} entries in the list of learning rates"
+        if rate.size < steps:  # the optimizer's own count is not read: a checkpoint's values are not loaded yet
+            text = f"{steps} steps are more than the {rate.size} entries in the list of learning rates"
             say_once(f"{name} rates", f"{place_of_caller()}{name}: {text}; further steps use the last one")
 
 

@@ -309,7 +309,7 @@ def test_the_prefix_is_that_of_the_checkpoints_that_are_there(tmp_path: Path, mo
         resume_training(trained_model, "sets")
     assert resume_training(trained_model, "sets", prefix="CKP").file == "sets/CKP-1_2.safetensors"
     trained_model.train(1, batches(2), [ModelCheckpoint("CKP", "other", CheckpointConfig(format="ckpt"))])
-    with pytest.raises(ValueError, match=r"other/CKP-1_2\.ckpt is of MindSpore's format, which does not say where"):
+    with pytest.raises(ValueError, match=r"other/CKP-1_2\.ckpt is of MindSpore's format, which does not state"):
         resume_training(trained_model, "other")
 
 

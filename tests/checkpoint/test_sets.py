@@ -71,7 +71,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         index(lambda c: c["tensors"]["w"].update(shape=[1 << 40, 1 << 40])), "tensor 'w' is incomplete: no slice holds",
     ),
     "a slice outside": (index(lambda c: first(c).update(begin=[7, 0])), "has a slice of shape (4, 8) at (7, 0)"),
-    "an offset behind": (index(lambda c: first(c).update(offset=1 << 50)), "has a slice behind the end of file 0"),
+    "an offset behind": (index(lambda c: first(c).update(offset=1 << 50)), "has a slice after the end of file 0"),
     "a negative size": (index(lambda c: first(c).update(shape=[-4, 8])), "tensor 'w' has shape [-4, 8]"),
     "a path outside": (
         index(lambda c: c["files"][0].update(name="../x.safetensors")), "a path out of its folder",

@@ -107,7 +107,7 @@ def test_a_compile_plays_the_other_ranks(
     compile_target(str(tmp_path / "net.py"), CompileOptions(ranks=3))
     said = capsys.readouterr()
     assert said.out.startswith("[3.0, 3.0, 3.0, 3.0] (12,)\n")
-    assert said.err.count("warning: AllReduce is called outside of a network, where no other rank runs") == 1
+    assert said.err.count("warning: AllReduce is called outside a network, and no other rank runs") == 1
 
 
 def test_what_a_played_rank_brings() -> None:

@@ -26,7 +26,7 @@ def trained(stages: str = "", made: str = "nn.PipelineCell(net, 4)", rows: int =
      "input 0 of shape (10, 8) must have a number of rows that is a multiple of micro_size=4",
      "cell = nn.PipelineCell(net, 4)", "10 rows can be cut into 2 micro-batches"),
     (trained(rows=11), ValueError, "input 0 of shape (11, 8) must have a number of rows",
-     "cell = nn.PipelineCell(net, 4)", "give 8 or 12 rows; where they are the last ones of a data set, batch("),
+     "cell = nn.PipelineCell(net, 4)", "give 8 or 12 rows; if they are the last ones of a data set, batch("),
     (trained("0, 1, 2"), ValueError, "Layer is of stage 2, and there are stages 0 to 1", "cell.pipeline_stage = stage",
      "pipeline_stages is 2"),
     (trained("1, 0, 1"), ValueError, "is in a cell of stage 0, but reads Tanh of stage 1: values flow forward",

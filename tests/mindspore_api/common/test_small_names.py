@@ -157,7 +157,7 @@ class Placed(nn.Cell):
     [
         (
             lambda: ops.Reshape().add_prim_attr("skip_redistribution", True),
-            "skip_redistribution=True changes nothing here: tensors are redistributed where layouts differ",
+            "skip_redistribution=True changes nothing here: tensors are redistributed if layouts differ",
         ),
         (
             lambda: Placed()(X),
@@ -213,7 +213,7 @@ def test_operators_of_a_script_say_what_comes_out_and_do_not_run() -> None:
             return ops.grad(lambda x: self.doubled(x).sum())(x)
 
     x = Tensor(np.ones((4, 3), np.float32))
-    with pytest.raises(RuntimeError, match="Doubled is an operator of the script's own that says what comes out, not "):
+    with pytest.raises(RuntimeError, match="Doubled is an operator of the script that infers its results"):
         Doubled()(x)
     ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=2, full_batch=True)
     net = Net()

@@ -310,7 +310,7 @@ def test_what_changes_nothing_is_said_once(capsys: pytest.CaptureFixture[str]) -
     for _ in range(2):
         net.set_grad()
     said = capsys.readouterr().err
-    assert said.count("Cell.set_grad(requires_grad=True) changes nothing here: what is differentiated follows") == 1
+    assert said.count("Cell.set_grad(requires_grad=True) changes nothing here: the training cell decides") == 1
     with pytest.raises(TypeError, match=r"requires_grad"):
         net.set_grad("yes")
 

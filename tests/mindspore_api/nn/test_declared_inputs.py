@@ -58,7 +58,7 @@ def test_every_shape_that_fits_is_computed() -> None:
         (unknown(Symbol(min=2)), ones(1), r"dimension 0 must be at least 2, not 1"),
         (unknown(Symbol(divisor=4)), ones(6), r"dimension 0 must be a multiple of 4, not 6"),
         (unknown(Symbol(divisor=4, remainder=1)), ones(8), r"dimension 0 must be a multiple of 4 and 1 more, not 8"),
-        (unknown(*2 * [Symbol(unique=True)]), ones(3, 4), r"dimension 1 must be 3, as where the same symbol stands"),
+        (unknown(*2 * [Symbol(unique=True)]), ones(3, 4), r"dimension 1 must be 3, as at the other uses of the symbol"),
     ],
 )  # fmt: skip
 def test_a_call_that_is_not_as_declared(declared: Tensor, given: Tensor, message: str) -> None:

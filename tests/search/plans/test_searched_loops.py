@@ -160,7 +160,7 @@ def test_the_table_says_that_layers_choose_alike(
     monkeypatch.chdir(tmp_path)
     for mark, count in (("@ms.lazy_inline", 1), ("", 0)):
         search_target(str(script(tmp_path, mark=mark)), SearchOptions(CompileOptions(), (4,)))
-        assert capsys.readouterr().out.count("note: 3 equal layers are one graph: they choose alike") == count
+        assert capsys.readouterr().out.count("note: 3 equal layers are one graph: they have equal layouts") == count
 
 
 @pytest.mark.parametrize("name", ["0-Layer/inner-Inner/MatMul-op1", "[0..2]-Layer/inner-Inner/MatMul-op1"])
