@@ -112,8 +112,8 @@ def test_what_is_no_checkpoint_is_passed_over_and_said(
     os.mkdir(tmp_path / set_name("CKP", 1, 4))  # of a run that was killed
     assert resume_training(nn.ReLU(), str(tmp_path)).total_step == 0
     assert capsys.readouterr().err == "".join(
-        f"warning: resume_training passes over {tmp_path}/CKP-1_{name}: it is damaged, cannot be read, or does not say "
-        "where its run stood\n" for name in ("1", "2", "3.safetensors")
+        f"warning: resume_training passes over {tmp_path}/CKP-1_{name}: it is damaged, cannot be read, or does not "
+        "state the position of its run\n" for name in ("1", "2", "3.safetensors")
     )  # fmt: skip
 
     def closed(path: Any) -> Any:
