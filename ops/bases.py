@@ -79,7 +79,9 @@ class Elementwise(Op, abstract=True):
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         function = getattr(np, self.array_function, None)
-        return functools.partial(apply, function) if be.xp is np and isinstance(function, np.ufunc) else None
+        if be.xp is np and isinstance(function, np.ufunc):
+            return functools.partial(apply, function)
+        return super().kernel_into(be)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.elementwise import launch_elementwise  # late, as all of ops/cuda: only a GPU needs it
