@@ -121,15 +121,19 @@ class _Walk:
             return partial(self._work, node, int(node.attrs[MICRO_BATCH]))
         if node.regions:
             kernel = self._regions.kernel(node)
-            for region in self._regions.prepared if self.kernel_of is not None and self.backend.comm.size > 1 else ():
-                region.call = self._in_region
+            for region in self._regions.prepared:
+                totals = self.combined is not None and any("gradient_for" in n.attrs for n in region.graph.nodes)
+                if totals or (self.kernel_of is not None and self.backend.comm.size > 1):
+                    region.call = self._in_region
             return kernel
         return None if self.kernel_of is None else self.kernel_of(node, self.backend)
 
     def _in_region(self, graph: Graph, index: int, kernel: Callable[..., Any], operands: Sequence[Any]) -> Any:
-        """Run a node of a graph that a node runs."""
-        assert self.kernel_of is not None
-        return (self.kernel_of(graph.nodes[index], self.backend) or kernel)(*operands)
+        """Run a node of a graph that a node runs. Its readers get the total of a gradient."""
+        node = graph.nodes[index]
+        own = None if self.kernel_of is None or self.backend.comm.size == 1 else self.kernel_of(node, self.backend)
+        result = (own or kernel)(*operands)
+        return self.combined(node, result) if self.combined is not None and "gradient_for" in node.attrs else result
 
     def _turns(self, node: Node, op: Scan, *operands: Array) -> tuple[Array, ...]:
         """Run a loop over micro-batches."""

@@ -283,10 +283,17 @@ def _for(kind: RankKind, array: Array) -> Array:
 
 def add_totals(graph: Graph, ranks: int, mean: bool) -> None:
     """Let updates read the sums of all ranks' gradients, or their means."""
-    summed, totals, nodes = summed_gradients(graph), dict[Value, Value](), list[Node]()
+    summed = summed_gradients(graph)
+    for each in graph.graphs():
+        _add_totals_of(each, summed, ranks, mean, is_region=each is not graph)
+
+
+def _add_totals_of(graph: Graph, summed: set[Node], ranks: int, mean: bool, is_region: bool) -> None:
+    """Add the totals of one graph. In a region, which may return them, every reader gets them."""
+    totals, nodes = dict[Value, Value](), list[Node]()
     builder = Builder(graph, nodes)
     for node in graph.nodes:
-        if node.phase == "update":
+        if node.phase == "update" or is_region:
             node.inputs = [totals.get(value, value) for value in node.inputs]
         nodes.append(node)
         if node in summed:
@@ -296,6 +303,8 @@ def add_totals(graph: Graph, ranks: int, mean: bool) -> None:
             totals[node] = read = builder.emit(Mul(), total, factor)
             read.attrs[TOTAL] = str(node.attrs["gradient_for"])
     graph.nodes = nodes
+    if is_region:
+        graph.results = [totals.get(value, value) for value in graph.results]
 
 
 class OwnRowsRun(KindRun):
