@@ -44,7 +44,7 @@ def test_losses_are_those_of_the_twin(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_program_that_fails_says_why() -> None:
-    child = Child(["perceptron", "mspc"], {}, HANG)
+    child = Child(["perceptron", "mspc"], {}, HANG, 1)
     with pytest.raises(Failed, match="invalid choice: 'perceptron'"):
         child.ask("1")
     child.close()
