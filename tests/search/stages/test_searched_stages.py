@@ -153,7 +153,7 @@ def test_a_network_without_micro_batches_is_searched_as_if_it_had_some(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     script, plan = written(tmp_path, **FREE | {"cell": "cell = net"}), tmp_path / "plan.toml"
-    with pytest.raises(MspcError, match="the script has no micro-batches"):
+    with pytest.raises(MspcError, match="the script trains in no micro-batches"):
         searched(script, tmp_path, stages=(2,))
     searched(script, tmp_path, stages=(2,), micro_batches=(4,), out=plan)
     assert "rows with stages are of it as if it had one" in capsys.readouterr().out
