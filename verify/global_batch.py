@@ -251,6 +251,7 @@ class _Followed:
         self.summed = summed_gradients(graph)
         self.least = coarsest(graph)
         self.factor_of: dict[Any, float | None] = {}
+        self.unknown: set[Node] = set()
 
     def look_at_gradients(self, global_values: Values) -> None:
         """Find the ratio of the ranks' sums to the gradients of one device. A gradient that is zero but for rounding
@@ -265,13 +266,19 @@ class _Followed:
             if node not in small:
                 self._factor(node, global_values[number], f"the gradient of {node.attrs['gradient_for']}")
         others = Counter(f for f in self.factor_of.values() if f is not None)
-        for node in small:
-            self.factor_of[known[node]] = next((f for f, _ in others.most_common(1)), 1.0)
+        most = next((f for f, _ in others.most_common(1)), 1.0)
+        self.unknown = set() if others else set(small)
+        for node, number in known.items():
+            global_value = global_values[number]
+            if node in small or _near(totals[number], global_value * global_value.dtype.type(most), self.least):
+                self.factor_of[number] = most  # a small gradient may fit several ratios
 
     def combined(self, node: Node, gradient: Array) -> Array:
         """A gradient as the ranks' updates read it."""
         if node not in self.summed:
             return gradient
+        if node in self.unknown and np.any(gradient):
+            self._aside("all gradients of the first step are zero, which shows no relation to those of the ranks' rows")
         factor = self._factor(node, gradient, f"the gradient of {node.attrs['gradient_for']}")
         if factor is None:
             return gradient

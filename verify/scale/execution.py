@@ -236,7 +236,7 @@ class KindRun:
                     message = f"{node.label} turns more than {MOST_TURNS} times, with inputs that are made for it"
                     raise MspcError(message, notes=["mspc verify without --scale has other ones"], frames=node.frames)
             place = (*(slice(None),) * depth, turn)
-            entries = [part[turn] if isinstance(part, list) else part[place] for part in scanned]
+            entries = [part[turn] if isinstance(part, list | tuple) else part[place] for part in scanned]
             leading = [np.full((1,) * depth, turn, np.int64)] * op.leading
             values = dict[Value, Any](zip(body.parameters, (*leading, *carried, *entries, *rest), strict=True))
             around, turns_around = self._around, self._backend.turns
