@@ -18,8 +18,10 @@ def check_graph(graph: Graph) -> None:
     """
     ranks = graph.attrs.get("ranks", 1)
     sliced = "rank" in graph.attrs
-    # Before stages are cut the header has the ranks of one stage, and a rank among those of all.
-    if sliced and graph.attrs["rank"] >= ranks * (1 if STAGE in graph.attrs else graph.attrs.get(STAGES, 1)):
+    # Before stages are cut the header has the ranks of one stage, and a rank among those of all. A file may hold
+    # anything for their number.
+    stages = 1 if STAGE in graph.attrs else graph.attrs.get(STAGES, 1)
+    if sliced and graph.attrs["rank"] >= ranks * (stages if type(stages) is int else 1):
         raise MspcError(f"{graph.name}: the header says rank {graph.attrs['rank']} of {ranks}")
     if STAGE in graph.attrs:
         ranks = _ranks_of_stage(graph, ranks)  # that layouts are of

@@ -75,6 +75,8 @@ class _Walk:
         self.observed: dict[Any, Array] = {}
         self._regions = Regions(graph, backend, [0] * PLACE_WORDS)
         self._over: dict[Graph, list[list[Node]]] = {}
+        graphs = graph.graphs() if combined is not None else ()
+        self._with_gradients = {each for each in graphs if any("gradient_for" in node.attrs for node in each.nodes)}
 
     def run(self, graph: Graph, values: dict[Any, Array], micro_batch: int | None = None) -> list[Array]:
         """Return the results of a graph. `values` has those of its parameters, and receives those of its nodes for as
@@ -122,8 +124,7 @@ class _Walk:
         if node.regions:
             kernel = self._regions.kernel(node)
             for region in self._regions.prepared:
-                totals = self.combined is not None and any("gradient_for" in n.attrs for n in region.graph.nodes)
-                if totals or (self.kernel_of is not None and self.backend.comm.size > 1):
+                if region.graph in self._with_gradients or (self.kernel_of is not None and self.backend.comm.size > 1):
                     region.call = self._in_region
             return kernel
         return None if self.kernel_of is None else self.kernel_of(node, self.backend)

@@ -207,7 +207,7 @@ class _Kernels:
         longer = self._stored_longer(readers)
         if value is None or not longer:
             return not longer
-        # What only kernels read need not be stored.
+        # Values that only kernels read need not be stored.
         moved = (v for root in longer for v in self.moved.get(root, ()))
         others = dict.fromkeys(v for v in moved if v not in self.others and self.readers.get(v))
         return sum(root.type.nbytes for root in longer) <= sum(v.type.nbytes for v in {value: None, **others})

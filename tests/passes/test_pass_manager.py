@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import pytest
 
 from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.check_graph import check_graph
 from mspc.ops.math.elementwise import Exp
 from mspc.passes.base import VERIFY, Pass, PassManager
 
@@ -47,6 +49,17 @@ def test_a_wrong_type_names_the_pass() -> None:
     with pytest.raises(AssertionError, match=r"test_pass_manager leaves a broken graph: .* its operands make"):
         PassManager(verify="types").apply(Mistype(), small())
     PassManager(verify="structure").apply(Mistype(), small())
+
+
+@pytest.mark.parametrize(("stages", "is_refused"), [(2, False), (1, True), ("x", True), (None, True)])
+def test_a_rank_is_one_of_all_stages_before_they_are_cut(stages: object, is_refused: bool) -> None:
+    graph = small()
+    graph.attrs |= {"ranks": 2, "rank": 3, "pipeline_stages": stages}
+    if is_refused:
+        with pytest.raises(MspcError, match="the header says rank 3 of 2"):
+            check_graph(graph)
+    else:
+        check_graph(graph)
 
 
 def test_checks_are_made_where_the_environment_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:

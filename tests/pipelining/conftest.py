@@ -1,12 +1,3 @@
-"""Compiles of these tests infer the type of every node again after every pass."""
+"""Compiles of these tests infer the type of every node again after every pass, as those of tests/passes."""
 
-from __future__ import annotations
-
-import pytest
-
-from mspc.passes.base import VERIFY
-
-
-@pytest.fixture(autouse=True)
-def inferred_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VERIFY, "types")
+from tests.passes.conftest import inferred_types as inferred_types
