@@ -38,9 +38,9 @@ def compile_in_memory(network: Any, args: tuple[Any, ...]) -> CompiledNetwork:
     return compile_in_memory(network, args, write_once)
 
 
-def write_mindir(network: Any, inputs: tuple[Any, ...], path: Path) -> None:
-    """Write a network with its parameters as a `.mindir` file."""
-    from mspc.output.mindir import write_network
+def write_graph_file(network: Any, inputs: tuple[Any, ...], path: Path) -> None:
+    """Write the graph of a network with its parameters, for `load`."""
+    from mspc.output.exported_graph import write_network
 
     write_network(network, inputs, path)
 

@@ -78,8 +78,8 @@ class Backend(Protocol):
         """Compile a call without running it: strategies, layouts, operators and `compile_id`."""
         ...
 
-    def write_mindir(self, network: Any, inputs: tuple[Any, ...], path: Path) -> None:
-        """Write a network with its parameters as a `.mindir` file."""
+    def write_graph_file(self, network: Any, inputs: tuple[Any, ...], path: Path) -> None:
+        """Write the graph of a network with its parameters, for `load`."""
         ...
 
     def exported_network(self, path: Path, returns: str | None, sizes: Mapping[str, int], precision: str) -> Any:

@@ -1,1 +1,1 @@
-"""Output files of a compile: dumps, per-rank programs, initial values and `.mindir` files."""
+"""Output files of a compile: dumps, per-rank programs, initial values and exported graphs."""

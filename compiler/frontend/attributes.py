@@ -28,7 +28,7 @@ from mspc.compiler.frontend.values import (
     way_of,
 )
 from mspc.ir.diagnostics import Frames, MspcError, kind_of
-from mspc.ir.graph import Value
+from mspc.ir.graph import Graph, Value, copied_region
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.common.parameter import FACTS, Parameter
 from mspc.mindspore_api.common.tensor import Tensor
@@ -37,6 +37,8 @@ from mspc.mindspore_api.nn.cell_state import Precision
 from mspc.mindspore_api.nn.container import CellList
 from mspc.mindspore_api.ops.function_arguments import exchanged, permutation
 from mspc.mindspore_api.ops.method_table import find_method, method_names, misfit, respelled
+from mspc.ops.control.regions import RegionOp, emit_regions
+from mspc.ops.op import Op
 
 ALIKE = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", *(fact.strip("_") for fact in FACTS)})
 """Attributes of a Parameter that are equal for similar ones, as determined by `FACTS`."""
@@ -301,6 +303,28 @@ class _FrontEnd:
         before = len(builder.nodes)
         found = self._tracer.call(self._frame, _CALL, function, operands, {})
         return found if self._plan is None else self._plan.given(builder, before, found)
+
+    def graph(self, graph: Graph, operands: Sequence[Any]) -> list[Value]:
+        """Add the nodes of a graph, with operands for its parameters, and return its results. Raise MspcError if a node
+        has another type than its operator gives."""
+        tracer, builder = self._tracer, self._tracer.builder
+        found: dict[Value, Value] = {}
+        for parameter, operand in zip(graph.parameters, operands, strict=True):
+            found[parameter] = tracer.value(operand)
+        known: dict[Graph, Graph] = {}
+        for node in graph.nodes:
+            self.at(node.frames, node.scope.partition("/")[2], None)
+            inputs = [found.get(value, value) for value in node.inputs]
+            regions = [copied_region(region, known=known) for region in node.regions]
+            if isinstance(node.op, RegionOp):
+                made = emit_regions(builder, node.op, inputs, regions, node.name)
+            else:
+                assert isinstance(node.op, Op)
+                made = builder.emit(node.op, *inputs, name=node.name, instance=node.instance)
+            if made.type != node.type:
+                raise tracer.error(f"{made.label} has type {made.type}, and its file says {node.type}")
+            found[node] = made
+        return [found.get(value, value) for value in graph.results]
 
     def held(self, tensor: Tensor, name: str) -> Any:
         if isinstance(tensor, Parameter):

@@ -8,7 +8,6 @@ bytes."""
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -130,11 +129,6 @@ def put_bytes(number: int, data: bytes) -> bytes:
 def put_text(number: int, value: str) -> bytes:
     """Return a field with text."""
     return put_bytes(number, value.encode())
-
-
-def put_float(number: int, value: float) -> bytes:
-    """Return a field with a float of four bytes."""
-    return put_varint(number << 3 | FOUR) + struct.pack("<f", value)
 
 
 CODES = {

@@ -139,7 +139,7 @@ REASONS = {
     "it hands gradients on: tests/pipelining holds it": "nn.PipelineGradReducer",
     "SyncBatchNorm by another name: tests/mindspore_api/nn hold its groups": "nn.GlobalBatchNorm",
     "tests/mindspore_api/common/test_small_names.py": "nn.ClipByNorm nn.Moments nn.OneHot nn.Range",
-    "MindSpore's graphs from files: tests/checkpoint/test_mindir.py holds it against MindSpore": "nn.GraphCell",
+    "graphs from files: tests/output/test_exported_graph.py compares them with the exported network": "nn.GraphCell",
     "Reshape by another name: tests/mindspore_api/nn hold it": "nn.Unflatten",
 }  # fmt: skip
 """Cells without a judge, by the reason."""
