@@ -49,7 +49,7 @@ def wrong_step(planted: Planted, name: str) -> bool:
 def test_an_error_in_an_update_is_found() -> None:
     pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
     by_name = {planted.name: planted for planted in STEPS}
-    wanted = [("second-moment-with-beta1", "nn.Adam"), ("step-without-largest", "nn.Rprop, its largest step")]
+    wanted = [("second-moment-with-beta1", "nn.Adam"), ("clip-without-rate", "nn.LARS with use_clip")]
     calls = [partial(wrong_step, by_name[planted], name) for planted, name in wanted]
     assert dict(forked(calls, 1)) == {0: True, 1: True}
 

@@ -1,37 +1,77 @@
-"""`mindspore.mint.optim`: optimizers with PyTorch's arguments and formulas. Weight decay applies to all parameters.
+"""`mindspore.mint.optim` and `mindspore.experimental.optim`: optimizers with PyTorch's arguments and formulas. Weight
+decay applies to all parameters.
 
 Every argument may be set per group, and `mindspore.experimental.optim.lr_scheduler` changes the groups' rates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mspc.mindspore_api import ops
-from mspc.mindspore_api.common.parameter import ParameterTuple
-from mspc.mindspore_api.errors import ApiValueError
-from mspc.mindspore_api.mint.distributed import Described, grouped
-from mspc.mindspore_api.mint.distributed import betas as two_betas
+from mspc.mindspore_api.common.parameter import Parameter, ParameterTuple
+from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.cell_arguments import flag, number, scalar
-from mspc.mindspore_api.nn.optim.optimizer import Optimizer
+from mspc.mindspore_api.nn.optim import optimizer
+from mspc.mindspore_api.setting_kind import say_once
+from mspc.ops.operator_arguments import describe
 
 __all__ = ["SGD", "Adam", "AdamW"]
 
 
-class _Optimizer(Described, Optimizer):
-    """Base of these optimizers. maximize: parameters move up their gradients."""
+class Optimizer(optimizer.Optimizer):
+    """Base of these optimizers and of those in scripts: `construct(gradients)` updates `self.param_groups`.
+
+    Args:
+        params: Parameters, or groups of them: dicts with "params" and any of the defaults.
+        defaults: the values of groups without their own; "lr" must be among them.
+
+    Attributes: `param_groups`, a dict for each group with "params", "lr", the Parameter of the learning rate, and the
+    group's arguments; `group_start_id`, the index of each group's first parameter among all; `options`, the arguments
+    of every parameter's group; `group_of`, the number of that group.
+
+    Raises TypeError or ValueError if there are no parameters, or no learning rate.
+    """
 
     centralizes = False
-    checks: ClassVar[Mapping[str, Callable[..., Any]]] = {}
+    checks: ClassVar[Mapping[str, Callable[..., Any]] | None] = None
+    """Functions of (optimizer, argument, value) that return the value to use, for every checked argument; None if
+    scripts check them."""
 
-    def __init__(self, params: Any, lr: Any, **own: Any) -> None:
+    def __init__(self, params: Any, defaults: Mapping[str, Any]) -> None:
         name = type(self).__name__
-        decay = number(name, "weight_decay", own["weight_decay"])
-        groups, others = grouped(name, params, lr, decay)
-        super().__init__(lr, groups, decay)
-        self.describe_groups(groups, others, own, self.checks)
+        if not isinstance(defaults, Mapping) or "lr" not in defaults:
+            raise ApiValueError(f"{name}: defaults must be a dict with 'lr', not {describe(defaults)}")
+        decay = number(name, "weight_decay", defaults.get("weight_decay", 0.0))
+        groups, others = _grouped(name, params, defaults["lr"], decay)
+        super().__init__(defaults["lr"], groups)
+        put = object.__setattr__
+        put(self, "defaults", dict(defaults))
         self.assign = ops.Assign()
+        rates = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
+        rate_of = dict(zip({id(group["lr"]): None for group in groups}, rates, strict=True))
+        starts, found, options = [0], [], {}
+        for i, (group, other) in enumerate(zip(groups, others, strict=True)):
+            own = {key: value for key, value in defaults.items() if key != "lr"} | other
+            if self.checks is not None:
+                _note_unknown(name, other, self.checks)
+                own |= {key: check(name, key, own[key]) for key, check in self.checks.items()}
+            found.append(own | {"params": group["params"], "lr": rate_of[id(group["lr"])]})
+            options |= {id(p): (i, own) for p in group["params"]}
+            starts.append(starts[-1] + len(group["params"]))
+        put(self, "param_groups", found)
+        put(self, "group_start_id", starts[:-1])
+        put(self, "lrs", tuple(rates))
+        put(self, "options", tuple([options[id(p)][1] for p in self.parameters]))
+        put(self, "group_of", tuple([options[id(p)][0] for p in self.parameters]))
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Raise ValueError always: no param_group is added after the optimizer is made."""
+        name = f"{type(self).__name__}.add_param_group"
+        raise ApiValueError(f"{name}: an optimizer's groups stay as they are", ["make it with all groups"])
 
     def signed(self, gradients: Any) -> Any:
         """Return the gradients, negated for parameters with `maximize`."""
@@ -45,7 +85,45 @@ class _Optimizer(Described, Optimizer):
         return ParameterTuple([scalar(value, f"{name}_group_{i}") for i, value in enumerate(values)])
 
 
-class Adam(_Optimizer):
+def _grouped(name: str, params: Any, rate: Any, decay: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return (groups for an optimizer, each with its own learning rate; the other options of each group)."""
+    if isinstance(params, Parameter) or not isinstance(params, Iterable):
+        raise ApiTypeError(f"{name}: params must be a list of Parameters, not {describe(params)}")
+    found = list(params)
+    groups = found if found and isinstance(found[0], Mapping) else [{"params": found}]
+    taken: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for group in groups:
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise ApiTypeError(f"{name}: a group must be a dict with 'params', not {describe(group)}")
+        own = group.get("lr", rate)
+        own = np.float64(own) if isinstance(own, int | float) and not isinstance(own, bool) else own
+        members = group["params"]
+        members = [members] if isinstance(members, Parameter) else list(members)
+        taken.append({"params": members, "lr": own, "weight_decay": group.get("weight_decay", decay)})
+        others.append({k: v for k, v in group.items() if k not in ("params", "lr")})
+    return taken, others
+
+
+def _note_unknown(name: str, group: Mapping[str, Any], checks: Mapping[str, Any]) -> None:
+    known = ["params", "lr", "weight_decay", *checks]
+    for key in group:
+        if key not in known and key != "initial_lr":
+            message = f"{name}: {key!r} of a group changes nothing here; it has {', '.join(known)}"
+            say_once(f"{name} group {key}", message)
+
+
+def _betas(name: str, what: str, value: Any) -> tuple[float, float]:
+    """Return two numbers in [0, 1)."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ApiTypeError(f"{name}: {what} must be two numbers, not {value!r}")
+    first, second = number(name, f"{what}[0]", value[0]), number(name, f"{what}[1]", value[1])
+    if max(first, second) >= 1:
+        raise ApiValueError(f"{name}: {what} {tuple(value)} must be in [0, 1)")
+    return first, second
+
+
+class Adam(Optimizer):
     """Kingma and Ba 2015: parameter -= lr * m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps); the weight decay
     is added to the gradient.
 
@@ -55,7 +133,7 @@ class Adam(_Optimizer):
 
     decouples = False
     checks: ClassVar[Mapping[str, Callable[..., Any]]] = {
-        "betas": two_betas, "eps": number, "amsgrad": flag, "maximize": flag
+        "betas": _betas, "eps": number, "amsgrad": flag, "maximize": flag
     }  # fmt: skip
 
     def __init__(
@@ -63,8 +141,10 @@ class Adam(_Optimizer):
         amsgrad: bool = False, *, maximize: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
-            params, lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize
-        )
+            params,
+            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
+             "maximize": maximize},
+        )  # fmt: skip
         self.betas = tuple([group["betas"] for group in self.param_groups])
         self.beta1_power = self.scalars([1.0] * len(self.betas), "beta1_power")
         self.beta2_power = self.scalars([1.0] * len(self.betas), "beta2_power")
@@ -147,7 +227,7 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
 
 
-class SGD(_Optimizer):
+class SGD(Optimizer):
     """v = momentum * v + (1 - dampening) * gradient, gradient itself at the first step; parameter -= lr * v, or
     lr * (gradient + momentum * v) with Nesterov's form.
 
@@ -163,8 +243,9 @@ class SGD(_Optimizer):
         nesterov: bool = False, *, maximize: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
-            params, lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov,
-            maximize=maximize,
+            params,
+            {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
+             "nesterov": nesterov, "maximize": maximize},
         )  # fmt: skip
         for group in self.param_groups:
             if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):

@@ -58,15 +58,6 @@ def agree(found: Any, expected: Any) -> None:
 T = torch.optim
 
 
-def test_proximal_adagrad() -> None:
-    """As MindSpore's kernel for CPUs has it: what an element is drawn to 0 by is divided like its step."""
-    w = Parameter(Tensor(np.array([1.0, -2.0, 0.01, 0.5], np.float32)), "w")
-    optimizer = nn.ProximalAdagrad([w], 0.1, 0.1, 0.05, 0.2)
-    optimizer((Tensor(np.array([0.3, 0.4, -0.2, 0.0], np.float32)),))
-    near(w.asnumpy(), np.array([0.879356802, -1.99056423, 0.047547657, 0.455387384]), "MindSpore 2.10", 1e-6)
-    near(optimizer.accum[0].asnumpy(), np.array([0.19, 0.26, 0.14, 0.1]), "its squares", 1e-6)
-
-
 @pytest.mark.parametrize("compression", [False, True])
 def test_adafactor_finds_its_own_rate(compression: bool) -> None:
     parameters = weights()
@@ -182,9 +173,6 @@ def test_weight_decay_from_the_step() -> None:
         (lambda p: nn.Adam(p, use_amsgrad=1), TypeError, "Adam: use_amsgrad must be True or False, not 1"),
         (lambda p: nn.Adam(p, use_amsgrad=True, use_nesterov=True), ValueError,
          "Adam: use_amsgrad goes with neither use_nesterov nor use_lazy nor use_offload"),
-        (lambda p: nn.Rprop(p, etas=(1.2, 0.5)), ValueError,
-         "Rprop: etas (1.2, 0.5) must be one number in (0, 1) and one above 1"),
-        (lambda p: nn.Rprop(p, step_sizes=3), TypeError, "Rprop: step_sizes must be two numbers, not 3"),
         (lambda p: nn.Adadelta(p, rho=1.5), ValueError, "Adadelta: rho 1.5 must be at most 1"),
         (lambda p: nn.LARS(p), TypeError, "LARS: optimizer must be an Optimizer, not list"),
         (lambda p: nn.AdaFactor(p, 0.1), ValueError,

@@ -13,6 +13,7 @@ import numpy as np
 from mspc.ir.types import FLOAT32
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.index.module import beside
 from mspc.ops.operator_arguments import describe
 
 
@@ -126,17 +127,6 @@ class ExponentialLR(_ByFactor):
         return self.gamma**step
 
 
-class ConstantLR(_ByFactor):
-    """factor times the rate until step total_iters."""
-
-    def __init__(self, optimizer: Any, factor: float = 1 / 3, total_iters: int = 5, last_epoch: int = -1) -> None:
-        self.share, self.total_iters = factor, total_iters
-        super().__init__(optimizer, last_epoch)
-
-    def factor(self, step: int) -> float:
-        return self.share if step < self.total_iters else 1.0
-
-
 class LinearLR(_ByFactor):
     """The rate times a factor that changes linearly from start_factor to end_factor in total_iters steps."""
 
@@ -163,32 +153,20 @@ class PolynomialLR(_ByFactor):
         return (1 - min(step, self.total_iters) / self.total_iters) ** self.power
 
 
-class _ByFunctions(LRScheduler):
-    """lr_lambda: a function of the step, or one for each group."""
+class LambdaLR(LRScheduler):
+    """The first rates times lr_lambda(step): a function, or one for each group."""
 
     def __init__(self, optimizer: Any, lr_lambda: Any, last_epoch: int = -1) -> None:
-        name, count = type(self).__name__, len(getattr(optimizer, "param_groups", ()))
+        count = len(getattr(optimizer, "param_groups", ()))
         found = list(lr_lambda) if isinstance(lr_lambda, list | tuple) else [lr_lambda] * count
         if len(found) != count or not all(map(callable, found)):
-            raise ApiValueError(f"{name}: lr_lambda must be a function, or {count} of them, not {describe(lr_lambda)}")
+            wanted = f"a function, or {count} of them"
+            raise ApiValueError(f"LambdaLR: lr_lambda must be {wanted}, not {describe(lr_lambda)}")
         self.lr_lambdas: list[Callable[[int], float]] = found
         super().__init__(optimizer, last_epoch)
 
-
-class LambdaLR(_ByFunctions):
-    """The first rates times lr_lambda(step)."""
-
     def get_lr(self) -> list[float]:
         return [rate * function(self.last_epoch) for rate, function in zip(self.base_lrs, self.lr_lambdas, strict=True)]
-
-
-class MultiplicativeLR(_ByFunctions):
-    """lr_lambda(step) times the rates at every step."""
-
-    def get_lr(self) -> list[float]:
-        if self.last_epoch == 0:
-            return self._last_lr
-        return [rate * function(self.last_epoch) for rate, function in zip(self._last_lr, self.lr_lambdas, strict=True)]
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -221,43 +199,6 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             inside, length = inside - length, length * self.T_mult
         share = (1 + math.cos(math.pi * inside / length)) / 2
         return [self.eta_min + (rate - self.eta_min) * share for rate in self.base_lrs]
-
-
-class CyclicLR(LRScheduler):
-    """Up from base_lr to max_lr in step_size_up steps and down in step_size_down, repeatedly. "triangular2" halves the
-    height with every cycle, "exp_range" multiplies it by gamma with every step; scale_fn computes it from the cycle or,
-    with scale_mode "iterations", from the step."""
-
-    def __init__(
-        self, optimizer: Any, base_lr: Any, max_lr: Any, step_size_up: int = 2000, step_size_down: int | None = None,
-        mode: str = "triangular", gamma: float = 1.0, scale_fn: Any = None, scale_mode: str = "cycle",
-        last_epoch: int = -1,
-    ) -> None:  # fmt: skip
-        if scale_fn is None and mode not in ("triangular", "triangular2", "exp_range"):
-            raise ApiValueError(f"CyclicLR: mode must be 'triangular', 'triangular2' or 'exp_range', not {mode!r}")
-        count = len(getattr(optimizer, "param_groups", ()))
-        self.least, self.most = ([float(rate) for rate in given] if isinstance(given, list | tuple)
-                                 else [float(given)] * count for given in (base_lr, max_lr))  # fmt: skip
-        if len(self.least) != count or len(self.most) != count:
-            raise ApiValueError(f"CyclicLR: base_lr and max_lr must be numbers, or {count} of them")
-        self.up, self.down = step_size_up, step_size_up if step_size_down is None else step_size_down
-        if scale_mode not in ("cycle", "iterations"):
-            raise ApiValueError(f"CyclicLR: scale_mode must be 'cycle' or 'iterations', not {describe(scale_mode)}")
-        self.mode, self.gamma, self.scale_fn, self.scale_mode = mode, gamma, scale_fn, scale_mode
-        super().__init__(optimizer, last_epoch)
-
-    def _height(self, cycle: int) -> float:
-        if self.scale_fn is not None:
-            return self.scale_fn(cycle if self.scale_mode == "cycle" else self.last_epoch)
-        if self.mode == "exp_range":
-            return self.gamma**self.last_epoch
-        return 0.5 ** (cycle - 1) if self.mode == "triangular2" else 1.0
-
-    def get_lr(self) -> list[float]:
-        cycle, inside = divmod(self.last_epoch, self.up + self.down)
-        share = inside / self.up if inside <= self.up else 1 - (inside - self.up) / self.down
-        height = share * self._height(cycle + 1)
-        return [least + (most - least) * height for least, most in zip(self.least, self.most, strict=True)]
 
 
 class SequentialLR:
@@ -347,3 +288,6 @@ class ReduceLROnPlateau:
     def get_last_lr(self) -> list[Tensor]:
         """Return the current rates."""
         return [Tensor(_exact(group), FLOAT32) for group in self.optimizer.param_groups]
+
+
+__getattr__ = beside(__name__)

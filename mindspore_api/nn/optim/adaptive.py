@@ -231,29 +231,6 @@ class LazyAdam(Adam):
         self.sparse_opt = ops.Adam()
 
 
-class AdamOffload(Adam):
-    """Adam with moments in host memory, although the device updates them."""
-
-    centralizes = False
-
-    def __init__(
-        self, params: Any, learning_rate: Any = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
-        use_locking: bool = False, use_nesterov: bool = False, weight_decay: Any = 0.0, loss_scale: float = 1.0,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            params,
-            learning_rate,
-            beta1,
-            beta2,
-            eps,
-            use_locking,
-            use_nesterov,
-            weight_decay,
-            loss_scale,
-            use_offload=True,
-        )
-
-
 class AdamWeightDecay(Optimizer):
     """Adam without bias correction; the weight decay applies to the parameter, not to the gradient: parameter -= lr *
     (m / (sqrt(v) + eps) + weight_decay * parameter).
@@ -355,35 +332,6 @@ class Adagrad(Optimizer):
         if self.update_slots:
             total = self.assign(accum, accum + ops.square(gradient))
         return self.assign(parameter, parameter - rate * gradient * ops.rsqrt(total))
-
-
-class ProximalAdagrad(Optimizer):
-    """Duchi and Singer 2009, with Adagrad's steps: a = a + gradient^2; s = lr / sqrt(a); v = parameter - s * gradient;
-    parameter = sign(v) * max(0, |v| - s * l1) / (1 + s * l2).
-
-    Args:
-        accum: every element of a at the start. l1, l2: strength of the regularisation towards 0.
-
-    The states a are the parameters `accum.NAME`.
-    """
-
-    def __init__(
-        self, params: Any, accum: float = 0.1, learning_rate: Any = 0.001, l1: float = 0.0, l2: float = 0.0,
-        use_locking: bool = False, loss_scale: float = 1.0, weight_decay: Any = 0.0,
-    ) -> None:  # fmt: skip
-        super().__init__(learning_rate, params, weight_decay, loss_scale)
-        self.l1, self.l2 = number("ProximalAdagrad", "l1", l1), number("ProximalAdagrad", "l2", l2)
-        self.accum = self.states("accum", number("ProximalAdagrad", "accum", accum))
-        self.assign = ops.Assign()
-
-    def construct(self, gradients: Any) -> Any:
-        return self.update_each(gradients, self.accum)
-
-    def update(self, parameter: Any, accum: Any, rate: Any, gradient: Any) -> Any:
-        step = rate * ops.rsqrt(self.assign(accum, accum + ops.square(gradient)))
-        updated = parameter - step * gradient
-        size = ops.relu(ops.abs(updated) - step * self.l1)
-        return self.assign(parameter, ops.sign(updated) * size / (1.0 + step * self.l2))
 
 
 class RMSProp(Optimizer):

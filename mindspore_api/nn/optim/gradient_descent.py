@@ -1,13 +1,11 @@
-"""Optimizers that follow the gradient: SGD, Momentum, ASGD, Rprop, LARS."""
+"""Optimizers that follow the gradient: SGD, Momentum, LARS."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from mspc.ir.types import FLOAT32
 from mspc.mindspore_api import ops
-from mspc.mindspore_api.common.parameter import ParameterTuple
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_arguments import number, scalar
@@ -75,105 +73,6 @@ class SGD(Optimizer):
                 self.parameters, gradients, rates, self.accum, self.stat, strict=True
             )
         ])  # fmt: skip
-
-
-class ASGD(Optimizer):
-    """Polyak and Juditsky 1992: parameter = (1 - lambd * eta) * parameter - eta * gradient; ax += mu * (parameter -
-    ax), with eta = lr / (1 + lambd * lr * s)^alpha and mu = 1 / max(1, s - t0) after s steps. As eta is computed at the
-    end of a step, lr is the learning rate of the previous step.
-
-    The states ax, the averages, are the parameters `ax.NAME`.
-    """
-
-    def __init__(
-        self, params: Any, learning_rate: Any = 0.1, lambd: float = 1e-4, alpha: float = 0.75, t0: float = 1e6,
-        weight_decay: Any = 0.0,
-    ) -> None:  # fmt: skip
-        super().__init__(learning_rate, params, weight_decay)
-        self.lambd = number("ASGD", "lambd", lambd, least=-float("inf"))
-        self.alpha = number("ASGD", "alpha", alpha, least=-float("inf"))
-        self.t0 = number("ASGD", "t0", t0, least=-float("inf"))
-        self.ax = self.states("ax")
-        self.assign = ops.Assign()
-
-    def construct(self, gradients: Any) -> Any:
-        gradients = self.prepared(gradients)
-        rates = self.rates(ops.maximum(self.global_step - 1, 0))
-        done = ops.reshape(ops.cast(self.global_step, FLOAT32), ())
-        self.count_step()
-        share = 1.0 / ops.maximum(done - self.t0, 1.0)
-        return tuple([
-            self.update(parameter, average, self.eta(rate, done), share, gradient)
-            for parameter, average, rate, gradient in zip(self.parameters, self.ax, rates, gradients, strict=True)
-        ])  # fmt: skip
-
-    def eta(self, rate: Any, done: Any) -> Any:
-        """Return the size of the step after `done` steps."""
-        return rate / ops.pow(rate * done * self.lambd + 1.0, self.alpha)
-
-    def update(self, parameter: Any, average: Any, eta: Any, share: Any, gradient: Any) -> Any:
-        updated = self.assign(parameter, parameter * (1.0 - eta * self.lambd) - gradient * eta)
-        mean = self.assign(average, average + (updated - average) * share)
-        return ops.depend(updated, mean)
-
-
-class Rprop(Optimizer):
-    """Riedmiller and Braun 1992: every element's step grows by etas[1] if its gradient keeps its sign, shrinks by
-    etas[0] if it changes (the element then waits for one step), and stays within step_sizes; parameter -=
-    sign(gradient) * step.
-
-    The states are the parameters `prev.NAME`, the previous gradient, and `step_size.NAME`, which begins at the learning
-    rate.
-    """
-
-    def __init__(
-        self, params: Any, learning_rate: Any = 0.1, etas: Any = (0.5, 1.2), step_sizes: Any = (1e-6, 50.0),
-        weight_decay: Any = 0.0,
-    ) -> None:  # fmt: skip
-        super().__init__(learning_rate, params, weight_decay)
-        self.shrinks, self.grows = _pair("etas", etas)
-        self.least, self.most = _pair("step_sizes", step_sizes)
-        if not 0.0 < self.shrinks < 1.0 < self.grows:
-            raise ApiValueError(f"Rprop: etas {etas!r} must be one number in (0, 1) and one above 1")
-        if self.least > self.most:
-            raise ApiValueError(f"Rprop: step_sizes {step_sizes!r} must be the smallest step and then the largest")
-        self.prev = self.states("prev")
-        self.step_size = self._first_steps()
-        self.assign = ops.Assign()
-
-    def _first_steps(self) -> ParameterTuple:
-        rates = self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
-        found: list[Any] = []
-        for parameter, place in zip(self.parameters, self.rate_of, strict=True):
-            first = float(self.rate(rates[place], self.global_step).asnumpy())
-            found += ParameterTuple([parameter]).clone("step_size", first)
-        for state in found:
-            state.requires_grad = False
-        return ParameterTuple(found)
-
-    def construct(self, gradients: Any) -> Any:
-        gradients = self.prepared(gradients)
-        self.count_step()
-        return tuple([
-            self.update(parameter, before, size, gradient)
-            for parameter, before, size, gradient in zip(
-                self.parameters, self.prev, self.step_size, gradients, strict=True
-            )
-        ])  # fmt: skip
-
-    def update(self, parameter: Any, before: Any, size: Any, gradient: Any) -> Any:
-        agreement = gradient * before
-        grown = ops.select(agreement > 0.0, size * self.grows, ops.select(agreement < 0.0, size * self.shrinks, size))
-        step = self.assign(size, ops.minimum(ops.maximum(grown, self.least), self.most))
-        gradient = ops.select(agreement < 0.0, ops.zeros_like(gradient), gradient)
-        before = self.assign(before, gradient)
-        return ops.depend(self.assign(parameter, parameter - ops.sign(gradient) * step), before)
-
-
-def _pair(what: str, value: Any) -> tuple[float, float]:
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ApiTypeError(f"Rprop: {what} must be two numbers, not {value!r}")
-    return number("Rprop", what, value[0]), number("Rprop", what, value[1])
 
 
 def _is_scaled(parameter: Any) -> bool:

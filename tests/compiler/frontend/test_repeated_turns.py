@@ -21,7 +21,7 @@ OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("Adam", {"weight_decay": 0.1}), ("Adam", {"use_amsgrad": True}), ("AdamWeightDecay", {"weight_decay": 0.1}),
     ("Momentum", {"momentum": 0.9}), ("SGD", {"weight_decay": 0.1}), ("RMSProp", {}), ("Adagrad", {}), ("FTRL", {}),
     ("Lamb", {"weight_decay": 0.1}),
-    ("AdaFactor", {"relative_step": False}), ("Rprop", {}), ("AdaMax", {}), ("ASGD", {}),
+    ("AdaFactor", {"relative_step": False}), ("AdaMax", {}),
 ]  # fmt: skip
 
 

@@ -31,9 +31,7 @@ REASONS = {
         mint/distributed.py:new_group.use_local_synchronization mint/distributed.py:new_group.group_desc
         mint/distributed.py:barrier.device_ids
         nn/cell.py:Cell.init_parameters_data.auto_parallel_mode nn/optim/adaptive.py:RMSProp.__init__.use_locking
-        nn/optim/adaptive.py:ProximalAdagrad.__init__.use_locking
         nn/optim/adaptive.py:FTRL.__init__.use_locking
-        nn/optim/adaptive.py:ProximalAdagrad.__init__.use_locking
         ops/multitype.py:MultitypeFuncGraph.__init__.read_value
         _extends/__init__.py:cell_attr_register.attrs common/api.py:lazy_inline.attrs common/api.py:lazy_inline.policy
         train/model.py:Model.predict.config common/api.py:set_recursion_limit.recursion_limit

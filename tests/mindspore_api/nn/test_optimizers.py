@@ -275,23 +275,6 @@ def test_a_gradient_too_few_is_an_error():
         optimizer.construct((Tensor([1.0]),))
 
 
-def test_asgd_takes_the_rate_of_the_step_before():
-    rates, lambd, alpha = [0.5, 0.1, 0.05, 0.01], 0.1, 0.75
-    found, _ = run(lambda p: nn.ASGD(p, rates, lambd, alpha, 1.0))
-    w, eta, expected = START.astype(float), rates[0], []
-    for step, g in enumerate(GRADS):
-        w = (1 - lambd * eta) * w - eta * g
-        eta = rates[step] / (1 + lambd * rates[step] * (step + 1)) ** alpha
-        expected.append(w)
-    close(found, expected)
-
-
-def test_the_first_step_of_rprop_is_the_first_rate_of_a_schedule():
-    scheduled, _ = run(lambda p: nn.Rprop(p, nn.ExponentialDecayLR(0.2, 0.5, 2)))
-    constant, _ = run(lambda p: nn.Rprop(p, 0.2))
-    close(scheduled, constant)
-
-
 def test_the_learning_rate_is_one_tensor_unless_groups_have_their_own():
     _, optimizer = run(lambda p: nn.Momentum(p, [0.4, 0.3, 0.2, 0.1, 0.05], 0.9))
     assert optimizer.get_lr().asnumpy() == np.float32(0.05)
