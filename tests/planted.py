@@ -79,7 +79,8 @@ class Case:
     """An error in a network.
 
     plant: changes the code of this process. script: of the network. ranks: how many. judge: "ranks", "torch",
-    "scale", or "folder": the same of a folder. notes: the error notes in `ACTED` that it changes something.
+    "steps" (the training steps of `tests/oracle`), "scale", or "folder" (the same of a folder). notes: the error notes
+    in `ACTED` that it changes something.
     """
 
     name: str
@@ -100,15 +101,14 @@ def outcomes(cases: Sequence[Case], jobs: int = 1) -> Iterator[tuple[Case, str, 
         yield cases[number], kind, said
 
 
-def _judge_steps_here() -> None:
-    """Compare training steps in this process, which has the error, and not in one of their own."""
+def _judged_steps() -> tuple[str, str]:
+    """The outcome of the training steps that networks share, beside PyTorch's and their formulas."""
     import torch
 
-    from mspc.verify.pytorch import against
-    from mspc.verify.pytorch.training_steps import cases, judged
+    from tests.oracle.step_cases import cases, judged
 
-    rows = tuple(judged(case, torch) for case in cases())  # before a script is captured, whose calls do not run
-    against.judged_apart = lambda: rows  # type: ignore[assignment]
+    wrong = [case.name for case in cases() if not judged(case, torch).same]
+    return ("differs", ", ".join(wrong)) if wrong else ("equal", "")
 
 
 def _outcome(case: Case) -> tuple[str, str]:
@@ -119,8 +119,8 @@ def _outcome(case: Case) -> tuple[str, str]:
     from mspc.ir.diagnostics import ExecutionError, MspcError
 
     case.plant()
-    if case.judge == "torch":
-        _judge_steps_here()
+    if case.judge == "steps":
+        return _judged_steps()
     sys.argv = [str(case.script)]
     options = CompileOptions(ranks=case.ranks, loudness=Loudness(quiet=True))
     said = io.StringIO()

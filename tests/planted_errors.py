@@ -192,7 +192,7 @@ def cases(folder: Path) -> Iterator[tuple[Case, str]]:
         paths[name].write_text(text, encoding="utf-8")
     ranks = {name: count for name, (_, count) in written.items()} | {SAMPLE: 8}
     planted: list[tuple[str, str, Sequence[Planted]]] = [
-        ("network", "ranks", ERRORS), (SAMPLE, "ranks", ERRORS), ("parallel", "torch", STEPS),
+        ("network", "ranks", ERRORS), (SAMPLE, "ranks", ERRORS), ("parallel", "steps", STEPS),
         ("parallel", "ranks", IN_PARALLEL),
         *(("parted", judge, IN_PARTS) for judge in ("ranks", "scale", "folder")),
         *((name, judge, TANH) for name in ("loops", "folded") for judge in ("ranks", "torch")),
@@ -202,13 +202,12 @@ def cases(folder: Path) -> Iterator[tuple[Case, str]]:
     ]  # fmt: skip
     known: set[tuple[str, str]] = set()
     for name, judge, errors in planted:
-        count = 1 if (name, judge) == ("parallel", "torch") else ranks[name]
         if (name, judge) not in known:
             known.add((name, judge))
-            yield Case(f"{name}: {judge}: {NO_ERROR}", nothing, paths[name], count, judge), "equal"
+            yield Case(f"{name}: {judge}: {NO_ERROR}", nothing, paths[name], ranks[name], judge), "equal"
         for error in errors:
             wanted = "equal" if FREE.get(error.name, ("",))[0] == name else "differs"
-            yield Case(f"{name}: {judge}: {error.name}", partial(plant, error), paths[name], count, judge), wanted
+            yield Case(f"{name}: {judge}: {error.name}", partial(plant, error), paths[name], ranks[name], judge), wanted
 
 
 def nothing() -> None:

@@ -117,7 +117,7 @@ STEPS = (
     Planted("natural-decay-without-steps", "mindspore_api/nn/learning_rate_schedule.py",
             "(-self.decay_rate * self.decay_steps)", "(-self.decay_rate)"),
 )  # fmt: skip
-"""Seen by `--against torch`."""
+"""Seen by the training steps of `tests/oracle`."""
 THROUGH_MPI = (
     Planted("mpi-keeps-own-part", "runtime/comm/mpi.py", "return combine(list(self._gather(array, ranks)), op)",
             "return np.array(array)"),

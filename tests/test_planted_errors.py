@@ -38,8 +38,8 @@ def wrong_step(planted: Planted, name: str) -> bool:
     """Whether a training step differs from its judge's in this process, which gets the error."""
     import torch
 
-    from mspc.verify.pytorch.training_steps import cases as steps
-    from mspc.verify.pytorch.training_steps import judged
+    from tests.oracle.step_cases import cases as steps
+    from tests.oracle.step_cases import judged
 
     plant(planted)
     (case,) = [case for case in steps() if case.name == name]

@@ -106,15 +106,12 @@ def report_against(
         _write(json, rows)
     if json != Path("-"):
         if not loudness.quiet:
-            shown = [row for row in rows if row.kind != "step" or not row.same]
             title = f"one device beside {library}: one step, inputs from seed {seed}"
-            print_values(shown, title, all_rows)
+            print_values(rows, title, all_rows)
         names = [name if count == 1 else f"{count} {name}" for name, count in sorted(found.without.items())]
         rest = f" ({', '.join(names)})" if names else ""
         rest += f"; of the backward graph, judged by the gradients: {found.backward.total()}" if found.backward else ""
         print_line(f"operators with a counterpart: {found.judged.total()}; without: {found.without.total()}{rest}")
-        if steps := sum(row.kind == "step" for row in rows):
-            print_line(f"training steps that networks share, beside PyTorch's or their formulas: {steps}")
         if found.unjudged:
             print_line(f"gradients that come through these, so that they are not compared: {', '.join(found.unjudged)}")
         if found.unasked:

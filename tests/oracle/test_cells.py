@@ -15,8 +15,8 @@ from mspc import Tensor, mint, nn
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
-from mspc.verify.pytorch.training_steps import cases  # noqa: E402
 from tests.oracle.against import floats, same  # noqa: E402  # it imports PyTorch
+from tests.oracle.step_cases import cases  # noqa: E402
 
 F = torch.nn.functional
 X = [floats(1, 3, 4, 6)]

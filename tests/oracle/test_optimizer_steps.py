@@ -1,4 +1,4 @@
-"""Optimizers against PyTorch and formulas: cases that `mspc.verify.pytorch.optimizer_steps` has not."""
+"""Optimizers against PyTorch and formulas: cases that `optimizer_cases` has not."""
 
 from __future__ import annotations
 

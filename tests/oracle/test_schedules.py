@@ -37,7 +37,7 @@ def taken(schedule: Any) -> list[float]:
     return found
 
 
-CASES: list[tuple[str, Any, Any]] = [  # beside those of mspc.verify.pytorch.optimizer_steps
+CASES: list[tuple[str, Any, Any]] = [  # beside those of optimizer_cases
     ("polynomial that begins anew", lambda: nn.PolynomialDecayLR(0.4, 0.1, 4, 0.5, True),
      lambda o: T.LambdaLR(o, lambda s: (0.3 * (1 - s / (4 * max(1, math.ceil(s / 4)))) ** 0.5 + 0.1) / 0.4)),
     ("natural stairs", lambda: nn.NaturalExpDecayLR(0.4, 0.3, 4, True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +17,6 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh, TanhGrad
-from mspc.verify.difference import ComparedValue
-from mspc.verify.pytorch import against
-from mspc.verify.pytorch.training_steps import cases, judged
 from tests.planted_errors import NETWORK
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
@@ -49,20 +45,6 @@ class Net(nn.Cell):
 net = Net()
 nn.TrainOneStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))(Tensor(np.ones([4, 8]), ms.float32))
 """
-
-
-@functools.cache
-def two_steps() -> tuple[ComparedValue, ...]:
-    """The rows of two of the training steps that networks share; no fixture of the file, as those begin with what the
-    tests before have left in place, and not inside of a command, which records what is launched."""
-    return tuple(judged(case, torch) for case in cases()[:2])
-
-
-@pytest.fixture(autouse=True)
-def steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training steps are two: `test_shared_steps.py` has all judged, by the process that judges them."""
-    found = two_steps()
-    monkeypatch.setattr(against, "judged_apart", lambda: found)
 
 
 @pytest.fixture
@@ -141,7 +123,6 @@ def test_what_has_no_counterpart_is_said(tmp_path: Path) -> None:
     assert "; without: 1 (UnsortedSegmentMax)\n" in done.stdout
     assert "gradients that come through these, so that they are not compared: w\n" in done.stdout
     assert "gradient  v " in done.stdout
-    assert "training steps that networks share, beside PyTorch's or their formulas: 2" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("equal: ")
 
 

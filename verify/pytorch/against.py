@@ -1,6 +1,5 @@
 """Compares one device with PyTorch: every operator on the operands that it had, every gradient rule, and all gradients
-as PyTorch's own differentiation of the forward graph has them; updates beside their formulas, and the training steps
-that all networks share beside PyTorch's own.
+as PyTorch's own differentiation of the forward graph has them; updates beside their formulas.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ from mspc.verify.finite_differences import (
     passes_no_gradient,
     widened,
 )
-from mspc.verify.pytorch.counterparts import counterparts, counterparts_of_draws, load_torch
-from mspc.verify.pytorch.optimizer_steps import update_formulas
-from mspc.verify.pytorch.training_steps import judged_apart
+from mspc.verify.pytorch.counterparts import counterparts, counterparts_of_draws, load_torch, update_formulas
 from mspc.verify.verification import VerifiedProgram, one_device
 
 Array = Any
@@ -278,8 +275,6 @@ def against_torch(program: VerifiedProgram) -> Against:
         _Gradients(judge, doubled, values, backend, found).compare()
 
     World(1).run(main)
-    if any(node.op.mutates for node in one.nodes):
-        found.rows += judged_apart()
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
@@ -22,7 +22,7 @@ Counterpart = Callable[..., Any]
 
 def images(torch: Any) -> dict[str, Counterpart]:
     """Counterparts by the operators' names."""
-    families = (_convolutions, _pools, _window_places, _image_normalisations, _sampled, _rearranged)
+    families = (_convolutions, _pools, _image_normalisations, _sampled, _rearranged)
     return {name: function for family in families for name, function in family(torch).items()}
 
 
@@ -94,36 +94,6 @@ def _pools(torch: Any) -> dict[str, Counterpart]:
     }  # fmt: skip
 
 
-def _window_places(torch: Any) -> dict[str, Counterpart]:
-    f = torch.nn.functional
-
-    def pooled(op: Any, x: Tensor) -> Any:
-        pool = op.pool()
-        along = pool.along(x.shape[2:])
-        sizes, strides, dilations = _moves(along)
-        if any(w.before != w.after for w in along):
-            return None
-        run = f.max_pool3d if op.dims == 3 else f.max_pool2d
-        pads = [w.before for w in along]
-        values, places = run(x, sizes, strides, pads, dilations, pool.ceil_mode, True)
-        return values, None if op.with_channels else places.to(torch.int64)
-
-    def adaptive(op: Any, x: Tensor) -> Any:
-        run = f.adaptive_max_pool3d if op.dims == 3 else f.adaptive_max_pool2d
-        return run(x, op.counts(tuple(x.shape[2:])), return_indices=True)
-
-    def unpooled(op: Any, x: Tensor, places: Tensor) -> Tensor:
-        lengths = op.lengths(tuple(x.shape))
-        flat = x.new_zeros((*x.shape[:2], math.prod(lengths)))
-        found = flat.scatter(2, places.to(torch.int64).flatten(2), x.flatten(2))
-        return found.reshape(*x.shape[:2], *lengths)
-
-    return {
-        "MaxPoolWithArgmax": pooled, "MaxPoolWithArgmaxV2": pooled, "MaxPool3DWithArgmax": pooled,
-        "AdaptiveMaxPool2D": adaptive, "AdaptiveMaxPool3D": adaptive, "MaxUnpool2D": unpooled, "MaxUnpool3D": unpooled,
-    }  # fmt: skip
-
-
 def _image_normalisations(torch: Any) -> dict[str, Counterpart]:
     f = torch.nn.functional
 
@@ -154,21 +124,9 @@ def _sampled(torch: Any) -> dict[str, Counterpart]:
             return None
         return f.interpolate(x, list(op.size), mode="nearest-exact" if op.half_pixel_centers else "nearest")
 
-    def cubic(op: Any, x: Tensor) -> Any:
-        if op.align_corners:
-            return f.interpolate(x, list(op.size), None, "bicubic", True)
-        grows = all(n >= m for n, m in zip(op.size, x.shape[2:], strict=True))
-        if not (op.half_pixel_centers and grows):
-            return None
-        return f.interpolate(x, list(op.size), None, "bicubic", False, antialias=True)
-
-    def grid(op: Any, x: Tensor, places: Tensor) -> Tensor:
-        return f.grid_sample(x, places, op.interpolation_mode, op.padding_mode, op.align_corners)
-
     return {
         "ResizeBilinear": linear, "ResizeBilinearV2": linear, "ResizeTrilinear": linear,
-        "ResizeNearestNeighbor": nearest, "ResizeNearest3D": nearest, "ResizeBicubic": cubic, "GridSampler2D": grid,
-        "GridSampler3D": grid,
+        "ResizeNearestNeighbor": nearest, "ResizeNearest3D": nearest,
     }  # fmt: skip
 
 
@@ -279,81 +237,6 @@ def _hidden(torch: Any, op: Any, mask: Tensor | None, queries: int, keys: int) -
     return own | (other < place - op.pre_tokens) | (other > place + op.next_tokens)
 
 
-# Writes special functions, matrices, Fourier transforms and running extrema in PyTorch.
-
-
-TRANSFORMS = ("FFT", "IFFT", "RFFT", "IRFFT", "HFFT", "IHFFT")
-
-
-def special(torch: Any) -> dict[str, Counterpart]:
-    """Counterparts by the operator's name."""
-    return _functions(torch) | _matrices(torch) | _transforms(torch) | _orders(torch)
-
-
-def _functions(torch: Any) -> dict[str, Counterpart]:
-    """Functions element by element."""
-    plain = {
-        "Angle": torch.angle, "BatchMatMulExt": torch.bmm, "BesselI0": torch.special.i0,
-        "BesselI0e": torch.special.i0e, "BesselI1": torch.special.i1, "BesselI1e": torch.special.i1e,
-        "Complex": torch.complex, "ComplexAbs": torch.abs, "Conj": torch.conj, "Digamma": torch.digamma,
-        "Erfinv": torch.erfinv, "Gcd": torch.gcd, "Imag": lambda x: x.imag if x.is_complex() else torch.zeros_like(x),
-        "LeftShift": torch.bitwise_left_shift, "Lgamma": torch.lgamma,
-        "Polar": torch.polar, "Real": torch.real, "RightShift": torch.bitwise_right_shift,
-        "Zeta": torch.special.zeta,
-    }  # fmt: skip
-    return {name: _plain(function) for name, function in plain.items()}
-
-
-def _plain(function: Any) -> Counterpart:
-    return lambda op, *operands: function(*operands)
-
-
-def _matrices(torch: Any) -> dict[str, Counterpart]:
-    def adjoint(op: Any, x: Tensor) -> Tensor:
-        return x.mH if op.adjoint else x
-
-    def triangular(op: Any, a: Tensor, b: Tensor) -> Tensor:
-        column = b.unsqueeze(-1) if b.dim() < a.dim() else b
-        turned = {0: a, 1: a.mT, 2: a.mH}[op.trans]
-        upper = op.lower == (op.trans != 0)
-        found = torch.linalg.solve_triangular(turned, column, upper=upper, unitriangular=op.unit_diagonal)
-        return found.squeeze(-1) if b.dim() < a.dim() else found
-
-    def trace(op: Any, x: Tensor) -> Tensor:
-        return torch.diagonal(x, op.offset, op.axis1, op.axis2).sum(-1)
-
-    return {
-        "Cholesky": lambda op, x: torch.linalg.cholesky(x, upper=op.upper),
-        "LogMatrixDeterminant": lambda op, x: tuple(torch.linalg.slogdet(x)),
-        "MatrixDeterminant": lambda op, x: torch.linalg.det(x),
-        "MatrixExp": lambda op, x: torch.linalg.matrix_exp(x),
-        "MatrixInverse": lambda op, x: torch.linalg.inv(adjoint(op, x)),
-        "MatrixSolve": lambda op, a, b: torch.linalg.solve(adjoint(op, a), b),
-        "SingularValues": lambda op, x: torch.linalg.svdvals(x),
-        "SolveTriangular": triangular,
-        "TraceV2": trace,
-    }
-
-
-def _transforms(torch: Any) -> dict[str, Counterpart]:
-    """`s` and `dim` are empty if a script leaves them to the operator."""
-
-    def of_one(function: Any) -> Counterpart:
-        return lambda op, x: function(x, op.s[0] if op.s else None, op.dim[0] if op.dim else -1, op.norm or None)
-
-    def of_several(function: Any, dims: Any) -> Counterpart:
-        return lambda op, x: function(x, op.s or None, op.dim or dims, op.norm or None)
-
-    def shifted(function: Any) -> Counterpart:
-        return lambda op, x: function(x, op.dim or None)
-
-    module = torch.fft
-    found = {name: of_one(getattr(module, name.lower())) for name in TRANSFORMS}
-    found |= {f"{name}2": of_several(getattr(module, f"{name.lower()}2"), (-2, -1)) for name in TRANSFORMS}
-    found |= {f"{name}N": of_several(getattr(module, f"{name.lower()}n"), None) for name in TRANSFORMS}
-    return found | {"FFTShift": shifted(module.fftshift), "IFFTShift": shifted(module.ifftshift)}
-
-
 def _orders(torch: Any) -> dict[str, Counterpart]:
     def product(op: Any, x: Tensor) -> Tensor:
         turned = x.flip(op.axis) if op.reverse else x
@@ -394,7 +277,7 @@ def counterparts(torch: Any) -> dict[str, Counterpart]:
     """Every counterpart by the operator's name."""
     families = (
         _alike, _elementwise, _arithmetic, _activations, _reductions, _products, _normalisations, _choices, _shapes,
-        _slices, _joins, _lookups, _places, _losses, _masks, images, special,
+        _slices, _joins, _lookups, _places, _losses, _masks, images, _orders,
     )  # fmt: skip
     return {name: function for family in families for name, function in family(torch).items()}
 
@@ -753,3 +636,48 @@ def _masks(torch: Any) -> dict[str, Counterpart]:
 def counterparts_of_draws(torch: Any) -> dict[str, Counterpart]:
     """Counterparts of operators that draw random numbers, called with the operator, its results and its operands."""
     return {"Dropout": lambda op, results, x: (x * results[1] / op.keep_prob, None)}
+
+# Writes the updates of parameters as formulas in PyTorch's arithmetic.
+#
+# Sources: Kingma and Ba 2015; Loshchilov and Hutter 2019; Sutskever et al. 2013; MindSpore's documentation.
+
+
+Formula = Callable[..., tuple[Tensor, ...]]
+"""(operator, operands) -> new values of the operands that it overwrites, in the order of `mutates`."""
+
+
+def update_formulas(torch: Any) -> Mapping[str, Formula]:
+    """By operator's name."""
+
+    def momentum(op: Any, w: Tensor, v: Tensor, rate: Tensor, g: Tensor, mu: Tensor) -> tuple[Tensor, ...]:
+        g = g * op.gradient_scale
+        v = mu * v + g
+        return w - rate * (g + mu * v if op.use_nesterov else v), v
+
+    def sgd(op: Any, w: Tensor, g: Tensor, rate: Tensor, v: Tensor, mu: Tensor, fresh: Tensor) -> tuple[Tensor, ...]:
+        g = g + op.weight_decay * w
+        if not float(mu) > 0:
+            return w - rate * g, v, fresh
+        v = torch.where(fresh > 0, g, mu * v + (1 - op.dampening) * g)
+        return w - rate * (g + mu * v if op.nesterov else v), v, torch.zeros_like(fresh)
+
+    def adam(op: Any, w: Tensor, m: Tensor, v: Tensor, power1: Tensor, power2: Tensor, rate: Tensor, beta1: Tensor,
+             beta2: Tensor, eps: Tensor, g: Tensor) -> tuple[Tensor, ...]:  # fmt: skip
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+        step = beta1 * m + (1 - beta1) * g if op.use_nesterov else m
+        return w - rate * (1 - power2) ** 0.5 / (1 - power1) * step / (v**0.5 + eps), m, v
+
+    def decoupled(op: Any, w: Tensor, m: Tensor, v: Tensor, rate: Tensor, beta1: Tensor, beta2: Tensor, eps: Tensor,
+                  decay: Tensor, g: Tensor) -> tuple[Tensor, ...]:  # fmt: skip
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+        return w - rate * (m / (v**0.5 + eps) + decay * w), m, v
+
+    return {
+        "Assign": lambda op, w, value: (value.to(w.dtype).expand(w.shape),),
+        "AssignAdd": lambda op, w, value: (w + value.to(w.dtype),),
+        "AssignSub": lambda op, w, value: (w - value.to(w.dtype),),
+        "ApplyMomentum": momentum,
+        "SGD": sgd,
+        "Adam": adam,
+        "AdamWeightDecay": decoupled,
+    }

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import json
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from mspc.engine.ranks.mpirun import python_module
-from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.diagnostics import MspcError
 from mspc.verify.difference import ComparedValue, compare
-from mspc.verify.pytorch.optimizer_steps import STEPS, Case, flat, floats
+from tests.oracle.optimizer_cases import STEPS, Case, flat, floats, formulas, optimizers, rates
 
 Array = Any
 ROWS, INSIDE, OUT = 8, 5, 3
@@ -356,57 +349,21 @@ def _grad_scaler(torch: Any) -> Array:
     return np.array(found)
 
 
-# Runs all cases in a process whose settings are no script's: `python -m mspc.verify.pytorch.training_steps`.
-
-
 TOLERANCE = 2e-5
 """Tolerance of Float32 over some steps, relative to the largest number."""
 
 
 def cases() -> list[Case]:
     """All of them."""
-    from mspc.verify.pytorch.optimizer_steps import formulas, optimizers, rates
-
     return [*optimizers(), *formulas(), *rates(), *complete_steps()]
 
 
 def judged(case: Case, torch: Any) -> ComparedValue:
     """The row of one case; one that fails has no numbers at all."""
-    expected = np.asarray(case.theirs(torch), np.float64)
     try:
-        found: Array | None = np.asarray(case.mine(), np.float64)
-    except Exception:  # its row says why: another shape than the judge's
-        found = None
+        own: Array | None = np.asarray(case.mine(), np.float64).astype(np.float32)
+    except MspcError:  # its row says why: another shape than the judge's
+        own = None
     before = None if case.before is None else np.asarray(case.before, np.float32)
-    wanted, own = expected.astype(np.float32), None if found is None else found.astype(np.float32)
+    wanted = np.asarray(case.theirs(torch), np.float64).astype(np.float32)
     return compare("step", case.name, wanted, own, TOLERANCE, None, before)
-
-
-@cache
-def judged_apart() -> tuple[ComparedValue, ...]:
-    """The rows of all cases, computed by another process, once: they depend on nothing but mspc.
-
-    Raises:
-        ExecutionError: it did not end well.
-    """
-    command = python_module("mspc.verify.pytorch.training_steps")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    try:
-        return tuple(ComparedValue(**(entry | {"shape": tuple(entry["shape"])})) for entry in json.loads(done.stdout))
-    except (ValueError, TypeError, KeyError):
-        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise ExecutionError(f"the judge of training steps ended with status {done.returncode}: {last}") from None
-
-
-def main() -> None:
-    """Print the rows as JSON."""
-    from mspc.verify.pytorch.counterparts import load_torch
-
-    torch = load_torch()
-    with redirect_stdout(io.StringIO()):
-        rows = [judged(case, torch) for case in cases()]
-    sys.stdout.write(json.dumps([row.__dict__ for row in rows]))
-
-
-if __name__ == "__main__":
-    main()
