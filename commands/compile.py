@@ -26,7 +26,6 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.setting_kind import say_once
 from mspc.mindspore_api.state import Session
 from mspc.output.dumps import (
-    SYMBOLIC,
     FirstValue,
     OutputFolder,
     StageFiles,
@@ -36,7 +35,6 @@ from mspc.output.dumps import (
     program,
 )
 from mspc.output.programs import ObservedSession, Programs, compile_for
-from mspc.output.symbolic import symbolic_graph
 from mspc.runtime.program import PROGRAM, WEIGHTS, Settings
 
 DEFAULT_FOLDER = Path("saved_graph")
@@ -110,11 +108,6 @@ def compile_target(target: str, options: CompileOptions) -> None:
         stored = [v for v in values if options.weights or v.description is None]
         tensors = [StoredTensor(value.name, value.type, value.make, value.part) for value in stored]
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
-        if level > 0:
-            progress.show("looking for one graph of all sizes")
-            symbolic = symbolic_graph(captured, first.compiled, wanted[0])
-            if symbolic:
-                output.write(SYMBOLIC, symbolic)
         output.commit()
         StrategyFiles().write(first.compiled, captured.context, trains=True)
     if not loudness.quiet:

@@ -213,9 +213,7 @@ def _typed(type: Type) -> dict[str, Any]:
     return {"dtype": str(getattr(type, "dtype", "")), "shape": list(shape)}
 
 
-SYMBOLIC = "symbolic_graph.txt"
-"""The file of `engine.symbolic`."""
-OWN = re.compile(rf"rank_\d+|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}|{re.escape(SYMBOLIC)}")
+OWN = re.compile(rf"rank_\d+|{re.escape(PROGRAM)}|{re.escape(WEIGHTS)}")
 OWN_IN_RANK = re.compile(r".*_\d{4,}\.(ir|dot)")
 DUMP = re.compile(rf".*_({'|'.join(DTYPES)})_\d+(-\d+)*_rank\d+\.npy", re.IGNORECASE)
 """File names that the operator TensorDump of a compiled program leaves in its folder, in subfolders of any name."""

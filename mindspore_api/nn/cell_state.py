@@ -340,56 +340,12 @@ def declared(construct: Callable[..., Any], inputs: Sequence[Any], named: Mappin
         raise ApiTypeError(f"Cell.set_inputs: construct(): {error}") from None
 
 
-@dataclass(frozen=True)
-class Dimension:
-    """Dimension that may have any size that `rule`, a Symbol or None, allows.
-
-    place: position of the tensor among the arguments of the call, with one index per enclosing tuple. name: of the
-    input. index: of the dimension. size: in the current call.
-    """
-
-    place: tuple[int, ...]
-    name: str
-    index: int
-    rule: Symbol | None
-    size: int
-
-    @property
-    def label(self) -> str:
-        return f"dimension {self.index} of input {self.name!r}"
-
-    @property
-    def said(self) -> str:
-        """The allowed sizes in words."""
-        rule = self.rule
-        if rule is None:
-            return "any size"
-        words = [f"at least {rule.min}"] if rule.max <= rule.min else [f"from {rule.min} to {rule.max}"]
-        words += [_multiple(rule)] if rule.divisor > 1 else []
-        return ", ".join(words) if words != ["at least 1"] else "any size"
-
-    def allows(self, size: int) -> bool:
-        """Return whether the dimension may have a size, regardless of other dimensions."""
-        return not _reason(self.rule, size, {})
-
-
 def check(name: str, construct: Callable[..., Any], said: Mapping[str, Any], args: Sequence[Any]) -> None:
     """Check that the tensors of a call to the cell `name` are as declared. Raise TypeError for a wrong element type,
     ValueError for a wrong shape."""
     sizes: dict[int, int] = {}
-    for label, _, wanted, found in _pairs(construct, said, args):
+    for label, wanted, found in _pairs(construct, said, args):
         _check_one(f"{name}: input {label!r}", wanted, found, sizes)
-
-
-def open_dimensions(cell: Any, args: Sequence[Any]) -> list[Dimension]:
-    """Return the dimensions of a call's tensors that were declared without a size; none if `cell` is no cell."""
-    said = getattr(cell, "_declared_inputs", {})
-    return [
-        Dimension(place, label, index, rule if isinstance(rule, Symbol) else None, found.shape[index])
-        for label, place, wanted, found in (_pairs(cell.construct, said, args) if said else ())
-        for index, rule in enumerate(wanted.declared or ())
-        if isinstance(rule, Symbol) or rule in (None, -1)
-    ]
 
 
 def is_open(arg: Any) -> bool:
@@ -401,20 +357,18 @@ def is_open(arg: Any) -> bool:
 
 def _pairs(
     construct: Callable[..., Any], said: Mapping[str, Any], args: Sequence[Any]
-) -> Iterator[tuple[str, tuple[int, ...], Tensor, Any]]:
-    """Yield (name, position among the arguments, declaring tensor, actual tensor) of the arguments that are tensors in
-    both."""
+) -> Iterator[tuple[str, Tensor, Any]]:
+    """Yield (name, declaring tensor, actual tensor) of the arguments that are tensors in both."""
     signature = inspect.signature(construct)
     given = signature.bind_partial(*args).arguments
-    for index, (input_name, parameter) in enumerate(signature.parameters.items()):
+    for input_name in signature.parameters:
         wanted, found = said.get(input_name), given.get(input_name)
         if isinstance(wanted, Tensor) and _is_tensor(found):
-            yield input_name, (index,), wanted, found
+            yield input_name, wanted, found
         elif isinstance(wanted, tuple) and isinstance(found, tuple):
-            own_arguments = parameter.kind is inspect.Parameter.VAR_POSITIONAL
             for i, (one, other) in enumerate(zip(wanted, found, strict=False)):
                 if isinstance(one, Tensor) and _is_tensor(other):
-                    yield f"{input_name}[{i}]", (index + i,) if own_arguments else (index, i), one, other
+                    yield f"{input_name}[{i}]", one, other
 
 
 def _is_tensor(value: Any) -> bool:
