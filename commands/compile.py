@@ -144,15 +144,15 @@ def _check_files(options: CompileOptions) -> None:
     if options.out_torch is not None and options.out_torch.suffix != ".py":
         raise MspcError(f"--out-torch writes Python, and {options.out_torch} is called otherwise")
     if options.schedule is not None:
-        from mspc.commands.report.plan_summary import check_picture  # late: few compiles have stages
+        from mspc.commands.report.plan_summary import check_schedule_file  # late: few compiles have stages
 
-        check_picture(options.schedule, options.machine, options.keep_more)
+        check_schedule_file(options.schedule, options.machine, options.keep_more)
     elif options.keep_more:
         raise MspcError("--keep-more is about the order that --schedule FILE.csv writes, which is not there")
     elif options.machine:
         raise MspcError(
             f"--machine {options.machine} says whose times --schedule has, which is not there",
-            notes=["add --schedule FILE.svg"],
+            notes=["add --schedule FILE.txt"],
         )
 
 
@@ -161,9 +161,9 @@ def _write_others(options: CompileOptions, compiled: Compiled, script: object) -
     or the network has stages, which code for DTensor does not support."""
     notes: list[str] = []
     if options.schedule is not None:
-        from mspc.commands.report.plan_summary import write_picture  # late, as above
+        from mspc.commands.report.plan_summary import write_schedule_file  # late, as above
 
-        notes = write_picture(compiled, options.schedule, options.machine, options.keep_more)
+        notes = write_schedule_file(compiled, options.schedule, options.machine, options.keep_more)
     if options.out_torch is not None:
         from mspc.ir.files.atomic_writing import write_atomically  # late, as above
         from mspc.readers.pytorch.plans.torch_code import plan_back, torch_code

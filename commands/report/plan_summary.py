@@ -14,7 +14,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.text.families import each_of_cells
 from mspc.ir.types import dtype_of
-from mspc.output.schedule_pictures import schedule_svg, schedule_text
+from mspc.output.schedule_text import schedule_text
 from mspc.output.stage_times import predicted_work
 from mspc.passes.lib.schedule_tables import write_table
 from mspc.passes.lib.timed_order import ordered_by_times
@@ -83,20 +83,20 @@ def _speed(row: PlanResult | StageRow, machine: Machine) -> str:
     return ", ".join([*found, f"{size_text(row.memory)} a rank", *host])
 
 
-PICTURES, TABLE = (".svg", ".txt"), ".csv"
+TEXT, TABLE = ".txt", ".csv"
 
 
-def check_picture(path: Path, machine: str = "", keep_more: int = 0) -> None:
+def check_schedule_file(path: Path, machine: str = "", keep_more: int = 0) -> None:
     """Raise MspcError if the file's format or the machine does not exist, or if `keep_more` is set and no order is
     written."""
     machine_of(machine)
-    if path.suffix not in (*PICTURES, TABLE):
-        raise MspcError(f"--schedule {path}: its name ends in none of {', '.join((*PICTURES, TABLE))}")
+    if path.suffix not in (TEXT, TABLE):
+        raise MspcError(f"--schedule {path}: its name ends in none of {', '.join((TEXT, TABLE))}")
     if keep_more < 0 or (keep_more and path.suffix != TABLE):
         raise MspcError(f"--keep-more {keep_more}: a number from 0 on is right, for an order (FILE{TABLE})")
 
 
-def write_picture(compiled: Compiled, path: Path, machine: str = "", keep_more: int = 0) -> list[str]:
+def write_schedule_file(compiled: Compiled, path: Path, machine: str = "", keep_more: int = 0) -> list[str]:
     """Write the timeline, with the times of a machine (its name or its file), in the format of the file's suffix.
 
     A table has the fastest order of the same work that is found, in which stages hold at most `keep_more` micro-batches
@@ -109,7 +109,6 @@ def write_picture(compiled: Compiled, path: Path, machine: str = "", keep_more: 
     if path.suffix == TABLE:
         text = write_table(ordered_by_times(schedule, work, keep_more))
     else:
-        times = work.line(schedule)
-        text = schedule_svg(times) if path.suffix == ".svg" else schedule_text(times)
+        text = schedule_text(work.line(schedule))
     write_atomically(path, lambda file: file.write(text.encode()))
     return missing_rate_notes(missing_rates(graphs, rates), rates)

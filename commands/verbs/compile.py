@@ -18,7 +18,7 @@ SchedulePicture = Annotated[
     Path | None,
     typer.Option(
         "--schedule", metavar="FILE",
-        help="Write when each stage works on which micro-batch (.svg, .txt), or the quickest order found (.csv).",
+        help="Write when each stage works on which micro-batch (.txt), or the quickest order found (.csv).",
     ),
 ]
 TorchPlan = Annotated[

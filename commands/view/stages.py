@@ -50,7 +50,7 @@ def _schedule(
     programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: NodeTables
 ) -> dict[str, Any]:  # fmt: skip
     """Return the timeline of the stages, in the form described in `stage_facts`."""
-    from mspc.output.schedule_pictures import heading, wait_text  # late: few programs have stages
+    from mspc.output.schedule_text import heading, wait_text  # late: few programs have stages
     from mspc.output.stage_times import stage_times
     from mspc.passes.lib.schedules import parts_of
     from mspc.passes.lib.stage_placement import has_weights_apart, kinds_of
@@ -85,7 +85,7 @@ def _schedule(
 
 def _tail(tail: StepTail | None, begin: float, tables: NodeTables) -> list[Any] | None:
     """Return the work after the last action of a stage, which ends at `begin`; None if there is none."""
-    from mspc.output.schedule_pictures import tail_text, tail_wait_text  # late, as above
+    from mspc.output.schedule_text import tail_text, tail_wait_text  # late, as above
 
     if tail is None:
         return None

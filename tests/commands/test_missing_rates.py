@@ -69,7 +69,7 @@ def test_two_plans_and_one_operator(run: Run) -> None:
 def test_stages_and_their_schedule(run: Run) -> None:
     words = "staged.py", "--ranks", "2", "--machine", "machine.toml"
     assert notes(run("search", *words, "--stages", "2", "-q")) == [NOTE]
-    assert notes(run("compile", *words, "--schedule", "times.svg", "--out", "graphs")) == [NOTE]
+    assert notes(run("compile", *words, "--schedule", "times.txt", "--out", "graphs")) == [NOTE]
     assert notes(run("diff", "graphs", "graphs", "--machine", "machine.toml")) == [NOTE]
     assert notes(run("diff", "graphs", "graphs")) == []
 

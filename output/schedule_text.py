@@ -1,0 +1,124 @@
+"""The timeline of a schedule as text, and its words, which `mspc view` uses, too."""
+
+from __future__ import annotations
+
+from mspc.passes.lib.schedule_checks import name_of
+from mspc.passes.lib.schedules import (
+    Entry,
+    Schedule,
+    parts_of,
+)  # fmt: skip
+from mspc.passes.lib.timeline import ScheduleTimeline, Span, StepTail
+
+
+def heading(timeline: ScheduleTimeline) -> str:
+    """Return the first line: the schedule, its sizes, and the time of a step."""
+    schedule = timeline.schedule
+    counts = [_count(schedule.stages, "stage"), _count(schedule.micro_batches, "micro-batch", "es")]
+    if schedule.chunks > schedule.stages:
+        counts.insert(1, f"{schedule.chunks} chunks")
+    text = f"{schedule.name}: {', '.join(counts)}, a step takes {time_text(timeline.makespan)}, "
+    text += f"idle {_mean_idle(timeline, postponed=False):.1%}"
+    if timeline.period < timeline.makespan:
+        alone = f"{time_text(timeline.period)}, idle {_mean_idle(timeline, postponed=True):.1%}"
+        text += f"; if stages begin the next one by themselves {alone}"
+    return text
+
+
+def _count(number: int, what: str, plural: str = "s") -> str:
+    return f"{number} {what}{'' if number == 1 else plural}"
+
+
+def _mean_idle(timeline: ScheduleTimeline, *, postponed: bool) -> float:
+    stages = range(timeline.schedule.stages)
+    return sum(timeline.idle_share(stage, postponed=postponed) for stage in stages) / len(stages)
+
+
+def stage_text(timeline: ScheduleTimeline, stage: int) -> str:
+    """Return the idle share of a stage, and the most micro-batches saved for backward at once, as text."""
+    return f"idle {timeline.idle_share(stage):.1%}, keeps {timeline.kept(stage)}"
+
+
+def label(entry: Entry, schedule: Schedule) -> str:
+    """Return a short text for an entry: kind and micro-batch, with the chunk if stages have several."""
+    several = schedule.chunks > schedule.stages
+    return "+".join(str(part) if several else f"{part.kind}{part.micro_batch}" for part in parts_of(entry))
+
+
+def tail_text(tail: StepTail) -> str:
+    """Describe the tail of a stage, after its last action, in one line."""
+    return f"updates, and other work of no micro-batch: {time_text(tail.start)} to {time_text(tail.end)}"
+
+
+def tail_wait_text(tail: StepTail, begin: float) -> str:
+    """Describe the wait of a stage before its tail, from `begin` on."""
+    return f"waits {time_text(tail.start - begin)} for other stages to end"
+
+
+def wait_text(span: Span, begin: float) -> str:
+    """Describe the wait of a stage before an entry, from `begin` on."""
+    text = f"waits {time_text(span.start - begin)}"
+    if span.awaited is None:
+        return text
+    name, micro_batch = name_of(span.awaited)
+    return f"{text} for the {name} of micro-batch {micro_batch}"
+
+
+def time_text(seconds: float) -> str:
+    """Return a time as text in the unit that fits: s, ms or us."""
+    for unit, scale in (("s", 1), ("ms", 1e-3)):
+        if seconds >= scale or (unit == "s" and seconds == 0):
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds / 1e-6:.4g} us"
+
+
+WAITS, UPDATES = ".", "U"
+MOST_COLUMNS = 2000
+"""Most columns for the actions: a file may be wider than a terminal."""
+
+
+def schedule_text(timeline: ScheduleTimeline, columns: int = MOST_COLUMNS) -> str:
+    """Return the heading and a row for every stage; dots are waits of a stage between its actions.
+
+    columns: the most columns for the actions. Labels that do not fit are shortened to kinds.
+    """
+    rows = [heading(timeline)]
+    scale = _text_scale(timeline, columns)
+    names = [f"stage {stage}" for stage in range(timeline.schedule.stages)]
+    for stage, name in enumerate(names):
+        drawn = _row(timeline, stage, scale).ljust(round(timeline.makespan * scale))
+        rows.append(f"{name:{max(map(len, names))}}  {drawn}  {stage_text(timeline, stage)}")
+    return "\n".join(rows) + "\n"
+
+
+def _text_scale(timeline: ScheduleTimeline, columns: int) -> float:
+    """Return the columns per unit of time: enough for every label and a space after it, if `columns` allow that."""
+    needed = [
+        (len(label(span.entry, timeline.schedule)) + 1) / (span.end - span.start)
+        for spans in timeline.spans
+        for span in spans
+        if span.end > span.start
+    ]
+    longest = timeline.makespan
+    return min(max(needed, default=1), columns / longest) if longest else 1
+
+
+def _row(timeline: ScheduleTimeline, stage: int, scale: float) -> str:
+    drawn = ""
+    for place, span in enumerate(timeline.spans[stage]):
+        start, end = round(span.start * scale), round(span.end * scale)
+        drawn = drawn.ljust(start, WAITS if place else " ")
+        drawn += _block(span.entry, timeline.schedule, end - start)
+    tail = timeline.tails.get(stage)
+    if tail is not None:
+        start, end = round(tail.start * scale), round(tail.end * scale)
+        drawn = drawn.ljust(start, WAITS) + UPDATES[: end - start].ljust(end - start)
+    return drawn
+
+
+def _block(entry: Entry, schedule: Schedule, width: int) -> str:
+    """Return the label of an entry padded to `width` columns, or its kinds if the label does not fit."""
+    text = label(entry, schedule)
+    if len(text) >= width:  # it would run into the next one
+        text = "".join(part.kind for part in parts_of(entry))[:width]
+    return text.ljust(width)
