@@ -19,7 +19,7 @@ thorough: ## every test, with all cases that tests draw; before merging what con
 quick: ## a minute of tests from every folder, for between two edits
 	$(PYTHON) -m pytest -q -m quick -n 2 --dist loadfile
 
-goldens: ## rewrite golden files, the tree of folders and docs/names.md where they differ, then look at `git diff`
+goldens: ## rewrite golden files, the tree of folders and docs/reference/names.md where they differ, then look at `git diff`
 	$(PYTHON) -m pytest -q tests/passes tests/test_tree.py tests/test_names_page.py --update-goldens
 
 docs: ## the site of docs/ in build/site, with every link followed; needs the extra `docs`

@@ -35,8 +35,9 @@ pages = loaded(ROOT / "docs" / "site" / "pages.py")
 EXAMPLE = re.compile(r"<!-- (file|run)(?:: (\S+))? -->\n```\w*\n(.*?)```", re.DOTALL)
 """A file that an example needs, or commands with what they print; `...` stands for anything."""
 WITH_EXAMPLES = (
-    "README.md", "docs/tutorial.md", "docs/how-a-compile-runs.md", "docs/verify.md", "docs/pipelines.md",
-    "docs/pytorch.md", "docs/pytorch-plans.md", "docs/offload.md",
+    "README.md", "docs/start/ways-to-shard.md", "docs/concepts/how-a-compile-runs.md", "docs/guides/verify.md",
+    "docs/reference/pipelines.md", "docs/guides/from-pytorch.md", "docs/guides/pytorch-plans.md",
+    "docs/reference/offload.md",
 )  # fmt: skip
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`[^`\n]*`")
@@ -116,7 +117,7 @@ def test_examples_of_the_search_are_taken(root: Path, tmp_path: Path, monkeypatc
     speaks of, and with the names that this output has."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(VERIFY, raising=False)
-    page = (root / "docs" / "search.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "reference" / "search.md").read_text(encoding="utf-8")
 
     def printed(command: str) -> str:
         done = subprocess.run([*SERVED, *words_of(command)], capture_output=True, text=True, check=False)
@@ -152,7 +153,7 @@ def anchors(text: str) -> set[str]:
 
 
 def links(root: Path) -> Iterator[tuple[Path, str]]:
-    for folder in ("*.md", "docs/*.md", "samples/*/*.md"):
+    for folder in ("*.md", "docs/**/*.md", "samples/*/*.md"):
         for path in sorted(root.glob(folder)):
             text = INLINE.sub("", FENCED.sub("", path.read_text(encoding="utf-8")))
             yield from ((path, target) for target in LINK.findall(text) if "://" not in target)
@@ -169,20 +170,17 @@ def test_links_lead_somewhere(root: Path) -> None:
 
 
 def test_links_are_turned_to_pages_of_the_site() -> None:
-    text = "[a](docs/gpu.md#x) [b](samples/quickstart/README.md) [c](LICENSE) [d](https://x.org) [e](nowhere.md)"
+    text = "[a](docs/guides/b.md#x) [b](samples/quickstart/README.md) [c](LICENSE) [d](https://x.org) [e](no.md)"
     assert pages.linked(text, "README.md", "index.md") == (
-        "[a](gpu.md#x) [b](samples/quickstart.md) c [d](https://x.org) [e](nowhere.md)"
+        "[a](docs/guides/b.md#x) [b](samples/quickstart.md) c [d](https://x.org) [e](no.md)"
     )
-    assert pages.linked("![x](images/a.png)", "docs/view.md", "view.md") == "![x](images/a.png)"
+    assert pages.linked("![x](../images/a.png)", "docs/start/a.md", "start/a.md") == "![x](../images/a.png)"
     assert pages.linked("![x](docs/images/a.png)", "README.md", "index.md") == "![x](images/a.png)"
-    assert pages.linked("[a](../../docs/gpu.md)", "samples/quickstart/README.md", "samples/quickstart.md") == (
-        "[a](../gpu.md)"
-    )
+    assert pages.linked("[a](../docs/reference/gpu.md)", "samples/c", "samples/b.md") == "[a](../reference/gpu.md)"
 
 
 def test_no_page_has_the_place_of_one_that_sphinx_makes() -> None:
     assert not {"search.md", "genindex.md", "py-modindex.md"} & {*pages.sources().values()}
-    assert pages.linked("[a](search.md)", "docs/view.md", "view.md") == "[a](finding-a-plan.md)"
 
 
 def test_docstrings_are_text_and_their_sections_lists() -> None:
@@ -221,6 +219,6 @@ def test_the_site_is_built_without_a_warning(root: Path, tmp_path: Path) -> None
     build = [sys.executable, str(root / "docs" / "site" / "build.py"), str(tmp_path)]
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Tutorial" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-    operators = (tmp_path / "site" / "operators" / "math.html").read_text(encoding="utf-8")
+    assert "Guides" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    operators = (tmp_path / "site" / "reference" / "operators" / "math.html").read_text(encoding="utf-8")
     assert "m k, k n -&gt; m n" in re.sub(r"<[^>]*>", "", operators)

@@ -1,4 +1,4 @@
-"""docs/names.md is what the index says, and what the index says of names that mspc lacks is so."""
+"""docs/reference/names.md is what the index says, and what the index says of names that mspc lacks is so."""
 
 from __future__ import annotations
 

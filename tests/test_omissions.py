@@ -89,12 +89,12 @@ def test_every_collective_is_compared_with_numpy() -> None:
 
 
 def test_every_collective_is_documented() -> None:
-    text = (ROOT / "docs/collectives.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/collectives.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `(\w+)\(", text, re.MULTILINE))
     collectives = {name for name, cls in OPERATORS.items() if cls.is_collective}
-    new = [f"{name}: add its row to the table in docs/collectives.md" for name in sorted(collectives - told)]
+    new = [f"{name}: add its row to the table in docs/reference/collectives.md" for name in sorted(collectives - told)]
     assert not new, "\n".join(["something is left out:", *new])
-    assert told <= collectives, f"docs/collectives.md has rows of what is no collective: {sorted(told - collectives)}"
+    assert told <= collectives, f"docs/reference/collectives.md has unknown rows: {sorted(told - collectives)}"
 
 
 def test_every_pass_has_a_golden() -> None:
@@ -106,11 +106,11 @@ def test_every_pass_has_a_golden() -> None:
 
 
 def test_every_command_has_a_row_in_its_page() -> None:
-    text = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `(?:mpirun [^`|]*)?mspc (\w+)", text, re.MULTILINE))
-    remedy = "add a row to the table in docs/commands.md"
+    remedy = "add a row to the table in docs/reference/commands.md"
     check([verb.name for verb in VERBS if verb.name not in told], "command_without_row", remedy)
-    assert told <= {verb.name for verb in VERBS}, "docs/commands.md has rows of unknown commands"
+    assert told <= {verb.name for verb in VERBS}, "docs/reference/commands.md has rows of unknown commands"
 
 
 def test_every_file_of_a_command_is_in_the_table() -> None:

@@ -1,5 +1,5 @@
-"""This module makes the pages of the site: docs/, the README, CONTRIBUTING, the samples, and what is made from the
-code.
+"""This module makes the pages of the site: docs/, the README, CONTRIBUTING, the samples, and the reference that is
+generated from the code: commands, errors, passes, operators and public names.
 
 Links that lead to another page are turned to where it is on the site; those to other files of the checkout become
 plain text.
@@ -20,11 +20,10 @@ MODULES = (
     "dataset.vision", "communication", "communication.comm_func", "parallel", "common.initializer",
 )  # fmt: skip
 """Modules of mspc whose names have reference pages."""
-FIRST = ("tutorial.md", "how-a-compile-runs.md")
-FORMATS = ("passes.md", "ir-format.md", "program.md", "in-memory.md", "names.md")
-LAST = ("contributing.md",)
-TAKEN = {"search.md": "finding-a-plan.md"}
-"""Files of docs/ whose names are those of pages that Sphinx makes, and what they are called on the site."""
+PARTS = {"Start": "start", "Guides": "guides", "Concepts": "concepts", "Reference": "reference"}
+"""The parts of the documentation, with their folders."""
+CONTENTS = "docs/README.md"
+"""The page that lists all pages of docs/; the site has them in its order."""
 LONGEST = 40
 """Characters of a default that is shown."""
 _LINK = re.compile(r"(!?)\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)\s]+)\)")
@@ -40,34 +39,66 @@ def all_pages() -> dict[str, str]:
     """The text of every page, by its place on the site."""
     found = {place: linked((ROOT / source).read_text(encoding="utf-8"), source, place)
              for source, place in sources().items()}  # fmt: skip
-    for module in MODULES:
-        found[f"reference/{f'mspc.{module}'.rstrip('.')}.md"] = reference(module)
-    found |= operator_pages()
-    found["passes.md"] = passes()
+    made = generated()
+    found["contents.md"] += "\n".join(["", "## Generated from the code", "", *(
+        f"- [{text.partition(chr(10))[0].removeprefix('# ')}]({place})" for place, text in made.items()
+        if place.count("/") == 1
+    ), ""])  # fmt: skip
+    found |= made
     found["index.md"] += "\n".join(contents(found))
     return found
 
 
+def generated() -> dict[str, str]:
+    """The pages that are generated from the code: lists, and the pages that each list contains."""
+    lists = {
+        "commands": ("Options of every command", dict(command_pages())),
+        "passes": ("Passes", dict(pass_pages())),
+        "operators": ("Operators and their rules", dict(operator_pages())),
+        "python": ("Public names", {f"{f'mspc.{module}'.rstrip('.')}": reference(module) for module in MODULES}),
+    }
+    found: dict[str, str] = {}
+    for folder, (title, pages) in lists.items():
+        intro = passes() if folder == "passes" else f"# {title}\n"
+        found[f"reference/{folder}.md"] = "\n".join([
+            intro, "```{toctree}", ":maxdepth: 1", "", *(f"{folder}/{name}.md" for name in pages), "```", "",
+        ])  # fmt: skip
+        found |= {f"reference/{folder}/{name}.md": text for name, text in pages.items()}
+    return found
+
+
 def contents(places: Iterable[str]) -> Iterator[str]:
-    """The order of the pages, for Sphinx; those of docs/ that no list names are among the guides."""
-    named = {"index.md", *FIRST, *FORMATS, *LAST}
-    sections = {
-        "Start": FIRST, "Samples": [p for p in places if p.startswith("samples/")],
-        "Guides": sorted(p for p in places if "/" not in p and p not in named),
-        "Reference": [p for p in places if p.startswith("reference/")],
-        "Operators": [p for p in places if p.startswith("operators/")], "Formats": FORMATS, "Project": LAST,
-    }  # fmt: skip
-    for title, pages in sections.items():
-        yield from ("", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```")
+    """The order of the pages, for Sphinx: that of the contents, and then what the contents do not list."""
+    links = _LINK.findall((ROOT / CONTENTS).read_text(encoding="utf-8"))
+    listed = [page for link in links for page in _page_of(link)]
+    for title, folder in PARTS.items():
+        own = [place for place in places if place.startswith(f"{folder}/") and place.count("/") == 1]
+        order = sorted(own, key=lambda place: (listed.index(place) if place in listed else len(listed), place))
+        yield from _tree(title, order)
+    yield from _tree("Samples", [place for place in places if place.startswith("samples/")])
+    yield from _tree("Project", ["contents.md", "contributing.md", "changelog.md"])
     yield ""
+
+
+def _page_of(link: tuple[str, str, str]) -> list[str]:
+    """The page of the site to which a link of the contents leads, as a list of at most one."""
+    place = sources().get(posixpath.normpath(posixpath.join("docs", link[2].partition("#")[0])))
+    return [] if place is None else [place]
+
+
+def _tree(title: str, pages: Iterable[str]) -> list[str]:
+    """The list of the pages of a part, for Sphinx."""
+    return ["", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```"]
 
 
 def sources() -> dict[str, str]:
     """Files of the checkout that are pages: where each is on the site."""
-    found = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
+    found = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md",
+             CONTENTS: "contents.md"}  # fmt: skip
     found |= {f"samples/{p.parent.name}/README.md": f"samples/{p.parent.name}.md"
               for p in sorted((ROOT / "samples").glob("*/README.md"))}  # fmt: skip
-    return found | {f"docs/{p.name}": TAKEN.get(p.name, p.name) for p in sorted((ROOT / "docs").glob("*.md"))}
+    folders = (path for part in PARTS.values() for path in sorted((ROOT / "docs" / part).glob("*.md")))
+    return found | {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix() for path in folders}
 
 
 def linked(markdown: str, source: str, place: str) -> str:
@@ -200,16 +231,16 @@ def plain(text: str) -> str:
 
 
 def operator_pages() -> Iterator[tuple[str, str]]:
-    """For every room of ops/ a page: its operators with their rules, as `mspc ops` has them."""
+    """For every folder of ops/ a page: its operators with their rules, as `mspc ops` has them."""
     from mspc.commands.verbs.ops import describe
     from mspc.ops.op import load_operators
 
-    rooms: dict[str, list[dict[str, Any]]] = {}
+    folders: dict[str, list[dict[str, Any]]] = {}
     for operator in load_operators().values():
-        rooms.setdefault(operator.__module__.split(".")[2], []).append(describe(operator))
-    for room, rows in sorted(rooms.items()):
+        folders.setdefault(operator.__module__.split(".")[2], []).append(describe(operator))
+    for folder, rows in sorted(folders.items()):
         lines = [
-            f"# {room}", "",
+            f"# {folder}", "",
             "A letter is a dimension: one letter is one size and is sharded alike, one in no result is added up, "
             "and `!` stays replicated.", "",
             "| operator | what it does | rule | gradient | attributes |", "|---|---|---|---|---|",
@@ -220,22 +251,79 @@ def operator_pages() -> Iterator[tuple[str, str]]:
                 plain(row["gradient"]), ", ".join(f"`{name}`" for name in row["attributes"]) or "-",
             )  # fmt: skip
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-        yield f"operators/{room}.md", "\n".join([*lines, ""])
+        yield folder, "\n".join([*lines, ""])
 
 
 def passes() -> str:
-    """The page of the passes, in the order in which they run, with what their files say."""
+    """The list of the passes, in the order in which they run."""
     from mspc.commands.verbs.passes import conditions_of
     from mspc.compiler import pipeline
-    from mspc.passes.base import find_pass
 
     lines = [
         "# Passes", "",
         "The passes of a compile, in order. `mspc compile --save-graphs` writes the graph after each.", "",
         "| pass | runs in |", "|---|---|",
-        *(f"| `{step.name}` | {conditions_of(step)} |" for step in pipeline.STEPS),
+        *(f"| [{step.name}](passes/{step.name}.md) | {conditions_of(step)} |" for step in pipeline.STEPS),
     ]  # fmt: skip
-    for name in dict.fromkeys(step.name for step in pipeline.STEPS):
-        module = inspect.getmodule(type(find_pass(name)))
-        lines += ["", f"## {name}", "", "```text", inspect.getdoc(module) or "", "```"]
     return "\n".join([*lines, ""])
+
+
+def pass_pages() -> Iterator[tuple[str, str]]:
+    """A page for each pass: what its file says, its options, and its smallest golden before and after."""
+    from mspc.compiler import pipeline
+    from mspc.passes.base import find_pass
+
+    for name in dict.fromkeys(step.name for step in pipeline.STEPS):
+        found = type(find_pass(name))
+        module = inspect.getmodule(found)
+        fields = [f"`{field}`" for field in getattr(found, "__annotations__", {}) if not field.startswith("_")]
+        lines = [f"# {name}", "", "```text", inspect.getdoc(module) or "", "```", ""]
+        lines += [f"Options: {', '.join(fields)}. ", ""] if fields else []
+        yield name, "\n".join([*lines, *_example(name), ""])
+
+
+def _example(name: str) -> list[str]:
+    """The smallest golden of a pass: the graph before it and after it, without headers and sources."""
+    cases = [case for case in (ROOT / "tests" / "passes").glob(f"*/{name}/*.ir") if case.name.endswith(".out.ir")]
+    if not cases:
+        return []
+    after = min(cases, key=lambda case: (case.stat().st_size, case.name))
+    before = after.with_name(f"{after.name.removesuffix('.out.ir')}.ir").read_text(encoding="utf-8")
+    ran = re.findall(r"# RUN: (.*)", before)
+    source = after.relative_to(ROOT).as_posix().replace(".out.ir", ".ir")
+    return [
+        "## Example", "", f"`{ran[0]}` makes of `{source}`", "", *_graph(before), "", "this graph:", "",
+        *_graph(after.read_text(encoding="utf-8")),
+    ]  # fmt: skip
+
+
+def _graph(text: str) -> list[str]:
+    """The graphs of a dump, without comments, as a block."""
+    lines = [line for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")]
+    begin = next((place for place, line in enumerate(lines) if line.startswith(("%para", "subgraph"))), 0)
+    return ["```text", *lines[begin:], "```"]
+
+
+# Commands
+
+
+def command_pages() -> Iterator[tuple[str, str]]:
+    """A page for each command, from the declarations of its options."""
+    from mspc.cli import loaded
+    from mspc.commands.verbs.table import VERBS
+
+    for verb in VERBS:
+        command = loaded(verb)
+        lines = [f"# mspc {verb.name}", "", verb.help, ""]
+        for name, each in getattr(command, "commands", {"": command}).items():
+            lines += [f"## mspc {verb.name} {name}", "", plain(each.help or ""), ""] if name else []
+            lines += ["| option | meaning |", "|---|---|", *map(_option, each.params), ""]
+        yield verb.name, "\n".join(lines)
+
+
+def _option(option: Any) -> str:
+    """A row of a command's table."""
+    names = ", ".join(f"`{name}`" for name in getattr(option, "opts", [])) if option.param_type_name == "option" else ""
+    name = names or f"`{option.make_metavar() if option.metavar is None else option.metavar}`"
+    value = f" `{option.metavar}`" if names and option.metavar else ""
+    return f"| {name}{value} | {plain(getattr(option, 'help', '') or '')} |".replace("\n", " ")

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 from tests import browser  # noqa: E402  # the checkout's folder must be known first
 
 COLOURS = 256
-WITH_FILES = ("tutorial.md", "pipelines.md")
+WITH_FILES = ("start/ways-to-shard.md", "reference/pipelines.md")
 FILE = re.compile(r"<!-- file: (\S+) -->\n```\w*\n(.*?)```", re.DOTALL)
 
 

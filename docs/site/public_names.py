@@ -1,4 +1,4 @@
-"""Which of MindSpore's public names mspc has, module by module: `docs/names.md`, made from the index.
+"""Which of MindSpore's public names mspc has, module by module: `docs/reference/names.md`, made from the index.
 
 The tests hold the document to the index, and write it anew with `--update-goldens`. The index's names of MindSpore are
 taken from an installed one in two steps, for which two interpreters may be needed, as no mspc may be in the way of
@@ -27,7 +27,7 @@ MODULES = (
     "common.initializer", "context", "log", "runtime", "_checkparam",
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT, TABLE = ROOT / "docs" / "names.md", ROOT / "mindspore_api" / "index" / "mindspore.txt"
+DOCUMENT, TABLE = ROOT / "docs" / "reference" / "names.md", ROOT / "mindspore_api" / "index" / "mindspore.txt"
 HEAD = """# Names
 
 MindSpore's public names in mspc: the names that MindSpore {version}, a build for the CPU, lists in a module
@@ -105,7 +105,7 @@ def table(names: dict[str, Any]) -> str:
 
 
 def document() -> str:
-    """The text of docs/names.md, from the index."""
+    """The text of docs/reference/names.md, from the index."""
     from mspc.mindspore_api.alias import API_LEVEL
     from mspc.mindspore_api.index.table import rows_of
 

@@ -1,5 +1,5 @@
 """The parser of texts into graphs, for the output of `mspc.ir.text.printer` and MindSpore's own dumps, as specified in
-docs/ir-format.md.
+docs/reference/ir-format.md.
 
 No part of a file is evaluated or imported: operators are looked up in the caller's registry.
 """

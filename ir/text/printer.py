@@ -1,4 +1,6 @@
-"""The printer of graphs as text, in the two-line node form of MindSpore's dumps; docs/ir-format.md specifies it.
+"""The printer of graphs as text, in the two-line node form of MindSpore's dumps.
+
+docs/reference/ir-format.md specifies it.
 
 The text is deterministic: numbers follow the run order, attributes their declaration; no addresses, no times.
 """

@@ -215,7 +215,7 @@ def stages_of_plan(path: Path) -> StagePlan | None:
 
 def write_plan(path: Path, plan: PlanFile) -> None:
     """Write a plan. Raise MspcError if it cannot be written."""
-    lines = ["# How the operands of every operator are sharded; see docs/search.md.", f"ranks = {plan.ranks}"]
+    lines = ["# How the operands of every operator are sharded; docs/reference/plan-files.md.", f"ranks = {plan.ranks}"]
     if plan.device:
         lines.append(f"device = {quoted(plan.device)}")
     lists = (("recompute", plan.recompute), ("gather_again", plan.gather_again), ("offload", plan.offload))

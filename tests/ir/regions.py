@@ -198,4 +198,4 @@ subgraph @for_5_body(%para21_turn, %para22_y) {
       : (<Tensor[Float32], (4)>, <Tensor[Float32], (4)>)
 }
 """
-"""One of each operator that runs graphs, as docs/ir-format.md shows them."""
+"""One of each operator that runs graphs, as docs/reference/ir-regions.md shows them."""

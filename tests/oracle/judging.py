@@ -41,7 +41,7 @@ class Judge:
     """The judge of one or more public names.
 
     names: as scripts write them: "ops.sqrt", "mint.sqrt", "Tensor.sqrt"; "ops.Sqrt" is made without arguments.
-    theirs: the same in PyTorch, of tensors and then the arguments; what MindSpore decides (docs/numbers.md).
+    theirs: the same in PyTorch, of tensors and then the arguments; what MindSpore decides (docs/reference/numbers.md).
     inputs: lists of arrays, each list a case.
     arguments: what follows the tensors, each tuple a case. named: the same by name.
     refused: element types of inputs that mspc refuses, as MindSpore does.

@@ -73,7 +73,7 @@ def methods() -> Iterator[tuple[str, str]]:
 
 
 def known_modules() -> list[str]:
-    """Public modules but for the files that only mspc has; those of docs/names.md are among them."""
+    """Public modules but for the files that only mspc has; those of docs/reference/names.md are among them."""
     modules = rooms.public_modules()
     folders = {m for m in modules if not m or hasattr(importlib.import_module(rooms.home_of(m) or ""), "__path__")}
     judged = {m for m in rows_of("mindspore", "lists") if m not in ("mspc", "Tensor") and not said_of(m)}
