@@ -143,7 +143,7 @@ def sources(folder: str) -> Iterator[tuple[str, int, int]]:
     """Yield the path, size in bytes and modification time of every source below a folder."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(".py"):
+            if entry.name.endswith((".py", ".lark")):
                 found = entry.stat()
                 yield entry.path, found.st_size, found.st_mtime_ns
             elif not entry.name.startswith(("_", ".")) and entry.name not in _OTHERS and entry.is_dir():

@@ -1,4 +1,8 @@
-"""Drawings of graphs in Graphviz's language."""
+"""Conversion of a graph to networkx and Graphviz, for drawing and for questions about paths. The storage remains
+`Graph`.
+
+networkx is imported only in the functions that need it, because it costs a tenth of a second at start-up.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,15 @@ import json
 import re
 import textwrap
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from mspc.ir.diagnostics import OWN_FILES
-from mspc.ir.graph import Constant, Graph, Node, Value, element_layouts, element_types
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts, element_types
 from mspc.ir.text.printer import strategy_text
 from mspc.ir.text.values import element_text, layouts_text, type_text, value_text
+
+if TYPE_CHECKING:
+    import networkx
 
 WIDTH = 44
 """Characters of a line of a label, so that long reasons make vertices high, not wide."""
@@ -22,6 +30,34 @@ _NODE_STYLE = {
 }
 _COLLECTIVE_STYLE = 'shape=hexagon, style=filled, fillcolor="#f7b267"'
 _PARAMETER_STYLE = 'shape=box, style=filled, fillcolor="#f0f0f0"'
+
+
+def to_networkx(graph: Graph) -> networkx.DiGraph[Value]:
+    """Return a graph with one vertex per parameter and node, and one edge from every value to every reader.
+
+    Edges hold `operands`, the operand indices. Constants are left out. Vertices come in run order.
+    """
+    import networkx
+
+    found: networkx.DiGraph[Value] = networkx.DiGraph(name=graph.name)
+    found.add_nodes_from(graph.values())
+    for node in graph.nodes:
+        for index, value in enumerate(node.inputs):
+            if isinstance(value, Parameter | Node):
+                operands = found.edges[value, node]["operands"] if found.has_edge(value, node) else ()
+                found.add_edge(value, node, operands=(*operands, index))
+    return found
+
+
+def find_cycle(graph: Graph) -> list[Value]:
+    """Return values that depend on each other in a cycle, or [] if there is none. The order of nodes is irrelevant."""
+    import networkx
+
+    try:
+        edges = cast(Any, networkx).find_cycle(to_networkx(graph))
+        return [edge[0] for edge in edges]
+    except networkx.NetworkXNoCycle:
+        return []
 
 
 def is_collective(node: Node) -> bool:

@@ -49,7 +49,7 @@ ONLY_IN: dict[str, str | tuple[str, ...]] = {
     "mpi4py": "runtime/comm/mpi_library.py",
     "torch": ("verify/pytorch/counterparts.py", "readers/pytorch/exporting.py"),
 }
-THIRD_PARTY = {"ir": {"numpy", "ml_dtypes"}}
+THIRD_PARTY = {"ir": {"numpy", "lark", "networkx", "ml_dtypes"}}
 READS_LAUNCHERS = "engine/ranks/"
 LAUNCHER_VARIABLE = re.compile(r"\b(OMPI|PMIX?|SLURM|RANK)_[A-Z]+|RANK_TABLE_FILE")
 RUNS_SCRIPTS = "engine/script.py"

@@ -36,12 +36,12 @@ def test_wheel_holds_every_module(root: Path, wheel_names: set[str]) -> None:
     assert {name for name in wheel_names if name.endswith(".py")} == modules
 
 
-def test_wheel_holds_the_page_the_index_and_no_other_data(root: Path, wheel_names: set[str]) -> None:
+def test_wheel_holds_the_grammar_the_page_the_index_and_no_other_data(root: Path, wheel_names: set[str]) -> None:
     data = {name for name in wheel_names if name.startswith("mspc/") and not name.endswith(".py")}
     page = {f"mspc/commands/view/page/built/view.{kind}" for kind in ("js", "css")}
     tables = {f"mspc/mindspore_api/index/{path.name}" for path in (root / "mindspore_api/index").glob("*.txt")}
     assert len(tables) > 10
-    assert data == {"mspc/py.typed"} | page | tables
+    assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"} | page | tables
 
 
 def test_wheel_holds_the_stubs(wheel_names: set[str]) -> None:

@@ -14,7 +14,6 @@ from mspc.ir.opaque import UNKNOWN_TYPE, GraphReference, Literal, OpaqueOp
 from mspc.ir.text.facts import NODE, PHASES, fields_of, mistake
 from mspc.ir.text.fragments import read_attributes, read_foreign_type, read_layouts, read_type
 from mspc.ir.text.limits import DEEPEST_REGIONS, LONGEST_LIST, number_of
-from mspc.ir.text.scanner import QUOTED
 from mspc.ir.text.source_text import SourceText, name_of, read_trailer
 from mspc.ir.text.values import operand_type_text
 from mspc.ir.types import TensorType, TupleType, Type
@@ -81,6 +80,7 @@ def _take_strategy(attributes: dict[str, Any], side: str) -> Any:
     return None
 
 
+QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
 OPERAND = re.compile(rf"%(?:para\d+_{QUOTED}|[\w.\-/\[\]$]+(?:{{\d+\.\.\d+}}[\w.\-/\[\]$]*)?)")
 GROUP = re.compile(r'(\w+: ?)?(\{(?:[^{}"]++|"(?:[^"\\]|\\.)*+"|\{(?:[^{}"]++|"(?:[^"\\]|\\.)*+")*+\})*+\})')
 _NUMBER = re.compile(r"(%para\d+)_")

@@ -14,19 +14,28 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.opaque import UNKNOWN_TYPE, Module
 from mspc.ir.text.facts import HEADER, mistake
 from mspc.ir.text.families import members_of
-from mspc.ir.text.fragments import begin_file, read_attributes, read_foreign_type, read_layouts, read_value
-from mspc.ir.text.items import COMMENTS, PARAMETER_HEAD, read_items
+from mspc.ir.text.fragments import (
+    begin_file,
+    expected,
+    parse_text,
+    read_attributes,
+    read_foreign_type,
+    read_layouts,
+    read_value,
+    unexpected,
+)
 from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.text.node_reader import (
     GROUP,
     OPERAND,
+    QUOTED,
     GraphTextReader,
     NodeReader,
     Registry,
     check_parameters,
     resolve_regions,
 )
-from mspc.ir.text.scanner import QUOTED, Scanner
+from mspc.ir.text.own_lines import own_items
 from mspc.ir.text.source_text import Malformed, expectation, header_facts, name_of, parameter_types
 from mspc.ir.types import Type
 
@@ -76,13 +85,14 @@ class _FileReader:
     # The file --------------------------------------------------------------------------------------------
 
     def module(self) -> Module:
-        for item in self.items():
+        found = None if self.reading.foreign else own_items(self.reading.text)
+        for item in self.items_by_grammar() if found is None else found:
             if isinstance(item, list):
-                if item[0].type == PARAMETER_HEAD.name:
+                if item[0].type == "PARAMETER_HEAD":
                     self.read_header_parameter(item)
                 else:
                     self.read_subgraph(item)
-            elif item.type == COMMENTS.name:
+            elif item.type == "COMMENTS":
                 self.read_comments(item)
             else:
                 self.read_attribute_line(item)
@@ -95,12 +105,30 @@ class _FileReader:
         self.finish(module)
         return module
 
-    def items(self) -> list[Any]:
-        """Return the items of the file. Raise MspcError if it is malformed."""
+    def items_by_grammar(self) -> list[Any]:
+        """Return the items of the file: lists for parameters and graphs, tokens for comments and attribute lines."""
+        from lark.exceptions import UnexpectedInput, VisitError  # late: most files do not need the grammar
+
         try:
-            return read_items(Scanner(self.reading.text))
+            tree = parse_text(self.reading.text, "module")
+        except UnexpectedInput as error:
+            at = error.pos_in_stream if error.pos_in_stream is not None else len(self.reading.text)
+            notes = expectation(expected(error))
+            if getattr(getattr(error, "token", None), "type", "") == "$END":
+                self.reading.fail("the text ends too early", len(self.reading.text), notes)
+            self.reading.fail(unexpected(error, self.reading.text), at, notes)
+        except VisitError as error:
+            if not isinstance(error.orig_exc, Malformed):
+                raise error.orig_exc from None
+            self.reading.fail(error.orig_exc.message, error.orig_exc.offset)
         except Malformed as error:
-            self.reading.fail(error.message, error.offset, expectation(error.expected))
+            self.reading.fail(error.message, error.offset)
+        found: list[Any] = []
+        for item in tree.children:
+            rule = getattr(item, "data", "")  # of a tree: an attribute line, or a configuration, which says nothing
+            if not rule or rule == "attribute_line":
+                found.append(item.children[0] if rule else item)
+        return found
 
     def finish(self, module: Module) -> None:
         """Do the checks that need the whole file, and resolve references, which may point forward."""

@@ -21,7 +21,7 @@ from tests.serving import SERVED
 
 HELP_SECONDS = 0.3 * LOADED
 TRIES = 5
-HEAVY = ("numpy", "rich", "safetensors", "mpi4py")
+HEAVY = ("numpy", "networkx", "lark", "rich", "safetensors", "mpi4py")
 PASSES = (
     "  note: passes are grad, assign_stages, channels_last, check_offload, check_strategies, "
     "choose_pieces, cut_stages, decompose, "

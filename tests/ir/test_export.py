@@ -1,4 +1,4 @@
-"""Graphs in Graphviz's language."""
+"""Graphs as networkx and Graphviz."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mspc.ir.diagnostics import Location
-from mspc.ir.export import to_dot
+from mspc.ir.export import find_cycle, to_dot, to_networkx
 from mspc.ir.graph import Node
 from mspc.ir.opaque import OpaqueOp
 from mspc.ir.text.parser import parse
@@ -18,6 +18,24 @@ from tests.conftest import HANG
 from tests.ir.graphs import small_graph
 from tests.ir.regions import LOOP
 from tests.serving import SERVED
+
+
+def test_networkx_has_an_edge_per_reading() -> None:
+    graph = small_graph()
+    graph.nodes[2].inputs.append(graph.nodes[0])
+    found = to_networkx(graph)
+    assert list(found.nodes) == [*graph.parameters, *graph.nodes]
+    edges = [(*pair, tuple(found.edges[pair]["operands"])) for pair in found.edges]
+    x, w, _ = graph.parameters
+    product, pair, total = graph.nodes
+    assert edges == [(x, product, (0,)), (w, product, (1,)), (product, pair, (0,)), (product, total, (0, 1))]
+
+
+def test_cycle_is_found() -> None:
+    graph = small_graph()
+    assert find_cycle(graph) == []
+    graph.nodes[0].inputs.append(graph.nodes[2])
+    assert find_cycle(graph) == [graph.nodes[0], graph.nodes[2]]
 
 
 def test_dot_shows_operators_shapes_and_collectives() -> None:

@@ -14,7 +14,7 @@ from mspc.ir.compare import difference
 from mspc.ir.graph import Constant, Graph, Node, Parameter
 from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.opaque import OpaqueOp
-from mspc.ir.text.constants import read_tensor
+from mspc.ir.text.fragments import read_tensor
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.text.values import constant_text, value_text

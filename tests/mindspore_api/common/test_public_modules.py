@@ -17,7 +17,7 @@ from tests.shares import PARTS, share_of
 
 WALK = '''
 import gc, importlib, os, sys
-import numpy as np, ml_dtypes
+import lark, networkx, numpy as np, ml_dtypes
 import mspc
 from mspc.mindspore_api import alias, rooms
 from mspc.ops.op import load_operators
