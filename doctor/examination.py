@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import difflib
 import inspect
@@ -13,21 +14,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mspc.doctor.evaluation import KnownValues, OwnInstance, Reach, Routine, imported_by
-from mspc.doctor.program import ScriptFile, ScriptFiles, children, walk
+from mspc.doctor.names import Names, Reach, Routine, Scope
+from mspc.doctor.program import ScriptFile, ScriptFiles
 from mspc.doctor.public import (
     MISSING,
-    Instance,
     Public,
     PublicModule,
+    member,
     module_exists,
     names_in,
     places_of,
-    plain_operators,
     settings_of,
     why_without_effect,
 )
-from mspc.doctor.scopes import Function, Inner, Scope
 from mspc.ir.diagnostics import MspcError, did_you_mean, nearest
 from mspc.ir.iterative import deep_calls
 from mspc.ir.late_dataclass import dataclass
@@ -45,21 +44,17 @@ _ASKS = re.compile(r"version|^hasattr$|TYPE_CHECKING|find_spec", re.IGNORECASE)
 """Names in a condition by which a script tests which features are available."""
 
 
-def examine(script: Path, for_gpu: bool = False) -> list[Finding]:
+def examine(script: Path) -> list[Finding]:
     """List the uses, in a script and its own modules, of names that mspc lacks or ignores, by file and line.
-
-    Args:
-        for_gpu: also list calls of functions that have no kernel of their own for GPUs.
 
     Raises:
         MspcError: a file is missing, cannot be read, or is not Python.
     """
     with _deep_calls(script):
         program = ScriptFiles(script)
-        evaluation = KnownValues(program)
-        reach = Reach(evaluation)
-        files = [_Examiner(evaluation, file, reach, for_gpu) for file in program.files]
-        return [finding for file in files for finding in file.findings()]
+        names = Names(program)
+        reach = Reach(names)
+        return [finding for file in program.files for finding in _Examiner(names, file, reach).findings()]
 
 
 def examine_alone(script: Path) -> list[Finding]:
@@ -72,7 +67,7 @@ def examine_alone(script: Path) -> list[Finding]:
     """
     with _deep_calls(script):
         program = ScriptFiles(script, FILES_BEHIND_ERROR)
-        return _Examiner(KnownValues(program), program.script).findings()
+        return _Examiner(Names(program), program.script).findings()
 
 
 @contextlib.contextmanager
@@ -86,16 +81,13 @@ def _deep_calls(script: Path) -> Generator[None]:
 
 
 class _Examiner:
-    """Reader of one file. reach: the code that a run may reach, None for all of it. for_gpu: see `examine`."""
+    """Reader of one file. reach: the functions that a run may reach, None for all."""
 
-    def __init__(
-        self, evaluation: KnownValues, file: ScriptFile, reach: Reach | None = None, for_gpu: bool = False
-    ) -> None:
-        self.evaluation = evaluation
+    def __init__(self, names: Names, file: ScriptFile, reach: Reach | None = None) -> None:
+        self.names = names
         self.file = file
         self.reach = reach
-        self.for_gpu = for_gpu
-        self.is_reached = reach is None or file in reach.files
+        self.is_reached = True
         self.found: dict[tuple[int, int, str], Finding] = {}
         self.has_late_annotations = any(
             isinstance(node, ast.ImportFrom) and node.module == "__future__"
@@ -104,7 +96,7 @@ class _Examiner:
         )  # fmt: skip
 
     def findings(self) -> list[Finding]:
-        self._block(self.file.tree.body, self.evaluation.scopes[self.file], False)
+        self._block(self.file.tree.body, self.names.scopes[self.file], False)
         return [self.found[key] for key in sorted(self.found)]
 
     def _block(self, statements: Iterable[ast.AST], scope: Scope, guarded: bool) -> None:
@@ -116,7 +108,7 @@ class _Examiner:
             self._try(node, scope, guarded)
         elif isinstance(node, ast.Import):
             for alias in node.names:
-                if self.evaluation.module(self.file, alias.name, 0) is MISSING:
+                if self.names.module(self.file, alias.name, 0) is MISSING:
                     self._module(alias.name, alias, guarded)
         elif isinstance(node, ast.ImportFrom):
             self._import_from(node, guarded)
@@ -127,7 +119,7 @@ class _Examiner:
             for field, value in ast.iter_fields(node):
                 parts = value if isinstance(value, list) else [value]
                 inside = guarded or (asks and field in ("body", "orelse"))
-                if field == "annotation" and (self.has_late_annotations or isinstance(scope.node, Function)):
+                if field == "annotation" and (self.has_late_annotations or isinstance(scope.node, Routine)):
                     continue  # it is never evaluated
                 for part in parts:
                     if isinstance(part, ast.stmt | ast.ExceptHandler | ast.match_case):
@@ -159,17 +151,17 @@ class _Examiner:
         for part in outside:
             self._expression(part, scope, guarded)
         before = self.is_reached
-        if isinstance(node, Routine) and self.reach is not None:
-            self.is_reached = before and node in self.reach.functions
+        if self.reach is not None:
+            self.is_reached = before and self.reach.reaches(self.file, scope, node)
         self._block(node.body, scope.inner[node], guarded)
         self.is_reached = before
 
     def _import_from(self, node: ast.ImportFrom, guarded: bool) -> None:
-        source = self.evaluation.module(self.file, node.module or "", node.level)
+        source = self.names.module(self.file, node.module or "", node.level)
         if source is MISSING:
             self._module(node.module or "", node, guarded)
         for alias in node.names if isinstance(source, PublicModule) else ():
-            if alias.name != "*" and self.evaluation.imported(self.file, source.name, 0, alias.name) is MISSING:
+            if alias.name != "*" and member(source, alias.name) is MISSING:
                 full = f"{source.name}.{alias.name}"
                 self._add(LACKS, full, alias, instead_of(source, alias.name, full), guarded)
 
@@ -192,62 +184,35 @@ class _Examiner:
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self._name(node, scope, guarded)
             elif isinstance(node, ast.Call):
-                self._call(node, scope, guarded)
+                self._arguments(node, scope, guarded)
             elif isinstance(node, ast.IfExp):
                 guarded = guarded or _asks(node.test)
             elif isinstance(node, ast.BoolOp):
                 guarded = guarded or any(_asks(value) for value in node.values[:-1])
-            inner = scope.inner.get(node, scope) if isinstance(node, Inner) else scope
-            waiting += [(child, inner, guarded) for child in children(node)]
+            inner = scope.inner.get(node, scope)
+            waiting += [(child, inner, guarded) for child in ast.iter_child_nodes(node)]
 
     def _member(self, owner: ast.expr, name: str, place: ast.AST, scope: Scope, guarded: bool) -> None:
-        """Report a use of `name` that `owner` lacks, unless `owner` itself or the value it stores is missing.
-
-        A missing owner was already reported at the place that imports it.
-        """
-        base = self.evaluation.value(self.file, scope, owner)
-        if base is MISSING or self.evaluation.attribute(base, name) is not MISSING:
-            return
-        if isinstance(base, OwnInstance):
-            public = self.evaluation.public_bases(base.cls)
-            if not public or name in self.evaluation.stored_in(base.cls):
-                return
-            base = public[0]
-        if isinstance(base, Public):
-            base = Instance(base.found, base.name)
-        if isinstance(base, PublicModule | Instance):
+        """Report a use of `name` that a module lacks. A missing module is reported where it is imported."""
+        base = self.names.value(self.file, scope, owner)
+        if isinstance(base, PublicModule) and member(base, name) is MISSING:
             full = f"{base.name}.{name}"
             self._add(LACKS, full, place, instead_of(base, name, full), guarded)
 
     def _name(self, node: ast.Name, scope: Scope, guarded: bool) -> None:
-        if scope.owner(node.id) is None and self.evaluation.value(self.file, scope, node) is MISSING:
-            source = self.evaluation.last_star(self.file, scope.top)
-            if source is not None:
+        if scope.owner(node.id) is None and not hasattr(builtins, node.id):
+            value, source = self.names.starred(self.file, scope.top, node.id)
+            if value is MISSING and source is not None:
                 full = f"{source.name}.{node.id}"
                 self._add(LACKS, full, node, instead_of(source, node.id, full), guarded)
 
-    def _call(self, node: ast.Call, scope: Scope, guarded: bool) -> None:
-        match node:
-            case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str() as name) as place]):
-                self._member(owner, name, place, scope, guarded)
-            case _ if (named := imported_by(node)) is not None:
-                if self.evaluation.value(self.file, scope, node) is MISSING:
-                    first, _, path = str(named.value).partition(".")
-                    instead = instead_of(PublicModule(first, ""), path, str(named.value))
-                    self._add(LACKS, str(named.value), named, instead, guarded)
-            case _:
-                self._arguments(node, scope, guarded)
-
     def _arguments(self, node: ast.Call, scope: Scope, guarded: bool) -> None:
-        callee = self.evaluation.value(self.file, scope, node.func)
+        callee = self.names.value(self.file, scope, node.func)
         if not isinstance(callee, Public):
             return
-        if self.for_gpu and (names := plain_operators(callee.found)):
-            self._add(PLAIN, callee.name, node.func, f"{' and '.join(names)} through CuPy, in more launches", guarded)
-        node = _with_spread(node, scope)
         parts = [*node.args, *(word.value for word in node.keywords)]
         parts += [each for part in parts if isinstance(part, ast.Dict) for each in part.values]
-        values: dict[ast.AST, Any] = {part: self.evaluation.value(self.file, scope, part) for part in parts}
+        values: dict[ast.AST, Any] = {part: self.names.value(self.file, scope, part) for part in parts}
         for misfit in misfits(callee, node, values):
             self._add(misfit.kind, f"{callee.name}({misfit.what})", misfit.node, misfit.why, guarded)
 
@@ -257,24 +222,6 @@ class _Examiner:
         if kind == LACKS:
             kind = NOTE if guarded else LACKS if self.is_reached else UNREACHED
         self.found.setdefault((line, column, name), Finding(kind, name, self.file.shown, line, column, instead))
-
-
-def _with_spread(call: ast.Call, scope: Scope) -> ast.Call:
-    """Return the call with `**name` replaced by the entries of its dict, if the file's text shows that dict."""
-    keywords: list[ast.keyword] = []
-    for word in call.keywords:
-        value: ast.AST | None = word.value
-        if word.arg is None and isinstance(value, ast.Name):
-            owner = scope.owner(value.id)
-            bindings = owner.bindings[value.id] if owner is not None else []
-            value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
-        if word.arg is not None or not isinstance(value, ast.Dict):
-            keywords.append(word)
-            continue
-        for key, entry in zip(value.keys, value.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                keywords.append(ast.copy_location(ast.keyword(key.value, entry), key))
-    return ast.copy_location(ast.Call(call.func, call.args, keywords), call)
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:
@@ -287,7 +234,7 @@ def _catches(handler: ast.ExceptHandler) -> bool:
 
 def _asks(test: ast.AST) -> bool:
     """Return whether a condition tests for a version, an attribute, or a module."""
-    names = [getattr(node, "id", "") or getattr(node, "attr", "") for node in walk(test)]
+    names = [getattr(node, "id", "") or getattr(node, "attr", "") for node in ast.walk(test)]
     return any(isinstance(name, str) and _ASKS.search(name) for name in names)
 
 
@@ -298,10 +245,8 @@ IGNORED = "ignored"
 NOTE = "note"
 """mspc lacks it, but the script handles that: it is under `try`, `hasattr` or a test of the version."""
 UNREACHED = "unreached"
-"""mspc lacks it, but the script does not reach it: no code that runs mentions the function around it."""
-PLAIN = "plain"
-"""mspc has it, but without its own kernel for GPUs: it runs there through CuPy, in more launches."""
-KINDS = (LACKS, IGNORED, NOTE, UNREACHED, PLAIN)
+"""mspc lacks it, but the script does not reach it: nothing mentions the function around it."""
+KINDS = (LACKS, IGNORED, NOTE, UNREACHED)
 
 
 @dataclass(frozen=True)
@@ -323,8 +268,7 @@ class Finding:
     @property
     def sentence(self) -> str:
         """The finding in one line."""
-        verbs = {IGNORED: "changes nothing here", PLAIN: "has no kernel of its own for GPUs"}
-        verb = verbs.get(self.kind, "is not in mspc")
+        verb = "changes nothing here" if self.kind == IGNORED else "is not in mspc"
         return f"{self.place}: {self.name} {verb}{': ' if self.instead else ''}{self.instead}"
 
 
@@ -338,19 +282,15 @@ ALIKE = 0.8
 
 
 @cache
-def instead_of(base: PublicModule | Instance | None, name: str, full: str) -> str:
+def instead_of(base: PublicModule | None, name: str, full: str) -> str:
     """Return a known replacement or reason, else another module with this name, else similar names, else "".
 
-    base: the module or class in which the script looks for it. full: its full name in the script.
+    base: the module in which the script looks for it. full: its full name in the script.
     """
     first, _, path = full.partition(".")
     known = said_of(path, f"{first}.")
-    if known:
+    if known or base is None:
         return known
-    if isinstance(base, Instance):
-        return _alike(name, [each for each in dir(base.cls) if not each.startswith("_")])
-    if base is None:
-        return ""
     elsewhere = [place for place in places_of(name, first) if place != full]
     return f"write {elsewhere[0]}" if elsewhere else _alike(name, names_in(base))
 

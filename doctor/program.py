@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import functools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -107,7 +106,7 @@ class ScriptFiles:
         return next((found for root in self.roots if (found := self._file(root, name))), None)
 
     def _imported(self, file: ScriptFile) -> Iterator[ScriptFile]:
-        for node in statements(file.tree):
+        for node in ast.walk(file.tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 yield from self.imports(file, node)
 
@@ -163,46 +162,3 @@ def _roots(script: Path) -> list[Path]:
     more = [Path(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     own = [place for place in more if "site-packages" not in place.parts]
     return list(dict.fromkeys([folder, package, *own]))
-
-
-_LEAVES = frozenset("arg asname attr conversion ctx id kind level lineno module name op ops tag type_comment".split())
-"""AST fields that hold texts, numbers, or nodes without relevant children."""
-
-_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
-
-
-@functools.cache
-def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    return tuple(field for field in kind._fields if field not in _LEAVES)
-
-
-def children(node: ast.AST) -> tuple[ast.AST, ...]:
-    """Return the direct children of a node except operators, contexts and constants; the result is cached in it."""
-    found = node.__dict__.get("children_of_doctor")
-    if found is None:
-        made: list[ast.AST] = []
-        for field in _fields(type(node)):
-            value = getattr(node, field, None)
-            if isinstance(value, list):
-                made += [part for part in value if isinstance(part, ast.AST) and type(part) is not ast.Constant]
-            elif isinstance(value, ast.AST) and type(value) is not ast.Constant:
-                made.append(value)
-        found = node.__dict__["children_of_doctor"] = tuple(made)
-    return found
-
-
-def statements(*nodes: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements and all statements inside them, level by level, without expressions."""
-    waiting: Iterable[ast.AST] = nodes
-    while waiting:
-        yield from waiting
-        blocks = [getattr(node, field, None) for node in waiting for field in _BLOCKS]
-        waiting = [part for block in blocks if isinstance(block, list) for part in block]
-
-
-def walk(*nodes: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes and all their descendants, level by level."""
-    waiting: Iterable[ast.AST] = nodes
-    while waiting:
-        yield from waiting
-        waiting = [child for node in waiting for child in children(node)]

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib
-import inspect
-import textwrap
-from collections.abc import Iterator
-from dataclasses import fields
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api import alias, settings
-from mspc.mindspore_api.common.tensor import TensorMethods
 from mspc.mindspore_api.index.module import find, listed
-from mspc.mindspore_api.nn.cell import Cell
-from mspc.mindspore_api.ops.primitive import Primitive
 from mspc.mindspore_api.placement import EVERYWHERE
-from mspc.mindspore_api.rooms import home_of, public_name
+from mspc.mindspore_api.rooms import home_of
 from mspc.mindspore_api.setting_kind import Setting, Table, table
-from mspc.ops.op import REGISTRY, Op, has_gpu_kernel
 
 MISSING = object()
 """Placeholder for a name that does not exist in mspc."""
 OUTER = ("", "nn", "ops", "mint", "mint.nn", "mint.nn.functional", "train", "dataset", "dataset.vision",
          "dataset.transforms", "parallel", "communication", "amp", "common.initializer", "runtime")  # fmt: skip
 """Modules whose names are suggested if a script looks for them in another module."""
-
-
-_SET_BY_COMPILES = frozenset(("parameter_layout_dict",))
-"""Attributes of cells that a compile sets."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +45,10 @@ class Public:
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """An object that a script created. name: of its class, as the script writes it. or_below: the object may be of a
-    subclass."""
+    """An object that a script created. name: of its class, as the script writes it."""
 
     cls: type
     name: str
-    or_below: bool = False
-
-    def has(self, name: str) -> bool:
-        """Return whether it may have an attribute of that name."""
-        below = self.cls.__subclasses__() if self.or_below else ()
-        return has_attribute(self.cls, name) or any(Instance(cls, "", True).has(name) for cls in below)
 
 
 def module_exists(path: str) -> bool:
@@ -118,68 +98,6 @@ def places_of(name: str, first: str) -> list[str]:
     """Return the full names under which OUTER modules provide a name. first: "mindspore" or "mspc"."""
     modules = [] if name.startswith("_") else [PublicModule(first, path) for path in OUTER]
     return [f"{module.name}.{name}" for module in modules if isinstance(member(module, name), Public)]
-
-
-def has_attribute(cls: type, name: str) -> bool:
-    """Return whether objects of a class may have an attribute, by its definition and the assignments in its methods."""
-    if name.startswith("__") or hasattr(cls, name):
-        return True
-    if issubclass(cls, Primitive):
-        operator = cls.op_class
-        if operator is None or hasattr(operator, name) or name in {field.name for field in fields(operator)}:
-            return True
-    assigned = [_assigned(base) for base in cls.__mro__[:-1] if base.__module__ != "mspc.ops"]
-    return any(names is None or name in names for names in assigned) or name in _SET_BY_COMPILES
-
-
-@functools.cache
-def _assigned(cls: type) -> frozenset[str] | None:
-    """Return the attributes that a class's own text assigns, declares or names; None if the text does not show them."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    except (OSError, TypeError, SyntaxError):
-        return None
-    answers = "__getattr__" in vars(cls) and not issubclass(cls, TensorMethods | Primitive)
-    found: set[str] = set()
-    for node in () if answers else ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found.add(node.attr)
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.add(node.target.id)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.add(node.value)
-        elif isinstance(node, ast.Name) and node.id in ("setattr", "vars"):
-            return None
-    return None if answers else frozenset(found)
-
-
-def result_of(callee: Public) -> Instance | None:
-    """Return the result of a call: an object of the called class, or of the function's annotated return type; None if
-    it is unknown."""
-    if inspect.isclass(callee.found):
-        return Instance(callee.found, callee.name)
-    function = inspect.unwrap(callee.found) if callable(callee.found) else None
-    said = getattr(function, "__annotations__", {}).get("return")
-    cls = getattr(function, "__globals__", {}).get(said) if isinstance(said, str) else said
-    return annotated(cls, _name_of(cls, callee.name.partition(".")[0]))
-
-
-def _name_of(cls: Any, first: str) -> str:
-    """Return the full name of a class of mspc in the outermost module that provides it to scripts."""
-    parts = public_name(getattr(cls, "__module__", "")).split(".")
-    modules = [PublicModule(first, ".".join(parts[:count])) for count in range(len(parts) + 1)]
-    name = getattr(cls, "__name__", "")
-    for module in modules:
-        found = member(module, name) if module_exists(module.path) else None
-        if isinstance(found, Public) and found.found is cls:
-            return found.name
-    return f"{first}.{name}"
-
-
-def annotated(cls: Any, name: str) -> Instance | None:
-    """Return an object of a class of mspc or of a subclass; None for cells and operators, which scripts subclass."""
-    is_known = inspect.isclass(cls) and cls.__module__.startswith("mspc.") and not issubclass(cls, Primitive | Cell)
-    return Instance(cls, name, or_below=True) if is_known else None
 
 
 _NO_CACHE = table(
@@ -264,52 +182,3 @@ def function_named(name: str) -> Any:
     if not isinstance(found, Public):
         raise LookupError(name)
     return found.found
-
-
-DEEPEST = 4
-"""Greatest depth to which calls between functions are followed."""
-
-
-def plain_operators(found: Any) -> list[str]:
-    """Return the sorted names of operators without a kernel for GPUs that a public function, operator or cell may use.
-
-    Operators in branches that are not taken are included.
-    """
-    return sorted(name for name in _operators(found, DEEPEST) if not has_gpu_kernel(REGISTRY[name]))
-
-
-def _operators(found: Any, depth: int) -> set[str]:
-    """Return the name of the operator that a public object is, or the names of those that its code mentions."""
-    name = found.__name__ if isinstance(found, type) else type(found).__name__
-    if _is_operator(name) and not inspect.isfunction(found):
-        return {name}
-    if not depth:
-        return set()
-    mentioned = {each for code in _codes(found) for each in code.co_names}
-    operators = {each for each in mentioned if _is_operator(each)}
-    return operators.union(*(_operators(each, depth - 1) for each in map(_function, mentioned) if each is not None))
-
-
-def _codes(found: Any) -> Iterator[CodeType]:
-    """Yield the code of a function, or of a cell's `construct`, and of all functions defined in it."""
-    if isinstance(found, type):
-        found = vars(found).get("construct")
-    code = getattr(inspect.unwrap(found), "__code__", None) if found is not None else None
-    waiting = [code] if isinstance(code, CodeType) else []
-    while waiting:
-        code = waiting.pop()
-        yield code
-        waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
-
-
-def _function(name: str) -> Any:
-    """Return the function or the operator of this name in `ops`; None if there is none."""
-    from mspc import ops  # late: needed only for an examination for GPUs
-
-    found = None if name.startswith("_") else getattr(ops, name, None)
-    return found if inspect.isfunction(found) or _is_operator(type(found).__name__) else None
-
-
-@functools.cache
-def _is_operator(name: str) -> bool:
-    return name in REGISTRY and isinstance(REGISTRY[name], type) and issubclass(REGISTRY[name], Op)

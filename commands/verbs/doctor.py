@@ -23,7 +23,6 @@ GAPS = 1
 def doctor(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A script.", autocompletion=complete_script)],
     json: opts.JsonFile = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="List calls without a kernel of their own for GPUs, too.")] = False,
 ) -> None:
     """Read a script and the modules of its own that it imports, run nothing, and list every name, argument and setting
     of MindSpore that mspc lacks or ignores. Status 1 where it lacks one."""
@@ -36,7 +35,7 @@ def doctor(
     collects = gc.isenabled()
     gc.disable()
     try:
-        found = examine(script, gpu)
+        found = examine(script)
     finally:
         if collects:
             gc.enable()
@@ -50,14 +49,13 @@ def doctor(
 
 def _print(script: Path, found: list[Finding]) -> None:
     from mspc.commands.report.tables import TextTable, print_line, print_table
-    from mspc.doctor.examination import IGNORED, LACKS, PLAIN, UNREACHED
+    from mspc.doctor.examination import IGNORED, LACKS, UNREACHED
 
     if found:
         rows = [(finding.kind, finding.name, finding.place, finding.instead or "-") for finding in found]
         title = f"what {script} uses that mspc lacks or ignores"
         print_table(TextTable(title, ("kind", "name", "line", "instead"), rows, below=(3,)))
-    counts = {kind: sum(finding.kind == kind for finding in found) for kind in (LACKS, IGNORED, UNREACHED, PLAIN)}
+    counts = {kind: sum(finding.kind == kind for finding in found) for kind in (LACKS, IGNORED, UNREACHED)}
     ignored = f"; {counts[IGNORED]} that change{'s' if counts[IGNORED] == 1 else ''} nothing" if counts[IGNORED] else ""
     unreached = f"; {counts[UNREACHED]} where {script.name} does not come" if counts[UNREACHED] else ""
-    plain = f"; {counts[PLAIN]} without a kernel of its own for GPUs" if counts[PLAIN] else ""
-    print_line(f"{counts[LACKS] or 'no'} name{'' if counts[LACKS] == 1 else 's'} lacking{unreached}{ignored}{plain}")
+    print_line(f"{counts[LACKS] or 'no'} name{'' if counts[LACKS] == 1 else 's'} lacking{unreached}{ignored}")

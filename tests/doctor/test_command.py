@@ -152,28 +152,3 @@ def test_modules_below_a_package_are_names_of_it() -> None:
     Path("package/inner/below.py").write_text("from mindspore.ops import *\n")
     found = json.loads(doctor("import package\n", "--json", "-", status=1))["findings"]
     assert [(f["file"], f["name"]) for f in found] == [("package/inner/__init__.py", "mindspore.ops.unknown")]
-
-
-def test_what_has_no_kernel_for_gpus_is_listed_on_request() -> None:
-    Path("net.py").write_text(
-        "from mindspore import mint, nn, ops\n"
-        "def f(x):\n"
-        "    y = ops.relu(ops.cummax(x, 0)[0]), nn.Dense(2, 2)(x), ops.MatMul()(x, x)\n"
-        "    return y, mint.cummin(x, 0), ops.Cummax(0)(x), ops.cdist(x, x), nn.MaxUnpool2d(2)\n"
-        "f(ops.ones(3))\n"
-    )
-    without = CliRunner().invoke(app, ["doctor", "net.py"])
-    assert (without.exit_code, without.stdout) == (0, "no names lacking\n")
-    done = CliRunner().invoke(app, ["doctor", "net.py", "--gpu", "--json", "found.json"])
-    assert done.exit_code == 0
-    assert done.stdout.endswith("no names lacking; 5 without a kernel of its own for GPUs\n")
-    findings = json.loads(Path("found.json").read_text())["findings"]
-    found = [(f["kind"], f["name"], f["line"], f["instead"]) for f in findings]
-    assert found[:4] == [
-        ("plain", "mindspore.ops.cummax", 3, "Cummax through CuPy, in more launches"),
-        ("plain", "mindspore.mint.cummin", 4, "Cummin through CuPy, in more launches"),
-        ("plain", "mindspore.ops.Cummax", 4, "Cummax through CuPy, in more launches"),
-        ("plain", "mindspore.ops.cdist", 4, "Cdist through CuPy, in more launches"),
-    ]
-    assert found[4][:3] == ("plain", "mindspore.nn.MaxUnpool2d", 4)
-    assert "MaxUnpool2D" in found[4][3]

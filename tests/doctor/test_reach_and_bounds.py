@@ -50,30 +50,11 @@ def test_what_the_script_does_not_come_to_is_told_apart(text: str, expected: lis
     assert found(text) == expected
 
 
-WRAPPED = """
-class Net(nn.Cell):
-    pass
-net = Net()
-net.place("worker", 0)
-net.nothing1()
-net = nn.PipelineCell(net, 4, {"a": 0, "b": 1})
-net.nothing2()
-net = parallel.auto_parallel.AutoParallel(net)
-net.pipeline(2)
-net.compile(1)
-net.nothing3()
-"""
-
-
-def test_names_that_are_bound_again_stand_for_the_last_value_before() -> None:
-    assert found(WRAPPED) == [
-        ("ignored", "nn.Cell.place()"), ("lacks", "nn.Cell.nothing1"), ("lacks", "nn.PipelineCell.nothing2"),
-        ("lacks", "parallel.auto_parallel.AutoParallel.nothing3"),
-    ]  # fmt: skip
-    loop = "net = nn.ReLU()\nfor _ in range(2):\n    net.nothing1()\n    net = lambda: 3\nnet.nothing2()\n"
-    assert found(loop) == []
-    branch = "net = 3\nnet = nn.ReLU()\nif net:\n    net.nothing()\n"
-    assert found(branch) == [("lacks", "nn.ReLU.nothing")]
+def test_names_with_several_values_are_unknown() -> None:
+    assert found("net = nn.ReLU()\nnet.place('worker', 0)\n") == [("ignored", "nn.ReLU.place()")]
+    assert found("net = nn.ReLU()\nnet.place('worker', 0)\nnet = 3\n") == []
+    shadowed = "def f(ops):\n    ops.Nothing1()\ndef g():\n    nn = 3\n    nn.Nothing2(), ops.Nothing3()\nf(g())\n"
+    assert found(shadowed) == [("lacks", "ops.Nothing3")]
 
 
 def test_a_file_that_is_not_there_yet_is_no_lack() -> None:

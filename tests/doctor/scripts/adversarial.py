@@ -17,7 +17,7 @@ class Generator(nn.Cell):
         layers = [nn.Conv2dTranspose(width, width, 4, 2, weight_init=Normal(mean=0, sigma=0.02))]
         layers.append(nn.LeakyReLU(alpha=0.2, inplace=True))  # lacks mindspore.nn.LeakyReLU(inplace)
         self.body = nn.SequentialCell(layers)
-        self.body.no_method_of_cells()  # lacks mindspore.nn.SequentialCell.no_method_of_cells
+        self.body.no_method_of_cells()
         for name, cell in self.cells_and_names():
             cell.anything_at_all(name)
 
@@ -32,7 +32,7 @@ def loss_of(logits):
 
 
 generator = Generator()
-generator.set_grad()  # ignored mindspore.nn.Cell.set_grad()
+generator.set_grad()
 generator.epochs = 3
-print(generator.epochs, generator.trainable_params(), generator.untold)  # lacks mindspore.nn.Cell.untold
+print(generator.epochs, generator.trainable_params(), generator.untold)
 step = vg(loss_of, None, generator.trainable_params(), has_auxiliary=True)  # lacks mindspore.value_and_grad(has_auxiliary)

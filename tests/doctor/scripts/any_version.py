@@ -37,7 +37,7 @@ except ImportError as error:
     raise SystemExit("a newer MindSpore is needed") from error
 
 try:
-    count = ms.Tensor([1]).count_of_then()  # lacks mindspore.Tensor.count_of_then
+    count = ms.Tensor([1]).count_of_then()
 except ValueError:
     count = 0
 
@@ -57,18 +57,18 @@ except AttributeError:
     ms.no_such_name_of_then()  # note mindspore.no_such_name_of_then
 
 by_name = importlib.import_module("mindspore.nn")
-by_name.Dense(3, 4, slope_of_then=1)  # lacks mindspore.nn.Dense(slope_of_then)
-by_name.LayerOfThen()  # lacks mindspore.nn.LayerOfThen
-gone = importlib.import_module("mindspore.module_of_then")  # lacks mindspore.module_of_then
+by_name.Dense(3, 4, slope_of_then=1)
+by_name.LayerOfThen()
+gone = importlib.import_module("mindspore.module_of_then")
 layer = getattr(ms.nn, "Dense")
-layer(3, 4, of_then=1)  # lacks mindspore.nn.Dense(of_then)
+layer(3, 4, of_then=1)
 perhaps = getattr(ms.ops, "operator_of_then", None)
 if perhaps is not None:
     perhaps(1)
 config = {
     "mode": 0,
-    "max_device_memory": "58GB",  # ignored mindspore.set_context(max_device_memory)
-    "key_of_then": 1,  # lacks mindspore.set_context(key_of_then)
+    "max_device_memory": "58GB",
+    "key_of_then": 1,
 }
 ms.set_context(**config)
 either = {"key_of_then": 1} if perhaps else {}

@@ -18,7 +18,7 @@ def create_dataset(root, batch_size):
 
 def labels(path):
     data = de.NumpySlicesDataset([1, 2, 3], ["label"], shuffle=False).shuffle(3).batch(1)
-    data.with_boxes()  # lacks mindspore.dataset.Dataset.with_boxes
+    data.with_boxes()
     return data
 
 
@@ -33,5 +33,5 @@ class Boxes:
     def __call__(self, boxes: Tensor):
         kept = self.nms(boxes)
         self.unknown(boxes)
-        area = boxes.area_of_boxes()  # lacks mindspore.Tensor.area_of_boxes
+        area = boxes.area_of_boxes()
         return self.cast(kept, mstype.float32), F.softmax(area), C.GradOperation(get_all=True)

@@ -28,7 +28,7 @@ class Plain:
 
 class Late(Plain, Cell):
     def construct(self, x):
-        return self.missing_from_both(x)  # unreached mindspore.nn.Cell.missing_from_both
+        return self.missing_from_both(x)
 
 
 class Open(np.ndarray, Cell):

@@ -30,7 +30,7 @@ class BasicBlock(nn.Cell):
         self.relu = P.ReLU()
         self.add = P.TensorAdd()
         self.relu.add_prim_attr("primitive_target", "CPU")
-        self.relu.set_fancy_kernel(1)  # lacks mindspore.ops.operations.ReLU.set_fancy_kernel
+        self.relu.set_fancy_kernel(1)
 
     def construct(self, x):
         identity = x

@@ -17,7 +17,7 @@ other = alias()
 
 def reduced(x):
     total = ms.ops.reduce_sum(x, keep_dims=True) if hasattr(ms.ops, "reduce_sum") else x.sum()
-    grown = getattr(ops, "grow_a_tensor")(x)  # unreached mindspore.ops.grow_a_tensor
+    grown = getattr(ops, "grow_a_tensor")(x)
     safe = getattr(ops, "grow_a_tensor", None)
     return total, grown, safe
 

@@ -26,7 +26,7 @@ class WideDeep(Base):
         return self.squeeze(self.embedding(ids))
 
     def more(self):
-        return super().insert_child_to_shelf("a", None)  # unreached mindspore.nn.Cell.insert_child_to_shelf
+        return super().insert_child_to_shelf("a", None)
 
 
 wide = nn.FTRL(WideDeep(None).trainable_params(), learning_rate=5e-2, l1=1e-8, l2=1e-8, initial_accum=1.0)

@@ -17,8 +17,8 @@ class Layer(nn.Cell):
         super().__init__()
         self.weight = ms.Parameter(ms.Tensor([[1.0]]), name="weight", requires_grad=True, on="npu")  # lacks mspc.Parameter(on)
         self.matmul = ops.MatMul(transpose_b=True).shard(((2, 4), (1, 4)))
-        self.matmul.shard(in_strategy=((2, 4), (1, 4)), out_plan=None)  # lacks mspc.ops.MatMul.shard(out_plan)
-        self.recompute(use_reentrant=False)  # ignored mspc.nn.Cell.recompute(use_reentrant)
+        self.matmul.shard(in_strategy=((2, 4), (1, 4)), out_plan=None)
+        self.recompute(use_reentrant=False)
 
     def construct(self, x):
         return self.matmul(x, self.weight)
@@ -27,5 +27,5 @@ class Layer(nn.Cell):
 net = AutoParallel(Layer(8), parallel_mode="semi_auto")
 net.hsdp(shard_size=-1, threshold=0, optimizer_level="level2")
 net.print_local_norm()  # ignored mspc.parallel.auto_parallel.AutoParallel.print_local_norm()
-net.save_everything_to("x")  # lacks mspc.parallel.auto_parallel.AutoParallel.save_everything_to
+net.save_everything_to("x")
 print(DType, ms.Layout((2, 4), ("dp", "mp")))

@@ -8,4 +8,4 @@ from language_model.layers import Attention
 net = Attention(None)
 net.to_float(c.nn.ReLU)
 c.nn.HSwishOfThen()  # lacks mindspore.nn.HSwishOfThen
-print(np.nothing_here, c.something_else, net.batch_matmul.launch_at_once())  # lacks mindspore.ops.operations.BatchMatMul.launch_at_once
+print(np.nothing_here, c.something_else, net.batch_matmul.launch_at_once())

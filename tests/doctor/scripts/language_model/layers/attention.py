@@ -7,7 +7,7 @@ from ..compatible import F, P, get_parallel_mode, nn
 
 class Base(nn.Cell):
     def construct(self, x):
-        return self.head(self.norm_of_everything(x))  # lacks mindspore.nn.Cell.norm_of_everything
+        return self.head(self.norm_of_everything(x))
 
 
 class Attention(Base):
