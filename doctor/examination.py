@@ -37,8 +37,8 @@ from mspc.mindspore_api.ops.primitive import Primitive
 from mspc.mindspore_api.setting_kind import Reason, Setting, Table
 from mspc.mindspore_api.settings import missing_file
 
-FILES_BEHIND_ERROR = 8
-"""Most files that are read to find what else is missing in the file in which an import failed."""
+FILES_AFTER_ERROR = 8
+"""Most files that are read to find the other missing names of a file in which an import failed."""
 _CATCHES = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
 _ASKS = re.compile(r"version|^hasattr$|TYPE_CHECKING|find_spec", re.IGNORECASE)
 """Names in a condition by which a script tests which features are available."""
@@ -58,7 +58,7 @@ def examine(script: Path) -> list[Finding]:
 
 
 def examine_alone(script: Path) -> list[Finding]:
-    """List the findings in one file, reading at most FILES_BEHIND_ERROR files in all.
+    """List the findings in one file, reading at most FILES_AFTER_ERROR files in all.
 
     The limit bounds the time in a tree of thousands of files. Names that unread files may define are not listed.
 
@@ -66,7 +66,7 @@ def examine_alone(script: Path) -> list[Finding]:
         MspcError: the file is missing, cannot be read, or is not Python.
     """
     with _deep_calls(script):
-        program = ScriptFiles(script, FILES_BEHIND_ERROR)
+        program = ScriptFiles(script, FILES_AFTER_ERROR)
         return _Examiner(Names(program), program.script).findings()
 
 
@@ -214,7 +214,7 @@ class _Examiner:
         parts += [each for part in parts if isinstance(part, ast.Dict) for each in part.values]
         values: dict[ast.AST, Any] = {part: self.names.value(self.file, scope, part) for part in parts}
         for misfit in misfits(callee, node, values):
-            self._add(misfit.kind, f"{callee.name}({misfit.what})", misfit.node, misfit.why, guarded)
+            self._add(misfit.kind, f"{callee.name}({misfit.argument})", misfit.node, misfit.why, guarded)
 
     def _add(self, kind: str, name: str, node: ast.AST, instead: str, guarded: bool) -> None:
         line, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
@@ -311,11 +311,11 @@ OPEN = object()
 class Misfit:
     """An argument that is not accepted or has no effect.
 
-    kind: as of a Finding. what: the argument, "" for the whole call. node: its position. why: the reason or a hint.
+    kind: as of a Finding. argument: "" for the whole call. node: its position. why: the reason or a hint.
     """
 
     kind: str
-    what: str
+    argument: str
     node: ast.AST
     why: str
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mspc.doctor import program
-from mspc.doctor.examination import FILES_BEHIND_ERROR, examine
+from mspc.doctor.examination import FILES_AFTER_ERROR, examine
 from mspc.engine.script import ScriptError, run_script_as
 from mspc.mindspore_api import alias
 
@@ -93,7 +93,7 @@ def test_an_error_in_a_large_tree_reads_few_files(where: str, tmp_path: Path, mo
     lines = raised.value.render().splitlines()
     assert "NoSuchName" in lines[-2]
     assert lines[-1].endswith("stem.py:2:27: mindspore.ops.NoSuchName is not in mspc")
-    assert len(read) <= FILES_BEHIND_ERROR
+    assert len(read) <= FILES_AFTER_ERROR
 
 
 def test_an_import_that_is_not_of_mindspore_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
