@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import importlib.util
 import os
 import re
@@ -12,37 +11,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from docs.site import counts, pages
 from mspc.passes.base import VERIFY
 from tests.conftest import ROOT
 from tests.serving import SERVED
 
-
-def loaded(file: Path) -> ModuleType:
-    """A Python file that is in no package."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pages = loaded(ROOT / "docs" / "site" / "pages.py")
-EXAMPLE = re.compile(r"<!-- (file|run)(?:: (\S+))? -->\n```\w*\n(.*?)```", re.DOTALL)
-"""A file that an example needs, or commands with what they print; `...` stands for anything."""
-WITH_EXAMPLES = (
-    "README.md", "docs/start/ways-to-shard.md", "docs/concepts/how-a-compile-runs.md", "docs/guides/verify.md",
-    "docs/reference/pipelines.md", "docs/guides/from-pytorch.md", "docs/guides/pytorch-plans.md",
-    "docs/reference/offload.md",
-)  # fmt: skip
+DOCUMENTS = ("README.md", *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))))
+WITH_EXAMPLES = [name for name in DOCUMENTS if "\n<!-- run -->\n" in (ROOT / name).read_text(encoding="utf-8")]
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-BREAK = re.compile(r"(?m)^(?=\$ )")
+COMMANDS = {"mspc": shlex.join(SERVED), "python": shlex.quote(sys.executable)}
+"""Programs that examples call, and the command lines that stand for them."""
 
 
 def same(wanted: str, printed: str) -> bool:
@@ -51,34 +34,38 @@ def same(wanted: str, printed: str) -> bool:
     return re.fullmatch(r"\s*.*?\s*".join(pieces), " ".join(printed.split())) is not None
 
 
-def words_of(command: str) -> list[str]:
-    """The words of a command behind `mspc`, with names of files filled in as a shell does."""
-    words = shlex.split(command.removeprefix("$ mspc "))
-    return [found for word in words for found in (sorted(glob.glob(word)) if "*" in word else [word])]
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PATH: `mspc` there is served by a process that has loaded it."""
+    folder = tmp_path_factory.mktemp("programs")
+    for name, command in COMMANDS.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+        (folder / name).chmod(0o755)
+    return folder
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_examples_print_what_they_say(name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_print_what_they_say(
+    name: str, root: Path, tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file of a page is written and every command run, in one folder, in the order of the page."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(VERIFY, raising=False)
-    Path("samples").symlink_to(root / "samples")
-    ran = 0
-    for kind, file, text in EXAMPLE.findall((root / name).read_text(encoding="utf-8")):
-        if kind == "file":
-            Path(file).write_text(text)
-            continue
-        for step in filter(None, BREAK.split(text)):
-            command, _, wanted = step.partition("\n")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]))
+    for folder in ("samples", "benchmarks"):
+        Path(folder).symlink_to(root / folder)
+    for block in counts.blocks((root / name).read_text(encoding="utf-8")):
+        if block.kind == "file":
+            Path(block.argument).write_text(block.text, encoding="utf-8")
+        for command, wanted in counts.steps(block) if block.kind == "run" else ():
             # os.environ, as readline may have set COLUMNS behind Python's back
             done = subprocess.run(
-                [*SERVED, *words_of(command)], capture_output=True, text=True, check=False, env={**os.environ}
+                ["bash", "-c", command], capture_output=True, text=True, check=False, env={**os.environ}
             )
             refused = ": error: " in wanted
             assert (done.returncode == 2) if refused else done.returncode in (0, 1), f"{command}\n{done.stderr}"
             printed = done.stderr if refused else done.stdout
             assert same(wanted, printed), f"{command}\n{printed}"
-            ran += 1
-    assert ran > 0
 
 
 def test_what_stands_for_anything_and_what_does_not() -> None:
@@ -112,15 +99,18 @@ STAGED = TWO_PRODUCTS.replace("Half((8, 64)), Half((64, 8))", "*[Half((8, 8)) fo
 """One that is trained in micro-batches."""
 
 
-def test_examples_of_the_search_are_taken(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_the_search_are_taken(
+    root: Path, tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every command of the page for which no machine need be measured; `--explain`'s output on the sample that the page
     speaks of, and with the names that this output has."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(VERIFY, raising=False)
-    page = (root / "docs" / "reference" / "search.md").read_text(encoding="utf-8")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(programs), os.environ["PATH"]]))
+    page = "".join((root / "docs" / "reference" / name).read_text("utf-8") for name in ("search.md", "machines.md"))
 
     def printed(command: str) -> str:
-        done = subprocess.run([*SERVED, *words_of(command)], capture_output=True, text=True, check=False)
+        done = subprocess.run(["bash", "-c", f"mspc {command}"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         return done.stdout
 

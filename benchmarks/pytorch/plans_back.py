@@ -1,6 +1,6 @@
 """Collectives of plans that are written back: those that mspc says, and those that PyTorch sends for the same plan.
 
-    python -m benchmarks.pytorch.plans_back [--only NAME]... [--write docs/guides/pytorch-plans.md]
+    python -m benchmarks.pytorch.plans_back [--only NAME]... [--write docs/reference/benchmarks.md]
 
 Small models of transformers are compiled for four ranks with `--out-torch`, and run as that file says on four CPU
 processes of PyTorch (gloo). Needs torch and transformers.
