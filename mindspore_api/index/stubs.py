@@ -1,8 +1,8 @@
 """Stubs of the public modules, for editors and type checkers.
 
 They are made when mspc is installed, as two stub packages, of `mspc` and of `mindspore`, which import every name from
-its module. Operators and rows of the index, which no Python file defines, have one line each. A function of the index
-states no type for its result; it follows from the operators that the function calls: one tensor or several.
+its module. Operators and rows of the index, which no Python file defines, have one line each. Functions of
+tensors state no type for their result: it is one tensor, unless a table here says otherwise.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import keyword
 import re
 import shutil
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from mspc.ir.types import TensorType, TupleType, dtype_of
-from mspc.mindspore_api.index.functions import tree_at
 from mspc.mindspore_api.index.module import places_of
 from mspc.mindspore_api.index.table import rows_of
 from mspc.mindspore_api.ops.method_table import find_method, method_names
@@ -48,38 +46,43 @@ from mspc.ir.types import DType, TensorType
 
 
 _STATED = {
-    TENSOR: "addcdiv addcmul argmax argmin argwhere avg_pool2d avg_pool3d cartesian_prod conv2d conv3d "
-            "conv_transpose2d csr_mv csr_to_dense diagonal diff flash_attention_score fmax fmin grid_sample identity "
-            "logcumsumexp lp_pool2d make_range max_unpool2d max_unpool3d mvlgamma pad padding positive stop_gradient "
-            "strided_slice tuple_to_array",
-    SEVERAL: "triangular_solve unique unique_with_pad",
-    "COOTensor": "csr_to_coo dense_to_sparse_coo",
-    "CSRTensor": "dense_to_sparse_csr",
-    "bool": "is_complex is_floating_point",
-    "int": "numel rank size",
+    SEVERAL: "add_layer_norm add_rms_norm aminmax argmax_with_value argmin_with_value choice_with_mask chunk "
+             "clip_by_global_norm cummax cummin dsplit eig hsplit kthvalue median meshgrid moe_token_permute "
+             "nanmedian ops.max ops.min qr sort split std_mean tensor_split top_k topk triangular_solve unbind unique "
+             "unique_with_pad unstack var_mean vsplit numpy.diag_indices numpy.divmod numpy.indices "
+             "numpy.tril_indices numpy.tril_indices_from numpy.triu_indices numpy.triu_indices_from "
+             "numpy.unravel_index",
+    ANY: "DType Rank Shape Size TupleToArray adaptive_max_pool2d adaptive_max_pool3d atleast_1d atleast_2d atleast_3d "
+         "clip_by_norm clip_by_value largest make_tuple max max_pool2d max_pool3d min mixed_precision_cast nonzero "
+         "smallest svd switch switch_layer tuple_getitem unique_consecutive "
+         "mint.adaptive_max_pool1d mint.median numpy.gradient numpy.linspace",
+    TENSOR: "csr_mm csr_mv csr_to_dense numpy.max numpy.min numpy.sort",
+    "list[Tensor]": "numpy.array_split numpy.broadcast_arrays numpy.dsplit numpy.hsplit numpy.split numpy.vsplit",
+    "COOTensor": "csr_to_coo dense_to_sparse_coo to_coo",
+    "CSRTensor": "dense_to_sparse_csr to_csr",
+    "bool": "is_complex is_contiguous is_floating_point is_signed is_tensor numpy.isscalar",
+    "int": "dim ndimension nelement numel rank size tuple_len numpy.ndim",
     "tuple[int, ...]": "shape",
-    "DType": "dtype",
+    "DType": "dtype numpy.promote_types numpy.result_type",
 }  # fmt: skip
-"""Functions of tensors with results that do not follow from the operators they call."""
+"""Functions of tensors that do not return one tensor, in all modules or in one."""
 STATED = {name: kind for kind, names in _STATED.items() for name in names.split()}
 _SPARSE = {"coo_": "COOTensor", "csr_": "CSRTensor"}
+_OF_TENSORS = re.compile(r"mspc\.mindspore_api\.(ops|mint|numpy)(?!\.distributed|\.own_operators|\.composites)\b.*")
+"""Modules of functions that return one tensor, unless `_STATED` or their annotations say otherwise."""
 
 
 def result_of(found: Any) -> str:
     """Return the type that a function of tensors, or an operator, returns."""
-    name = getattr(found, "__name__", "")
-    if str(getattr(found, "__module__", "")).startswith(("mspc.mindspore_api.ops", "mspc.mindspore_api.mint")):
-        known = STATED.get(name) or _SPARSE.get(name[:4])
-        if known is not None:
-            return known
     if isinstance(found, Primitive):
         return of_operator(type(found.op))
-    if not isinstance(found, FunctionType):
+    module = _OF_TENSORS.fullmatch(str(getattr(found, "__module__", "")))
+    if module is None or not isinstance(found, FunctionType):
         return ANY
+    name = found.__name__
+    known = STATED.get(f"{module[1]}.{name}") or STATED.get(name) or _SPARSE.get(name[:4])
     stated = str(found.__annotations__.get("return", ANY)).strip("'")
-    if stated not in (ANY, "TensorLike"):
-        return stated if stated in (TENSOR, SEVERAL) else ANY
-    return _of_function(found)
+    return known or (TENSOR if stated in (ANY, "TensorLike") else stated if stated in (TENSOR, SEVERAL) else ANY)
 
 
 @functools.cache
@@ -95,151 +98,6 @@ def of_operator(operator: type[Op]) -> str:
             return ANY
         kinds.add(TENSOR if isinstance(result, TensorType) else SEVERAL if isinstance(result, TupleType) else ANY)
     return kinds.pop() if len(kinds) == 1 else ANY
-
-
-_in_progress: set[FunctionType] = set()
-UNDECIDED = ""
-
-
-def _one(kinds: set[str]) -> str:
-    """Return the one type of all cases, Any if there are several."""
-    kinds.discard(UNDECIDED)
-    return kinds.pop() if len(kinds) == 1 else ANY
-
-
-@functools.cache
-def _of_function(function: FunctionType) -> str:
-    if function in _in_progress:  # it calls itself: its other results decide
-        return UNDECIDED
-    _in_progress.add(function)
-    try:
-        tree = _tree(function)
-        if tree is None or isinstance(tree.returns, ast.Constant):
-            return ANY
-        results = _Results(function, tree)
-        given = [node.value for node in _nodes(tree, ast.Return) if node.value is not None]
-        return results.of_cases(given)
-    finally:
-        _in_progress.discard(function)
-
-
-def _tree(function: FunctionType) -> ast.FunctionDef | None:
-    code = inspect.unwrap(function).__code__  # type: ignore[attr-defined]  # a function
-    try:
-        if code.co_filename.endswith(".txt"):
-            return tree_at(code.co_filename, code.co_firstlineno, function.__name__)
-        found = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    except (LookupError, OSError, SyntaxError, TypeError):
-        return None
-    return found if isinstance(found, ast.FunctionDef) else None
-
-
-def _nodes(tree: ast.FunctionDef, *kinds: type[ast.stmt]) -> Iterator[Any]:
-    """Yield statements of a function, without those of functions inside."""
-    left: list[ast.AST] = list(tree.body)
-    while left:
-        node = left.pop()
-        if isinstance(node, kinds):
-            yield node
-        elif not isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
-            left += ast.iter_child_nodes(node)
-
-
-class _Results:
-    """Infers the type of an expression in a function, with the names of the function's module."""
-
-    def __init__(self, function: FunctionType, tree: ast.FunctionDef) -> None:
-        self._globals = inspect.unwrap(function).__globals__  # type: ignore[attr-defined]  # a function
-        self._parameters = set(inspect.signature(function).parameters)
-        self._assigned: dict[str, list[ast.expr]] = {}
-        """All values of a name, possibly of different types."""
-        self._others: set[str] = set()
-        """Names that get their values in another way."""
-        self._in_progress: set[str] = set()
-        for node in _nodes(tree, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.With):
-            self._note(node)
-
-    def _note(self, node: ast.stmt) -> None:
-        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-        if isinstance(node, ast.Assign) and isinstance(target, ast.Name):
-            self._assigned.setdefault(target.id, []).append(node.value)
-            return
-        if isinstance(node, ast.Assign) and isinstance(target, ast.Tuple):
-            names = [each.id for each in target.elts if isinstance(each, ast.Name)]
-            if len(names) == len(target.elts):
-                for name in names:
-                    self._assigned.setdefault(name, []).append(ast.Subscript(node.value, ast.Constant(0)))
-                return
-        self._others |= {
-            each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-        }
-        if isinstance(node, ast.For | ast.With):
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.Assign):
-                    self._note(inner)
-
-    def of_cases(self, nodes: Sequence[ast.expr]) -> str:
-        """Return the common type of alternative values."""
-        return _one({self.of(each) for each in nodes if not self._is_argument(each)})
-
-    def of(self, node: ast.expr) -> str:
-        """Return the type of an expression."""
-        if isinstance(node, ast.Name):
-            return self._of_name(node.id)
-        if isinstance(node, ast.Tuple):
-            return SEVERAL if node.elts and all(self.of(each) == TENSOR for each in node.elts) else ANY
-        if isinstance(node, ast.IfExp):
-            return self.of_cases((node.body, node.orelse))
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-            return TENSOR
-        if isinstance(node, ast.BinOp):
-            return TENSOR if TENSOR in (self.of(node.left), self.of(node.right)) else ANY
-        if isinstance(node, ast.UnaryOp):
-            return self.of(node.operand)
-        if isinstance(node, ast.Subscript):
-            one = isinstance(node.slice, ast.Constant) and self.of(node.value) in (TENSOR, SEVERAL)
-            return TENSOR if one or self.of(node.value) == TENSOR else ANY
-        return self._of_call(node) if isinstance(node, ast.Call) else ANY
-
-    def _of_name(self, name: str) -> str:
-        if name in self._in_progress:
-            return UNDECIDED
-        if name in self._others or name not in self._assigned:
-            return ANY
-        self._in_progress.add(name)
-        found = self.of_cases(self._assigned[name])
-        self._in_progress.discard(name)
-        return found
-
-    def _is_argument(self, node: ast.expr) -> bool:
-        """Return whether it is an unchanged argument, which is a tensor if the other case is one."""
-        return isinstance(node, ast.Name) and node.id in self._parameters
-
-    def _of_call(self, node: ast.Call) -> str:
-        called = node.func
-        if isinstance(called, ast.Call):  # ops.Abs()(x)
-            made = self._object(called.func)
-            operator = getattr(made, "op_class", None)
-            return of_operator(operator) if isinstance(operator, type) else ANY
-        if isinstance(called, ast.Name) and called.id == "tuple" and len(node.args) == 1:
-            made = node.args[0]
-            parts = isinstance(made, ast.ListComp | ast.GeneratorExp) and self.of(made.elt) == TENSOR
-            return SEVERAL if parts else ANY
-        found = self._object(called)
-        if found is not None:
-            return result_of(found) if not inspect.isclass(found) else ANY
-        if isinstance(called, ast.Attribute) and called.attr in method_names():
-            return result_of(find_method(called.attr))
-        return ANY
-
-    def _object(self, node: ast.expr) -> Any:
-        """Return the object with a name in the module, or None."""
-        if isinstance(node, ast.Name) and node.id not in self._parameters:
-            return self._globals.get(node.id)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            home = self._object(node.value)
-            return getattr(home, node.attr, None) if inspect.ismodule(home) else None
-        return None
 
 
 # The Tensor ----------------------------------------------------------------------------------------
@@ -535,7 +393,7 @@ def _shown(signature: inspect.Signature) -> str:
     """Return a signature for stubs, without default values."""
     parameters = [p if p.default is p.empty else p.replace(default=_SOME) for p in signature.parameters.values()]
     text = str(signature.replace(parameters=parameters))
-    return _OF_TENSORS.sub("Any", text).replace("'", "")
+    return _TENSOR_KINDS.sub("Any", text).replace("'", "")
 
 
 class _Some:
@@ -546,7 +404,7 @@ class _Some:
 
 
 _SOME = _Some()
-_OF_TENSORS = re.compile(r"\b(TensorLike|COOTensor|CSRTensor)\b")
+_TENSOR_KINDS = re.compile(r"\b(TensorLike|COOTensor|CSRTensor)\b")
 
 
 def write(folder: Path) -> None:
