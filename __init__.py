@@ -29,7 +29,7 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
         return
     at_users_line(error)
     sys.stdout.flush()
-    print(error, file=sys.stderr, flush=True)
+    print(error.report(), file=sys.stderr, flush=True)
     raise SystemExit(error.exit_status)  # Python ends with it
 
 

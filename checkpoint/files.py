@@ -203,7 +203,9 @@ class Files:
         wanted = self._sizes[number]
         if wanted is not None and size != wanted:
             os.close(found)
-            raise MspcError(f"{shown_path(path)} is damaged: it has {size} bytes, and {wanted} were written")
+            raise MspcError(
+                f"{shown_path(path)} is damaged: it has {size} bytes, and {wanted} were written", code="E0116"
+            )
         self._open[number] = found
         return found
 
@@ -214,7 +216,9 @@ class Files:
             while done < len(target):
                 got = os.preadv(descriptor, [target[done:]], offset + done)
                 if not got:
-                    raise MspcError(f"{shown_path(self.paths[number])} is damaged: it ends at byte {offset + done}")
+                    raise MspcError(
+                        f"{shown_path(self.paths[number])} is damaged: it ends at byte {offset + done}", code="E0116"
+                    )
                 done += got
         except OSError as error:
             raise self._unreadable(number, error) from None
@@ -226,7 +230,9 @@ class Files:
         first = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         try:
             if os.fstat(descriptor).st_size < offset + size:
-                raise MspcError(f"{shown_path(self.paths[number])} is damaged: it ends before byte {offset + size}")
+                raise MspcError(
+                    f"{shown_path(self.paths[number])} is damaged: it ends before byte {offset + size}", code="E0116"
+                )
             room = mmap.mmap(descriptor, offset + size - first, offset=first, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise self._unreadable(number, error) from None
@@ -253,7 +259,7 @@ def read_header(path: Path) -> tuple[TensorFile, bool]:
     try:
         return file, is_sealed(file.header, file.about.get(SEAL), "header")
     except ValueError as error:
-        raise MspcError(f"{shown_path(path)} is damaged: {error}") from None
+        raise MspcError(f"{shown_path(path)} is damaged: {error}", code="E0116") from None
 
 
 def _close(descriptors: dict[int, int]) -> None:

@@ -126,7 +126,7 @@ def open_file(path: Path, crc_check: bool = False) -> Checkpoint:
                 values = _values(data, end)
                 texts = {n: _text(data, v) for n, v in values.items() if v.type == TEXT}
     except FileNotFoundError:
-        raise MspcError(f"there is no checkpoint {str(path)!r}") from None
+        raise MspcError(f"there is no checkpoint {str(path)!r}", code="E0601") from None
     except OSError as error:
         raise MspcError(f"cannot read the checkpoint {str(path)!r}: {reason_of(error)}") from None
     except ValueError as error:
@@ -134,7 +134,7 @@ def open_file(path: Path, crc_check: bool = False) -> Checkpoint:
     try:
         tensors = {name: _stored(name, value) for name, value in values.items() if value.type != TEXT}
     except ValueError as error:
-        raise MspcError(f"{str(path)!r} is damaged: {error}") from None
+        raise MspcError(f"{str(path)!r} is damaged: {error}", code="E0116") from None
     return Checkpoint(shown_path(path), Files([path], [size]), tensors, texts=texts)
 
 

@@ -35,7 +35,7 @@ def open_sharded(path: Path) -> Checkpoint:
     try:
         content = parsed_json(read_bytes(path))
     except ValueError as error:
-        raise MspcError(f"{shown} is damaged: {error}") from None
+        raise MspcError(f"{shown} is damaged: {error}", code="E0116") from None
     except OSError as error:
         raise MspcError(f"cannot read {shown}: {reason_of(error)}") from None
     given = content.get("weight_map") if isinstance(content, dict) else None
@@ -64,7 +64,7 @@ def open_tensors(path: Path) -> Checkpoint:
     try:
         TensorFile(path)
     except FileNotFoundError:
-        raise MspcError(f"there is no checkpoint {str(path)!r}") from None
+        raise MspcError(f"there is no checkpoint {str(path)!r}", code="E0601") from None
     except OSError as error:
         raise MspcError(f"cannot read the checkpoint {str(path)!r}: {reason_of(error)}") from None
     except ValueError as error:
@@ -123,7 +123,7 @@ def open_checkpoint(path: Path, crc_check: bool = False) -> Checkpoint:
     except OSError as error:
         raise MspcError(f"cannot read the checkpoint {str(path)!r}: {reason_of(error)}") from None
     except ValueError:  # characters that no file name holds
-        raise MspcError(f"there is no checkpoint {str(path)!r}") from None
+        raise MspcError(f"there is no checkpoint {str(path)!r}", code="E0601") from None
     return open_tensors(path)
 
 
@@ -157,7 +157,7 @@ def open_index(path: Path) -> Checkpoint:
         with open(path, encoding="utf-8", errors="replace") as file:
             is_own = FORMAT in file.read(100)
     except FileNotFoundError:
-        raise MspcError(f"there is no checkpoint {str(path)!r}") from None
+        raise MspcError(f"there is no checkpoint {str(path)!r}", code="E0601") from None
     return read_index(path) if is_own or path.name == INDEX else open_sharded(path)
 
 
@@ -182,5 +182,5 @@ def own_state(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
         if not isinstance(own, dict):
             raise ValueError(f"its state of the rank is {own!r:.80}")
     except ValueError as error:
-        raise MspcError(f"{shown_path(paths[number])} is damaged: {error}") from None
+        raise MspcError(f"{shown_path(paths[number])} is damaged: {error}", code="E0116") from None
     return own

@@ -146,9 +146,9 @@ def read_index(path: Path) -> Checkpoint:
             raise ValueError(f"its ranks and sequence are {numbers!r:.80}")
         compared = is_sealed(text, content.get(SEAL), "text")
     except FileNotFoundError:
-        raise MspcError(f"there is no checkpoint {shown!r}") from None
+        raise MspcError(f"there is no checkpoint {shown!r}", code="E0601") from None
     except ValueError as error:
-        raise MspcError(f"{shown} is damaged: {error}") from None
+        raise MspcError(f"{shown} is damaged: {error}", code="E0116") from None
     except OSError as error:
         raise MspcError(f"cannot read {shown}: {reason_of(error)}") from None
     ranks, sequence = cast(list[int], numbers)
@@ -308,7 +308,7 @@ def newest_of(folder: Path) -> Path | None:
     later = [path for path in unreadable(folder, prefixes[0], sets) if _position(path) > last]
     if later:
         before = f"; the one before is {shown_path(sets[-1].path)}" if sets else ""
-        raise MspcError(f"{shown_path(later[-1])} is damaged, or cannot be read{before}")
+        raise MspcError(f"{shown_path(later[-1])} is damaged, or cannot be read{before}", code="E0116")
     return sets[-1].path
 
 

@@ -206,7 +206,8 @@ class Checkpoint:
         found = about.get(SEAL, "none")
         if wanted and found != wanted:
             raise MspcError(
-                f"{shown_path(path)} is damaged: the checksum of its header is {found}, and the index has {wanted}"
+                f"{shown_path(path)} is damaged: the checksum of its header is {found}, and the index has {wanted}",
+                code="E0116",
             )
         return about
 
@@ -251,7 +252,7 @@ class Checkpoint:
             path = shown_path(self.files.paths[piece.file])
             raise MspcError(
                 f"{path} is damaged: the checksum of tensor {name!r} is {shown(kind, running)}, and {piece.checksum} "
-                "was written"
+                "was written", code="E0116"
             )
 
     def _read(self, piece: StoredSlice, begin: int, target: memoryview, running: Running | None) -> None:
@@ -264,7 +265,9 @@ class Checkpoint:
                     running.update(some)
             at += size
         if at != len(target):
-            raise MspcError(f"{shown_path(self.files.paths[piece.file])} is damaged: a tensor ends before its shape")
+            raise MspcError(
+                f"{shown_path(self.files.paths[piece.file])} is damaged: a tensor ends before its shape", code="E0116"
+            )
 
     def _copy(self, array: Any, wanted: Box, piece: StoredSlice, part: Box, running: Running | None) -> None:
         """A part of short runs, from the file's pages; only its own pages are read."""

@@ -67,7 +67,7 @@ def make_synced_folder(folder: Path) -> None:
         for made in missing:
             sync_folder(made.parent)
     except FileExistsError:
-        raise MspcError(f"cannot write to {folder}: it is a file") from None
+        raise MspcError(f"cannot write to {folder}: it is a file", code="E0111") from None
     except (OSError, ValueError) as error:
         raise cannot_write(folder, error) from None
 

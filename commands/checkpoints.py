@@ -27,7 +27,7 @@ def opened(path: Path, strategy: Path | None, may_be_slices: bool = False) -> Ch
     """Open a checkpoint of any kind. may_be_slices: see `open_folder`. Raise MspcError if it cannot be opened."""
     layouts = layouts_in(strategy)
     if not path.exists():
-        raise MspcError(f"there is no checkpoint {str(path)!r}")
+        raise MspcError(f"there is no checkpoint {str(path)!r}", code="E0601")
     if path.is_dir():
         return open_folder(path, layouts, may_be_slices)
     if strategy is not None:
@@ -115,7 +115,7 @@ def merge_checkpoint(path: Path, out: Path, strategy: Path | None, json: Path | 
     """Write the global tensors of a checkpoint into one file. Raise MspcError if a file cannot be read or written."""
     check_files({"FILE": out, "--json": None if json == STDOUT else json})
     if out.suffix not in (".ckpt", ".safetensors"):
-        raise MspcError(f"{out} ends in neither .safetensors nor .ckpt, so its format is not known")
+        raise MspcError(f"{out} ends in neither .safetensors nor .ckpt, so its format is not known", code="E0603")
     check_writable(out)
     source = opened(path, strategy)
     names, done = sorted(source.tensors), 0

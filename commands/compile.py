@@ -142,17 +142,19 @@ def _check_files(options: CompileOptions) -> None:
     """Raise MspcError if a file outside the folder cannot be written or an option has no effect."""
     check_json(options.json)
     if options.out_torch is not None and options.out_torch.suffix != ".py":
-        raise MspcError(f"--out-torch writes Python, and {options.out_torch} is called otherwise")
+        raise MspcError(f"--out-torch writes Python, and {options.out_torch} is called otherwise", code="E0109")
     if options.schedule is not None:
         from mspc.commands.report.plan_summary import check_schedule_file  # late: few compiles have stages
 
         check_schedule_file(options.schedule, options.machine, options.keep_more)
     elif options.keep_more:
-        raise MspcError("--keep-more is about the order that --schedule FILE.csv writes, which is not there")
+        raise MspcError(
+            "--keep-more is about the order that --schedule FILE.csv writes, which is not there", code="E0107"
+        )
     elif options.machine:
         raise MspcError(
             f"--machine {options.machine} says whose times --schedule has, which is not there",
-            notes=["add --schedule FILE.txt"],
+            notes=["add --schedule FILE.txt"], code="E0107",
         )
 
 
@@ -287,7 +289,7 @@ def _session(options: CompileOptions, outside: Session, rank: int) -> ObservedSe
     """Return the session of the first requested rank; a size that only the script knows is set later."""
     size = options.ranks or (outside.size if outside.size > 1 else 0)
     if outside.size > 1 and outside.size != size:
-        raise MspcError(f"mpirun started {outside.size} ranks, but --ranks is {size}")
+        raise MspcError(f"mpirun started {outside.size} ranks, but --ranks is {size}", code="E0117")
     if size and rank >= size:
         raise _no_rank(rank, size)
     speaks = not options.loudness.quiet
@@ -297,7 +299,7 @@ def _session(options: CompileOptions, outside: Session, rank: int) -> ObservedSe
 def _launch(target: NamedTarget | Path, options: CompileOptions, session: Session) -> CapturedCall:
     """Return the first launch, sharded by `--strategies` if given. Raise MspcError if `--plan` is given, too."""
     if options.strategies is not None and options.imported.plan:
-        raise MspcError("--plan and --strategies both say how the network is sharded; give one of them")
+        raise MspcError("--plan and --strategies both say how the network is sharded; give one of them", code="E0106")
     found = _own_launch(target, options, session)
     if options.strategies is None:
         return found
@@ -341,7 +343,7 @@ def _ranks(options: CompileOptions, session: Session, captured: CapturedCall) ->
         raise MspcError(
             f"mpirun started {session.size} ranks, but the script's device_num is {wanted}",
             captured.context.place_of("device_num"),
-            [f"start it with mpirun -n {wanted}, or give --ranks {session.size} to overrule the script"],
+            [f"start it with mpirun -n {wanted}, or give --ranks {session.size} to overrule the script"], code="E0117",
         )
     return session.size
 
@@ -350,5 +352,6 @@ def _no_rank(rank: int, ranks: int, may_mean_ranks: bool = False) -> MspcError:
     """Return the error for a rank out of range. may_mean_ranks: the command line does not set the number of ranks."""
     example = f", as in --ranks {rank}" if rank > 1 else ""
     notes = [f"--ranks says how many ranks there are{example}; --rank names those that are written"]
-    return MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}", notes=notes if may_mean_ranks else [])
-
+    return MspcError(
+        f"there is no rank {rank}; ranks are 0 to {ranks - 1}", notes=notes if may_mean_ranks else [], code="E0104"
+    )

@@ -129,7 +129,7 @@ def _hosts(
     options = {"--hostfile": hostfile, "--host": listed, "--rank_table_file": table}
     given = [name for name, value in options.items() if value]
     if len(given) > 1:
-        raise MspcError(f"{given[0]} and {given[1]} both name hosts", notes=["leave one of them out"])
+        raise MspcError(f"{given[0]} and {given[1]} both name hosts", notes=["leave one of them out"], code="E0106")
     if not given:
         if (local is not None and local != worker_num) or node_rank > 0:
             here = f"{local} of the {worker_num} ranks are on this host" if local else f"--node_rank {node_rank}"
@@ -157,10 +157,10 @@ def _command(words: Sequence[str]) -> list[str]:
     first = words[0]
     if not first.endswith(".py"):
         if shutil.which(first) is None:
-            raise MspcError(f"there is no script and no command {first!r}")
+            raise MspcError(f"there is no script and no command {first!r}", code="E0101")
         return list(words)
     if not os.path.isfile(first):
-        raise MspcError(f"there is no script {first!r}")
+        raise MspcError(f"there is no script {first!r}", code="E0101")
     rest = ["--", *words[1:]] if len(words) > 1 else []
     return python_module("mspc", "run", first, *rest)
 

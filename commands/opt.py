@@ -82,7 +82,7 @@ def _read(file: Path) -> str:
     try:
         return _standard_input() if file == Path("-") else read_text(file)
     except FileNotFoundError:
-        raise MspcError(f"there is no file {str(file)!r}") from None
+        raise MspcError(f"there is no file {str(file)!r}", code="E0101") from None
     except UnicodeDecodeError:
         raise MspcError(f"{name} is not text") from None
     except ValueError:  # characters that are invalid in file names

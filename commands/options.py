@@ -232,7 +232,7 @@ def target_name(target: NamedTarget | Path) -> str:
 def check_seconds(option: str, seconds: float) -> float:
     """Return the same number. Raise MspcError if it is NaN, a limit that is never reached, or infinite."""
     if not math.isfinite(seconds):
-        raise MspcError(f"{option} is {seconds}, not a number of seconds")
+        raise MspcError(f"{option} is {seconds}, not a number of seconds", code="E0105")
     return seconds
 
 
@@ -303,7 +303,7 @@ def size_of(text: str, name: str, least: int = 1) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?", text.strip(), re.ASCII)
     nbytes = float(found[1]) * UNITS[(found[2] or "").upper()] if found else -1.0
     if not least <= nbytes < 1 << 60:
-        raise MspcError(f"{name} is {text!r}, not a size as in 80GB or 512MiB")
+        raise MspcError(f"{name} is {text!r}, not a size as in 80GB or 512MiB", code="E0105")
     return int(nbytes)
 
 
@@ -342,5 +342,5 @@ def share_of(text: str, name: str) -> float:
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,12})?)\s*(%?)", text.strip(), re.ASCII)
     share = float(found[1]) / (100 if found[2] else 1) if found else -1.0
     if not 0 <= share <= LARGEST_SHARE:
-        raise MspcError(f"{name} is {text!r}, not a share as in 5% or 0.05")
+        raise MspcError(f"{name} is {text!r}, not a share as in 5% or 0.05", code="E0105")
     return share

@@ -50,7 +50,7 @@ def run_script(
     with _said_once():
         if not os.path.isfile(path):
             wanted = "script" if path.suffix == ".py" else "script or folder of a compile"
-            raise MspcError(f"there is no {wanted} {str(path)!r}")
+            raise MspcError(f"there is no {wanted} {str(path)!r}", code="E0101")
         if path.suffix == EXPORTED:
             notes = [f"mspc compile {path} --ranks 8 --out DIR, and then mspc run DIR"]
             raise MspcError(f"{path} is a network of PyTorch, which is compiled before it is run", notes=notes)
@@ -168,12 +168,12 @@ def _check(ranks: int | None, simulate: bool, profile: ProfileOptions | None) ->
     if size > 1 and simulate:
         raise MspcError(
             f"--simulate runs all ranks in one process, but mpirun started {size}",
-            notes=["leave one of the two out"],
+            notes=["leave one of the two out"], code="E0117",
         )
     if size and ranks is not None and ranks != size:
         raise MspcError(
             f"--ranks {ranks}, but mpirun started {size} rank{'s' if size > 1 else ''}",
-            notes=[f"use mpirun -n {ranks}, or leave --ranks out"],
+            notes=[f"use mpirun -n {ranks}, or leave --ranks out"], code="E0117",
         )
 
 

@@ -228,9 +228,11 @@ def _tell(found: Sequence[Plans | StagePlans], machine: Machine, device: str, op
 def _check(options: SearchOptions, cases: int) -> None:
     """Raise MspcError if options are invalid or contradict each other."""
     if not 0 <= options.seconds <= LONGEST:
-        raise MspcError(f"--time-limit is {options.seconds}, not a number of seconds up to {LONGEST}")
+        raise MspcError(f"--time-limit is {options.seconds}, not a number of seconds up to {LONGEST}", code="E0105")
     if options.explain and options.compare is not None:
-        raise MspcError("--explain and --compare are questions of their own", notes=["ask one after the other"])
+        raise MspcError(
+            "--explain and --compare are questions of their own", notes=["ask one after the other"], code="E0106"
+        )
     single = "--explain" if options.explain else "--compare" if options.compare is not None else ""
     if options.explain and options.micro_batches:
         raise MspcError(
@@ -245,7 +247,9 @@ def _check(options: SearchOptions, cases: int) -> None:
         if single:
             raise MspcError(f"--out has no meaning beside {single}, which looks for no plan")
         if options.out.suffix not in ("", SUFFIX):
-            raise MspcError(f"--out {options.out}: a plan's name ends in {SUFFIX}, that of a folder in nothing")
+            raise MspcError(
+                f"--out {options.out}: a plan's name ends in {SUFFIX}, that of a folder in nothing", code="E0109"
+            )
         if not options.out.suffix and options.out.exists() and not options.out.is_dir():
             raise MspcError(f"--out {options.out} is no folder")
         check_writable(options.out / f"plan{SUFFIX}" if options.out.is_dir() else options.out, "--out")

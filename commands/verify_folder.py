@@ -96,7 +96,9 @@ def _stages(program: Program, network: Graph) -> int:
     """Return the number of stages of the program. Raise MspcError if it does not divide the number of ranks."""
     stages = network.attrs.get(STAGES, 1)
     if not isinstance(stages, int) or stages < 1 or program.ranks % stages:
-        raise MspcError(f"{program.folder / PROGRAM} is damaged: {program.ranks} ranks in {stages} stages")
+        raise MspcError(
+            f"{program.folder / PROGRAM} is damaged: {program.ranks} ranks in {stages} stages", code="E0116"
+        )
     return stages
 
 
@@ -111,7 +113,7 @@ def checked_program(folder: Path, options: CompileOptions) -> Program:
     if options.ranks is not None and options.ranks != program.ranks:
         raise MspcError(
             f"{folder} was compiled for {program.ranks} ranks, not for {options.ranks}",
-            notes=[f"verify it without --ranks, or compile it again with --ranks {options.ranks}"],
+            notes=[f"verify it without --ranks, or compile it again with --ranks {options.ranks}"], code="E0112",
         )
     if missing := program.missing(program.ranks):
         raise MspcError(
@@ -185,7 +187,7 @@ def _check_told(program: Program, one: Graph, inputs: Sequence[Type], many: Grap
     given = [value.type for value in one.results]
     for what, told, own in (("inputs", inputs, taken), ("outputs", [value.type for value in many.results], given)):
         if len(told) != len(own):
-            raise MspcError(f"{path} is damaged: {what}: {len(told)}, in its network {len(own)}")
+            raise MspcError(f"{path} is damaged: {what}: {len(told)}, in its network {len(own)}", code="E0116")
         for i, (one_told, one_own) in enumerate(zip(told, own, strict=True)):
             _check_type(path, f"{what}[{i}]", one_told, one_own, own_rows)
     held = {parameter.name: parameter.type for parameter in many.parameters}
@@ -193,7 +195,9 @@ def _check_told(program: Program, one: Graph, inputs: Sequence[Type], many: Grap
         if parameter.kind != "parameter":
             continue
         if parameter.name not in held:
-            raise MspcError(f"{path} is damaged: its parameters lack {parameter.name!r}, which its network has")
+            raise MspcError(
+                f"{path} is damaged: its parameters lack {parameter.name!r}, which its network has", code="E0116"
+            )
         _check_type(path, f"parameter {parameter.name!r}", held[parameter.name], parameter.type, False)
 
 
@@ -202,7 +206,7 @@ def _check_type(path: Path, what: str, told: Type, own: Type, any_sizes: bool) -
     alike = any_sizes and isinstance(told, TensorType) and isinstance(own, TensorType) and told.dtype == own.dtype
     if alike or told == own:
         return
-    raise MspcError(f"{path} is damaged: {what} is a {told}, in its network a {own}")
+    raise MspcError(f"{path} is damaged: {what} is a {told}, in its network a {own}", code="E0116")
 
 
 def _type(program: Program, entry: dict[str, Any]) -> TensorType:
@@ -212,7 +216,9 @@ def _type(program: Program, entry: dict[str, Any]) -> TensorType:
             raise ValueError(f"its shape is {shape!r:.80}")
         return TensorType(dtype, tuple(shape))
     except (MspcError, KeyError, ValueError) as error:
-        raise MspcError(f"{program.folder / PROGRAM} is damaged: {entry.get('name', 'an output')}: {error}") from None
+        raise MspcError(
+            f"{program.folder / PROGRAM} is damaged: {entry.get('name', 'an output')}: {error}", code="E0116"
+        ) from None
 
 
 def _layout(program: Program, entry: dict[str, Any], type: TensorType, stages: int) -> Layout:
@@ -220,9 +226,9 @@ def _layout(program: Program, entry: dict[str, Any], type: TensorType, stages: i
     try:
         found = read_layouts(text)[0] if text else Layout.replicated(ranks, type.rank)
     except Malformed as error:
-        raise MspcError(f"{program.folder / PROGRAM} is damaged: layout {text!r}: {error}") from None
+        raise MspcError(f"{program.folder / PROGRAM} is damaged: layout {text!r}: {error}", code="E0116") from None
     if found.ranks != ranks or len(found.dims) != type.rank:
-        raise MspcError(f"{program.folder / PROGRAM} is damaged: {type} cannot have the layout {found}")
+        raise MspcError(f"{program.folder / PROGRAM} is damaged: {type} cannot have the layout {found}", code="E0116")
     return found
 
 

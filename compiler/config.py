@@ -166,14 +166,14 @@ class Config(_Attributes):
                 f"optimizer_weight_shard_size is {context.optimizer_shard_size}, but there are {ranks} ranks",
                 context.place_of(*_SHARD_SIZE),
                 ["it must be -1 or a number of ranks that share an update"],
-                kind=RuntimeError,
+                kind=RuntimeError, code="E0414",
             )
         plan = _stage_plan(context)
         stages = _stages(context, ranks) if plan is None else plan.count
         if ranks % stages:
             raise MspcError(
                 f"the plan has {stages} stages, which do not divide {ranks} ranks", context.place_of(*STRATEGIES_FROM),
-                ["every stage has as many ranks as the others"], kind=RuntimeError,
+                ["every stage has as many ranks as the others"], kind=RuntimeError, code="E0501",
             )  # fmt: skip
         made = Config(
             ranks=ranks // stages,
@@ -234,12 +234,12 @@ def _stages(context: FrozenContext, ranks: int) -> int:
     if context.parallel_mode not in SHARDED:
         raise MspcError(
             f"pipeline_stages is {stages}, and the mode is {context.parallel_mode}, in which networks have one stage",
-            place, ["set parallel_mode to semi_auto_parallel or auto_parallel"], kind=RuntimeError,
+            place, ["set parallel_mode to semi_auto_parallel or auto_parallel"], kind=RuntimeError, code="E0505",
         )  # fmt: skip
     if ranks % stages:
         raise MspcError(
             f"pipeline_stages is {stages}, which does not divide {ranks} ranks",
-            place, ["every stage has as many ranks as the others"], kind=RuntimeError,
+            place, ["every stage has as many ranks as the others"], kind=RuntimeError, code="E0501",
         )  # fmt: skip
     return stages
 
@@ -340,4 +340,6 @@ def _entry_layout(config: Config, entry: Any, type: TensorType, index: int) -> L
         if len(layout.dims) == type.rank:
             return layout
         wrong = f"has {len(layout.dims)} entries for {type.rank} dimensions"
-    raise MspcError(f"dataset_strategy of input {index} {wrong}", config.place_of(*_DATA), kind=RuntimeError)
+    raise MspcError(
+        f"dataset_strategy of input {index} {wrong}", config.place_of(*_DATA), kind=RuntimeError, code="E0409"
+    )

@@ -42,7 +42,7 @@ def read_source(path: Path, shown: str | None = None) -> ScriptFile:
         check_regular(path)
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise MspcError(f"there is no script {name!r}") from None
+        raise MspcError(f"there is no script {name!r}", code="E0101") from None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise MspcError(f"cannot read the script {name!r}: {why}") from None
@@ -50,14 +50,14 @@ def read_source(path: Path, shown: str | None = None) -> ScriptFile:
         tree = ast.parse(raw, filename=name)
     except SyntaxError as error:
         if not error.lineno:
-            raise MspcError(f"{name} is not Python: {error.msg}") from None
+            raise MspcError(f"{name} is not Python: {error.msg}", code="E0103") from None
         end = max(error.end_offset or 0, 0)
         where = Location(name, error.lineno, error.offset or 0, end, (error.text or "").rstrip("\n"))
-        raise MspcError(f"not Python: {error.msg}", where) from None
+        raise MspcError(f"not Python: {error.msg}", where, code="E0103") from None
     except ValueError as error:  # a null byte
-        raise MspcError(f"{name} is not Python: {error}") from None
+        raise MspcError(f"{name} is not Python: {error}", code="E0103") from None
     except (RecursionError, MemoryError):
-        raise MspcError(f"{name} is not Python: expressions stand too deep in expressions") from None
+        raise MspcError(f"{name} is not Python: expressions stand too deep in expressions", code="E0103") from None
     text = raw.decode(errors="replace").removeprefix("\ufeff")
     return ScriptFile(path, name, tree, tuple(text.replace("\r\n", "\n").replace("\r", "\n").split("\n")))
 

@@ -672,6 +672,7 @@ class RankCalls:
             f"the script sets device_num={wanted}, but mpirun started {self.job.size} ranks",
             frozen.place_of("device_num"),
             notes=[f"start it with mpirun -n {wanted}, or give --ranks {self.job.size} to overrule the script"],
+            code="E0117",
         )
 
     def describe(self, rank: int, number: int, index: int) -> ExecutionError:

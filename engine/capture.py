@@ -134,7 +134,7 @@ def capture(path: Path, arguments: Sequence[str], session: state.Session) -> Cap
             notes=[
                 "call Model.train, a train step or a cell at the end of the script",
                 f"or name the network: mspc compile '{path}:Net()' --input 'float32[16,32]'",
-            ],
+            ], code="E0102",
         )
     target, args, context, line, place = recorder.seen
     recorder.seen = None  # the handler stays, and would hold the network for as long
@@ -213,7 +213,7 @@ def parse_input(text: str) -> TensorType:
     if match[1].lower() not in {name.lower() for name in DTYPES}:
         names = [name.lower() for name in DTYPES]
         notes = [*did_you_mean(match[1], names), f"known are {', '.join(names)}"]
-        raise MspcError(f"{text!r}: unknown element type {match[1]!r}", notes=notes)
+        raise MspcError(f"{text!r}: unknown element type {match[1]!r}", notes=notes, code="E0118")
     sizes = [number_of(size, LARGEST_SIZE) for size in re.findall(r"\d+", match[2])]
     shape = tuple([size for size in sizes if size is not None])
     if len(shape) < len(sizes) or is_too_large(shape):
@@ -247,7 +247,9 @@ def made_by(target: NamedTarget) -> Any:
     except _Stop:  # the file also launches something; its definitions are there all the same
         namespace = sys.modules[name].__dict__ if name in sys.modules else {}
     if target.name not in namespace:
-        raise MspcError(f"{target.path} defines no {target.name!r}", notes=_similar(target.name, namespace))
+        raise MspcError(
+            f"{target.path} defines no {target.name!r}", notes=_similar(target.name, namespace), code="E0119"
+        )
     keywords = dict(target.keywords)
     try:
         inspect.signature(namespace[target.name]).bind(*target.args, **keywords)

@@ -88,7 +88,7 @@ def compare_updates(comm: Communicator, own: SharedUpdates) -> None:
     raise MspcError(
         f"the update of parameter '{one[2] or two[2]}' differs between ranks: rank 0 has {said[0]} and rank {other} "
         f"{said[1]}",
-        notes=NOTES,
+        notes=NOTES, code="E0805",
     )
 
 
@@ -207,5 +207,5 @@ def _different(
             "these ranks must feed the same rows in the same order: seed the shuffling or drawing "
             "(np.random.seed, mindspore.dataset.config.set_seed) alike on all ranks",
             'if every rank has rows of its own, set dataset_strategy="data_parallel"',
-        ],
+        ], code="E0805",
     )

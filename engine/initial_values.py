@@ -126,7 +126,7 @@ def compare_settings(comm: Communicator, own: Mapping[str, str]) -> None:
         values = {rank: of_ranks[rank][key] for rank in having}
         if len(set(values.values())) > 1:
             _, kind, name = key.split(":", 2)
-            raise MspcError(f"{name} of {kind} differs between ranks: {_listed(values)}", notes=ALIKE)
+            raise MspcError(f"{name} of {kind} differs between ranks: {_listed(values)}", notes=ALIKE, code="E0805")
 
 
 def _listed(values: Mapping[int, str]) -> str:

@@ -163,7 +163,7 @@ def join_job(wishes: Wishes | None = None) -> Job:
             notes=[
                 "mpi4py uses another MPI than this mpirun: use the mpirun beside this Python",
                 "or the environment has variables of a launcher (OMPI_*, SLURM_*, PMI_*) that are another job's",
-            ],
+            ], code="E0117",
         )
     comm.barrier(tuple(range(size)))
     watch.ready()
@@ -204,7 +204,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     """Return the message for the user and the exit status for the error that ended a rank."""
     if isinstance(error, MspcError):
         at_users_line(error)
-        return error.render(), error.exit_status
+        return error.report(), error.exit_status
     if isinstance(error, KeyboardInterrupt):
         return "", 130
     if isinstance(error, SystemExit):

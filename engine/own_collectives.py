@@ -171,7 +171,7 @@ def _agree_in_group(comm: Communicator, meeting: Rendezvous) -> None:
         raise StoppedByOther(f"rank {members[other]} calls another collective than rank {members[0]}")
     raise MspcError(
         f"the ranks call different collectives: rank {members[0]} {texts[0]}, rank {members[other]} {texts[other]}",
-        caller_location(), [SAME_COLLECTIVES],
+        caller_location(), [SAME_COLLECTIVES], code="E0804",
     )  # fmt: skip
 
 

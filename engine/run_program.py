@@ -55,7 +55,7 @@ def check_program(options: Options, ranks: int | None) -> Program:
         several = "s" * (program.ranks > 1)
         raise MspcError(
             f"{options.folder} was compiled for {program.ranks} rank{several}, not for {ranks}",
-            notes=[f"run it on {program.ranks}, or compile it again with --ranks {ranks}"],
+            notes=[f"run it on {program.ranks}, or compile it again with --ranks {ranks}"], code="E0112",
         )
     missing = program.missing(17)
     if missing:
@@ -65,14 +65,14 @@ def check_program(options: Options, ranks: int | None) -> Program:
             notes=["compile it without --rank"],
         )
     if options.data is not None and options.synthetic:
-        raise MspcError("--data and --synthetic exclude each other")
+        raise MspcError("--data and --synthetic exclude each other", code="E0106")
     if options.data is not None and not os.path.exists(options.data):
-        raise MspcError(f"there is no file {options.data}")
+        raise MspcError(f"there is no file {options.data}", code="E0101")
     if options.data is None and not options.synthetic and program.inputs:
         names = ", ".join(str(entry.get("name")) for entry in program.inputs)
         raise MspcError(
             f"{options.folder} takes {names}",
-            notes=["give --data FILE.npz with these arrays, or --synthetic"],
+            notes=["give --data FILE.npz with these arrays, or --synthetic"], code="E0801",
         )
     return program
 
@@ -200,7 +200,7 @@ def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | No
         if layout is not None and (layout.ranks != alike or len(layout.dims) != len(value.shape)):
             raise MspcError(
                 f"{program.folder / PROGRAM} is damaged: output {index} of shape {value.shape} on {job.size} ranks "
-                f"cannot have the layout {layout}"
+                f"cannot have the layout {layout}", code="E0116"
             )
     return _Prepared(graph, values, batches, options.steps or batches.count, layouts, bool(updated_parameters(graph)))
 
@@ -208,7 +208,9 @@ def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | No
 def _stages(program: Program, graph: Graph, ranks: int) -> int:
     stages = graph.attrs.get(STAGES, 1)
     if type(stages) is not int or stages < 1 or ranks % stages:
-        raise MspcError(f"{program.folder / program.execute[0]} is damaged: {ranks} ranks in {stages} stages")
+        raise MspcError(
+            f"{program.folder / program.execute[0]} is damaged: {ranks} ranks in {stages} stages", code="E0116"
+        )
     return stages
 
 

@@ -27,8 +27,11 @@ from mspc.mindspore_api.errors import at_users_line, is_library, raising_locatio
 class ScriptError(MspcError):
     """An exception that the user's own code raised, shown with the user's own frames."""
 
+    class_code = "E0120"
+
     def __init__(self, error: BaseException) -> None:
-        super().__init__(_summary(error)[-1], notes=_names_lacking(error))
+        lacking = _names_lacking(error)
+        super().__init__(_summary(error)[-1], notes=lacking, code="E1004" if lacking else "")
         self.error = error
 
     def render(self, width: int | None = None) -> str:
@@ -46,7 +49,7 @@ def source_of(path: Path) -> bytes:
         check_regular(path)
         found = path.read_bytes()
     except FileNotFoundError:
-        raise MspcError(f"there is no script {str(path)!r}") from None
+        raise MspcError(f"there is no script {str(path)!r}", code="E0101") from None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise MspcError(f"cannot read the script {str(path)!r}: {why}") from None
@@ -74,12 +77,12 @@ def read_script(path: Path) -> CodeType:
         end = error.end_offset or 0
         where = Location(str(path), error.lineno or 1, error.offset or 0, end if end > 0 else 0, text)
         if not error.lineno:
-            raise MspcError(f"{path} is not Python: {error.msg}") from None
-        raise MspcError(f"not Python: {error.msg}", where) from None
+            raise MspcError(f"{path} is not Python: {error.msg}", code="E0103") from None
+        raise MspcError(f"not Python: {error.msg}", where, code="E0103") from None
     except ValueError as error:  # a null byte
-        raise MspcError(f"{path} is not Python: {error}") from None
+        raise MspcError(f"{path} is not Python: {error}", code="E0103") from None
     except (RecursionError, MemoryError):
-        raise MspcError(f"{path} is not Python: expressions are nested too deep") from None
+        raise MspcError(f"{path} is not Python: expressions are nested too deep", code="E0103") from None
 
 
 def name_of(path: Path) -> str:

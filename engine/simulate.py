@@ -331,7 +331,7 @@ class _RankError(MspcError):
     """A rank's failure under a line that names the rank."""
 
     def __init__(self, rank: int, error: MspcError) -> None:
-        super().__init__(error.message)
+        super().__init__(error.message, code=error.code)
         self.exit_status = error.exit_status
         self._rank, self._error = rank, error
 

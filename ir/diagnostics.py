@@ -247,16 +247,26 @@ class MspcError(Exception):
         notes: remedies and further places; one line each.
         frames: the call stack, innermost first; `location` defaults to its first entry in a user's file.
         kind: the built-in exception that this one is as well, one of KINDS.
+        code: the kind of mistake in `ir/error_codes.py`; without it, the code of the module that made the error.
 
     python: the exception of Python that revealed the mistake, if any.
     """
 
     exit_status = 2
+    made_in = ""
+    """The module that made the error."""
+    class_code = ""
+    """The code of the errors of a class that are made without one."""
     python: Exception | None = None
 
     def __new__(cls, *_: Any, kind: type[Exception] | None = None, **__: Any) -> MspcError:
         made: Any = cls if kind is None or issubclass(cls, kind) else _member(cls, kind)
-        return super(MspcError, made).__new__(made)  # of its kind's class: an OSError has its own `__new__`
+        error = super(MspcError, made).__new__(made)  # of its kind's class: an OSError has its own `__new__`
+        frame = sys._getframe(1)
+        while frame.f_code.co_name in _MAKERS and frame.f_back is not None:
+            frame = frame.f_back
+        error.made_in = frame.f_globals.get("__name__", "")
+        return error
 
     def __init__(  # type: ignore[reportInconsistentConstructor]  # __new__ looks at the kind only
         self,
@@ -265,9 +275,11 @@ class MspcError(Exception):
         notes: Iterable[str] = (),
         frames: Frames = (),
         kind: type[Exception] | None = None,
+        code: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
+        self.given_code = code
         user = next((f for f in frames if not f.file.startswith(OWN_FILES)), frames[0] if frames else None)
         self.location = location or user
         self.notes = tuple(notes)
@@ -278,12 +290,35 @@ class MspcError(Exception):
         """The built-in exception that this error is as well, if any."""
         return kind_of(self)
 
+    @property
+    def code(self) -> str:
+        """The code of this kind of mistake, as in `mspc explain E0401`. An error that replaces another one, raised
+        while that is handled, has its code."""
+        from mspc.ir.error_codes import area_code  # few programs fail
+
+        error: BaseException | None = self
+        while error is not None:
+            if code := getattr(error, "given_code", ""):
+                return code
+            error = error.__context__
+        code = area_code(self.made_in)
+        return code if not code.endswith("00") or not self.class_code else self.class_code
+
+    @property
+    def codes(self) -> list[str]:
+        """The codes of this error, or of all errors of a group."""
+        return [self.code]
+
     def __str__(self) -> str:
         return self.render()
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython shows in place of a traceback, which would only have mspc's own frames."""
-        return [f"{type(self).__name__}: {self}"]
+        return [f"{type(self).__name__}: {self.report()}"]
+
+    def report(self, width: int | None = None) -> str:
+        """Return the complete text, and a line with the command that explains this kind of mistake."""
+        return f"{self.render(width)}\nexplain: mspc explain {' '.join(self.codes)}"
 
     def render(self, width: int | None = None) -> str:
         """Return the complete text: `file:line:col: error: message`, the source line, carets, notes.
@@ -301,6 +336,10 @@ class MspcError(Exception):
         further += [f"  note: {note}" for note in self.notes]
         lines += [line for text in further for line in broken_text(text, width)]
         return "\n".join(lines)
+
+
+_MAKERS = frozenset(("error", "fail"))
+"""Names of functions that make an error for their caller."""
 
 
 @cache
@@ -327,6 +366,10 @@ class ErrorGroup(MspcError):
     ) -> None:
         self.errors = tuple(errors)
         super().__init__(f"{len(self.errors)} errors")
+
+    @property
+    def codes(self) -> list[str]:
+        return list(dict.fromkeys(code for error in self.errors[:MOST_SHOWN] for code in error.codes))
 
     def render(self, width: int | None = None) -> str:
         if len(self.errors) == 1:

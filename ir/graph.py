@@ -208,9 +208,11 @@ class Node(Value):
             return f"{self.op.name} of {', '.join(parts[:shown])}{more}"
         return f"{self.op.name} '{self.instance}'" if self.instance else self.op.name
 
-    def error(self, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None) -> MspcError:
+    def error(
+        self, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None, code: str = ""
+    ) -> MspcError:
         """Return an error at the user's line of this node."""
-        return MspcError(message, notes=notes, frames=self.frames, kind=kind or RuntimeError)
+        return MspcError(message, notes=notes, frames=self.frames, kind=kind or RuntimeError, code=code)
 
     def __repr__(self) -> str:
         return f"Node({self.label}: {self.type})"

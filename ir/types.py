@@ -101,7 +101,7 @@ def dtype_of(value: Any) -> DType:
         if not isinstance(value, str) and np.dtype(value).kind in "US":
             raise MspcError("no operator takes a tensor of strings", notes=[AS_STRINGS], kind=TypeError)
         name = value if isinstance(value, str) else np.dtype(value).name
-        raise MspcError(f"unknown element type {name!r}; known are {', '.join(DTYPES)}")
+        raise MspcError(f"unknown element type {name!r}; known are {', '.join(DTYPES)}", code="E0906")
     return found
 
 

@@ -96,7 +96,7 @@ def schedule(key: str, value: Any) -> str:
             ["write '1f1b', with pipeline_interleave=True if ranks have several parts of the network"],
         )
     if value not in SCHEDULES and not value.endswith(TABLES):
-        raise ApiValueError(f"{key}={value!r} is no schedule; there are {all_of(value, SCHEDULES)}")
+        raise ApiValueError(f"{key}={value!r} is no schedule; there are {all_of(value, SCHEDULES)}", code="E0504")
     return value
 
 

@@ -18,32 +18,46 @@ _PYTHON = os.path.dirname(os.__file__)
 class ApiError(MspcError):
     """A wrong call of the Python API; the location is the caller's line in the user's file."""
 
-    def __init__(self, message: str, notes: Iterable[str] = (), location: Location | None = None) -> None:
-        super().__init__(message, location or caller_location(), notes)
+    def __init__(
+        self, message: str, notes: Iterable[str] = (), location: Location | None = None, code: str = ""
+    ) -> None:
+        super().__init__(message, location or caller_location(), notes, code=code)
 
 
 class ApiValueError(ApiError, ValueError):
     """An argument has an impossible value."""
 
+    class_code = "E1002"
+
 
 class ApiTypeError(ApiError, TypeError):
     """An argument has the wrong type."""
+
+    class_code = "E1001"
 
 
 class ApiKeyError(ApiError, KeyError):
     """A dict has an unknown key, or lacks a required one."""
 
+    class_code = "E1003"
+
 
 class ApiAttributeError(ApiError, AttributeError):
     """A name that an object lacks."""
+
+    class_code = "E1004"
 
 
 class ApiIndexError(ApiError, IndexError):
     """An index is out of range."""
 
+    class_code = "E0212"
+
 
 class ApiRuntimeError(ApiError, RuntimeError):
     """A call at the wrong time, for example before `init()`."""
+
+    class_code = "E1010"
 
 
 def caller_location() -> Location | None:

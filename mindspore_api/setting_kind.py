@@ -150,7 +150,7 @@ def unknown(function: str, key: str, settings: Iterable[str]) -> ApiValueError:
 
     near = difflib.get_close_matches(key, settings, 1)
     note = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(settings)}"
-    return ApiValueError(f"{function} has no key {key!r}", [note])
+    return ApiValueError(f"{function} has no key {key!r}", [note], code="E1003")
 
 
 def given(function: str, name: str, value: Any) -> str:

@@ -75,7 +75,9 @@ def _check_type(node: Node) -> None:
         message = error.message.removeprefix(f"{node.op.name}: ")
         raise MspcError(f"{node.label}: {message}", notes=error.notes, frames=node.frames) from None
     if made != node.type:
-        raise MspcError(f"{node.label}: the type {node.type} is written, its operands make {made}", frames=node.frames)
+        raise MspcError(
+            f"{node.label}: the type {node.type} is written, its operands make {made}", frames=node.frames, code="E0905"
+        )
 
 
 def _check_layouts(node: Node, layouts: Layouts, type: Type, ranks: int) -> None:

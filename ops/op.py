@@ -593,10 +593,10 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         names = _operand_names(type(self))
         if names is not None and len(types) != len(names):
             counted = f"{len(names)} tensor{'s' * (len(names) != 1)}"
-            raise MspcError(f"{self.name} takes {counted}, not {len(types)}", kind=TypeError)
+            raise MspcError(f"{self.name} takes {counted}, not {len(types)}", kind=TypeError, code="E0301")
         for index, operand in enumerate(cast(tuple[Type, ...], types)):  # a tuple here is the user's mistake
             if not isinstance(operand, TensorType):
-                raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor", kind=TypeError)
+                raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor", kind=TypeError, code="E0312")
         rule = self.rule(*types)
         return rule if isinstance(rule, Rule) else parse_rule(rule, [t.shape for t in types], self.name, self.reduction)
 
@@ -608,7 +608,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
     def gradient(self, b: Builder, inputs: Sequence[Value], out: Value, dout: Any) -> Sequence[Value | None]:
         """Call `bprop`. Raise MspcError for an operator that cannot be differentiated."""
         if isinstance(self.bprop, NotDifferentiable):
-            raise MspcError(f"{self.name} has no gradient: {self.bprop.reason}")
+            raise MspcError(f"{self.name} has no gradient: {self.bprop.reason}", code="E0310")
         grads = self.bprop(b, *inputs, out, dout)
         assert len(grads) == len(inputs), f"{self.name}.bprop returned {len(grads)} of {len(inputs)} gradients"
         return grads
@@ -634,7 +634,7 @@ def require_float(name: str, *types: TensorType) -> None:
             raise MspcError(
                 f"{name}: input {index} is {operand.dtype}, not a floating-point tensor",
                 notes=["cast it first, for example with x.astype(mindspore.float32)"],
-                kind=TypeError,
+                kind=TypeError, code="E0304",
             )
 
 
@@ -645,14 +645,16 @@ def require_same(name: str, *types: TensorType) -> None:
             raise MspcError(
                 f"{name}: input 0 is {types[0].dtype} and input {index} is {operand.dtype}",
                 notes=["cast one of them, for example with x.astype(mindspore.float32)"],
-                kind=TypeError,
+                kind=TypeError, code="E0304",
             )
 
 
 def require_integer(name: str, index: int, operand: TensorType) -> None:
     """Raise MspcError unless an operand is an integer tensor."""
     if not operand.dtype.is_integer:
-        raise MspcError(f"{name}: input {index} is {operand.dtype}, not an integer tensor", kind=TypeError)
+        raise MspcError(
+            f"{name}: input {index} is {operand.dtype}, not an integer tensor", kind=TypeError, code="E0304"
+        )
 
 
 def has_gpu_kernel(op: Op | type[Op]) -> bool:

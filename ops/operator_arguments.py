@@ -36,7 +36,7 @@ def split_call(
     if not least <= len(args) <= most:
         count = str(most) if least == most else f"{least} to {most}"
         what = f"{tensors} tensor{'s' * (tensors != 1)} and {', '.join(attributes)}"
-        raise MspcError(f"{name} takes {count} arguments ({what}), not {len(args)}", kind=TypeError)
+        raise MspcError(f"{name} takes {count} arguments ({what}), not {len(args)}", kind=TypeError, code="E0301")
     return tuple(args[:tensors]), dict(zip(attributes, args[tensors:], strict=False))
 
 
@@ -58,7 +58,9 @@ def int_of(name: str, what: str, value: Any) -> int:
             if INT64_MIN <= number <= UINT64_MAX:
                 return number
             raise MspcError(f"{name}: {what} is an integer that does not fit 64 bits", kind=ValueError)
-    raise MspcError(f"{name}: {what} must be an integer known at compile time, not {describe(value)}", kind=TypeError)
+    raise MspcError(
+        f"{name}: {what} must be an integer known at compile time, not {describe(value)}", kind=TypeError, code="E0305"
+    )
 
 
 def ints_of(name: str, what: str, value: Any) -> tuple[int, ...]:
@@ -73,7 +75,7 @@ def ints_of(name: str, what: str, value: Any) -> tuple[int, ...]:
     except MspcError:
         raise MspcError(
             f"{name}: {what} must be integers known at compile time, not {describe(value)}",
-            kind=TypeError,
+            kind=TypeError, code="E0305",
         ) from None
 
 
@@ -81,7 +83,7 @@ def size_of(name: str, what: str, value: Any) -> int:
     """Return `value` as a number of elements. Raise MspcError unless it is one known at compile time."""
     size = int_of(name, what, value)
     if size < 0:
-        raise MspcError(f"{name}: {what} must not be negative, and is {size}")
+        raise MspcError(f"{name}: {what} must not be negative, and is {size}", code="E0311")
     return size
 
 
@@ -89,7 +91,7 @@ def shape_of(name: str, what: str, value: Any) -> tuple[int, ...]:
     """Return `value` as a shape; a single int is one of one dimension. Raise MspcError for anything else."""
     shape = ints_of(name, what, value)
     if any(size < 0 for size in shape):
-        raise MspcError(f"{name}: {what} {shape} has a negative size")
+        raise MspcError(f"{name}: {what} {shape} has a negative size", code="E0311")
     if math.prod(shape) > INT64_MAX:
         raise MspcError(f"{name}: {what} {shape} has more elements than 64 bits count")
     return shape
@@ -109,7 +111,7 @@ def number_of(name: str, what: str, value: Any) -> int | float:
         value = value.value.item()
     if isinstance(value, int | float):
         return value
-    raise MspcError(f"{name}: {what} must be a number known at compile time, not {describe(value)}")
+    raise MspcError(f"{name}: {what} must be a number known at compile time, not {describe(value)}", code="E0305")
 
 
 def float_of(name: str, what: str, value: Any) -> float:
@@ -132,7 +134,7 @@ def axis_in(name: str, axis: int, rank: int) -> int:
     if not isinstance(cast(object, axis), int):
         raise MspcError(f"{name}: axis must be an int, not {describe(axis)}", kind=TypeError)
     if not -rank <= axis < rank:
-        raise MspcError(f"{name}: axis {axis} is out of range for {rank} dimensions")
+        raise MspcError(f"{name}: axis {axis} is out of range for {rank} dimensions", code="E0306")
     return axis % rank
 
 
@@ -142,7 +144,7 @@ def axes_in(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
         return ()
     found = sorted(axis_in(name, axis, rank) for axis in axes) if axes else list(range(rank))
     if len(set(found)) != len(found):
-        raise MspcError(f"{name}: axis {tuple(axes)} names a dimension twice")
+        raise MspcError(f"{name}: axis {tuple(axes)} names a dimension twice", code="E0307")
     return tuple(found)
 
 

@@ -324,13 +324,13 @@ def _check_replaceable(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise MspcError(f"cannot write to {path}: it is a file", notes=["give another folder with --out"])
+        raise MspcError(f"cannot write to {path}: it is a file", notes=["give another folder with --out"], code="E0111")
     foreign = sorted(_foreign(path))
     if foreign:
         shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
         raise MspcError(
             f"{path} holds files that mspc did not write: {shown}",
-            notes=["give another folder with --out, or an empty one"],
+            notes=["give another folder with --out, or an empty one"], code="E0108",
         )
 
 
@@ -359,5 +359,7 @@ def _holds_dumps(path: Path) -> bool:
 
 def _cannot_write(path: Path, error: Exception) -> MspcError:
     return MspcError(
-        f"cannot write to {shown_path(path)}: {reason_of(error)}", notes=["give another folder with --out"]
+        f"cannot write to {shown_path(path)}: {reason_of(error)}",
+        notes=["give another folder with --out"],
+        code="E0111",
     )

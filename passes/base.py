@@ -191,7 +191,7 @@ def find_pass(name: str, options: dict[str, Any] | None = None) -> Pass:
     if found is None:
         names = pass_names()
         notes = [*did_you_mean(name, names), f"passes are {all_of(name, names)}"]
-        raise MspcError(f"there is no pass {name!r}", notes=notes)
+        raise MspcError(f"there is no pass {name!r}", notes=notes, code="E0113")
     known = fields_of(found)
     for option, value in (options or {}).items():
         if option not in known:

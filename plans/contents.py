@@ -44,7 +44,9 @@ def _laid_out(parameters: Sequence[Parameter]) -> list[tuple[Parameter, Layout]]
 def check_ranks(plan: PlanFile, ranks: int, file: str) -> None:
     """Raise MspcError if a plan is for another number of ranks."""
     if plan.ranks != ranks:
-        raise MspcError(f"the plan {file} is for {plan.ranks} ranks, and the network is compiled for {ranks}")
+        raise MspcError(
+            f"the plan {file} is for {plan.ranks} ranks, and the network is compiled for {ranks}", code="E0411"
+        )
 
 
 def give_strategies(names: StrategyNames, graph: Graph, plan: PlanFile, file: str) -> None:

@@ -58,7 +58,7 @@ def room_for(what: str) -> Generator[None]:
     try:
         yield
     except MemoryError as error:
-        raise MspcError(f"there is no memory for {what}: {error}") from None
+        raise MspcError(f"there is no memory for {what}: {error}", code="E0803") from None
 
 
 def shown_bytes(count: int) -> str:

@@ -166,7 +166,7 @@ def _memory(plan: BufferPlan) -> list[Array]:
         raise ExecutionError(
             f"out of memory: {node.label} needs {shown_bytes(size)} for its result {node.type}",
             notes=[f"results of other nodes that are planned: {shown_bytes(plan.nbytes - size)}", REMEDY],
-            frames=node.frames,
+            frames=node.frames, code="E0803",
         ) from None  # fmt: skip
     return [arena[at : at + size] for at, size in zip(plan.offsets, plan.sizes, strict=True)]
 

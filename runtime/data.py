@@ -40,7 +40,9 @@ def full_type(parameter: Parameter) -> TensorType:
     own, layout = parameter.type, parameter.layout
     type = parameter.global_type if parameter.global_type is not None else own
     if not isinstance(type, TensorType) or not isinstance(own, TensorType):
-        raise MspcError(f"{parameter.kind} {parameter.name!r} is a {type}; the program takes tensors only")
+        raise MspcError(
+            f"{parameter.kind} {parameter.name!r} is a {type}; the program takes tensors only", code="E0802"
+        )
     if parameter.global_type is not None and isinstance(layout, Layout):
         fits = len(layout.dims) == len(type.shape) and type.dtype == own.dtype
         if not fits or layout.local_shape(type.shape) != own.shape:
@@ -65,7 +67,9 @@ def slice_parameter(parameter: Parameter, array: Array, rank: int, what: str, co
     """
     type = full_type(parameter)
     if tuple(array.shape) != type.shape:
-        raise MspcError(f"{what} {parameter.name!r} has shape {tuple(array.shape)}; the program takes {type.shape}")
+        raise MspcError(
+            f"{what} {parameter.name!r} has shape {tuple(array.shape)}; the program takes {type.shape}", code="E0802"
+        )
     _check_kind(parameter, array, what)
     part = local_slice if copied else _part
     return part(array, parameter.layout, rank).astype(type.dtype.numpy, copy=False)
@@ -80,7 +84,9 @@ def typed_as(parameter: Parameter, part: Array, what: str) -> Array:
 def _check_kind(parameter: Parameter, array: Array, what: str) -> None:
     wanted = full_type(parameter).dtype.numpy
     if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
-        raise MspcError(f"{what} {parameter.name!r} is {array.dtype.name}; the program takes {wanted.name}")
+        raise MspcError(
+            f"{what} {parameter.name!r} is {array.dtype.name}; the program takes {wanted.name}", code="E0802"
+        )
 
 
 def gather(local: Array, layout: Layouts, shape: tuple[int, ...], comm: Communicator) -> Array:
@@ -172,7 +178,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: _array(file[name], name) for name in file.files}
     except FileNotFoundError:
-        raise MspcError(f"there is no file {path}") from None
+        raise MspcError(f"there is no file {path}", code="E0101") from None
     except MspcError:
         raise
     except IsADirectoryError as error:
@@ -224,4 +230,6 @@ def _steps(parameter: Parameter, array: Array, source: str) -> list[Array]:
         if array.shape[0] % batch == 0:
             return [array[i : i + batch] for i in range(0, array.shape[0], batch)]
     steps = f" or (steps x {shape[0]}{''.join(f', {n}' for n in shape[1:])})" if shape else ""
-    raise MspcError(f"{source}: array {parameter.name!r} has shape {array.shape}; the program takes {shape}{steps}")
+    raise MspcError(
+        f"{source}: array {parameter.name!r} has shape {array.shape}; the program takes {shape}{steps}", code="E0802"
+    )

@@ -144,7 +144,7 @@ def choose_device(
     if device == GPU:
         how, place = ("--device gpu", None) if wanted == GPU else (asked.how, asked.place)
         place = asked.index_place if bad_index else place
-        raise MspcError(f"{how} asks for a GPU, but {problem}", place, [*notes, _ON_CPU])
+        raise MspcError(f"{how} asks for a GPU, but {problem}", place, [*notes, _ON_CPU], code="E0851")
     return DeviceChoice(CPU, 0, f"this runs on the CPU: {_gpus(count)} would be here, but {problem}" if count else "")
 
 

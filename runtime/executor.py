@@ -111,7 +111,7 @@ class Executor:
         self.backend.step = self.earlier_steps + self.step
         self.backend.turns = ()
         if len(inputs) != len(self._input_slots):
-            raise MspcError(f"the graph takes {len(self._input_slots)} inputs, {len(inputs)} were given")
+            raise MspcError(f"the graph takes {len(self._input_slots)} inputs, {len(inputs)} were given", code="E0802")
         for parameter, slot, array in zip(self.inputs, self._input_slots, inputs, strict=True):
             slots[slot] = checked(parameter, np.asarray(array))
         plan = self.plan
@@ -240,6 +240,6 @@ def checked(parameter: Parameter, array: Array) -> Array:
         kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
         raise MspcError(
             f"{kind} {parameter.name!r} is {array.dtype.name} of shape {array.shape}; "
-            f"this rank's graph takes {type.dtype.numpy.name} of shape {type.shape}"
+            f"this rank's graph takes {type.dtype.numpy.name} of shape {type.shape}", code="E0802"
         )
     return array

@@ -122,7 +122,7 @@ class Program:
         except FileNotFoundError:
             raise MspcError(f"{path} is missing; {PROGRAM} names it as the graph of rank {rank}") from None
         except UnicodeDecodeError:
-            raise MspcError(f"{path} is damaged: it is not text") from None
+            raise MspcError(f"{path} is damaged: it is not text", code="E0116") from None
         except OSError as error:
             raise MspcError(f"cannot read {path}: {error.strerror}") from None
 
@@ -176,7 +176,9 @@ class Program:
         try:
             return [read_layouts(text)[0] if text else None for text in texts]
         except Malformed as error:
-            raise MspcError(f"{self.folder / PROGRAM} is damaged: a layout of its outputs: {error}") from None
+            raise MspcError(
+                f"{self.folder / PROGRAM} is damaged: a layout of its outputs: {error}", code="E0116"
+            ) from None
 
     def missing(self, most: int) -> list[int]:
         """Return the first ranks that have no graph here, at most `most`."""
@@ -198,14 +200,14 @@ def load_program(folder: Path) -> Program:
         content = parsed_json(read_bytes(path))
     except FileNotFoundError:
         raise MspcError(
-            f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"]
+            f"{folder} holds no compiled program: {PROGRAM} is missing", notes=["mspc compile makes one"], code="E0110"
         ) from None
     except ValueError as error:
-        raise MspcError(f"{path} is damaged: {error}") from None
+        raise MspcError(f"{path} is damaged: {error}", code="E0116") from None
     except OSError as error:
         raise MspcError(f"cannot read {path}: {error.strerror}") from None
     if not isinstance(content, dict):
-        raise MspcError(f"{path} is damaged: it holds no object")
+        raise MspcError(f"{path} is damaged: it holds no object", code="E0116")
     if content.get("format") != FORMAT:
         raise MspcError(f"{path} has format {content.get('format')!r}; this mspc reads format {FORMAT}")
     try:
@@ -227,7 +229,7 @@ def load_program(folder: Path) -> Program:
             plan=read_plan_entries(content),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
-        raise MspcError(f"{path} is damaged: {error}") from None
+        raise MspcError(f"{path} is damaged: {error}", code="E0116") from None
 
 
 def _execute(path: Path, entry: dict[str, Any]) -> dict[int, str]:
@@ -281,7 +283,7 @@ def opened_weights(path: Path) -> TensorFile:
     except IsADirectoryError as error:
         raise MspcError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, OSError) as error:
-        raise MspcError(f"{path} is damaged: {error}") from None
+        raise MspcError(f"{path} is damaged: {error}", code="E0116") from None
 
 
 def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> Any:
@@ -292,7 +294,7 @@ def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> 
             return slice_parameter(parameter, file.read(parameter.name), rank, f"{path}:")
         return typed_as(parameter, file.read(parameter.name, where), f"{path}:")
     except (ValueError, OSError) as error:
-        raise MspcError(f"{path} is damaged: {error}") from None
+        raise MspcError(f"{path} is damaged: {error}", code="E0116") from None
 
 
 def _make_slice(program: Program, entry: dict[str, Any], parameter: Parameter, rank: int) -> Any:
@@ -304,9 +306,9 @@ def _make_slice(program: Program, entry: dict[str, Any], parameter: Parameter, r
     except MspcError as error:
         raise MspcError(f"{place}: {error.message}") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise MspcError(f"{place}: how its initial value is made is damaged: {error}") from None
+        raise MspcError(f"{place}: how its initial value is made is damaged: {error}", code="E0116") from None
     if shape != full_type(parameter).shape:
-        raise MspcError(f"{place} has shape {shape}; the program takes {full_type(parameter).shape}")
+        raise MspcError(f"{place} has shape {shape}; the program takes {full_type(parameter).shape}", code="E0802")
     return typed_as(parameter, described.fill(slices_of(parameter, rank)), f"{program.folder / PROGRAM}:")
 
 

@@ -158,7 +158,9 @@ def _parse_rule(
     where: dict[str, str] = {}
     for i, (dims, shape) in enumerate(zip(ins, input_shapes, strict=True)):
         if len(dims) != len(shape):
-            raise MspcError(f"{operator} needs {len(dims)} dimensions in input {i}, whose shape is {tuple(shape)}")
+            raise MspcError(
+                f"{operator} needs {len(dims)} dimensions in input {i}, whose shape is {tuple(shape)}", code="E0303"
+            )
         for d, (names, n) in enumerate(zip(dims, shape, strict=True)):
             unknown = [name for name in names if name not in sizes]
             known = math.prod(sizes[name] for name in names if name in sizes)
@@ -172,6 +174,7 @@ def _parse_rule(
                 raise MspcError(
                     f"{operator}: dimension {d} of input {i} is {n}, but {first} says {known}",
                     notes=[f"the shapes are {', '.join(str(tuple(s)) for s in input_shapes)}"],
+                    code="E0302",
                 )
     index = {name: f for f, name in enumerate(order)}
     return Rule(

@@ -118,7 +118,7 @@ def dump_text(path: Path) -> str:
     try:
         return read_text(path)
     except FileNotFoundError:
-        raise MspcError(f"there is no file or folder {shown_path(path)!r}") from None
+        raise MspcError(f"there is no file or folder {shown_path(path)!r}", code="E0101") from None
     except UnicodeDecodeError:
         notes = ["give the folder of a compile, a graph (.ir), or a script"]
         raise MspcError(f"{shown_path(path)} is not text", notes=notes) from None

@@ -53,7 +53,7 @@ def read_facts(path: Path, machine: Machine = H200) -> CompileFacts:
         return CompileFacts(str(path), plan.ranks, "", operators, memory=planned_memory(plan))
     if path.suffix != GRAPH:
         what = "is no folder of a compile, no graph (.ir) and no plan (.toml)"
-        raise MspcError(f"{shown_path(path)} {what if os.path.exists(path) else 'does not exist'}")
+        raise MspcError(f"{shown_path(path)} {what if os.path.exists(path) else 'does not exist'}", code="E0101")
     return _graph_facts(path, machine)
 
 
@@ -66,7 +66,7 @@ def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
     """
     program = load_program(folder)
     if not program.execute:
-        raise MspcError(f"{folder / PROGRAM} is damaged: it names no rank's graph")
+        raise MspcError(f"{folder / PROGRAM} is damaged: it names no rank's graph", code="E0116")
     found, every, notes = graphs_of_kinds(program)
     kinds: list[RankFacts] = []
     tensors: dict[str, TensorFact] = {}

@@ -91,7 +91,7 @@ def check_schedule_file(path: Path, machine: str = "", keep_more: int = 0) -> No
     written."""
     machine_of(machine)
     if path.suffix not in (TEXT, TABLE):
-        raise MspcError(f"--schedule {path}: its name ends in none of {', '.join((TEXT, TABLE))}")
+        raise MspcError(f"--schedule {path}: its name ends in none of {', '.join((TEXT, TABLE))}", code="E0109")
     if keep_more < 0 or (keep_more and path.suffix != TABLE):
         raise MspcError(f"--keep-more {keep_more}: a number from 0 on is right, for an order (FILE{TABLE})")
 

@@ -73,7 +73,7 @@ def complain(text: str) -> None:
 
 def complain_of(error: MspcError) -> None:
     """Write an error to stderr, in lines as wide as the terminal if it is one."""
-    complain(error.render(terminal_columns(sys.stderr)))
+    complain(error.report(terminal_columns(sys.stderr)))
 
 
 def terminal_columns(stream: Any) -> int | None:

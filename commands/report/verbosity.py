@@ -29,7 +29,9 @@ class Loudness:
 
     def __post_init__(self) -> None:
         if self.verbose and self.quiet and not self.part:
-            raise MspcError("--verbose and --quiet exclude each other", notes=["leave one of the two out"])
+            raise MspcError(
+                "--verbose and --quiet exclude each other", notes=["leave one of the two out"], code="E0106"
+            )
 
     def of_part(self) -> Loudness:
         """Return the loudness of a compile inside the command: it may report passes, and prints nothing else."""

@@ -141,7 +141,7 @@ def _check(
         raise ExecutionError(
             f"{len(wrong)} of {len(rows)} values differ between {between}",
             notes=[note for note in (where, *notes) if note],
-            frames=first.frames if first is not None else (),
+            frames=first.frames if first is not None else (), code="E1401",
         )
 
 

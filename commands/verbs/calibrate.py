@@ -38,7 +38,7 @@ def calibrate(
 
     seconds, wishes = opts.check_seconds("--time-limit", time_limit), Wishes(str(device))
     if out.suffix != SUFFIX:
-        raise MspcError(f"--out {out}: a machine's file ends in {SUFFIX}")
+        raise MspcError(f"--out {out}: a machine's file ends in {SUFFIX}", code="E0109")
     if mpi_rank() == 0:
         check_writable(out, "--out")
     if mpi_size() <= 1 and (ranks or 1) > 1:
@@ -47,7 +47,7 @@ def calibrate(
         arguments += ["--time-limit", str(seconds)] if seconds else []
         raise typer.Exit(run_under_mpirun(ranks or 1, ["calibrate", *arguments, *["--quiet"] * quiet]))
     if ranks is not None and mpi_size() > 1 and ranks != mpi_size():
-        raise MspcError(f"--ranks is {ranks}, and mpirun started {mpi_size()} ranks")
+        raise MspcError(f"--ranks is {ranks}, and mpirun started {mpi_size()} ranks", code="E0117")
     limit_threads(max(1, mpi_size()))
     from mspc.engine.job import join_job
 

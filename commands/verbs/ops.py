@@ -36,7 +36,7 @@ def ops(
     for name in names or ():
         if name not in REGISTRY:
             notes = did_you_mean(name, REGISTRY) or ["mspc ops lists them all"]
-            raise MspcError(f"there is no operator {name!r}", notes=notes)
+            raise MspcError(f"there is no operator {name!r}", notes=notes, code="E0113")
     rows = [describe(REGISTRY[name]) for name in sorted(names or REGISTRY)]
     if json is not None:
         write_report(json, "ops", {"operators": rows})

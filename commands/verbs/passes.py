@@ -33,7 +33,9 @@ def passes(
 
     check_json(json)
     if mode is not None and mode not in MODES:
-        raise MspcError(f"there is no parallel mode {mode!r}", notes=did_you_mean(mode, MODES) or [", ".join(MODES)])
+        raise MspcError(
+            f"there is no parallel mode {mode!r}", notes=did_you_mean(mode, MODES) or [", ".join(MODES)], code="E0113"
+        )
     rows: list[dict[str, str]] = []
     for step in STEPS:
         if mode is not None and kind_of_mode(mode) not in step.modes:

@@ -90,7 +90,7 @@ def run(
     if data or synthetic or steps or save or save_outputs:
         raise MspcError(
             f"{target} is no compiled program; --data, --synthetic, --steps and --save... are for these",
-            notes=["a compiled program is the folder that `mspc compile` writes"],
+            notes=["a compiled program is the folder that `mspc compile` writes"], code="E0110",
         )
     from mspc.commands.run import run_script
 

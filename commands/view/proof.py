@@ -65,7 +65,7 @@ def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
         }
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         what = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-        raise MspcError(f"{path} is damaged: {what}", notes=[HOW]) from None
+        raise MspcError(f"{path} is damaged: {what}", notes=[HOW], code="E0116") from None
 
 
 def _json_of(path: Path, name: str, kind: str, how: str) -> Any:
@@ -73,7 +73,7 @@ def _json_of(path: Path, name: str, kind: str, how: str) -> Any:
     try:
         return parsed_json(read_bytes(path))
     except FileNotFoundError:
-        raise MspcError(f"there is no {name} {str(path)!r}", notes=[how]) from None
+        raise MspcError(f"there is no {name} {str(path)!r}", notes=[how], code="E0101") from None
     except ValueError as error:
         raise MspcError(f"{path} is no {kind}: {error}", notes=[how]) from None
     except OSError as error:

@@ -50,7 +50,7 @@ def bind(
     extra: dict[str, Any] = {}
     for key, value in kwargs.items():
         if key in bound and key in positional:
-            raise MspcError(f"{name}() got two values for argument '{key}'", kind=TypeError)
+            raise MspcError(f"{name}() got two values for argument '{key}'", kind=TypeError, code="E0209")
         if (key in positional and key not in positional_only) or key in only:
             bound[key] = value
         elif spec.kwarg:
@@ -58,7 +58,7 @@ def bind(
         else:
             raise MspcError(
                 f"{name}() has no argument '{key}'", notes=[f"it takes {', '.join([*positional, *only])}"],
-                kind=TypeError,
+                kind=TypeError, code="E0209",
             )
     if spec.kwarg:
         bound[spec.kwarg.arg] = extra
@@ -72,7 +72,9 @@ def bind(
     missing = [key for key in (*positional, *only) if key not in bound]
     if missing:
         listed = ", ".join(f"'{key}'" for key in missing)
-        raise MspcError(f"{name}() misses the argument{'s' * (len(missing) > 1)} {listed}", kind=TypeError)
+        raise MspcError(
+            f"{name}() misses the argument{'s' * (len(missing) > 1)} {listed}", kind=TypeError, code="E0209"
+        )
     return bound
 
 

@@ -59,17 +59,18 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     if isinstance(base, Parameter) and name not in ALIKE:
         tracer.particulars += 1
     if isinstance(base, Closure | TensorMethod):
-        raise frame.error(node, f"{describe(base)} has no attribute '{name}'", kind=AttributeError)
+        raise frame.error(node, f"{describe(base)} has no attribute '{name}'", kind=AttributeError, code="E0202")
     if way_of(base) is not None:
         tracer.at(frame, node)
         return tracer.either(lambda found: get_attribute(tracer, frame, node, found, name), base)
     if isinstance(base, Undecided):
-        raise frame.error(node, f"'{name}' of {base}", ["let both branches leave one type and shape"], TypeError)
+        notes = ["let both branches leave one type and shape"]
+        raise frame.error(node, f"'{name}' of {base}", notes, TypeError, "E0205")
     try:
         found = getattr(base, name)
     except AttributeError as error:
         tracer.reads.attribute(base, name)
-        mistake = frame.error(node, *_missing(base, name, error), kind=AttributeError)
+        mistake = frame.error(node, *_missing(base, name, error), kind=AttributeError, code="E0202")
         mistake.python = error
         raise mistake from None
     except MspcError as error:
@@ -159,13 +160,15 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
     if found is POISON:
         raise Poisoned
     if found is MISSING:
-        raise frame.error(node, f"name '{name}' is not defined", nearest(name, frame.known_names()), kind=NameError)
+        raise frame.error(
+            node, f"name '{name}' is not defined", nearest(name, frame.known_names()), kind=NameError, code="E0201"
+        )
     if isinstance(found, OnlyInLoop):
         text = f"variable '{name}' has no value here if the loop that assigns it runs zero iterations"
         raise frame.error(node, text, ["give it a value before the loop"], kind=NameError)
     if found is UNSET:
         text = f"variable '{name}' has no value here: no statement that ran before assigns it"
-        raise frame.error(node, text, kind=NameError)
+        raise frame.error(node, text, kind=NameError, code="E0216")
     if not frame.source.file.is_own and frame.is_global(name):
         tracer.reads.name(frame.globals, name, found)
     if isinstance(found, Tensor | np.ndarray) and not isinstance(found, Parameter):
@@ -218,9 +221,14 @@ def attribute(tracer: Tracer, x: Value, name: str) -> Any:
         return TensorMethod(x, "copy")
     if name in OUTSIDE:
         instead = OUTSIDE[name] or "compute with the tensor itself, or read its values at the call of the network"
-        raise tracer.error(f"x.{name} needs the contents of a tensor, which are not known at compile time", [instead])
+        raise tracer.error(
+            f"x.{name} needs the contents of a tensor, which are not known at compile time", [instead], code="E0204"
+        )
     raise tracer.error(
-        f"a tensor has no attribute '{name}'", nearest(name, [*ATTRIBUTES, *method_names()]), kind=AttributeError
+        f"a tensor has no attribute '{name}'",
+        nearest(name, [*ATTRIBUTES, *method_names()]),
+        kind=AttributeError,
+        code="E0202",
     )
 
 

@@ -764,7 +764,7 @@ def either(tracer: Tracer, function: Callable[..., Any], *operands: Any) -> Any:
             except MspcError as error:
                 which = next(value for value in operands if isinstance(value, Undecided) and value.holds is holds)
                 raise MspcError(error.message, notes=[*error.notes, f"an operand is {which}"], frames=error.frames,
-                                kind=error.kind or RuntimeError) from None  # fmt: skip
+                                kind=error.kind or RuntimeError, code="E0205") from None  # fmt: skip
     if all(map(is_cheap, (*nodes[0], *nodes[1]))):
         tracer.builder.nodes += [*nodes[0], *nodes[1]]
         return merged(Selecting(tracer, holds, ({}, {})), *made)

@@ -154,7 +154,9 @@ def _sorted(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, *, key: Any =
         items = list(iterable)
     keys = items if key is None else [t.call(frame, node, key, [item], {}) for item in items]
     if is_graph_value(iterable) or contains_tensor(keys):
-        raise t.error("sorted() compares tensors, whose contents are not known at compile time", kind=TypeError)
+        raise t.error(
+            "sorted() compares tensors, whose contents are not known at compile time", kind=TypeError, code="E0204"
+        )
     order = fold(t, "sorted()", lambda: sorted(range(len(items)), key=lambda i: keys[i], reverse=reverse))
     return t.own([items[i] for i in order])
 

@@ -175,7 +175,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
 
 def _call_object(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if isinstance(fn, Value | Tensor) or not callable(fn):
-        raise tracer.error(f"{describe(fn)} cannot be called", kind=TypeError)
+        raise tracer.error(f"{describe(fn)} cannot be called", kind=TypeError, code="E0218")
     if isinstance(fn, type):
         return call_class(tracer, fn, args, kwargs)
     if getattr(type(fn), "scans", False):
@@ -402,7 +402,7 @@ def inline(
             text = f"cells nest more than {MAX_DEPTH} deep"
             note = "call them one after the other, as nn.SequentialCell does"
         frames = tuple(dict.fromkeys(caller.frames(node)))
-        tracer.note(MspcError(text, notes=[note], frames=frames, kind=RuntimeError))
+        tracer.note(MspcError(text, notes=[note], frames=frames, kind=RuntimeError, code="E0217"))
         raise TooManyErrors  # if two calls make two more each, tracing the rest takes forever
     try:
         names = bind(

@@ -38,7 +38,7 @@ def note_stage(tracer: Tracer, cell: Cell, stage: int, nodes: Iterable[Node]) ->
     if stage >= tracer.stages and tracer.planned.plan is None:
         raise MspcError(
             f"{type(cell).__name__} is of stage {stage}, and there are stages 0 to {tracer.stages - 1}",
-            cell.pipeline_stage_place, [f"pipeline_stages is {tracer.stages}"], kind=ValueError,
+            cell.pipeline_stage_place, [f"pipeline_stages is {tracer.stages}"], kind=ValueError, code="E0502",
         )  # fmt: skip
     for node in nodes:
         node.attrs.setdefault(STAGE, stage)

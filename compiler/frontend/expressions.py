@@ -29,7 +29,7 @@ def evaluate(tracer: Tracer, frame: Frame, node: ast.expr) -> Any:
     handler = EXPRESSIONS.get(type(node))
     if handler is None:
         what = REFUSED.get(type(node), type(node).__name__)
-        raise frame.error(node, f"{what} is not supported inside a compiled function")
+        raise frame.error(node, f"{what} is not supported inside a compiled function", code="E0203")
     return handler(tracer, frame, node)
 
 
@@ -161,7 +161,10 @@ def _set(tracer: Tracer, frame: Frame, node: ast.Set) -> Any:
     items = _elements(tracer, frame, node.elts)
     if any(map(is_graph_value, items)):
         raise frame.error(
-            node, "a set of tensors is not supported inside a compiled function", ["use a tuple or a list"]
+            node,
+            "a set of tensors is not supported inside a compiled function",
+            ["use a tuple or a list"],
+            code="E0203",
         )
     return tracer.own(set(items))
 
@@ -257,7 +260,7 @@ def _loop(
         return
     first, rest = generators[0], generators[1:]
     if first.is_async:
-        raise frame.error(first.target, "async is not supported inside a compiled function")
+        raise frame.error(first.target, "async is not supported inside a compiled function", code="E0203")
     items = evaluate(tracer, frame, first.iter)
     tracer.at(frame, first.iter)
 
@@ -309,7 +312,9 @@ def assign(tracer: Tracer, frame: Frame, target: ast.expr, value: Any) -> None:
         else:
             set_attribute(tracer, base, target.attr, value)
         return
-    raise frame.error(target, f"an assignment to {type(target).__name__} is not supported inside a compiled function")
+    raise frame.error(
+        target, f"an assignment to {type(target).__name__} is not supported inside a compiled function", code="E0203"
+    )
 
 
 def _unpack(tracer: Tracer, frame: Frame, targets: list[ast.expr], values: list[Any]) -> None:
@@ -346,7 +351,9 @@ def _assign_item(tracer: Tracer, frame: Frame, target: ast.Subscript, value: Any
         assign(tracer, frame, name, made)
         return
     if id(base) not in tracer.owned:
-        raise tracer.error(f"this would change {describe(base)} that lives outside of the compiled function")
+        raise tracer.error(
+            f"this would change {describe(base)} that lives outside of the compiled function", code="E0207"
+        )
     try:
         base[index] = value
     except (TypeError, IndexError, KeyError) as error:

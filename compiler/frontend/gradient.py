@@ -135,7 +135,9 @@ def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any
     found = anchored(tracer, first, placeholders[0], run(function, [*args, result, in_place(placeholders)]))
     entries: tuple[Any, ...] = tuple(found) if isinstance(found, tuple | list) else (found,)
     if len(entries) < len(args):
-        raise tracer.error(f"bprop returns {len(entries)} gradients for {len(args)} arguments", kind=TypeError)
+        raise tracer.error(
+            f"bprop returns {len(entries)} gradients for {len(args)} arguments", kind=TypeError, code="E0214"
+        )
     pairs = [_for(tracer, arg, entry, i) for i, (arg, entry) in enumerate(zip(args, entries, strict=False))]
     sources, grads = ([pair[side] for pair in itertools.chain(*pairs)] for side in (0, 1))
     op = OwnGradient(results=len(results), sources=len(sources))
@@ -203,7 +205,7 @@ def _for(tracer: Tracer, arg: Any, grad: Any, place: int) -> list[tuple[Value, V
         made = tracer.value(each, dtype, "bprop")
         if made.shape != value.shape:
             wrong = f"a gradient of shape {made.shape} for argument {place}, which has shape {value.shape}"
-            raise tracer.error(f"bprop returns {wrong}", kind=ValueError)
+            raise tracer.error(f"bprop returns {wrong}", kind=ValueError, code="E0214")
         found.append((value, tracer.cast(made, dtype) if dtype.has_gradient else made))
     return found
 
@@ -219,7 +221,7 @@ def call_gradient(
     """Call the gradient function `request`. Raise MspcError if an argument or a result cannot be differentiated."""
     tracer.at(frame, node)
     if tracer.no_gradients:
-        raise tracer.error(NO_GRADIENTS)
+        raise tracer.error(NO_GRADIENTS, code="E0213")
     if kwargs:
         request, args = request.by_name(args, kwargs)
     fn, names = request.fn.fn if isinstance(request.fn, JitFunction) else request.fn, request.names
@@ -311,11 +313,15 @@ def _places(tracer: Tracer, request: GradientFunction, given: list[Any]) -> list
     for place in request.positions:
         if place >= len(given):
             raise tracer.error(
-                f"grad_position {place} is out of range: there are {len(given)} arguments", kind=ValueError
+                f"grad_position {place} is out of range: there are {len(given)} arguments",
+                kind=ValueError,
+                code="E0213",
             )
         arg = given[place]
         if not isinstance(arg, Value):
-            raise tracer.error(f"argument {place} is {describe(arg)} and cannot be differentiated", kind=TypeError)
+            raise tracer.error(
+                f"argument {place} is {describe(arg)} and cannot be differentiated", kind=TypeError, code="E0213"
+            )
     return list(request.positions)
 
 

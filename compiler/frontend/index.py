@@ -104,7 +104,9 @@ def _entry(tracer: Tracer, entry: Any) -> Any:
         except ValueError:
             array = np.asarray(None)
         if array.dtype.kind not in "bui":
-            raise tracer.error(f"the list {entry!r} cannot be an index; it must hold integers or Bool", kind=IndexError)
+            raise tracer.error(
+                f"the list {entry!r} cannot be an index; it must hold integers or Bool", kind=IndexError, code="E0212"
+            )
         return array
     return entry
 
@@ -113,7 +115,7 @@ def _expanded(tracer: Tracer, shape: Shape, entries: Sequence[Any]) -> list[tupl
     """Return (number, entry) pairs with `...` written out and full dimensions added at the end."""
     dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
     if len(dots) > 1:
-        raise tracer.error("an index holds '...' more than once", kind=IndexError)
+        raise tracer.error("an index holds '...' more than once", kind=IndexError, code="E0212")
     named = sum(_dimensions(entry) for entry in entries)
     if named > len(shape):
         raise tracer.error(
@@ -161,26 +163,30 @@ def _places(tracer: Tracer, entry: Any, size: int, dim: int) -> Any:
     dtype = entry.tensor_type.dtype if in_graph else entry.dtype
     if not (dtype.is_integer if in_graph else dtype.kind in "iu"):
         what = "a tensor" if in_graph else "an array"
-        raise tracer.error(f"{what} of {dtype} cannot be an index; it must hold integers or Bool", kind=IndexError)
+        raise tracer.error(
+            f"{what} of {dtype} cannot be an index; it must hold integers or Bool", kind=IndexError, code="E0212"
+        )
     if in_graph:
         return entry
     wide = entry.astype(np.int64)
     wrong = wide[(wide < -size) | (wide >= size)]
     if wrong.size:
         raise tracer.error(
-            f"index {wrong.reshape(-1)[0]} is out of range for dimension {dim}, whose size is {size}", kind=IndexError
+            f"index {wrong.reshape(-1)[0]} is out of range for dimension {dim}, whose size is {size}",
+            kind=IndexError,
+            code="E0212",
         )
     return np.where(wide < 0, wide + size, wide)
 
 
 def _element(tracer: Tracer, entry: Any, size: int, dim: int) -> int:
     if isinstance(entry, bool | np.bool_) or entry is None:
-        raise tracer.error(f"{entry!r} cannot be an index", kind=IndexError)
+        raise tracer.error(f"{entry!r} cannot be an index", kind=IndexError, code="E0212")
     place = _integer(tracer, entry, dim)
     assert place is not None
     if not -size <= place < size:
         message = f"index {value_repr(place)} is out of range for dimension {dim}, whose size is {size}"
-        raise tracer.error(message, kind=IndexError)
+        raise tracer.error(message, kind=IndexError, code="E0212")
     return place % size
 
 
@@ -360,16 +366,22 @@ def unpacked(tracer: Tracer, value: Any, what: str) -> list[Any]:
     if tracer.is_tensor(value):
         tensor = tracer.value(value)
         if not tensor.shape:
-            raise tracer.error(f"{what} goes over a tensor without dimensions", kind=TypeError)
+            raise tracer.error(f"{what} goes over a tensor without dimensions", kind=TypeError, code="E0215")
         return [subscript(tracer, tensor, i) for i in range(tensor.shape[0])]
     if isinstance(value, set | frozenset):
-        raise tracer.error(f"{what} goes over a set, whose order is not defined", ["use sorted(...)"], kind=TypeError)
+        raise tracer.error(
+            f"{what} goes over a set, whose order is not defined", ["use sorted(...)"], kind=TypeError, code="E0215"
+        )
     if isinstance(value, range) and value[LONGEST_LIST:]:
-        raise tracer.error(f"{what} has more than {LONGEST_LIST} iterations at compile time", kind=ValueError)
+        raise tracer.error(
+            f"{what} has more than {LONGEST_LIST} iterations at compile time", kind=ValueError, code="E0206"
+        )
     try:
         return list(value)
     except TypeError:
-        raise tracer.error(f"{what} goes over {describe(value)}, which has no elements", kind=TypeError) from None
+        raise tracer.error(
+            f"{what} goes over {describe(value)}, which has no elements", kind=TypeError, code="E0215"
+        ) from None
 
 
 def with_elements(tracer: Tracer, x: Value, index: Any, value: Any) -> Value:

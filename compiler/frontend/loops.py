@@ -60,7 +60,7 @@ from mspc.ops.op import Op
 def range_of(tracer: Tracer, args: Sequence[Any]) -> TensorRange:
     """Return `range(...)` with tensors among its arguments. Raise MspcError if an argument is no integer."""
     if not 1 <= len(args) <= 3:
-        raise tracer.error(f"range() takes 1 to 3 arguments, it is given {len(args)}", kind=TypeError)
+        raise tracer.error(f"range() takes 1 to 3 arguments, it is given {len(args)}", kind=TypeError, code="E0209")
     start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
     return TensorRange(*(_bound(tracer, value) for value in (start, stop, step)))
 
@@ -575,7 +575,7 @@ def _emit(tracer: Tracer, frame: Frame, turns: LoopPlan, carried: Carried, trace
         for part in parts[1:]:
             holds = tracer.emit(tracer.op("LogicalAnd"), holds, part)
     if holds is None and not counted:
-        raise frame.error(turns.place, NEVER_ENDS)
+        raise frame.error(turns.place, NEVER_ENDS, code="E0206")
     slots = list(carried.slots.values())
     insides = [slot.inside or Parameter(slot.label, slot.type, "input") for slot in slots]
     afters = [inside if slot.after is None else slot.after for slot, inside in zip(slots, insides, strict=True)]

@@ -200,7 +200,7 @@ def _take_out_stacks(tracer: Tracer) -> None:
 
 
 def _refused(place: Location | None, message: str, note: str) -> MspcError:
-    return MspcError(f"PipelineCell: {message}", place, [note], kind=ValueError)
+    return MspcError(f"PipelineCell: {message}", place, [note], kind=ValueError, code="E0503")
 
 
 LEVELS = 16

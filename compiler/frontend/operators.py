@@ -60,7 +60,7 @@ def require_decided(tracer: Tracer, what: str, *operands: Any) -> None:
     """Raise MspcError if the kind of an operand depends on the contents of a tensor."""
     for value in operands:
         if isinstance(value, Undecided):
-            raise tracer.error(f"{what}: it is {value}", [ONE_TYPE], kind=TypeError)
+            raise tracer.error(f"{what}: it is {value}", [ONE_TYPE], kind=TypeError, code="E0205")
 
 
 def is_same(tracer: Tracer, left: Any, right: Any) -> bool:
@@ -83,7 +83,7 @@ def is_member(tracer: Tracer, left: Any, right: Any) -> Any:
     """Evaluate `left in right`: a Bool of shape () if it is known only at run time. Raise MspcError if `right` is a
     tensor, or no container."""
     if is_graph_value(right):
-        raise tracer.error("'in' looks into a tensor, whose contents are not known at compile time")
+        raise tracer.error("'in' looks into a tensor, whose contents are not known at compile time", code="E0204")
     if isinstance(right, list | tuple) and (is_graph_value(left) or contains_tensor(right)):
         known = not is_graph_value(left)
         if any(left is item or (known and not is_graph_value(item) and left == item) for item in right):

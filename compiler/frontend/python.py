@@ -51,13 +51,13 @@ def call_handler(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, handler: 
         try:
             inspect.signature(handler).bind(tracer, frame, node, *args, **kwargs)
         except TypeError:
-            raise tracer.error(f"{fn.__name__}() does not take these arguments", kind=TypeError) from None
+            raise tracer.error(f"{fn.__name__}() does not take these arguments", kind=TypeError, code="E0209") from None
         raise error
 
 
 def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
     if issubclass(cls, Parameter):
-        raise tracer.error("a Parameter must be made in __init__, not inside a compiled function")
+        raise tracer.error("a Parameter must be made in __init__, not inside a compiled function", code="E0208")
     if issubclass(cls, Tensor) and args and contains_tensor(args[0]):
         value = tracer.value(args[0]) if isinstance(args[0], Value | Parameter) else None
         if value is None:
@@ -85,13 +85,13 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
     graph, a compiled function may not call this function, or it raises."""
     name = getattr(fn, "__name__", type(fn).__name__)
     if isinstance(fn, types.BuiltinFunctionType | type) and fn in REFUSED:
-        raise tracer.error(f"{name}() is not supported inside a compiled function")
+        raise tracer.error(f"{name}() is not supported inside a compiled function", code="E0203")
     owner = getattr(fn, "__self__", None)
     if isinstance(owner, list | dict | set | tuple | str) and not isinstance(fn, types.MethodType):
         if name in _CHANGING and id(owner) not in tracer.owned:
             raise tracer.error(
                 f"{name}() would change a {type(owner).__name__} that lives outside of the compiled function",
-                [f"make a new one inside: {'dict' if isinstance(owner, dict) else 'list'}(...)"],
+                [f"make a new one inside: {'dict' if isinstance(owner, dict) else 'list'}(...)"], code="E0207",
             )
         takes_tensors = True
     is_own = str(getattr(fn, "__module__", None)).startswith("mspc.")
@@ -110,7 +110,7 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
         raise tracer.error(
             f"{name}() takes only values known at compile time, not {unknown}",
             ["operators on tensors are in mindspore.ops"],
-            kind=TypeError,
+            kind=TypeError, code="E0305",
         )
     if fn is not range and not (is_own and not contains_tensor((args, kwargs))):
         tracer.particulars += 1  # its answer may change the next time

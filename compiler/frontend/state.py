@@ -206,9 +206,11 @@ class Tracer:
         b.phase = frame.phase
         self.precision, self.to_float = frame.precision, frame.to_float
 
-    def error(self, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None) -> MspcError:
+    def error(
+        self, message: str, notes: Iterable[str] = (), kind: type[Exception] | None = None, code: str = ""
+    ) -> MspcError:
         """Return an error at the place last given to `at`."""
-        return MspcError(message, notes=notes, frames=self.builder.frames, kind=kind or RuntimeError)
+        return MspcError(message, notes=notes, frames=self.builder.frames, kind=kind or RuntimeError, code=code)
 
     def note(self, error: MspcError) -> None:
         """Record an error to be reported at the end, once. Raise TooManyErrors after `MAX_ERRORS`."""
@@ -270,7 +272,7 @@ class Tracer:
             kind = array.dtype.kind
             return self.constant_tensor(array.astype("float32" if kind == "f" else array.dtype), "")
         wrong = f"{what} must be a tensor or a number, not {describe(value)}" if what else ""
-        raise self.error(wrong or f"{describe(value)} is not a tensor", kind=TypeError)
+        raise self.error(wrong or f"{describe(value)} is not a tensor", kind=TypeError, code="E0312")
 
     def weight(self, weight: session.Parameter) -> Parameter:
         """Return the graph's parameter for one of the script. Create it on first use."""

@@ -143,7 +143,7 @@ def _augmented(tracer: Tracer, frame: Frame, node: ast.AugAssign) -> None:
     tracer.at(frame, node)
     if isinstance(before, list) and isinstance(node.op, ast.Add):
         if id(before) not in tracer.owned:
-            raise tracer.error("this would change a list that lives outside of the compiled function")
+            raise tracer.error("this would change a list that lives outside of the compiled function", code="E0207")
         before.extend(unpacked(tracer, value, "+="))
         return
     assign(tracer, frame, target, binary(tracer, type(node.op), before, value))
@@ -243,7 +243,7 @@ def _unless_left(
 def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> Any:
     """Run a `while`. nested: number of enclosing iterations of this loop that may leave it at run time."""
     if isinstance(node.test, ast.Constant) and node.test.value and not _may_be_left(node):
-        raise frame.error(node.test, NEVER_ENDS)
+        raise frame.error(node.test, NEVER_ENDS, code="E0206")
     beginning = None
     for turn in range(MAX_TURNS):
         if turn == LONG:
@@ -276,7 +276,7 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
             return signal
         if _may_leave(signal):
             return _while_left(tracer, frame, node, beginning, nested)
-    raise frame.error(node.test, f"the loop still runs after {MAX_TURNS} turns")
+    raise frame.error(node.test, f"the loop still runs after {MAX_TURNS} turns", code="E0206")
 
 
 def _while_left(tracer: Tracer, frame: Frame, node: ast.While, beginning: Any, nested: int) -> Any:
@@ -338,7 +338,7 @@ def _assert(tracer: Tracer, frame: Frame, node: ast.Assert) -> None:
     if truth(tracer, test, "the condition of 'assert'"):
         return
     text = "" if node.msg is None else f": {evaluate(tracer, frame, node.msg)}"
-    raise frame.error(node.test, f"assertion failed{text}", kind=AssertionError)
+    raise frame.error(node.test, f"assertion failed{text}", kind=AssertionError, code="E0210")
 
 
 def _raise(tracer: Tracer, frame: Frame, node: ast.Raise) -> None:
@@ -357,7 +357,9 @@ def _function(tracer: Tracer, frame: Frame, node: ast.FunctionDef) -> None:
     for decorator in node.decorator_list:
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
         if evaluate(tracer, frame, target) is not jit:
-            raise frame.error(decorator, f"the decorator of '{node.name}' is not supported inside a compiled function")
+            raise frame.error(
+                decorator, f"the decorator of '{node.name}' is not supported inside a compiled function", code="E0203"
+            )
     frame.locals[node.name] = closure(tracer, frame, node)
 
 

@@ -181,7 +181,9 @@ def _read(tracer: Tracer, target: Any, args: Sequence[Any]) -> tuple[Any, Any, b
     except (Poisoned, TooManyErrors):
         poisoned = True
     except RecursionError:
-        tracer.errors.append(tracer.error("calls nest too deep: a recursion does not end at compile time"))
+        tracer.errors.append(
+            tracer.error("calls nest too deep: a recursion does not end at compile time", code="E0217")
+        )
     return result, structure, poisoned
 
 
@@ -277,7 +279,7 @@ def _results(tracer: Tracer, result: Any) -> tuple[list[Value], Any]:
             return Leaf(len(found) - 1)
         if isinstance(value, tuple | list):
             if depth == DEEPEST_TUPLE:
-                raise tracer.error(f"the network returns a tuple nested more than {DEEPEST_TUPLE} deep")
+                raise tracer.error(f"the network returns a tuple nested more than {DEEPEST_TUPLE} deep", code="E0211")
             items = [structure(item, depth + 1) for item in value]
             return _like(value, items)
         if isinstance(value, dict):
@@ -286,7 +288,7 @@ def _results(tracer: Tracer, result: Any) -> tuple[list[Value], Any]:
             return value
         if way_of(value) is not None:
             return Either(structure(value.holds), structure(value.left), structure(value.right))
-        raise tracer.error(f"the network returns {describe(value)}; it may return tensors and numbers")
+        raise tracer.error(f"the network returns {describe(value)}; it may return tensors and numbers", code="E0211")
 
     shape = structure(result)
     return found, shape

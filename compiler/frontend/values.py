@@ -265,8 +265,9 @@ class Frame:
         message: str,
         notes: Iterable[str] = (),
         kind: type[Exception] | None = None,
+        code: str = "",
     ) -> MspcError:
-        return MspcError(message, notes=notes, frames=self.frames(node), kind=kind or RuntimeError)
+        return MspcError(message, notes=notes, frames=self.frames(node), kind=kind or RuntimeError, code=code)
 
     def lookup(self, name: str) -> Any:
         """Return the value of a name as this function sees it: its own names first, then those of the enclosing

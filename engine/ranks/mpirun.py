@@ -167,7 +167,7 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
     if lost is not None and lost.errno == errno.EPIPE:
         return PIPE_CLOSED
     if lost is not None:
-        raise ExecutionError(f"cannot write to stdout: {lost.strerror}")
+        raise ExecutionError(f"cannot write to stdout: {lost.strerror}", code="E0111")
     if ended_by:
         return 128 + ended_by[0]
     if status < 0:

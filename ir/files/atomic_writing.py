@@ -253,7 +253,7 @@ def check_writable(path: Path, option: str = "") -> None:
         raise cannot_write(path, error) from None
     if reason:
         notes = [f"{option} names a file"] if option and place.is_dir() else []
-        raise MspcError(f"cannot write {path}: {reason}", notes=notes)
+        raise MspcError(f"cannot write {path}: {reason}", notes=notes, code="E0111")
 
 
 def check_files(files: Mapping[str, Path | None]) -> None:
@@ -294,7 +294,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise MspcError(f"cannot write to {shown_path(folder)}: it is a file") from None
+        raise MspcError(f"cannot write to {shown_path(folder)}: it is a file", code="E0111") from None
     except (OSError, ValueError) as error:
         raise _cannot_make(folder, error) from None
 
@@ -307,7 +307,7 @@ def check_folder(folder: Path, name: str) -> None:
         missing.append(place.name)
         place = place.parent
     if len(missing) == 1 and not place.is_dir():
-        raise MspcError(f"cannot write to {shown_path(folder)}: it is a file")
+        raise MspcError(f"cannot write to {shown_path(folder)}: it is a file", code="E0111")
     if len(missing) == 1:
         check_writable(folder / name)
         return
@@ -320,16 +320,18 @@ def check_folder(folder: Path, name: str) -> None:
         except (OSError, ValueError) as error:
             raise cannot(path, error) from None
     if not os.access(place, os.W_OK | os.X_OK):
-        raise MspcError(f"cannot write to {shown_path(folder)}: the folder {shown_path(place)} is read-only")
+        raise MspcError(
+            f"cannot write to {shown_path(folder)}: the folder {shown_path(place)} is read-only", code="E0111"
+        )
 
 
 def _cannot_make(folder: Path, error: Exception) -> MspcError:
-    return MspcError(f"cannot write to {shown_path(folder)}: {reason_of(error)}")
+    return MspcError(f"cannot write to {shown_path(folder)}: {reason_of(error)}", code="E0111")
 
 
 def cannot_write(path: Path, error: Exception) -> MspcError:
     """Return the MspcError for an OSError, or for the ValueError of a name that no file can have."""
-    return MspcError(f"cannot write {shown_path(path)}: {reason_of(error)}")
+    return MspcError(f"cannot write {shown_path(path)}: {reason_of(error)}", code="E0111")
 
 
 def reason_of(error: Exception) -> str:

@@ -99,7 +99,7 @@ def read_toml(path: Path, what: str, largest: int) -> dict[str, Any]:
         check_regular(path, largest)
         return parsed_toml(path.read_bytes())
     except FileNotFoundError:
-        raise MspcError(f"there is no {what} {shown!r}", kind=ValueError) from None
+        raise MspcError(f"there is no {what} {shown!r}", kind=ValueError, code="E0101") from None
     except OSError as error:
         raise MspcError(f"cannot read the {what} {shown}: {reason_of(error)}") from None
     except ValueError as error:
@@ -110,7 +110,7 @@ def check_keys(shown: str, found: Iterable[str], known: tuple[str, ...], of: str
     """Raise MspcError, with the file and the nearest known key, if there is an unknown key."""
     for key in found:
         if key not in known:
-            raise MspcError(f"{shown}: there is no {key!r} of {of}", notes=did_you_mean(key, known))
+            raise MspcError(f"{shown}: there is no {key!r} of {of}", notes=did_you_mean(key, known), code="E0412")
 
 
 def quoted(text: str) -> str:

@@ -123,7 +123,7 @@ class _Actions:
         found: dict[str, Any] = {}
         for key, value in items:
             if key in found:
-                raise Malformed(f"the attribute '{key}' stands twice")
+                raise Malformed(f"the attribute '{key}' stands twice", code="E0904")
             found[key] = value
         return found
 
@@ -257,7 +257,8 @@ def _read(text: str, start: str) -> Any:
     except VisitError as error:
         raise error.orig_exc from None
     except UnexpectedInput as error:
-        raise Malformed(unexpected(error, text), error.pos_in_stream or len(text), expected(error)) from None
+        at = error.pos_in_stream or len(text)
+        raise Malformed(unexpected(error, text), at, expected(error), "E0902") from None
 
 
 def unexpected(error: UnexpectedInput, text: str) -> str:

@@ -54,13 +54,13 @@ class OperatorReader:
         for key, value in attributes.items():
             field = fields.get(key)
             if field is None:
-                self.source.fail(f"{name} has no attribute '{key}'", at, notes)
+                self.source.fail(f"{name} has no attribute '{key}'", at, notes, code="E0904")
             if not field.fits(value):
-                self.source.fail(f"{name}: attribute '{key}' is {value!r}, not {field.annotation}", at)
+                self.source.fail(f"{name}: attribute '{key}' is {value!r}, not {field.annotation}", at, code="E0904")
         omitted = getattr(cls, "omitted", ())
         for key in fields:
             if key not in attributes and key not in omitted:
-                self.source.fail(f"{name} lacks the attribute '{key}'", at, notes)
+                self.source.fail(f"{name} lacks the attribute '{key}'", at, notes, code="E0904")
         try:
             return cls(**attributes)
         except MspcError as error:
@@ -160,7 +160,7 @@ class GraphTextReader:
         notes: tuple[str, ...] = ()
         if reference in self.parameters and len(self.graphs) > 1:
             notes = ("it is in another graph; values from outside are operands of the node that runs a graph",)
-        self.fail(f"unknown value {reference}", at, notes)
+        self.fail(f"unknown value {reference}", at, notes, code="E0901")
 
     def type_of(self, text: str, at: int) -> Type:
         return read_foreign_type(text) if self.opaque else self.piece(read_type, text, at)
@@ -389,7 +389,7 @@ class NodeReader:
         if type(item) is str and item.startswith("%"):
             value = values.get(item)
             if value is None:
-                self.reading.fail(f"unknown value {item}", at)
+                self.reading.fail(f"unknown value {item}", at, code="E0901")
             return value
         if isinstance(item, Constant):
             return self.constants.setdefault((item.type, item.value.tobytes()), Constant(item.value))
@@ -413,7 +413,9 @@ class NodeReader:
             elif value.type is told or value.type == told or str(told) == operand_type_text(value.type):
                 continue
             elif not self.reading.opaque:
-                self.reading.fail(f"input {i} of {node.label} is {value.type}, but the line of types says {told}", at)
+                self.reading.fail(
+                    f"input {i} of {node.label} is {value.type}, but the line of types says {told}", at, code="E0905"
+                )
 
     def read_group(self, graph: Graph, node: Node, label: str | None, text: str, at: int) -> None:
         if label == "cnode_attrs: " or label == "cnode_primal_attrs: ":

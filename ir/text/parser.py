@@ -115,12 +115,12 @@ class _FileReader:
             at = error.pos_in_stream if error.pos_in_stream is not None else len(self.reading.text)
             notes = expectation(expected(error))
             if getattr(getattr(error, "token", None), "type", "") == "$END":
-                self.reading.fail("the text ends too early", len(self.reading.text), notes)
-            self.reading.fail(unexpected(error, self.reading.text), at, notes)
+                self.reading.fail("the text ends too early", len(self.reading.text), notes, "E0902")
+            self.reading.fail(unexpected(error, self.reading.text), at, notes, "E0902")
         except VisitError as error:
             if not isinstance(error.orig_exc, Malformed):
                 raise error.orig_exc from None
-            self.reading.fail(error.orig_exc.message, error.orig_exc.offset)
+            self.reading.fail(error.orig_exc.message, error.orig_exc.offset, code=error.orig_exc.given_code)
         except Malformed as error:
             self.reading.fail(error.message, error.offset)
         found: list[Any] = []
@@ -135,7 +135,7 @@ class _FileReader:
         main = next((graph for graph in self.graphs if graph.name == module.entry), None)
         if main is None:
             message = f"the entry is @{module.entry}, but there is no such graph"
-            self.reading.fail(message, self.reading.text.find("IR entry"))
+            self.reading.fail(message, self.reading.text.find("IR entry"), code="E0903")
         main.attrs = self.attrs
         main.parameters = self.reading.header
         if not self.reading.opaque and (len(self.graphs) > 1 or self.reading.regions or self.reading.lines):
@@ -144,7 +144,7 @@ class _FileReader:
             told = self.facts.get(fact, str(count))
             if told != str(count):
                 message = f"the header says '{fact}: {told}', but the file has {count}"
-                self.reading.fail(message, self.reading.text.find(fact))
+                self.reading.fail(message, self.reading.text.find(fact), code="E0903")
         for reference in self.reading.references:
             graph, value = reference.graph, reference.value
             if graph not in self.names:
@@ -156,7 +156,7 @@ class _FileReader:
                 self.reading.fail(f"unknown graph @{graph}", at, tuple(did_you_mean(graph, self.values)))
             forward = self.values[graph].get(number)
             if not isinstance(forward, Node):
-                self.reading.fail(f"unknown node {number}", at)
+                self.reading.fail(f"unknown node {number}", at, code="E0901")
             if index >= max(1, len(forward.inputs)):
                 self.reading.fail(f"{number} has no input {index}", at)
             node.forward, node.forward_input = forward, index
@@ -180,7 +180,7 @@ class _FileReader:
             at = token.start_pos + match.start(2)
             attrs = self.attrs if self.graph_attrs is None else self.graph_attrs
             if key in attrs and not self.reading.foreign:
-                self.reading.fail(f"the attribute '{key}' stands twice", token.start_pos)
+                self.reading.fail(f"the attribute '{key}' stands twice", token.start_pos, code="E0904")
             if self.reading.foreign:
                 attrs[key] = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
             else:

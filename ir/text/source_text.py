@@ -36,7 +36,7 @@ class SourceText:
         self.file = file
         self.line_starts: list[int] = []
 
-    def fail(self, message: str, at: int, notes: tuple[str, ...] = ()) -> NoReturn:
+    def fail(self, message: str, at: int, notes: tuple[str, ...] = (), code: str = "") -> NoReturn:
         """Raise an MspcError at character `at` of the text; past its end, at the end of the last line."""
         if not self.line_starts:
             self.line_starts = [0, *(m.end() for m in re.finditer("\n", self.text))]
@@ -45,7 +45,7 @@ class SourceText:
         start = self.line_starts[line - 1]
         source = self.text[start:].split("\n", 1)[0]
         column = at - start + 1
-        raise MspcError(message, Location(self.file, line, column, column + 1, source), notes)
+        raise MspcError(message, Location(self.file, line, column, column + 1, source), notes, code=code)
 
     def piece(self, read: Callable[[str], Any], text: str, at: int) -> Any:
         """Return `read(text)` for a text that begins at character `at` of the file. Raise MspcError if malformed."""
@@ -65,8 +65,9 @@ def expectation(names: tuple[str, ...]) -> tuple[str, ...]:
 class Malformed(Exception):
     """Error: a piece of text is malformed. offset: characters from the start of the piece to the error."""
 
-    def __init__(self, message: str, offset: int = 0, expected: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, offset: int = 0, expected: tuple[str, ...] = (), code: str = "") -> None:
         super().__init__(message)
+        self.given_code = code
         self.message = message
         self.offset = offset
         self.expected = expected
@@ -88,7 +89,7 @@ def name_of(text: str) -> str:
 def dtype_called(name: str) -> DType:
     """Return the element type of this name. Raise Malformed if there is none."""
     if name not in DTYPES:
-        raise Malformed(f"unknown element type {name}; known are {', '.join(DTYPES)}")
+        raise Malformed(f"unknown element type {name}; known are {', '.join(DTYPES)}", code="E0906")
     return DTYPES[name]
 
 

@@ -54,7 +54,7 @@ def batch_size(name: str, shapes: Sequence[Any], axes: Sequence[Any], cells: int
         if axis is None:
             continue
         if shape is None or not -len(shape) <= axis < len(shape):
-            raise ApiValueError(f"{name}(): there is no axis {axis} in an argument of shape {shape}")
+            raise ApiValueError(f"{name}(): there is no axis {axis} in an argument of shape {shape}", code="E0306")
         sizes.add(shape[axis])
     if len(sizes) != 1 or 0 in sizes:
         raise ApiValueError(f"{name}(): arguments have {sorted(sizes)} slices along in_axes, not one number of them")

@@ -398,7 +398,7 @@ def as_initializer(init: Any) -> Initializer:
     if isinstance(init, str):
         found = NAMED.get(init.lower())
         if found is None:
-            raise ApiValueError(f"unknown initializer {init!r}; known are {', '.join(sorted(NAMED))}")
+            raise ApiValueError(f"unknown initializer {init!r}; known are {', '.join(sorted(NAMED))}", code="E1008")
         try:
             return found()
         except TypeError:

@@ -88,7 +88,7 @@ def _require_values(parameter: Parameter) -> None:
         raise MspcError(
             f"the value of parameter '{parameter.name}' is not known at compile time, because every step may change it",
             notes=["compute with the parameter as with any tensor; a value that never changes may be a Python number"],
-            kind=ValueError,
+            kind=ValueError, code="E0305",
         )
 
 

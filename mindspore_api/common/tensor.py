@@ -370,7 +370,7 @@ def in_64_bits(numbers: Any) -> np.ndarray:
     if not all(isinstance(number, int | np.integer) for number in exact.flat):
         return array
     if exact.min() < 0:
-        raise ApiTypeError(f"a tensor is made of numbers of one element type, not of {numbers!r}")
+        raise ApiTypeError(f"a tensor is made of numbers of one element type, not of {numbers!r}", code="E1007")
     return exact.astype(np.uint64)
 
 
@@ -790,13 +790,13 @@ def as_array(data: Any, dtype: Any = None) -> np.ndarray:
         dtype = data.dtype if kind is None else kind.numpy
         return copied(data) if isinstance(data, np.ndarray) and data.dtype == dtype else np.array(data, dtype)
     if not isinstance(data, (bool, int, float, complex, list, tuple)):
-        raise ApiTypeError(f"a tensor is made of numbers, lists and arrays, not of {type(data).__name__}")
+        raise ApiTypeError(f"a tensor is made of numbers, lists and arrays, not of {type(data).__name__}", code="E1007")
     try:
         array = in_64_bits(_unwrapped(data))
     except ValueError:
-        raise ApiValueError("the rows of the list have different lengths") from None
+        raise ApiValueError("the rows of the list have different lengths", code="E1007") from None
     if array.dtype.kind not in "biufc":
-        raise ApiTypeError(f"a tensor is made of numbers, not of {data!r}")
+        raise ApiTypeError(f"a tensor is made of numbers, not of {data!r}", code="E1007")
     if kind is None and array.dtype.kind == "f":
         kind = FLOAT32
     if kind is None and array.dtype.kind in "iu":

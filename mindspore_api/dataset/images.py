@@ -334,7 +334,7 @@ def _array_of(file: Any, path: Path, dimensions: int) -> np.ndarray:
     raw = file.read(size + 1) if size <= MOST_PACKED * os.stat(path).st_size else b""
     if len(raw) != size:
         found = f"more than {size}" if len(raw) > size else f"less than {size}"
-        raise MspcError(f"{str(path)!r} holds {found} bytes for shape {shape}: it is damaged")
+        raise MspcError(f"{str(path)!r} holds {found} bytes for shape {shape}: it is damaged", code="E0116")
     return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
@@ -360,7 +360,7 @@ def _read_records(path: Path, classes: tuple[int, ...]) -> np.ndarray:
         raise MspcError(f"cannot read {str(path)!r}: {error.strerror}") from None
     record = len(classes) + PIXELS
     if raw.size == 0 or raw.size % record:
-        raise MspcError(f"{str(path)!r} holds {raw.size} bytes, no multiple of {record}: it is damaged")
+        raise MspcError(f"{str(path)!r} holds {raw.size} bytes, no multiple of {record}: it is damaged", code="E0116")
     rows = raw.reshape(-1, record)
     for place, count in enumerate(classes):
         _check_labels(rows[:, place], count, str(path))
@@ -372,7 +372,7 @@ def _check_labels(labels: np.ndarray, classes: int, path: str) -> None:
     if wrong.size:
         raise MspcError(
             f"{path!r}: record {wrong[0]} has label {labels[wrong[0]]}, which is not from 0 to {classes - 1}: "
-            "it is damaged, or of another format"
+            "it is damaged, or of another format", code="E0116"
         )
 
 

@@ -174,7 +174,7 @@ class Dataset:
             outputs = inputs if output_columns is None else names_of("batch", "output_columns", output_columns)
             change = BatchChange(_function("batch", "per_batch_map", per_batch_map), inputs, outputs)
         elif input_columns is not None or output_columns is not None:
-            raise ApiValueError("batch: input_columns and output_columns need a per_batch_map")
+            raise ApiValueError("batch: input_columns and output_columns need a per_batch_map", code="E1101")
         return self._batched("batch", batch_size, drop_remainder, change, None, num_parallel_workers)
 
     def padded_batch(
@@ -207,7 +207,7 @@ class Dataset:
         step = "bucket_batch_by_length"
         names = names_of(step, "column_names", column_names)
         if element_length_function is None and len(names) != 1:
-            raise ApiValueError(f"{step}: {len(names)} columns need an element_length_function")
+            raise ApiValueError(f"{step}: {len(names)} columns need an element_length_function", code="E1101")
         boundaries = _counts(step, "bucket_boundaries", bucket_boundaries)
         sizes = _counts(step, "bucket_batch_sizes", bucket_batch_sizes)
         if any(one >= other for one, other in pairwise(boundaries)):
@@ -317,7 +317,7 @@ class Dataset:
         old = names_of("rename", "input_columns", input_columns)
         new = names_of("rename", "output_columns", output_columns)
         if len(old) != len(new):
-            raise ApiValueError(f"rename: {len(old)} input columns, {len(new)} output columns")
+            raise ApiValueError(f"rename: {len(old)} input columns, {len(new)} output columns", code="E1101")
         names = self.column_names
         for before, after in zip(old, new, strict=True):
             names[self._node.place(before)] = after

@@ -98,7 +98,7 @@ def _padding(
         given, missing = ("num_padded", "padded_sample") if sample is None else ("padded_sample", "num_padded")
         raise ApiRuntimeError(f"{name}: {given} is given, but {missing} is not")
     if columns is None:
-        raise ApiRuntimeError(f"{name}: padded_sample needs columns_list")
+        raise ApiRuntimeError(f"{name}: padded_sample needs columns_list", code="E1101")
     if not isinstance(sample, Mapping):
         raise ApiTypeError(f"{name}: padded_sample must be a dict, not {type(sample).__name__}")
     records, shards = sizes

@@ -78,7 +78,7 @@ def names_of(function: str, what: str, columns: Any) -> list[str]:
     duplicate."""
     names = [columns] if isinstance(columns, str) else columns
     if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) and name for name in names):
-        raise ApiTypeError(f"{function}: {what} must be a name or a list of names, not {columns!r}")
+        raise ApiTypeError(f"{function}: {what} must be a name or a list of names, not {columns!r}", code="E1101")
     return distinct(function, what, names)
 
 

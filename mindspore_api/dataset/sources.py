@@ -61,7 +61,7 @@ class GeneratorDataset(MappableDataset, UnionBaseDataset):
             raise ApiTypeError(f"GeneratorDataset: collate_fn must be a function, not {collate_fn!r}")
         types = None if column_types is None else [dtype_of(t).numpy for t in column_types]
         if types is not None and len(types) != len(names):
-            raise ApiValueError(f"GeneratorDataset: {len(types)} column_types for {len(names)} columns")
+            raise ApiValueError(f"GeneratorDataset: {len(types)} column_types for {len(names)} columns", code="E1101")
         checked = _Checked(names, types)
         fault = RowFault(name, caller_location())
         processes = flag(name, "python_multiprocessing", python_multiprocessing)
@@ -105,7 +105,7 @@ class _Checked:
         columns = values if isinstance(values, (tuple, list)) else (values,)
         if len(columns) != len(self.names):
             raise ApiValueError(
-                f"GeneratorDataset: a row has {len(columns)} columns, column_names has {len(self.names)}"
+                f"GeneratorDataset: a row has {len(columns)} columns, column_names has {len(self.names)}", code="E1101"
             )
         row = tuple(as_column(column) for column in columns)
         if self.types is None:
@@ -272,9 +272,9 @@ class NumpySlicesDataset(MappableDataset, UnionBaseDataset):
             names = names_of(name, "column_names", column_names)
         arrays = [as_column(column) for column in columns]
         if len(names) != len(arrays):
-            raise ApiValueError(f"NumpySlicesDataset: {len(arrays)} columns, {len(names)} names")
+            raise ApiValueError(f"NumpySlicesDataset: {len(arrays)} columns, {len(names)} names", code="E1101")
         if not arrays or len({array.shape[:1] for array in arrays}) != 1 or not arrays[0].ndim:
-            raise ApiValueError("NumpySlicesDataset: the columns have different lengths")
+            raise ApiValueError("NumpySlicesDataset: the columns have different lengths", code="E1101")
         workers_of(name, num_parallel_workers, 1)
         chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
         labels = next((array for name, array in zip(names, arrays, strict=True) if name == "label"), None)

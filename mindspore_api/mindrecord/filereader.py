@@ -45,7 +45,7 @@ class FileReader:
         if isinstance(num_consumer, bool) or not isinstance(num_consumer, int) or num_consumer < 1:
             raise ApiValueError(f"{name}: num_consumer must be an integer above 0, not {num_consumer!r}")
         if columns is not None and not (isinstance(columns, list) and all(isinstance(each, str) for each in columns)):
-            raise ApiTypeError(f"{name}: columns must be a list of names, not {columns!r}")
+            raise ApiTypeError(f"{name}: columns must be a list of names, not {columns!r}", code="E1101")
         self._records: RecordSet | None = RecordSet(name, record_files(name, "file_name", file_name))
         self._fields = self._records.chosen(name, columns or None)
 

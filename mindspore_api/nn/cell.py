@@ -160,7 +160,9 @@ class Cell(CellState):
         if "_cells" not in self.__dict__:
             if not isinstance(value, (Parameter, Cell)):
                 return
-            raise ApiRuntimeError(f"{type(self).__name__}: call super().__init__() before setting attribute {name!r}")
+            raise ApiRuntimeError(
+                f"{type(self).__name__}: call super().__init__() before setting attribute {name!r}", code="E1005"
+            )
         stays = (name in self._params and isinstance(value, Parameter)) or (
             name in self._cells and isinstance(value, Cell))  # fmt: skip
         if name in self._members and not stays:  # a replacement of the same kind keeps the position

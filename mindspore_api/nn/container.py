@@ -43,7 +43,7 @@ class _Ordered(Cell):
 
     def _add(self, cell: Any, front: str = "") -> Any:
         if not isinstance(cell, Cell):
-            raise ApiTypeError(f"{type(self).__name__} holds Cells, not {type(cell).__name__}")
+            raise ApiTypeError(f"{type(self).__name__} holds Cells, not {type(cell).__name__}", code="E1006")
         place = len(self._cells)
         while str(place) in self._cells:  # a part has the numbers of the whole
             place += 1
@@ -67,7 +67,7 @@ class _Ordered(Cell):
     def insert(self, index: int, cell: Cell) -> None:
         """Add a cell before position `index`. Raise TypeError for anything else."""
         if not isinstance(cell, Cell):
-            raise ApiTypeError(f"{type(self).__name__} holds Cells, not {type(cell).__name__}")
+            raise ApiTypeError(f"{type(self).__name__} holds Cells, not {type(cell).__name__}", code="E1006")
         cells = list(self._cells.items())
         cells.insert(index, ("", cell))
         self._replace(cells)
@@ -100,7 +100,7 @@ class _Ordered(Cell):
 
     def __setitem__(self, index: int, cell: Cell) -> None:
         if not isinstance(cell, Cell):
-            raise ApiTypeError(f"{type(self).__name__} holds Cells, not {type(cell).__name__}")
+            raise ApiTypeError(f"{type(self).__name__} holds Cells, not {type(cell).__name__}", code="E1006")
         self[index]  # an index outside is an error
         cells = list(self._cells.items())
         cells[index] = cells[index][0], cell
@@ -179,7 +179,7 @@ class CellDict(Cell):
 
     def __setitem__(self, key: str, cell: Cell) -> None:
         if not isinstance(cell, Cell):
-            raise ApiTypeError(f"CellDict holds Cells, not {type(cell).__name__}")
+            raise ApiTypeError(f"CellDict holds Cells, not {type(cell).__name__}", code="E1006")
         self._adopt(key, cell)
 
     def __len__(self) -> int:

@@ -83,7 +83,7 @@ def einsum_plan(equation: str, shapes: Sequence[Shape]) -> EinsumPlan:
         if label not in sizes:
             raise ApiValueError(f"einsum(): '{label}' of the result is in no operand of {equation!r}")
     if len(set(wanted)) != len(wanted):
-        raise ApiValueError(f"einsum(): the result of {equation!r} names a dimension twice")
+        raise ApiValueError(f"einsum(): the result of {equation!r} names a dimension twice", code="E0307")
     wide = [label for label in wanted if sizes[label] != 1]
     remaining: list[Labels] = []
     operands: list[Prepared] = []

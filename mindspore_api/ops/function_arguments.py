@@ -124,7 +124,7 @@ def per_dimension(name: str, what: str, value: Any, dims: int) -> Shape:
 def of_rank(name: str, what: str, shape: Shape, rank: int) -> None:
     """Raise ValueError if a shape has another number of dimensions."""
     if len(shape) != rank:
-        raise ApiValueError(f"{name}(): the {what} must have {rank} dimensions, but its shape is {shape}")
+        raise ApiValueError(f"{name}(): the {what} must have {rank} dimensions, but its shape is {shape}", code="E0303")
 
 
 def positive(name: str, what: str, value: Any) -> None:
@@ -312,7 +312,7 @@ def norm_of(name: str, ord: Any, dim: Any, rank: int) -> tuple[str, Shape]:
     norm, or the dimensions are neither one nor two."""
     axes = tuple(range(rank)) if dim is None else tuple(axis_of(name, d, rank) for d in ints(name, "dim", dim))
     if len(set(axes)) != len(axes):
-        raise ApiValueError(f"{name}(): dim {dim} names a dimension twice")
+        raise ApiValueError(f"{name}(): dim {dim} names a dimension twice", code="E0307")
     if ord is None:
         return "euclid", axes
     if not isinstance(ord, str | int | float):

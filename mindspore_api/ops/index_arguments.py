@@ -143,7 +143,9 @@ def vector_of(name: str, what: str, values: Any) -> Tensor:
     except (TypeError, ValueError):
         found = None
     if found is None or found.ndim != 1:
-        raise ApiTypeError(f"{name}(): {what} must be numbers known at compile time, not {describe(values)}")
+        raise ApiTypeError(
+            f"{name}(): {what} must be numbers known at compile time, not {describe(values)}", code="E0305"
+        )
     return Tensor.from_array(found)
 
 
@@ -212,7 +214,9 @@ def tensor_of_numbers(name: str, values: Sequence[Any]) -> Any:
     values."""
     given = tuple(values) if isinstance(values, tuple | list | range) else ()
     if not given or not all(isinstance(n, int | float) and not isinstance(n, bool) for n in given):
-        raise ApiTypeError(f"{name}(): the input must be numbers known at compile time, not {describe(values)}")
+        raise ApiTypeError(
+            f"{name}(): the input must be numbers known at compile time, not {describe(values)}", code="E0305"
+        )
     return Tensor(given, INT32 if isinstance(given[0], int) else FLOAT32)
 
 

@@ -345,7 +345,9 @@ def _checked_entry(entry: Any, what: str) -> Any:
         if isinstance(shards, bool) or not isinstance(shards, (int, np.integer)):
             raise PrimitiveTypeError(f"{what} holds {shards!r}, not a number of slices", caller(), [_EXAMPLE])
         if shards < 1:
-            raise PrimitiveValueError(f"{what} shards a dimension into {shards} slices; 1 is the least", caller())
+            raise PrimitiveValueError(
+                f"{what} shards a dimension into {shards} slices; 1 is the least", caller(), code="E0406"
+            )
         if shards > MOST_RANKS:
             raise PrimitiveValueError(f"{what} shards a dimension into more than {MOST_RANKS} slices", caller())
     return tuple(int(shards) for shards in cuts)

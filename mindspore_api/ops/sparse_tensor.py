@@ -192,7 +192,9 @@ def _check(tensor: Any, *parts: tuple[str, int]) -> None:
         if part != "values" and value.dtype not in (INT32, INT64):
             raise ApiTypeError(f"{name}: {part} must be of Int32 or Int64, not {value.dtype}")
         if len(value.shape) != dimensions:
-            raise ApiValueError(f"{name}: {part} must have {dimensions} dimensions, not {len(value.shape)}")
+            raise ApiValueError(
+                f"{name}: {part} must have {dimensions} dimensions, not {len(value.shape)}", code="E0303"
+            )
 
 
 def of_coordinates(name: str, function: Any, x: Any) -> Any:

@@ -657,14 +657,14 @@ def _newest(folder: Path, prefix: str, together: bool) -> Path | None:
             raise MspcError(
                 f"resume_training: rank {without[0]} finds no checkpoint to resume from, and "
                 f"{len(of_ranks) - len(without)} of {len(of_ranks)} ranks find one",
-                notes=[f"rank {state.current().rank} looks in {shown_path(folder)}", MUST_HAVE],
+                notes=[f"rank {state.current().rank} looks in {shown_path(folder)}", MUST_HAVE], code="E0601",
             )
         last = int(min(of_ranks))
     fitting = [entry.path for entry in found if entry.sequence == last]
     if last and not fitting:
         raise MspcError(
             f"resume_training: rank {state.current().rank} finds no checkpoint number {last} in {folder}",
-            notes=[MUST_HAVE],
+            notes=[MUST_HAVE], code="E0601",
         )
     return fitting[-1] if fitting else None
 
@@ -707,7 +707,7 @@ def _restored(source: Checkpoint, dataset: Any, file: str) -> Resumed:
         if dataset is not None and position is not None:
             dataset.set_init_step(int(position))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise MspcError(f"resume_training: the state of the run in {file} is damaged: {error}") from None
+        raise MspcError(f"resume_training: the state of the run in {file} is damaged: {error}", code="E0116") from None
     return Resumed(epoch, step, epoch if step == batches else epoch - 1, total, file)
 
 

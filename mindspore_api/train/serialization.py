@@ -384,7 +384,7 @@ def load_param_into_net(
         more = [f"and {len(wrong) - MOST_LISTED} more"] if len(wrong) > MOST_LISTED else []
         raise ApiValueError(
             f"load_param_into_net: {'these may be slices of one rank: ' * bool(slices)}{wrong[0]}",
-            [*wrong[1:MOST_LISTED], *more, *slices],
+            [*wrong[1:MOST_LISTED], *more, *slices], code="E0602",
         )
     for name, value in fitting.items():
         parameter = wanted[name]

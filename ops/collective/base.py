@@ -259,7 +259,7 @@ def is_summed_by_reader(value: Value) -> TypeGuard[Node]:
 
 def one_tensor(op: Op, types: Sequence[Type]) -> TensorType:
     if len(types) != 1 or not isinstance(types[0], TensorType):
-        raise MspcError(f"{op.name} takes one tensor, not {', '.join(map(str, types)) or 'none'}")
+        raise MspcError(f"{op.name} takes one tensor, not {', '.join(map(str, types)) or 'none'}", code="E0301")
     return types[0]
 
 

@@ -160,7 +160,9 @@ class ReduceScatter(Collective):
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         if self.op != "sum":
-            raise MspcError(f"ReduceScatter has no gradient for op {self.op!r}", notes=["only the sum has one"])
+            raise MspcError(
+                f"ReduceScatter has no gradient for op {self.op!r}", notes=["only the sum has one"], code="E0310"
+            )
         return (b.emit(AllGather(self.group, self.axis, self.mesh, self.axes, self.rank_list), dout),)
 
     def bind(self, comm: Any) -> Callable[..., Any]:

@@ -236,7 +236,9 @@ class NeighborExchangeV2(Collective):
         self._check_fields()
         x = types[0] if len(types) == 1 else None
         if not isinstance(x, TensorType) or len(x.shape) != 4:
-            raise MspcError(f"{self.name} takes one tensor of 4 dimensions, not {', '.join(map(str, types))}")
+            raise MspcError(
+                f"{self.name} takes one tensor of 4 dimensions, not {', '.join(map(str, types))}", code="E0301"
+            )
         n, c, height, width = x.shape
         for place, rank in zip(PLACES, self.send_rank_ids, strict=True):
             if rank >= 0 and any(sum(_lengths(self.send_lens, side)) > size for side, size in

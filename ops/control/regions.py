@@ -251,7 +251,9 @@ def check_parameters(op: RegionOp, name: str, region: Graph, types: Sequence[Typ
     """Raise MspcError if the parameters of a region have other types than these."""
     told = [parameter.type for parameter in region.parameters]
     if len(told) != len(types):
-        raise MspcError(f"{op.name}: @{region.name} ({name}) takes {len(told)} operands, it is given {len(types)}")
+        raise MspcError(
+            f"{op.name}: @{region.name} ({name}) takes {len(told)} operands, it is given {len(types)}", code="E0301"
+        )
     for parameter, type in zip(region.parameters, types, strict=True):
         if parameter.type != type:
             raise MspcError(

@@ -59,7 +59,9 @@ class _WithPlaces(Op, abstract=True):
 
     def rule(self, x: TensorType) -> str:
         if len(x.shape) != self.dims + 2:
-            raise MspcError(f"{self.name}: the image must have {self.dims + 2} dimensions, but its shape is {x.shape}")
+            raise MspcError(
+                f"{self.name}: the image must have {self.dims + 2} dimensions, but its shape is {x.shape}", code="E0303"
+            )
         if 0 in x.shape[2:]:
             raise MspcError(f"{self.name}: the image of shape {x.shape} is empty along height or width")
         image, result = replicated_sides(x.shape[2:], self.counts(x.shape[2:]), "c!" if self.with_channels else "c")
@@ -266,7 +268,9 @@ class _Unpool(Op, abstract=True):
 
     def rule(self, x: TensorType, argmax: TensorType) -> str:
         if len(x.shape) != self.dims + 2:
-            raise MspcError(f"{self.name}: the input must have {self.dims + 2} dimensions, but its shape is {x.shape}")
+            raise MspcError(
+                f"{self.name}: the input must have {self.dims + 2} dimensions, but its shape is {x.shape}", code="E0303"
+            )
         if x.shape != argmax.shape:
             raise MspcError(f"{self.name}: the input has shape {x.shape}, but argmax has {argmax.shape}")
         result, given = replicated_sides(self.lengths(x.shape), x.shape[2:])

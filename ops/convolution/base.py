@@ -69,7 +69,9 @@ class ImageOperator(Op, abstract=True):
         if given.data_format not in ("", SECOND[self.dims]):
             raise MspcError(f"{self.name}: data_format must be {SECOND[self.dims]!r}, not {given.data_format!r}")
         if len(shape) != self.dims + 2:
-            raise MspcError(f"{self.name}: {what} must have {self.dims + 2} dimensions, but its shape is {shape}")
+            raise MspcError(
+                f"{self.name}: {what} must have {self.dims + 2} dimensions, but its shape is {shape}", code="E0303"
+            )
 
     def with_channels_last(self) -> Self:
         """Return the operator on operands whose channels come last."""

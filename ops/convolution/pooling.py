@@ -498,7 +498,7 @@ class Im2Col(_Columns):
 
     def rule(self, x: TensorType) -> str:
         if len(x.shape) != 4:
-            raise MspcError(f"Im2Col: the image must have 4 dimensions, but its shape is {x.shape}")
+            raise MspcError(f"Im2Col: the image must have 4 dimensions, but its shape is {x.shape}", code="E0303")
         if 0 in x.shape[2:]:
             raise MspcError(f"Im2Col: the image of shape {x.shape} is empty")
         return " -> ".join(self.sides(x.shape[2:]))

@@ -441,7 +441,8 @@ class _GridSampler(Op, abstract=True):
         for what, shape in (("image", x.shape), ("grid", grid.shape)):
             if len(shape) != self.dims + 2:
                 raise MspcError(
-                    f"{self.name}: the {what} must have {self.dims + 2} dimensions, but its shape is {shape}"
+                    f"{self.name}: the {what} must have {self.dims + 2} dimensions, but its shape is {shape}",
+                    code="E0303",
                 )
         if grid.shape[-1] != self.dims:
             raise MspcError(

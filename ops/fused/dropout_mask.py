@@ -59,7 +59,7 @@ class DropoutMask(RankOp):
 
     def infer(self, *types: TensorType) -> TensorType:
         if types:
-            raise MspcError(f"{self.name} takes no tensors, not {len(types)}")
+            raise MspcError(f"{self.name} takes no tensors, not {len(types)}", code="E0301")
         if math.prod(self.local) != math.prod(self.sizes):
             raise MspcError(f"{self.name}: a mask of shape {self.sizes} is not drawn for a slice of {self.local}")
         if self.steps and len(self.steps) != len(self.sizes):

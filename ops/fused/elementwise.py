@@ -51,10 +51,10 @@ class FusedElementwise(RankOp):
     def infer(self, *types: Any) -> Type:
         steps = steps_of(self)
         if len(types) != operand_count(steps):
-            raise MspcError(f"{self.name} takes {operand_count(steps)} tensors, not {len(types)}")
+            raise MspcError(f"{self.name} takes {operand_count(steps)} tensors, not {len(types)}", code="E0301")
         for index, operand in enumerate(types):
             if not isinstance(operand, TensorType):
-                raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor")
+                raise MspcError(f"{self.name}: input {index} is {operand}, not a tensor", code="E0312")
         found = step_types(self, types)
         try:
             space_of_steps(self, types)

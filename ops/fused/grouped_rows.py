@@ -46,7 +46,7 @@ class _GroupedRows(RankOp, abstract=True):
 
     def infer(self, *types: Any) -> Type:
         if len(types) != 2 * len(self.lines):
-            raise MspcError(f"{self.name} takes {2 * len(self.lines)} tensors, not {len(types)}")
+            raise MspcError(f"{self.name} takes {2 * len(self.lines)} tensors, not {len(types)}", code="E0301")
         return TupleType(tuple(self.stored(op.infer(*operands)) for op, operands in self.members(types)))
 
     def stored(self, type: TensorType) -> TensorType:
@@ -222,7 +222,7 @@ class GroupedRowUpdate(RankOp):
 
     def infer(self, *types: Any) -> Type:
         if len(types) != len(self.sums) * self.width:
-            raise MspcError(f"{self.name} takes {len(self.sums) * self.width} tensors, not {len(types)}")
+            raise MspcError(f"{self.name} takes {len(self.sums) * self.width} tensors, not {len(types)}", code="E0301")
         found: list[TensorType] = []
         for op, operands, summed in self.members(types):
             operands[self.gradient] = op.infer(*summed)

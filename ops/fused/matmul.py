@@ -70,7 +70,9 @@ class FusedMatMul(Op):
     def infer(self, *types: Any) -> Type:
         names = self._names()
         if len(types) != len(names):
-            raise MspcError(f"{self.name} takes {len(names)} tensors ({', '.join(names)}), not {len(types)}")
+            raise MspcError(
+                f"{self.name} takes {len(names)} tensors ({', '.join(names)}), not {len(types)}", code="E0301"
+            )
         found = BatchMatMul(self.transpose_a, self.transpose_b).infer(*types[:2])
         assert isinstance(found, TensorType)
         if self.wide and (found.dtype not in HALVES or self.activation):

@@ -51,7 +51,7 @@ class FusedLayerNorm(Op):
 
     def infer(self, *types: Any) -> Type:
         if len(types) != 3 + self.adds:
-            raise MspcError(f"{self.name} takes {3 + self.adds} tensors, not {len(types)}")
+            raise MspcError(f"{self.name} takes {3 + self.adds} tensors, not {len(types)}", code="E0301")
         x, gamma, beta = types[0], types[-2], types[-1]
         if self.adds and types[1] != x:
             raise MspcError(f"{self.name}: the addend is {types[1]}, not {x}")
@@ -144,7 +144,7 @@ class FusedLayerNormGrad(Op):
 
     def infer(self, *types: Any) -> Type:
         if len(types) != 5 + self.adds + self.joins:
-            raise MspcError(f"{self.name} takes {5 + self.adds + self.joins} tensors, not {len(types)}")
+            raise MspcError(f"{self.name} takes {5 + self.adds + self.joins} tensors, not {len(types)}", code="E0301")
         dout, x, mean, _, gamma = types[:5]
         if dout.shape != x.shape or gamma.shape != x.shape[-1:] or mean.shape != (*x.shape[:-1], 1):
             raise MspcError(f"{self.name}: dout is {dout}, x {x}, mean {mean}, gamma {gamma}: they do not fit")

@@ -221,7 +221,7 @@ class GroupedUpdate(RankOp):
 
     def infer(self, *types: Any) -> Type:
         if len(types) != self.count * self.width:
-            raise MspcError(f"{self.name} takes {self.count * self.width} tensors, not {len(types)}")
+            raise MspcError(f"{self.name} takes {self.count * self.width} tensors, not {len(types)}", code="E0301")
         found: list[TensorType] = []
         for operands in self.members(types):
             inferred = self.member.infer(*[widened(self.member, operands, i) for i in range(self.width)])

@@ -319,7 +319,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
 
     def bprop(self, b: Builder, logits: Value, labels: Value, out: Value, dout: Value) -> Gradients:
         if self.is_grad:
-            raise MspcError(f"{self.name} has no gradient: it is a gradient already (is_grad)")
+            raise MspcError(f"{self.name} has no gradient: it is a gradient already (is_grad)", code="E0310")
         return b.emit(Mul(), b.emit(SparseSoftmaxCrossEntropyWithLogits(True), logits, labels), dout), None
 
     def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:

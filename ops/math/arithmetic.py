@@ -49,7 +49,7 @@ LessEqual = operator("LessEqual", "x <= y.", _Comparison, array_function="less_e
 def _require_bool(name: str, *types: TensorType) -> None:
     for index, operand in enumerate(types):
         if operand.dtype != BOOL:
-            raise MspcError(f"{name}: input {index} is {operand.dtype}, not Bool", kind=TypeError)
+            raise MspcError(f"{name}: input {index} is {operand.dtype}, not Bool", kind=TypeError, code="E0304")
 
 
 class _Logical(Predicate, abstract=True):
@@ -490,7 +490,7 @@ class _Bitwise(Binary, abstract=True):
             if operand.dtype.is_float:
                 raise MspcError(
                     f"{self.name}: input {index} is {operand.dtype}, not an integer or Bool tensor",
-                    kind=TypeError,
+                    kind=TypeError, code="E0304",
                 )
 
 

@@ -120,4 +120,6 @@ class Invert(Unary):
 
     def check(self, *types: TensorType) -> None:
         if not types[0].dtype.is_integer:
-            raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not an integer tensor", kind=TypeError)
+            raise MspcError(
+                f"{self.name}: input 0 is {types[0].dtype}, not an integer tensor", kind=TypeError, code="E0304"
+            )

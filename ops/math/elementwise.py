@@ -203,7 +203,7 @@ class Abs(Unary):
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         if x.tensor_type.dtype.is_complex:
-            raise MspcError(f"{self.name} has no gradient of complex numbers; ComplexAbs has one")
+            raise MspcError(f"{self.name} has no gradient of complex numbers; ComplexAbs has one", code="E0310")
         return (b.emit(Mul(), dout, b.emit(Sign(), x)),)
 
     samples = _INTEGERS
@@ -423,7 +423,7 @@ class _Pair(Op, abstract=True):
         if types[0].dtype != types[1].dtype or types[0].dtype.itemsize < 4:
             raise MspcError(
                 f"{self.name}: inputs are {types[0].dtype} and {types[1].dtype}, not both Float32 or Float64",
-                kind=TypeError,
+                kind=TypeError, code="E0304",
             )
 
     def result_dtype(self, *types: TensorType) -> DType:

@@ -462,7 +462,7 @@ def _matrices(name: str, x: TensorType) -> list[str]:
     """Return the factors of the dimensions. Raise MspcError if there are fewer than two."""
     require_float(name, x)
     if len(x.shape) < 2:
-        raise MspcError(f"{name} needs at least 2 dimensions in input 0, whose shape is {x.shape}")
+        raise MspcError(f"{name} needs at least 2 dimensions in input 0, whose shape is {x.shape}", code="E0303")
     return factor_names(len(x.shape))
 
 
@@ -546,7 +546,9 @@ class Svd(Op):
 
     def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
         if self.full_matrices and x.shape[-1] != x.shape[-2]:
-            raise MspcError(f"{self.name} with full_matrices has no gradient for matrices of shape {x.shape}")
+            raise MspcError(
+                f"{self.name} with full_matrices has no gradient for matrices of shape {x.shape}", code="E0310"
+            )
         if not self.compute_uv:
             return (None if dout[0] is None else b.emit(SingularValuesGrad(), x, dout[0]),)
         parts = [b.emit(TupleGetItem(i), out) for i in range(3)]

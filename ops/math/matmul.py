@@ -189,7 +189,7 @@ class MatMul(_Product):
             if len(operand.shape) != 2:
                 raise MspcError(
                     f"MatMul needs 2 dimensions in input {index}, whose shape is {operand.shape}",
-                    notes=["BatchMatMul multiplies tensors with more dimensions"],
+                    notes=["BatchMatMul multiplies tensors with more dimensions"], code="E0303",
                 )
         left, right, out = self.matrix_rule("m", "k", "n")
         return f"{left}, {right} -> {out}"
@@ -214,7 +214,7 @@ class BatchMatMul(_Product):
             if len(operand.shape) < 2:
                 raise MspcError(
                     f"BatchMatMul needs at least 2 dimensions in input {index}, "
-                    f"whose shape is {operand.shape}"
+                    f"whose shape is {operand.shape}", code="E0303"
                 )
         ins, _, out_batch = broadcast_rule((x.shape[:-2], y.shape[:-2])).partition(" -> ")
         left_batch, _, right_batch = ins.partition(", ")
@@ -245,7 +245,8 @@ class BatchMatMulExt(BatchMatMul):
     def rule(self, x: TensorType, y: TensorType) -> str:
         if (len(x.shape), len(y.shape)) != (3, 3) or x.shape[0] != y.shape[0]:
             raise MspcError(
-                f"{self.name} takes two tensors of 3 dimensions with one batch, not of shapes {x.shape} and {y.shape}"
+                f"{self.name} takes two tensors of 3 dimensions with one batch, not of shapes {x.shape} and {y.shape}",
+                code="E0301",
             )
         return super().rule(x, y)
 
@@ -275,7 +276,7 @@ class BiasAdd(Op):
         if self.data_format not in ("NCHW", "NHWC", "NCDHW"):
             raise MspcError(f"BiasAdd: data_format is {self.data_format!r}, not 'NCHW', 'NHWC' or 'NCDHW'")
         if rank < 2:
-            raise MspcError(f"BiasAdd needs at least 2 dimensions in input 0, which has {rank}")
+            raise MspcError(f"BiasAdd needs at least 2 dimensions in input 0, which has {rank}", code="E0303")
         return axis_in(self.name, -1 if self.data_format == "NHWC" else 1, rank)
 
     def rule(self, x: TensorType, bias: TensorType) -> str:
@@ -341,7 +342,9 @@ class _GroupedRows(Op, abstract=True):
             require_float(self.name, *types[:-1])
         require_same(self.name, *types[:-1])
         if not types[-1].dtype.is_integer:
-            raise MspcError(f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError)
+            raise MspcError(
+                f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError, code="E0304"
+            )
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         """Return the limits: a group may end with the last row."""

@@ -198,7 +198,7 @@ class SliceExt(StridedSlice):
         step = int_of(self.name, "step", found.get("step", 1))
         rank = len(tensors[0].shape)
         if not -rank <= dim < rank:
-            raise MspcError(f"SliceExt: dim {dim} is out of range for {rank} dimensions")
+            raise MspcError(f"SliceExt: dim {dim} is out of range for {rank} dimensions", code="E0306")
         lead = dim % rank
         lead_mask = (1 << lead) - 1
         made = replace(

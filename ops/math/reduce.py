@@ -187,7 +187,7 @@ class _ReduceLogical(ReductionOp, abstract=True):
 
     def check(self, *types: TensorType) -> None:
         if types[0].dtype != BOOL:
-            raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not Bool", kind=TypeError)
+            raise MspcError(f"{self.name}: input 0 is {types[0].dtype}, not Bool", kind=TypeError, code="E0304")
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return getattr(be.xp, self.reduction)(inputs[0], axis=self.numpy_axis(), keepdims=self.keep_dims)

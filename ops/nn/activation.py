@@ -282,7 +282,7 @@ def prelu_rule(x: TensorType, weight: TensorType) -> str:
     if len(weight.shape) != 1 or not x.shape:
         raise MspcError(
             f"PReLU needs one dimension in input 1 and at least one in input 0; the shapes are "
-            f"{x.shape} and {weight.shape}"
+            f"{x.shape} and {weight.shape}", code="E0303"
         )
     names = factor_names(len(x.shape))
     channel = "1" if weight.shape == (1,) else names[min(1, len(names) - 1)]

@@ -152,7 +152,9 @@ class _Packed(Op, abstract=True):
         require_same(self.name, *types[:3])
         for name, operand in zip(NAMES[3:], self.ends_of(types), strict=True):
             if not operand.dtype.is_integer:
-                raise MspcError(f"{self.name}: {name} is {operand.dtype}, not of integers", kind=TypeError)
+                raise MspcError(
+                    f"{self.name}: {name} is {operand.dtype}, not of integers", kind=TypeError, code="E0304"
+                )
 
     def ends_of(self, operands: Sequence[Any]) -> tuple[Any, Any]:
         """Return both lists of ends."""
@@ -209,7 +211,9 @@ class _Packed(Op, abstract=True):
             raise MspcError(f"{self.name}: the lists of ends are sharded as the keys are, {key[0]} ways, or not at all")
         for name, value_of in zip(NAMES[3:], self.ends_of(inputs), strict=True):
             if value_of.shape[0] % key[0]:
-                raise MspcError(f"{self.name}: {name} has {value_of.shape[0]} ends, which {key[0]} does not divide")
+                raise MspcError(
+                    f"{self.name}: {name} has {value_of.shape[0]} ends, which {key[0]} does not divide", code="E0401"
+                )
         made = b.emit(replace(self, parts=key[0]), *inputs)
         made.in_strategy = (query, key, value, key[:1], key[:1])
         return [b.emit(TupleGetItem(i), made) for i in range(4)]
@@ -499,7 +503,7 @@ class FlashAttentionScore(AttentionForms):
         if any(dout[i] is not None for i in range(3)):
             raise MspcError(f"{self.name}: only attention_out has a gradient, not the softmax's statistics")
         if KEY_SHIFT in self.optional:
-            raise MspcError(f"{self.name} with {KEY_SHIFT} is of a rank's own graph: it has no gradient")
+            raise MspcError(f"{self.name} with {KEY_SHIFT} is of a rank's own graph: it has no gradient", code="E0310")
         if dout[3] is None:
             return [None] * len(inputs)
         query, key, value = inputs[:3]

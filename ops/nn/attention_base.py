@@ -388,11 +388,17 @@ class AttentionOp(FilledOp, abstract=True):
         require_same(self.name, query, key, value)
         for name, operand in self.named(types).items():
             if name in ENDS and not operand.dtype.is_integer:
-                raise MspcError(f"{self.name}: {name} is {operand.dtype}, not a tensor of integers", kind=TypeError)
+                raise MspcError(
+                    f"{self.name}: {name} is {operand.dtype}, not a tensor of integers", kind=TypeError, code="E0304"
+                )
             if name in OPTIONAL[1:] and operand.dtype not in (BOOL, UINT8):
-                raise MspcError(f"{self.name}: {name} is {operand.dtype}, not Bool or UInt8", kind=TypeError)
+                raise MspcError(
+                    f"{self.name}: {name} is {operand.dtype}, not Bool or UInt8", kind=TypeError, code="E0304"
+                )
             if name in ("real_shift", KEY_SHIFT) and not operand.dtype.is_float:
-                raise MspcError(f"{self.name}: {name} is {operand.dtype}, not a floating-point tensor", kind=TypeError)
+                raise MspcError(
+                    f"{self.name}: {name} is {operand.dtype}, not a floating-point tensor", kind=TypeError, code="E0304"
+                )
         return inferred
 
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
@@ -523,7 +529,7 @@ class AttentionOp(FilledOp, abstract=True):
             raise MspcError(f"{self.name} of a packed operand is of a rank's own graph: it has no sharding rule")
         wanted = fixed + len(self.optional)
         if len(types) != wanted:
-            raise MspcError(f"{self.name} takes {wanted} tensors, not {len(types)}")
+            raise MspcError(f"{self.name} takes {wanted} tensors, not {len(types)}", code="E0301")
 
     def texts(self, types: Sequence[TensorType]) -> dict[str, str]:
         """Return the rule's text of every tensor, and of the heads. Batch, heads and queries may be sharded, keys and

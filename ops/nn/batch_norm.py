@@ -397,13 +397,13 @@ def _check(name: str, x: TensorType, channel: Sequence[TensorType]) -> None:
     """Raise MspcError if `x` is not a batch of channels, or the operands of the channels do not fit it."""
     require_float(name, x, *channel)
     if len(x.shape) < 2:
-        raise MspcError(f"{name}: x must have at least 2 dimensions, but its shape is {x.shape}")
+        raise MspcError(f"{name}: x must have at least 2 dimensions, but its shape is {x.shape}", code="E0303")
     for index, operand in enumerate(channel):
         if operand.dtype not in (x.dtype, FLOAT32) or (operand.dtype != channel[0].dtype):
             raise MspcError(
                 f"{name}: input {index + 1} is {operand.dtype}, x is {x.dtype} and input 1 is {channel[0].dtype}",
                 notes=["operands of the channels must be Float32 or of the type of x, all alike"],
-                kind=TypeError,
+                kind=TypeError, code="E0304",
             )
 
 

@@ -287,7 +287,9 @@ class _BlocksOfRows(Op, abstract=True):
         require_float(self.name, *types[:-1])
         require_same(self.name, *types[:-1])
         if not types[-1].dtype.is_integer:
-            raise MspcError(f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError)
+            raise MspcError(
+                f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError, code="E0304"
+            )
 
     def rows_of_experts(self, rows: TensorType, ends: TensorType, filled: int) -> int:
         """Return how many rows belong to experts, if these share them evenly."""
@@ -481,7 +483,7 @@ class TopKRouter(Op):
 
     def rule(self, *types: TensorType) -> str:
         if len(types) != 1:
-            raise MspcError(f"{self.name} takes 1 tensor, not {len(types)}", kind=TypeError)
+            raise MspcError(f"{self.name} takes 1 tensor, not {len(types)}", kind=TypeError, code="E0301")
         return self._ruled(types[0], "b s! k!")
 
     def _ruled(self, input: TensorType, ins: str) -> str:
@@ -550,7 +552,7 @@ class TopPRouter(TopKRouter):
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 6:
             names = "input, capacity, expert_num, drop_type, threshold, router_prob"
-            raise MspcError(f"{self.name} takes 6 arguments ({names}), not {len(args)}", kind=TypeError)
+            raise MspcError(f"{self.name} takes 6 arguments ({names}), not {len(args)}", kind=TypeError, code="E0301")
         op, tensors = super().call(*args[:4])
         settings: dict[str, Any] = {"threshold": float(number_of(self.name, "threshold", args[4]))}
         return replace(op, **settings), (*tensors, args[5])
@@ -563,7 +565,7 @@ class TopPRouter(TopKRouter):
 
     def rule(self, *types: TensorType) -> str:
         if len(types) != 2:
-            raise MspcError(f"{self.name} takes 2 tensors, not {len(types)}", kind=TypeError)
+            raise MspcError(f"{self.name} takes 2 tensors, not {len(types)}", kind=TypeError, code="E0301")
         input, router_prob = types
         if router_prob.shape != input.shape or router_prob.dtype != FLOAT32:
             what = f"{router_prob.dtype} {router_prob.shape}"

@@ -535,7 +535,7 @@ def _check_divides(name: str, entry: Any, shape: Sequence[int]) -> None:
         if shards < 1 or size % shards:
             raise MspcError(
                 f"{name}: dimension {d} of input 0 is {size}, which {shards} does not divide",
-                notes=[f"shard it {', '.join(str(n) for n in range(1, size + 1) if size % n == 0)} ways"],
+                notes=[f"shard it {', '.join(str(n) for n in range(1, size + 1) if size % n == 0)} ways"], code="E0401",
             )
 
 
@@ -662,7 +662,9 @@ class _OfChannels(Op, abstract=True):
         if isinstance(radius, bool) or not isinstance(radius, int) or radius < 0:
             raise MspcError(f"{self.name}: depth_radius must be an integer of at least 0, not {radius!r}")
         if len(x.shape) < 2:
-            raise MspcError(f"{self.name}: the input must have at least 2 dimensions, but its shape is {x.shape}")
+            raise MspcError(
+                f"{self.name}: the input must have at least 2 dimensions, but its shape is {x.shape}", code="E0303"
+            )
         names = factor_names(len(x.shape))
         side = " ".join(name + "!" * (d == 1) for d, name in enumerate(names))
         return f"{side} -> {side}"

@@ -60,7 +60,7 @@ class Update(Op, abstract=True):
 
     def rule(self, *types: TensorType) -> str:
         if len(types) != len(self.operands):
-            raise MspcError(f"{self.name} takes {len(self.operands)} tensors, not {len(types)}")
+            raise MspcError(f"{self.name} takes {len(self.operands)} tensors, not {len(types)}", code="E0301")
         shape = types[0].shape
         for index, operand in enumerate(types):
             scalar = index in self.scalars

@@ -140,7 +140,9 @@ class DropoutDoMask(Op):
         require_float(self.name, types[0], types[2])
         if types[1].dtype != BOOL:
             raise MspcError(
-                f"DropoutDoMask: input 1 is {types[1].dtype}, not the mask that DropoutGenMask makes", kind=TypeError
+                f"DropoutDoMask: input 1 is {types[1].dtype}, not the mask that DropoutGenMask makes",
+                kind=TypeError,
+                code="E0304",
             )
 
     def rule(self, x: TensorType, mask: TensorType, keep_prob: TensorType) -> str:
@@ -414,7 +416,9 @@ class Gamma(Drawn):
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         if len(args) != 3:
-            raise MspcError(f"Gamma takes 3 arguments (shape, alpha, beta), not {len(args)}", kind=TypeError)
+            raise MspcError(
+                f"Gamma takes 3 arguments (shape, alpha, beta), not {len(args)}", kind=TypeError, code="E0301"
+            )
         shape, *tensors = args
         wanted = shape_of(self.name, "shape", shape)
         shapes = [tuple(getattr(x, "shape", ())) for x in tensors]
@@ -431,7 +435,7 @@ class Gamma(Drawn):
         ins: list[str] = []
         for name, operand in (("alpha", alpha), ("beta", beta)):
             if operand.dtype != FLOAT32:
-                raise MspcError(f"{self.name}: {name} is {operand.dtype}, not Float32", kind=TypeError)
+                raise MspcError(f"{self.name}: {name} is {operand.dtype}, not Float32", kind=TypeError, code="E0304")
             own = operand.shape
             last = len(shape) - len(own)
             if last < 0 or any(n not in (1, all_of) for n, all_of in zip(own, shape[last:], strict=True)):

@@ -155,7 +155,9 @@ class BroadcastTo(Op):
         if lead < 0:
             raise MspcError(f"BroadcastTo: input 0 of shape {x.shape} has more dimensions than {self.shape}")
         if any(size < 0 for size in self.shape[:lead]):
-            raise MspcError(f"BroadcastTo: shape {self.shape} has a negative size, and input 0 has no such dimension")
+            raise MspcError(
+                f"BroadcastTo: shape {self.shape} has a negative size, and input 0 has no such dimension", code="E0311"
+            )
         names = factor_names(len(self.shape))
         ins: list[str] = []
         outs = [sized(name, n) for name, n in zip(names[:lead], self.shape[:lead], strict=True)]

@@ -352,7 +352,9 @@ class _Triangle(Op, abstract=True):
     def rule(self, x: TensorType) -> str:
         int_of(self.name, "diagonal", self.diagonal)
         if len(x.shape) < 2:
-            raise MspcError(f"{self.name} needs at least 2 dimensions in input 0, whose shape is {x.shape}")
+            raise MspcError(
+                f"{self.name} needs at least 2 dimensions in input 0, whose shape is {x.shape}", code="E0303"
+            )
         names = " ".join(factor_names(len(x.shape)))
         return f"{names} -> {names}"
 
@@ -396,7 +398,7 @@ class MaskedFill(Elementwise):
 
     def check(self, *types: TensorType) -> None:
         if types[1].dtype != BOOL:
-            raise MspcError(f"MaskedFill: input 1 is {types[1].dtype}, not Bool", kind=TypeError)
+            raise MspcError(f"MaskedFill: input 1 is {types[1].dtype}, not Bool", kind=TypeError, code="E0304")
         if types[2].dtype != types[0].dtype:
             raise MspcError(f"MaskedFill: input 0 is {types[0].dtype} and input 2 is {types[2].dtype}", kind=TypeError)
 

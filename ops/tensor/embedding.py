@@ -317,7 +317,7 @@ class EmbeddingLookup(RowsByIntegers):
 
     def rule(self, params: TensorType, ids: TensorType) -> str:
         if not params.shape:
-            raise MspcError(f"{self.name} needs at least one dimension in input 0, which is a scalar")
+            raise MspcError(f"{self.name} needs at least one dimension in input 0, which is a scalar", code="E0303")
         names = factor_names(len(params.shape))
         places = factor_names(len(ids.shape), len(names))
         return f"{' '.join(names)}, {' '.join(places)} -> {' '.join((*places, *names[1:]))}"

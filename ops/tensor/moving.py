@@ -136,7 +136,7 @@ class Concat(_Joined):
         for index, operand in enumerate(types):
             if len(operand.shape) != rank:
                 raise MspcError(
-                    f"Concat needs {rank} dimensions in input {index}, whose shape is {operand.shape}"
+                    f"Concat needs {rank} dimensions in input {index}, whose shape is {operand.shape}", code="E0303"
                 )
         names = factor_names(rank)
         parts = factor_names(len(types) + 1, rank)

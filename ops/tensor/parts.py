@@ -230,7 +230,7 @@ class PadV3(Op):
                 notes=["only 'constant' with contiguous paddings is"],
             )
         if not 2 <= len(args) <= 3:
-            raise MspcError(f"PadV3 takes 2 to 3 arguments (x, paddings, value), not {len(args)}")
+            raise MspcError(f"PadV3 takes 2 to 3 arguments (x, paddings, value), not {len(args)}", code="E0301")
         paddings = args[1].value.tolist() if isinstance(args[1], Constant) else args[1]
         value = args[2] if len(args) == 3 and args[2] is not None else 0.0
         return replace(self, paddings=ints_of(self.name, "paddings", paddings)), (args[0], value)
@@ -288,7 +288,7 @@ def _valid(value: Any, least: int) -> bool:
 
 def _image(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     if len(shape) != 4:
-        raise MspcError(f"{name}: the image must have 4 dimensions, but its shape is {shape}")
+        raise MspcError(f"{name}: the image must have 4 dimensions, but its shape is {shape}", code="E0303")
     return shape
 
 

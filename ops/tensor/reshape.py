@@ -45,7 +45,8 @@ class Reshape(Op):
         if (free and (known == 0 or size % known)) or (not free and known != size):
             wanted = f"a multiple of {known}" if free else str(known)
             raise MspcError(
-                f"Reshape: shape {self.shape} needs {wanted} elements, input 0 of shape {source} has {size}"
+                f"Reshape: shape {self.shape} needs {wanted} elements, input 0 of shape {source} has {size}",
+                code="E0309",
             )
         return tuple(size // known if n == -1 else n for n in self.shape)
 

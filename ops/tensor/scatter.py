@@ -477,7 +477,7 @@ class _Scatter(Op, abstract=True):
 
     def rule(self, variable: TensorType, indices: TensorType, updates: TensorType) -> str:
         if not variable.shape:
-            raise MspcError(f"{self.name} needs at least one dimension in input 0, which is a scalar")
+            raise MspcError(f"{self.name} needs at least one dimension in input 0, which is a scalar", code="E0303")
         names = factor_names(len(variable.shape))
         places = [f"{name}!" for name in factor_names(len(indices.shape), len(names))]
         side = " ".join(names)

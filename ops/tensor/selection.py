@@ -54,7 +54,9 @@ def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
     place = axis_in(name, axis, len(x.shape))
     if x.shape[place] % slice_counts[place]:
         size = x.shape[place]
-        raise MspcError(f"{name}: dimension {place} of input 0 is {size}, which {slice_counts[place]} does not divide")
+        raise MspcError(
+            f"{name}: dimension {place} of input 0 is {size}, which {slice_counts[place]} does not divide", code="E0401"
+        )
     return slice_counts[place]
 
 

@@ -60,7 +60,9 @@ def text_of_table(path: Path) -> str:
         check_regular(path, LARGEST)
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise MspcError(f"there is no schedule {shown!r}, as there is no such file", kind=ValueError) from None
+        raise MspcError(
+            f"there is no schedule {shown!r}, as there is no such file", kind=ValueError, code="E0504"
+        ) from None
     except OSError as error:
         raise MspcError(f"cannot read the schedule {shown}: {reason_of(error)}") from None
     except ValueError as error:

@@ -482,7 +482,7 @@ def check_name(name: str) -> None:
         )
     if name not in SCHEDULES:
         notes = [*did_you_mean(name, SCHEDULES), f"there are {all_of(name, SCHEDULES)}"]
-        raise MspcError(f"there is no schedule {name!r}", notes=notes, kind=ValueError)
+        raise MspcError(f"there is no schedule {name!r}", notes=notes, kind=ValueError, code="E0504")
 
 
 def named_schedule(

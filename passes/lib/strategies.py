@@ -28,19 +28,21 @@ def out_layout(node: Node, ranks: int) -> Layout | None:
         _check_natural(node, node.layout, entries)
         return None
     if len(entries) != 1 or not isinstance(node.layout, Layout):
-        raise node.error(f"{node.label}: an out_strategy needs one entry, for the operator's one result")
+        raise node.error(f"{node.label}: an out_strategy needs one entry, for the operator's one result", code="E0408")
     natural = node.layout.without_partial()
     entry = entries[0]
     if isinstance(entry, NamedLayout):
         if entry.ranks != ranks:
             raise node.error(
-                f"{node.label}: the out layout's device matrix {entry.device_matrix} needs {entry.ranks} ranks"
+                f"{node.label}: the out layout's device matrix {entry.device_matrix} needs {entry.ranks} ranks",
+                code="E0408",
             )
         return _natural_layout_as_wanted(node, _checked(node, entry.to_layout()))
     wanted = tuple(entry)
     if len(wanted) != len(node.shape):
         raise node.error(
-            f"{node.label}: the out_strategy {wanted} has {len(wanted)} numbers for {len(node.shape)} dimensions"
+            f"{node.label}: the out_strategy {wanted} has {len(wanted)} numbers for {len(node.shape)} dimensions",
+            code="E0408",
         )
     if wanted == natural.strategy:
         return natural
@@ -56,7 +58,9 @@ def out_layout(node: Node, ranks: int) -> Layout | None:
                 parts = node.layout.size_of(node.layout.partial)
                 legal += f", or one dimension {parts} times more, its {parts} partial sums scattered"
             raise node.error(
-                f"{node.label}: the out_strategy {wanted} does not follow from the in_strategy", notes=[legal]
+                f"{node.label}: the out_strategy {wanted} does not follow from the in_strategy",
+                notes=[legal],
+                code="E0408",
             )
         dims.append(tuple(axes))
     return _checked(node, Layout.of(node.layout.mesh, dims))
@@ -69,7 +73,7 @@ def _check_natural(node: Node, natural: Sequence[Layout], entries: Sequence[Any]
         if wanted != layout.without_partial().strategy:
             raise node.error(
                 f"{node.label}: the out_strategy shards result {i} {wanted}, but it is sharded {layout.strategy}",
-                notes=["of several results each can only be sharded as it follows from the in_strategy"],
+                notes=["of several results each can only be sharded as it follows from the in_strategy"], code="E0408",
             )
 
 
@@ -94,6 +98,7 @@ def _natural_layout_as_wanted(node: Node, wanted: Layout) -> Layout:
     raise node.error(
         f"{node.label}: the out layout {wanted} does not follow from the in_strategy",
         notes=[f"the result is laid out {natural}" + ", its partial sums may be scattered" * bool(natural.partial)],
+        code="E0408",
     )
 
 
@@ -106,7 +111,8 @@ def _repetitions(rule: Rule, dim: Dim) -> int:
 def _checked(node: Node, layout: Layout) -> Layout:
     if len(layout.dims) != len(node.shape) or not layout.divides(node.shape):
         raise node.error(
-            f"{node.label}: the out_strategy shards the result {layout.strategy}, which does not divide {node.shape}"
+            f"{node.label}: the out_strategy shards the result {layout.strategy}, which does not divide {node.shape}",
+            code="E0408",
         )
     return layout
 
@@ -213,12 +219,14 @@ MOST_PLACES = 5
 class RanksError(MspcError):
     """A strategy that does not divide the number of ranks. used: the ranks that it uses."""
 
+    class_code = "E0402"
     used: int = 1
 
 
 class UnevenError(MspcError):
     """A dimension whose size the number of slices does not divide."""
 
+    class_code = "E0401"
     size: int = 1
     shards: int = 1
 

@@ -50,7 +50,7 @@ def check_rank(graph: Graph, rank: int) -> None:
     stages = 1 if STAGE in graph.attrs else int(graph.attrs.get(STAGES, 1))
     ranks = int(graph.attrs.get("ranks", 1)) * stages
     if not 0 <= rank < ranks:
-        raise MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}")
+        raise MspcError(f"there is no rank {rank}; ranks are 0 to {ranks - 1}", code="E0104")
 
 
 def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[RankElement]) -> Graph:

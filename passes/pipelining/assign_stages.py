@@ -205,7 +205,11 @@ def check_stage(
     """Add an error if a script gives an operator an impossible stage."""
     if not 0 <= given < stages:
         notes = [f"stages are 0 to {stages - 1}, as pipeline_stages is {stages}"]
-        errors.append(node.error(f"{node.label} is in a cell of stage {given}, which there is not", notes, ValueError))
+        errors.append(
+            node.error(
+                f"{node.label} is in a cell of stage {given}, which there is not", notes, ValueError, code="E0502"
+            )
+        )
         return
     later = [(stage, value) for stage, value in read if stage > given]
     if later:

@@ -71,7 +71,7 @@ def _attach_all(graph: Graph, ranks: int, besides: Container[Node] = ()) -> tupl
                     if wanted is not None:
                         after[node] = wanted
             elif node.out_strategy is not None:
-                raise node.error(f"{node.label}: an out_strategy needs an in_strategy beside it")
+                raise node.error(f"{node.label}: an out_strategy needs an in_strategy beside it", code="E0408")
         except MspcError as error:
             errors.append(error)
     if errors:
@@ -83,11 +83,11 @@ def _attach_all(graph: Graph, ranks: int, besides: Container[Node] = ()) -> tupl
 
 def _check_ruleless(node: Node) -> None:
     if node.in_strategy is not None:
-        raise node.error(f"{node.label} takes no strategy")
+        raise node.error(f"{node.label} takes no strategy", code="E0407")
     if not isinstance(node.op, (*STRUCTURAL, OwnGradient, GradientPlaceholder)):  # the last two are gone after `grad`
         raise node.error(
             f"{node.label} has no sharding rule, so no semi-automatic or automatic parallel network can have it",
-            notes=["`mspc ops` lists the operators that have one"],
+            notes=["`mspc ops` lists the operators that have one"], code="E0407",
         )
 
 
@@ -108,6 +108,7 @@ def _attach(node: Node, rule: Rule, ranks: int) -> int:
         raise node.error(
             f"{node.label}: the strategy has {len(strategy)} entries, but the operator has {len(dims)} tensor inputs",
             notes=[f"give one tuple per input, for example {_text([(1,) * len(tensor) for tensor in dims])}"],
+            code="E0403",
         )
     if named:
         mesh, axes = _from_layouts(node, rule, dims, strategy, named[0].device_matrix, ranks)
@@ -160,7 +161,7 @@ def _from_tuples(
             raise node.error(
                 f"{node.label}: the strategy of input {i} is {entry}, which has {len(entry)} numbers for "
                 f"{len(tensor)} dimensions{shape}",
-                notes=[f"give one number per dimension, for example {(1,) * len(tensor)}"],
+                notes=[f"give one number per dimension, for example {(1,) * len(tensor)}"], code="E0403",
             )
         follows = i in cast(Op, node.op).followers
         for d, (factors, shards) in enumerate(zip(tensor, entry, strict=True)):
@@ -177,11 +178,11 @@ def _from_tuples(
                     raise node.error(
                         f"{node.label}: {where} is sharded into {part} slices, but {places[f]} into {counts[f]}, and "
                         f"both are the same dimension of the operator",
-                        notes=[f"shard both into {counts[f]}, or both into {part}"],
+                        notes=[f"shard both into {counts[f]}, or both into {part}"], code="E0405",
                     )
                 counts[f], places[f] = part, where
                 if rest > 1 and part != rule.sizes[f]:
-                    raise node.error(f"{node.label}: {where} cannot be sharded into {shards} slices")
+                    raise node.error(f"{node.label}: {where} cannot be sharded into {shards} slices", code="E0404")
     order = _mesh_order(rule)
     used = math.prod(counts.values())
     if used > ranks or ranks % used:
@@ -207,7 +208,9 @@ def _ranks_error(node: Node, used: int, message: str, note: str) -> MspcError:
 def _check_shards(node: Node, rule: Rule, factors: Dim, size: int, shards: object, place: tuple[int, int]) -> None:
     where = f"dimension {place[1]} of input {place[0]}"
     if not isinstance(shards, int) or isinstance(shards, bool) or shards < 1:
-        raise node.error(f"{node.label}: {where} is sharded into {shards!r} slices; give an integer of at least 1")
+        raise node.error(
+            f"{node.label}: {where} is sharded into {shards!r} slices; give an integer of at least 1", code="E0406"
+        )
     frozen = next((place for place, f in enumerate(factors) if f in rule.frozen), len(factors))
     parts = math.prod(rule.sizes[f] for f in factors[:frozen])
     if frozen < len(factors) and parts % shards:
@@ -215,16 +218,19 @@ def _check_shards(node: Node, rule: Rule, factors: Dim, size: int, shards: objec
     if shards > 1 and frozen < len(factors) and parts == 1:
         raise node.error(
             f"{node.label}: {where} must not be sharded, but the strategy shards it into {shards} slices",
-            notes=["use 1 there"],
+            notes=["use 1 there"], code="E0404",
         )
     if frozen < len(factors) and parts % shards:
         raise node.error(
             f"{node.label}: {where} is {parts} parts that must not be sharded, and {shards} does not divide {parts}",
             notes=[f"shard it into {', '.join(str(n) for n in range(1, parts + 1) if parts % n == 0)} slices"],
+            code="E0404",
         )
     if shards > 1 and not factors:
         raise node.error(
-            f"{node.label}: {where} has size 1 and cannot be sharded into {shards} slices", notes=["use 1 there"]
+            f"{node.label}: {where} has size 1 and cannot be sharded into {shards} slices",
+            notes=["use 1 there"],
+            code="E0404",
         )
     if size % shards:
         from mspc.passes.lib.strategies import uneven_error  # late, as above
@@ -333,7 +339,7 @@ def _check_interleaved(node: Node, rule: Rule, tensor: tuple[Dim, ...], entry: N
     if any(f in rule.frozen for f in tensor[at]):
         raise node.error(
             f"{node.label}: {INTERLEAVED} takes dimension {at} of input {i} in parts, which must not be sharded",
-            notes=["name it for another dimension"],
+            notes=["name it for another dimension"], code="E0404",
         )
 
 

@@ -88,7 +88,7 @@ def _offload(graph: Graph, plan: NotedPlan) -> None:
 def _no_such_cells(graph: Graph, missing: list[str], said: str) -> MspcError:
     cells = list(dict.fromkeys(node.scope for node in graph.nodes if node.phase == "forward"))
     notes = [*did_you_mean(missing[0], cells), f"it has {listed(cells)}"]
-    return MspcError(f"{said}, which the network does not have", notes=notes)
+    return MspcError(f"{said}, which the network does not have", notes=notes, code="E0410")
 
 
 def check_known(wanted: list[str], known: list[str], file: str) -> None:
@@ -97,7 +97,7 @@ def check_known(wanted: list[str], known: list[str], file: str) -> None:
     if unknown:
         raise MspcError(
             f"the plan {file} names {listed(unknown)}, which the network does not have",
-            notes=[*did_you_mean(unknown[0], known), f"it has {listed(known)}"],
+            notes=[*did_you_mean(unknown[0], known), f"it has {listed(known)}"], code="E0410",
         )
 
 
@@ -136,7 +136,7 @@ def _store(graph: Graph, plan: NotedPlan) -> None:
     if unknown:
         raise MspcError(
             f"the plan {plan.file} stores {listed(unknown)}, which are no parameters of the network",
-            notes=[*did_you_mean(unknown[0], list(known)), f"it has {listed(list(known))}"],
+            notes=[*did_you_mean(unknown[0], list(known)), f"it has {listed(list(known))}"], code="E0410",
         )
     for name, layout in layouts.items():
         parameter = known[name]
@@ -189,7 +189,7 @@ def _shard(node: Node, layouts: Sequence[Layout], results: Sequence[Layout] | No
     """Give one operator the layouts of its operands and results. Raise MspcError if it cannot have them."""
     rule = rule_of(node)
     if rule is None:
-        raise node.error(f"{node.label}: the plan {file} shards it, and it has no sharding rule")
+        raise node.error(f"{node.label}: the plan {file} shards it, and it has no sharding rule", code="E0407")
     _check_sizes(node, rule, layouts, results, file)
     if not layouts and results is None:
         return

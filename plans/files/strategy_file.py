@@ -153,7 +153,7 @@ def read_restore_ranks(path: Path) -> list[int]:
                 return [n for inner in fields(data, outer.begin, outer.end) for n in integers(data, inner)]
         raise ValueError("it names no ranks")
     except FileNotFoundError:
-        raise MspcError(f"there is no file of groups {shown!r}", kind=ValueError) from None
+        raise MspcError(f"there is no file of groups {shown!r}", kind=ValueError, code="E0101") from None
     except OSError as error:
         raise MspcError(f"cannot read the file of groups {shown}: {reason_of(error)}") from None
     except ValueError as error:

@@ -171,7 +171,7 @@ class Archive:
                 self.size = os.fstat(file.fileno()).st_size
                 self._members = self._checked(file)
         except FileNotFoundError:
-            raise MspcError(f"there is no file {self.shown!r}") from None
+            raise MspcError(f"there is no file {self.shown!r}", code="E0101") from None
         except (OSError, EOFError) as error:
             raise MspcError(f"cannot read {self.shown}: {reason_of(error)}") from None
 
@@ -217,7 +217,7 @@ class Archive:
             raise self._damaged(f"it has no {name}") from None
 
     def _damaged(self, what: str) -> MspcError:
-        return MspcError(f"{self.shown} is damaged: {what}")
+        return MspcError(f"{self.shown} is damaged: {what}", code="E0116")
 
     def _checked(self, file: BinaryIO) -> dict[str, tuple[zipfile.ZipInfo, ArchivePlace]]:
         try:
@@ -229,7 +229,7 @@ class Archive:
                 raise self._damaged(f"it has no list of its members, as a file cut short: {error}") from None
             raise MspcError(
                 f"{self.shown} is no exported program of PyTorch: it is no zip archive",
-                notes=["torch.export.save(torch.export.export(model, inputs), 'model.pt2') writes one"],
+                notes=["torch.export.save(torch.export.export(model, inputs), 'model.pt2') writes one"], code="E0701",
             ) from None
         if len(infos) > MOST_MEMBERS:
             raise self._damaged(f"it has {len(infos)} members")
@@ -259,7 +259,7 @@ class Archive:
         if len(folders) > 1:
             raise MspcError(
                 f"{self.shown} is no exported program of PyTorch: its members stand in {len(folders)} folders, "
-                f"{folders[0]!r:.40} and {folders[1]!r:.40} among them"
+                f"{folders[0]!r:.40} and {folders[1]!r:.40} among them", code="E0701"
             )
 
     def _member_offset(self, file: BinaryIO, info: zipfile.ZipInfo) -> ArchivePlace:
@@ -378,10 +378,10 @@ def weights_of(archive: Archive, model: str) -> tuple[ProgramWeights, Mapping[st
         if each.elements * each.type.dtype.itemsize > place.size:
             raise MspcError(
                 f"{archive.shown} is damaged: tensor {each.name!r} of type {each.type} with strides {each.strides} "
-                f"from element {each.first} on does not fit into the {place.size} bytes of {each.member}"
+                f"from element {each.first} on does not fit into the {place.size} bytes of {each.member}", code="E0116"
             )
         if each.name in tensors:
-            raise MspcError(f"{archive.shown} is damaged: it has tensor {each.name!r:.100} twice")
+            raise MspcError(f"{archive.shown} is damaged: it has tensor {each.name!r:.100} twice", code="E0116")
         key = (each.member, each.type, each.first, each.strides)
         if first_with.setdefault(key, each.name) != each.name:
             same[each.name] = first_with[key]
@@ -424,7 +424,7 @@ def _entries(archive: Archive, folder: str, name: str) -> list[_Entry]:
         listed = object_in(entry(owner, "config", "it"), "its config")
         return [_entry(archive, folder, key, value) for key, value in listed.items()]
     except ValueError as error:
-        raise MspcError(f"{archive.shown} is damaged: {name}: {error}") from None
+        raise MspcError(f"{archive.shown} is damaged: {name}: {error}", code="E0116") from None
 
 
 def _entry(archive: Archive, folder: str, name: str, value: Any) -> _Entry:

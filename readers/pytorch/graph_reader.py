@@ -568,7 +568,7 @@ def read_program(path: Path) -> ExportedProgram:
         ranges = _ranges(content)
         version = text_in(content.get("torch_version", ""), "its torch_version")
     except ValueError as error:
-        raise MspcError(f"{archive.shown} is damaged: {MODELS}{name}.json: {error}") from None
+        raise MspcError(f"{archive.shown} is damaged: {MODELS}{name}.json: {error}", code="E0116") from None
     if f"data/weights/{name}.pt" in archive:
         raise _pickled(archive, f"PyTorch {version.partition('+')[0] or '2.8'}")
     weights, same = weights_of(archive, name)
@@ -595,6 +595,7 @@ def _check_format(archive: Archive) -> None:
         raise MspcError(
             f"{archive.shown} is no exported program of PyTorch: it has no {FORMAT}",
             notes=[*notes, "torch.export.save(torch.export.export(model, inputs), 'model.pt2') writes one"],
+            code="E0701",
         )
     if archive.text(FORMAT) != b"pt2":
         raise MspcError(f"{archive.shown} has format {archive.text(FORMAT)!r:.40}, not 'pt2'")
@@ -652,5 +653,5 @@ def _check_weights(archive: Archive, inputs: Sequence[ProgramInput], weights: Pr
             shape = ", ".join(map(str, each.type.shape))
             raise MspcError(
                 f"{archive.shown} is damaged: the {each.kind} {each.qualified!r:.100} is {each.type.dtype}[{shape}] in "
-                f"the graph, and {stored.type} is stored"
+                f"the graph, and {stored.type} is stored", code="E0116"
             )

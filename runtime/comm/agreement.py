@@ -141,7 +141,7 @@ def _refuse(comm: Communicator, key: str, ranks: Sequence[int], own: tuple[list[
         f"the ranks' graphs do not fit together: as number {at + 1} of "
         f"{label or f'the collectives of {shown_ranks(ranks)}'}, rank {first} has {of[0]} and rank {other} {of[1]}",
         notes=[paired if label else alike],
-        frames=frames,
+        frames=frames, code="E0804",
     )
 
 

@@ -189,7 +189,7 @@ class World:
         if meeting.kind != kind:
             other = next(iter(meeting.brought))
             raise ExecutionError(
-                f"rank {number} is in {kind} where rank {other} is in {meeting.kind}, of ranks {ranks}"
+                f"rank {number} is in {kind} where rank {other} is in {meeting.kind}, of ranks {ranks}", code="E0804"
             )
         meeting.brought[number] = brought
         if len(meeting.brought) == len(ranks):

@@ -260,6 +260,8 @@ class NodeFailure(ExecutionError):
     """Failure of a node, or a value that is not finite. `index` is the node's place in the run order (-1: none), in the
     region of this name if it is given."""
 
+    class_code = "E0807"
+
     def __init__(
         self, message: str, notes: Iterable[str] = (), frames: Frames = (), index: int = -1, region: str = ""
     ) -> None:
@@ -294,6 +296,8 @@ class RegionFailure(Exception):
 
 class StoppedByOther(ExecutionError):
     """Failure that another rank reports; this one only ends."""
+
+    class_code = "E0806"
 
 
 def missed(rank: int, said: str, other: int, where: str, frames: Frames = ()) -> ExecutionError:

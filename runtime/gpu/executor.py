@@ -287,7 +287,7 @@ class GpuExecutor:
 
     def _begin(self, inputs: Sequence[Array], origins: Sequence[Any], run: Callable[[int, int], None]) -> _Slot:
         if len(inputs) != len(self.inputs):
-            raise MspcError(f"the graph takes {len(self.inputs)} inputs, {len(inputs)} were given")
+            raise MspcError(f"the graph takes {len(self.inputs)} inputs, {len(inputs)} were given", code="E0802")
         arrays = [checked(p, np.asarray(a)) for p, a in zip(self.inputs, inputs, strict=True)]
         slot = self._slots[self.step % DEPTH]
         self._settle(slot)

@@ -142,7 +142,7 @@ def _named(places: Mapping[Node, str], name: str) -> list[Node]:
     depth = name.strip("/").count("/") + 1  # names are often given by their ends
     ends = ["/".join(place.split("/")[-depth:]) for place in known]
     notes = did_you_mean(name, known) or did_you_mean(name, ends) or [f"the first are {', '.join(known[:5])}"]
-    raise MspcError(f"the network has no operator {name!r}", kind=ValueError, notes=notes)
+    raise MspcError(f"the network has no operator {name!r}", kind=ValueError, notes=notes, code="E1302")
 
 
 class _NodeSearch:
@@ -153,7 +153,7 @@ class _NodeSearch:
         self.search, _ = begun(graph)
         node = next((each for each in graph.nodes if places.get(each) == place), None)
         if node is None or self.search.rules[node] is None:
-            raise MspcError(f"nothing is decided on {place}: it is left out, or it follows its operands")
+            raise MspcError(f"nothing is decided on {place}: it is left out, or it follows its operands", code="E1302")
         self.node, self.given = node, node.in_layouts
         self.origin = str(node.attrs.get("strategy_from", SHARD)) if self.given is not None else "search"
         if self.given is not None:  # undecided, to see the alternatives
@@ -161,7 +161,9 @@ class _NodeSearch:
         self.model = CostModel(self.search, mesh_of(self.search))
         self.memory = MemoryModel(self.model) if asked.memory else None
         if node not in self.model.of:
-            raise MspcError(f"nothing is decided on {places[node]}: it takes its operands in their layouts")
+            raise MspcError(
+                f"nothing is decided on {places[node]}: it takes its operands in their layouts", code="E1302"
+            )
 
     def answer(self) -> Explanation:
         model, node = self.model, self.node

@@ -455,7 +455,7 @@ class LimitedPlans:
             raise MspcError(
                 f"no plan fits {self.memory} bytes of memory on a rank: at least {least} are needed",
                 notes=["for inputs as they arrive, results, and parameters and states sharded over all ranks",
-                       "take more ranks, or allow more memory"],
+                       "take more ranks, or allow more memory"], code="E1301",
             )  # fmt: skip
         if self.front is None:
             self._look_for_less(first)

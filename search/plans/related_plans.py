@@ -222,5 +222,6 @@ class SearchedNetwork:
         self._taken = None if plans.best is None else plans.best.taken
         if own is None:
             assert refusal is not None
-            raise MspcError(refusal.message, refusal.location, [*refusal.notes, *[TRIED] * has_host])
+            notes = [*refusal.notes, *[TRIED] * has_host]
+            raise MspcError(refusal.message, refusal.location, notes, code=refusal.code)
         return own

@@ -16,6 +16,7 @@ import pytest
 import mspc
 from mspc.__main__ import main
 from tests.conftest import HANG, LOADED
+from tests.explained import message_of
 from tests.printed_lines import lines_until
 from tests.serving import SERVED
 
@@ -150,7 +151,7 @@ def test_console_script_is_installed() -> None:
 )
 def test_mistake_is_one_message(tmp_path: Path, arguments: Sequence[str], message: str) -> None:
     done = served(*arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+    assert (done.returncode, done.stdout, message_of(done.stderr)) == (2, "", message)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -228,4 +229,4 @@ def test_an_option_that_a_command_lacks_is_answered_with_what_was_meant(argument
 def test_seconds_are_a_number(tmp_path: Path, command: tuple[str, ...], seconds: str) -> None:
     done = mspc_command(*command, seconds, cwd=tmp_path)
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
-    assert done.stderr == f"error: {command[-1]} is {float(seconds)}, not a number of seconds\n"
+    assert message_of(done.stderr) == f"error: {command[-1]} is {float(seconds)}, not a number of seconds\n"

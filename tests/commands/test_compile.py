@@ -24,6 +24,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ops.op import load_operators
 from tests.conftest import HANG
+from tests.explained import message_of
 from tests.serving import SERVED
 
 ALL_STAGES = stages()
@@ -74,7 +75,7 @@ def refused(*arguments: str, cwd: Path, **environment: str) -> str:
     """The message of a compile that must fail with status 2."""
     done = compile_(*arguments, cwd=cwd, **environment)
     assert (done.returncode, done.stdout) == (2, "")
-    return done.stderr
+    return message_of(done.stderr)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -487,7 +488,7 @@ def test_mistakes_of_python_and_of_strategies_come_together(tmp_path: Path) -> N
     script = write(tmp_path, MISTAKES)
     done = compile_(str(script), cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == (
+    assert message_of(done.stderr) == (
         f"{script.name}:13:13: error: name 'undefined_name' is not defined\n"
         "            z = undefined_name + 1\n"
         "                ^^^^^^^^^^^^^^\n"

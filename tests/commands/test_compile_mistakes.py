@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HANG
+from tests.explained import message_of
 from tests.serving import SERVED
 
 NETWORK = """\
@@ -125,7 +126,7 @@ def refused(folder: Path, *arguments: str) -> str:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert sorted(folder.iterdir()) == before
-    return done.stderr
+    return message_of(done.stderr)
 
 
 @pytest.mark.parametrize("name", sorted(MISTAKES))

@@ -20,6 +20,7 @@ from mspc.engine.profile_options import ProfileOptions
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import DTYPES
 from tests.conftest import HANG
+from tests.explained import message_of
 from tests.serving import SERVED
 
 NETWORK = """
@@ -237,7 +238,7 @@ def test_what_is_read_is_not_written_over(
         path.write_text("1\n")
     done = mspc(*arguments)
     assert done.returncode == 2
-    assert done.stderr == (
+    assert message_of(done.stderr) == (
         f"error: {arguments[-2]} {Path(arguments[-1])} would replace an input of the command\n"
         "  note: give it another place\n"
     )

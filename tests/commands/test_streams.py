@@ -51,7 +51,8 @@ def test_nobody_reads_any_more(graph: Path, command: str) -> None:
 
 
 def test_a_closed_stdin_is_told() -> None:
-    assert shell("mspc opt - <&-") == (2, "", "error: cannot read stdin: Bad file descriptor\n")
+    message = "error: cannot read stdin: Bad file descriptor\nexplain: mspc explain E0100\n"
+    assert shell("mspc opt - <&-") == (2, "", message)
 
 
 @pytest.mark.parametrize("stream", ["2>/dev/full", "2>&-"])

@@ -14,6 +14,7 @@ from mspc.cli import app
 from mspc.doctor.public import _ARGUMENTS, _CALLS, _KEYWORDS, Public, PublicModule, function_named, member
 from mspc.mindspore_api import alias
 from mspc.mindspore_api.index.module import absent_names
+from tests.explained import message_of
 
 GAPS = """import mindspore as ms
 from mindspore import nn
@@ -91,7 +92,7 @@ def test_status_0_where_nothing_lacks(text: str, said: str) -> None:
 ])  # fmt: skip
 def test_mistakes_are_one_message(text: str | None, message: str) -> None:
     Path("other.py").write_text("f((\n")
-    assert doctor(text, status=2) == message
+    assert message_of(doctor(text, status=2)) == message
 
 
 def test_nothing_is_run_and_deep_expressions_are_read() -> None:
@@ -121,7 +122,7 @@ def test_a_failed_import_names_all_that_the_file_lacks(command: list[str]) -> No
     Path("train.py").write_text(GAPS)
     done = CliRunner().invoke(app, [*command, "train.py"])
     assert done.exit_code == 2
-    assert done.stderr.endswith(
+    assert message_of(done.stderr).endswith(
         "  note: train.py:3:27: mindspore.ops.NoOperator is not in mspc\n"
         "  note: train.py:3:45: mindspore.ops.MatMull is not in mspc: did you mean MatMul or matmul?\n"
         "  note: train.py:5:10: mindspore.nn.Dens is not in mspc: did you mean Dense?\n"

@@ -94,6 +94,7 @@ def test_an_error_is_the_users_own_and_needs_no_restart(outputs: dict[str, list[
         "            return ops.matmul(x, self.other(x))",
         "                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
         "  note: the shapes are (2, 4), (7, 7)",
+        "explain: mspc explain E0302",
     ]
     assert error(outputs["wrong argument"]).evalue.startswith("In[4]:1:1: error: cannot reshape (2, 4) to (7,)")
     assert "48.0" in result(outputs["after"])
@@ -112,6 +113,7 @@ def test_a_base_may_stand_in_another_cell(outputs: dict[str, list[Any]]) -> None
         "            return x + nothing",
         "                       ^^^^^^^",
         "  called from In[14]:3:16: return self.act(x) * 2",
+        "explain: mspc explain E0201",
     ]
 
 

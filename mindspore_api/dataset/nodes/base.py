@@ -69,7 +69,9 @@ class PipelineNode:
     def place(self, column: str) -> int:
         """Return the index of a column. Raise ValueError for an unknown name."""
         if column not in self.columns:
-            raise ApiValueError(f"there is no column {column!r}; there are {', '.join(map(repr, self.columns))}")
+            raise ApiValueError(
+                f"there is no column {column!r}; there are {', '.join(map(repr, self.columns))}", code="E1101"
+            )
         return self.columns.index(column)
 
 

@@ -148,7 +148,7 @@ class Batched(RowwiseNode):
             values = change.function(*lists, info)
             made = values if isinstance(values, tuple) else (values,)
             if len(made) != len(change.outputs):
-                raise ApiValueError(f"it returns {len(made)} columns, not {len(change.outputs)}")
+                raise ApiValueError(f"it returns {len(made)} columns, not {len(change.outputs)}", code="E1101")
             results: list[Column] = []
             for column in made:  # a dict is the value of the whole batch
                 results.append(as_column(column) if isinstance(column, dict) else [as_column(v) for v in column])
@@ -227,7 +227,7 @@ class BucketBatched(Batched):
             if not values[0].ndim:
                 raise ApiTypeError(
                     f"{self.fault.step}: a row of column {self.source.columns[self.places[0]]!r} is a number and has "
-                    "no length", ["element_length_function says the length of a row"],
+                    "no length", ["element_length_function says the length of a row"], code="E1101",
                 )  # fmt: skip
             length = values[0].shape[0]
         else:

@@ -85,7 +85,8 @@ class Change:
     def _counted(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(values) != len(self.outputs):
             raise ApiValueError(
-                f"the operations return {len(values)} columns, not {len(self.outputs)}: {', '.join(self.outputs)}"
+                f"the operations return {len(values)} columns, not {len(self.outputs)}: {', '.join(self.outputs)}",
+                code="E1101",
             )
         return values
 

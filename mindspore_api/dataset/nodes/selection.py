@@ -155,7 +155,7 @@ class Concatenated(PipelineNode):
         super().__init__(sources[0].columns, sources)
         for source in sources[1:]:
             if source.columns != self.columns:
-                raise ApiValueError(f"concat: columns {source.columns} are not {self.columns}")
+                raise ApiValueError(f"concat: columns {source.columns} are not {self.columns}", code="E1101")
 
     def blocks(self, reading: DataPass) -> Iterator[Block]:
         for source in self.sources:

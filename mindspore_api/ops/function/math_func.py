@@ -721,7 +721,7 @@ def dot(input: Any = None, other: Any = None, *, x1: Any = None, x2: Any = None)
     it is a vector; a number multiplies. x1, x2: the older names of both."""
     input, other = (input if x1 is None else x1), (other if x2 is None else x2)
     if input is None or other is None:
-        raise ApiTypeError("ops.dot(): takes two tensors, input and other")
+        raise ApiTypeError("ops.dot(): takes two tensors, input and other", code="E0301")
     if not input.shape or not other.shape:
         return ops.Mul()(input, other)
     return ops.tensor_dot(input, other, ((len(input.shape) - 1,), (max(0, len(other.shape) - 2),)))

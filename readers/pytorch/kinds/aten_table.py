@@ -86,7 +86,7 @@ def check_kinds(program: ExportedProgram) -> None:
         lines += did_you_mean(one, [name for name in kinds() if name.split(".")[0] == one.split(".")[0]])
     what = "an operator that is" if len(first) == 1 else f"{len(first)} kinds of operators that are"
     location = next((node.user_line for node in first.values() if node.user_line is not None), None)
-    raise MspcError(f"{program.name} has {what} not known: {', '.join(first)}", location, lines)
+    raise MspcError(f"{program.name} has {what} not known: {', '.join(first)}", location, lines, code="E0702")
 
 
 def _told(node: ExportedNode, count: int) -> str:
