@@ -117,12 +117,8 @@ def flattened(operations: Sequence[Any]) -> list[Any]:
     return found
 
 
-AT_ONCE = 1 << 20
-"""Number of elements that go through all steps before the next ones; see `enlarging.AT_ONCE`."""
 Step = tuple[Callable[..., Any], Any]
 """A function of NumPy and its second operand: a number, or an array of as many dimensions as the values."""
-Room = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
-"""Returns the memory for a result of a shape and type, or None if none fits."""
 
 
 class Arithmetic(Operation):
@@ -144,78 +140,15 @@ class Arithmetic(Operation):
         return ()
 
     def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        return in_one_pass([self], values)
-
-
-class Chain:
-    """Operations of a map, each with its index; consecutive arithmetic that can share one pass over memory is
-    grouped."""
-
-    def __init__(self, operations: Sequence[Any]) -> None:
-        self.links: list[tuple[int, Any]] = []
-        for place, operation in enumerate(operations):
-            before = self.links[-1][1] if self.links else None
-            if isinstance(before, list) and _follows(before[-1], operation):
-                before.append(operation)
-            else:
-                self.links.append((place, [operation] if _is_plain(operation) else operation))
-
-
-def _is_plain(operation: Any) -> bool:
-    """Return whether the steps define the operation completely; a subclass that overrides `many` may do more."""
-    return isinstance(operation, Arithmetic) and type(operation).many is Arithmetic.many
-
-
-def _follows(before: Arithmetic, operation: Any) -> bool:
-    return _is_plain(operation) and before.output_type in (None, np.float32)
-
-
-def in_one_pass(operations: Sequence[Arithmetic], values: np.ndarray, room: Room | None = None) -> np.ndarray:
-    """Return the values after all operations, of which only the last may convert to a type other than Float32. The
-    result uses the memory that `room` returns, if any. Otherwise it has the memory order of its axes if they were
-    moved, and that of the values if not."""
-    source = values
-    steps: list[Step] = []
-    for operation in operations:
-        found = [*steps, *operation.steps(source)]
-        source = operation.ordered(source)
-        steps = [(function, operation.ordered(operand) if np.ndim(operand) else operand) for function, operand in found]
-    floats = any(operation.in_floats or operation.output_type == np.float32 for operation in operations)
-    kinds = [operation.output_type for operation in operations if operation.output_type is not None]
-    kind = np.dtype(kinds[-1] if kinds else source.dtype)
-    result = None if room is None else room(source.shape, kind)
-    if result is None:
-        result = np.empty_like(source, kind, order="K" if source is values else "C", subok=False)
-    steps = [(function, _lines(operand, result)) for function, operand in steps]
-    if not floats:
-        np.copyto(result, source, casting="unsafe")
-        return result
-    _compute(source, steps, result)
-    return result
-
-
-def _compute(source: np.ndarray, steps: Sequence[Step], result: np.ndarray) -> None:
-    """Write to `result` the source after all steps in Float32, a group of rows at a time."""
-    rows = len(result)
-    together = max(1, AT_ONCE // max(1, result[:1].size))
-    in_place = result.dtype == np.float32
-    scratch = result if in_place else np.empty_like(result[:together], np.float32)
-    # NumPy moves axes faster if it does not convert at the same time.
-    moves = source.dtype.itemsize < 4 and not _lies_as(source, result)
-    for begin in range(0, rows, together):
-        some = slice(begin, begin + together)
-        numbers = result[some] if in_place else scratch[: min(together, rows - begin)]
-        np.copyto(numbers, np.array(source[some], order="C") if moves else source[some], casting="unsafe")
+        steps = self.steps(values)
+        source = self.ordered(values)
+        kind = np.dtype(source.dtype if self.output_type is None else self.output_type)
+        computes = self.in_floats or kind == np.float32
+        result = np.array(source, np.float32 if computes else kind, order="K" if source is values else "C")
         for function, operand in steps:
-            function(numbers, operand, out=numbers)
-        if not in_place:
-            np.copyto(result[some], numbers, casting="unsafe")
-
-
-def _lies_as(one: np.ndarray, other: np.ndarray) -> bool:
-    """Return whether the elements of two arrays of one shape have the same order in memory."""
-    sizes = one.dtype.itemsize, other.dtype.itemsize
-    return all(a * sizes[1] == b * sizes[0] for a, b in zip(one.strides, other.strides, strict=True))
+            ordered = self.ordered(operand) if np.ndim(operand) else operand
+            function(result, _lines(ordered, result), out=result)
+        return result.astype(kind, copy=False)
 
 
 def _lines(operand: Any, result: np.ndarray) -> Any:

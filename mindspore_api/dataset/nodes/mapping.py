@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from functools import cached_property, partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,20 +11,10 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.dataset.nodes.base import PipelineNode, RowFault, RowwiseNode, each_row, grouped, name_of
-from mspc.mindspore_api.dataset.nodes.block import (
-    ROWS,
-    Block,
-    Column,
-    Pace,
-    RowSlice,
-    column_of,
-    column_values,
-    pieces,
-    united,
-)
+from mspc.mindspore_api.dataset.nodes.block import Block, Column, column_of, column_values
 from mspc.mindspore_api.dataset.nodes.prefetching import in_order
-from mspc.mindspore_api.dataset.nodes.processes import Arena, Task, by_crew, can_fork, in_processes
-from mspc.mindspore_api.dataset.operation import Chain, Operation, Room, in_one_pass
+from mspc.mindspore_api.dataset.nodes.processes import Task, in_processes
+from mspc.mindspore_api.dataset.operation import Operation
 from mspc.mindspore_api.dataset.pipeline_random import DataPass, PipelineDraws, own_generators, seed_row
 from mspc.mindspore_api.dataset.row_values import Row, as_column, given, threads_of
 from mspc.mindspore_api.errors import ApiValueError
@@ -47,25 +35,12 @@ class Change:
     fault: RowFault
     seeds: bool
 
-    @cached_property
-    def chain(self) -> Chain:
-        return Chain(self.operations)
-
-    def block(
-        self, piece: RowSlice, columns: tuple[Column, ...], positions: np.ndarray, key: int
-    ) -> tuple[Column, ...]:
-        """Return the columns made from those of a piece, in the memory of its target if they fit. Every operation must
-        be mspc's own."""
+    def block(self, columns: tuple[Column, ...], positions: np.ndarray, key: int) -> tuple[Column, ...]:
+        """Return the columns made from those of rows at these positions. Every operation must be mspc's own."""
         draws = PipelineDraws(key, positions)
-        for at, (place, link) in enumerate(self.chain.links):
-            inside = draws.inside(place)
-            ends = at == len(self.chain.links) - 1
-            columns = tuple(
-                _passed(link, column, inside, partial(piece.room, i) if ends else None)
-                for i, column in enumerate(columns)
-            )
-        made = self._counted(tuple(_without_images(column) for column in columns))
-        return tuple(_in_place(piece, i, column) for i, column in enumerate(made))
+        for place, operation in enumerate(self.operations):
+            columns = tuple(operation.column(column, draws.inside(place)) for column in columns)
+        return self._counted(tuple(_without_images(column) for column in columns))
 
     def row(self, values: tuple[Any, ...], number: int, position: int, key: int, place: str = "") -> Row:
         """Return the columns of the row with this number; its position seeds its random numbers. Raise MspcError for
@@ -98,40 +73,13 @@ def _applied(operation: Any, values: tuple[Any, ...], draws: PipelineDraws) -> t
     return made if isinstance(made, tuple) else (made,)
 
 
-def _passed(link: Any, column: Column, draws: PipelineDraws, room: Room | None) -> Column:
-    """Return a column after one operation, or after several that share one pass over memory."""
-    if not isinstance(link, list):
-        return link.column(column, draws)
-    if isinstance(column, np.ndarray):
-        return in_one_pass(link, column, room)
-    for operation in link:
-        column = operation.column(column, draws)
-    return column
-
-
-def _in_place(piece: RowSlice, place: int, column: Column) -> Column:
-    if piece.is_all or place in piece.in_place or not isinstance(column, np.ndarray):
-        return column
-    part = piece.room(place, column.shape, column.dtype)
-    if part is None:
-        return column
-    part[...] = column
-    return part
-
-
 def _without_images(column: Column) -> Column:
-    return column if isinstance(column, np.ndarray) else [as_column(value) for value in column]
+    """Return a column without Pillow images, and with its rows one after the other in memory."""
+    return np.ascontiguousarray(column) if isinstance(column, np.ndarray) else [as_column(value) for value in column]
 
 
-@dataclass(frozen=True)
-class _MappedPiece:
-    """Result for a piece. columns: the new ones, or None if an operation failed; then `before` has the rows before the
-    failing one, and `error` the error."""
-
-    piece: RowSlice
-    columns: tuple[Column, ...] | None
-    before: Sequence[Block] = ()
-    error: MspcError | None = None
+_Changed = tuple[list[Block], MspcError | None]
+"""The blocks made from one, and the error of the row after them, if an operation failed."""
 
 
 class Mapped(RowwiseNode):
@@ -146,9 +94,7 @@ class Mapped(RowwiseNode):
             names += change.outputs if i == self.taken[0] else [] if i in self.taken else [name]
         super().__init__(source, names)
         self.workers = workers
-        self._pace = Pace()
         self.vectorised = all(isinstance(operation, Operation) for operation in change.operations)
-        self.is_known = all(type(operation).__module__.startswith("mspc.") for operation in change.operations)
         self.in_processes = change.seeds and workers > 1 and not self.vectorised
         self.is_own = self.vectorised or self.in_processes
 
@@ -161,66 +107,32 @@ class Mapped(RowwiseNode):
         return self._by_rows(reading, key)
 
     def _by_blocks(self, reading: DataPass, key: int) -> Iterator[Block]:
-        own, needed = self.source.runs_ahead and not reading.types_only, reading.needed
+        """Yield changed blocks. Threads share the work if no user code runs in them; else no row is read that the
+        reader does not need."""
+        ahead = self.source.runs_ahead and not reading.types_only
         blocks = self.source.blocks(reading)
-        size = None
-        if own and needed > 1:
-            # Batches, or groups of them, are written to their final memory, so no copy is needed to join them.
-            size = needed * max(1, ROWS // needed)
-            size = min(size, self.source.count(size))
-        waiting: list[tuple[RowSlice, tuple[Column, ...]]] = []
-        for made in self._made(grouped(blocks) if own else grouped(blocks, needed), size, key, own):
-            piece = made.piece
-            if made.columns is not None:
-                waiting.append((piece, made.columns))
-            if waiting and (made.error is not None or piece.first + piece.count == piece.target.rows):
-                yield self._placed(*united(waiting))
-                waiting = []
-            if made.error is not None:
-                yield from made.before
-                raise made.error
-        if waiting:
-            yield self._placed(*united(waiting))
+        numbered = _numbered(grouped(blocks) if ahead else grouped(blocks, reading.needed))
+        for made, error in in_order(lambda item: self._changed(*item, key), numbered, self._threads(ahead)):
+            yield from made
+            if error is not None:
+                raise error
 
-    def _made(self, blocks: Iterator[Block], size: int | None, key: int, own: bool) -> Iterator[_MappedPiece]:
-        """Yield the changed pieces of blocks. Threads change them first; in a long pass processes take over."""
-        workers = threads_of(self.workers) if own else 1
-        arena = Arena(workers if self.is_known and can_fork() else 1)
-        found = pieces(blocks, size, self._pace, arena)
-        for made in in_order(lambda piece: self._changed(piece, key), arena.before(found), workers):
-            arena.learn(made.columns)
-            yield made
-        first = next(found, None)
-        if first is None:
-            return
-        arena.open(first.target.rows)
+    def _threads(self, ahead: bool) -> int:
+        return threads_of(self.workers) if ahead else 1
 
-        def taken() -> Iterator[tuple[RowSlice, tuple[Column, ...], np.ndarray]]:
-            for piece in chain([first], found):
-                block = piece.block
-                yield piece, tuple(block.columns[i] for i in self.taken), _positions(block, piece.number)
-
-        def change(piece: RowSlice, columns: tuple[Column, ...], positions: np.ndarray) -> object:
-            return self.change.block(piece, columns, positions, key)
-
-        for piece, columns in by_crew(change, taken(), arena, self.change.fault):
-            yield self._changed(piece, key) if columns is None else _MappedPiece(piece, columns)
-
-    def _changed(self, piece: RowSlice, key: int) -> _MappedPiece:
-        block = piece.block
+    def _changed(self, first: int, block: Block, key: int) -> _Changed:
+        """Return the changed block, whose first row has the number `first` in its pass. If an operation fails, change
+        row by row, to find the row and to yield those before it."""
         taken = tuple(block.columns[i] for i in self.taken)
         try:
-            columns = self.change.block(piece, taken, _positions(block, piece.number), key)
+            return [self._placed(block, self.change.block(taken, _positions(block, first), key))], None
         except Exception:
-            piece.in_place.clear()
-            rows, error = self._up_to_fault(block, piece.number, key)
-            if error is not None:
-                parts = [block.part(i, i + 1) for i in range(len(rows))]
-                before = [self._placed(part, _single(row)) for part, row in zip(parts, rows, strict=True)]
-                return _MappedPiece(piece, None, before, error)
+            rows, error = self._up_to_fault(block, first, key)
+        if error is None:
             columns = tuple(column_of(values) for values in zip(*rows, strict=True))
-        self._pace.learn(columns, len(block))
-        return _MappedPiece(piece, columns)
+            return [self._placed(block, columns)], None
+        parts = [block.part(i, i + 1) for i in range(len(rows))]
+        return [self._placed(part, _single(row)) for part, row in zip(parts, rows, strict=True)], error
 
     def _up_to_fault(self, block: Block, first: int, key: int) -> tuple[list[Row], MspcError | None]:
         """Return the rows of a block before the first one in which an operation fails, and the error or None."""
@@ -264,6 +176,14 @@ class Mapped(RowwiseNode):
         for i, column in enumerate(block.columns):
             columns += made if i == self.taken[0] else () if i in self.taken else (column,)
         return Block(tuple(columns), block.origin, block.positions)
+
+
+def _numbered(blocks: Iterator[Block]) -> Iterator[tuple[int, Block]]:
+    """Yield every block after the number of its first row."""
+    number = 0
+    for block in blocks:
+        yield number, block
+        number += len(block)
 
 
 def _positions(block: Block, first: int) -> np.ndarray:

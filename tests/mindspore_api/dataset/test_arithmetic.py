@@ -1,4 +1,4 @@
-"""Arithmetic in one pass gives the numbers of one operation after another."""
+"""Arithmetic on images gives the numbers of NumPy on whole arrays."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import mspc as ms
 from mspc.dataset import transforms, vision
 from mspc.dataset.vision import py_transforms
 from mspc.ir.diagnostics import MspcError
-from mspc.mindspore_api.dataset import operation as arithmetic
-from mspc.mindspore_api.dataset.operation import Chain, in_one_pass
 from mspc.mindspore_api.dataset.pipeline_random import PipelineDraws
 
+DRAWS = PipelineDraws(0, np.arange(5))
 MEAN, STD = (0.4, 125.0, 1e-3), (0.2, 0.3, 71.0)
 CHAINS: list[list[Any]] = [
     [vision.Rescale(1 / 255, 0.0), vision.Normalize(MEAN, STD), vision.HWC2CHW()],
@@ -27,7 +26,6 @@ CHAINS: list[list[Any]] = [
     [transforms.TypeCast(ms.float32), vision.HWC2CHW()],
     [vision.HWC2CHW(), transforms.TypeCast(ms.int32)],
 ]
-"""Each can go over memory once."""
 
 
 def plain(operation: Any, values: np.ndarray) -> np.ndarray:
@@ -54,23 +52,14 @@ def images(kind: Any, lies: str) -> np.ndarray:
 @pytest.mark.parametrize("operations", CHAINS)
 @pytest.mark.parametrize("kind", [np.uint8, np.int64, np.float64, np.float16])
 @pytest.mark.parametrize("lies", ["lines", "planes"])
-@pytest.mark.parametrize("at_once", [1, 300, 1 << 17])
-def test_the_same_bits(
-    operations: list[Any], kind: Any, lies: str, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(arithmetic, "AT_ONCE", at_once)
-    values = expected = images(kind, lies)
+def test_the_same_bits(operations: list[Any], kind: Any, lies: str) -> None:
+    values = found = expected = images(kind, lies)
     before = values.copy()
     for operation in operations:
         expected = plain(operation, expected)
-    chain = Chain(operations)
-    assert len(chain.links) == 1, "one pass"
-    found = in_one_pass(operations, values)
+        found = operation.many(found, DRAWS)
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     assert found.tobytes() == np.ascontiguousarray(expected).tobytes()
-    room = np.empty(expected.shape, expected.dtype)
-    assert in_one_pass(operations, values, lambda shape, dtype: room) is room
-    assert room.tobytes() == found.tobytes()
     one = values[0]
     for operation in operations:
         one = operation(one)
@@ -80,21 +69,11 @@ def test_the_same_bits(
 
 def test_images_without_channels() -> None:
     values = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
-    operations = [vision.Rescale(0.5, 1.0), vision.Normalize((3.0,), (2.0,)), vision.HWC2CHW()]
-    found = in_one_pass(operations, values)
+    found = values
+    for operation in (vision.Rescale(0.5, 1.0), vision.Normalize((3.0,), (2.0,)), vision.HWC2CHW()):
+        found = operation.many(found, DRAWS)
     assert found.shape == (2, 1, 3, 4)
     assert np.array_equal(found[:, 0], (values * np.float32(0.5) - np.float32(2)) / np.float32(2))
-
-
-def test_what_may_not_go_together() -> None:
-    class Own(vision.Rescale):
-        def many(self, values: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-            return super().many(values, draws) * 2
-
-    rescale, cast = vision.Rescale(2.0, 0.0), transforms.TypeCast(ms.int32)
-    flip, own = vision.HorizontalFlip(), Own(2.0, 0.0)
-    chain = Chain([rescale, cast, rescale, flip, rescale, own, rescale])
-    assert chain.links == [(0, [rescale, cast]), (2, [rescale]), (3, flip), (4, [rescale]), (5, own), (6, [rescale])]
 
 
 @pytest.mark.parametrize(
