@@ -1,13 +1,14 @@
 """Processes that run user functions over rows, for functions that hold the Python interpreter.
 
-A worker is a fork of the reading process, so that any function can be given. Tasks and rows pass through a pipe.
+A worker is a fork of the reading process, so that any function can be given. Rows are sent in both directions through a
+pipe: a line of names, types and shapes, followed by the bytes of the arrays. Nothing is pickled.
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 from collections import deque
@@ -15,7 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from mspc.ir.diagnostics import Location, MspcError, kind_of
+import numpy as np
+
+from mspc.ir.diagnostics import KINDS, Location, MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.mindspore_api.dataset.nodes.base import RowFault
 from mspc.mindspore_api.dataset.row_values import Row
@@ -29,16 +32,6 @@ class Task:
     row: Row = ()
     position: int = 0
     place: str = ""
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """An error of a worker. kind: see MspcError."""
-
-    message: str
-    location: Location | None
-    notes: tuple[str, ...]
-    kind: type[Exception] | None
 
 
 _PROCESSES = multiprocessing.get_context("fork") if "fork" in multiprocessing.get_all_start_methods() else None
@@ -103,7 +96,7 @@ def _served(crew: list[_Worker], tasks: Iterable[Task], fault: RowFault) -> Iter
 def _ask(worker: _Worker, task: Task, fault: RowFault) -> None:
     worker.row = task.number
     try:
-        _send(worker.pipe, task)
+        _send(worker.pipe, {"number": task.number, "position": task.position, "place": task.place}, task.row)
     except OSError:
         raise _ended(worker, fault) from None
 
@@ -112,12 +105,12 @@ def _answer(worker: _Worker, fault: RowFault) -> Row:
     if worker.pipe not in wait([worker.pipe, worker.process.sentinel]):
         raise _ended(worker, fault)
     try:
-        found = _received(worker.pipe)
+        said, row = _receive(worker.pipe)
     except (EOFError, OSError):
         raise _ended(worker, fault) from None
-    if isinstance(found, _Failure):
-        raise MspcError(found.message, found.location, found.notes, kind=found.kind)
-    return found
+    if "error" in said:
+        raise _read_error(said["error"])
+    return row
 
 
 def _ended(worker: _Worker, fault: RowFault) -> MspcError:
@@ -142,23 +135,49 @@ def _work(function: Callable[[Task], Row], pipe: Connection, others: list[Connec
         other.close()
     try:
         while True:
-            _send(pipe, _answered(function, _received(pipe)))
+            said, row = _receive(pipe)
+            _tell(pipe, function, Task(row=row, **said))
     except (EOFError, OSError):
         os._exit(0)  # the reader is gone
 
 
-def _answered(function: Callable[[Task], Row], task: Task) -> Row | _Failure:
+def _tell(pipe: Connection, function: Callable[[Task], Row], task: Task) -> None:
     try:
-        return function(task)
+        result = function(task)
     except MspcError as error:
-        return _Failure(error.message, error.location, tuple(error.notes), kind_of(error))
+        _send(pipe, {"error": _written_error(error)}, ())
+        return
     finally:
         sys.stdout.flush()  # shows the function's output, however the worker ends
+    _send(pipe, {}, result)
 
 
-def _send(pipe: Connection, value: Any) -> None:
-    pipe.send_bytes(pickle.dumps(value, protocol=5))  # a lower protocol changes the byte order of arrays
+def _send(pipe: Connection, said: dict[str, Any], row: Row) -> None:
+    arrays = [np.ascontiguousarray(value) for value in row]
+    kinds = [value.dtype.name if value.dtype.kind == "V" else value.dtype.str for value in row]
+    head = {**said, "arrays": [(kind, value.shape) for kind, value in zip(kinds, row, strict=True)]}
+    pipe.send_bytes(json.dumps(head).encode())
+    for array in arrays:
+        pipe.send_bytes(array.reshape(-1).view(np.uint8).data if array.size else b"")
 
 
-def _received(pipe: Connection) -> Any:
-    return pickle.loads(pipe.recv_bytes())
+def _receive(pipe: Connection) -> tuple[dict[str, Any], Row]:
+    said = json.loads(pipe.recv_bytes())
+    row: list[np.ndarray] = []
+    for name, shape in said.pop("arrays"):
+        data = bytearray(pipe.recv_bytes())
+        row.append(np.frombuffer(data, np.dtype(name)).reshape(shape))
+    return said, tuple(row)
+
+
+def _written_error(error: MspcError) -> dict[str, Any]:
+    where = error.location
+    place = None if where is None else [where.file, where.line, where.column, where.end_column, where.text]
+    kind = next((kind.__name__ for kind in KINDS if isinstance(error, kind)), "RuntimeError")
+    return {"message": error.message, "place": place, "notes": list(error.notes), "kind": kind}
+
+
+def _read_error(said: dict[str, Any]) -> MspcError:
+    kind = next(kind for kind in KINDS if kind.__name__ == said["kind"])
+    where = None if said["place"] is None else Location(*said["place"])
+    return MspcError(said["message"], where, said["notes"], kind=kind)
