@@ -21,7 +21,6 @@ from mspc.mindspore_api.communication.messages import (
     number_in_group,
     put,
     put_all,
-    split_sizes,
     tensors_for_all,
 )
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
@@ -29,11 +28,11 @@ from mspc.mindspore_api.ops.checked import TensorLike
 from mspc.sharding.groups import WORLD_GROUPS
 
 __all__ = [
-    "P2POp", "all_gather", "all_gather_into_tensor", "all_gather_into_tensor_uneven", "all_reduce", "all_to_all",
+    "P2POp", "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all",
     "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "destroy_process_group", "gather",
     "get_backend", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size",
     "init_process_group", "irecv", "is_available", "is_initialized", "isend", "new_group", "recv", "reduce",
-    "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_uneven", "scatter", "send",
+    "reduce_scatter", "reduce_scatter_tensor", "scatter", "send",
 ]  # fmt: skip
 
 
@@ -174,24 +173,6 @@ def all_gather_into_tensor(
     return handle_of(async_op)
 
 
-@in_place("mint.distributed.all_gather_into_tensor_uneven", "comm_func.all_to_all_single_with_output_shape()")
-def all_gather_into_tensor_uneven(
-    output: TensorLike, input: TensorLike, output_split_sizes: Any = None, group: str | None = None,
-    async_op: bool = False,
-) -> Any:  # fmt: skip
-    """Write the group's tensors, concatenated along dimension 0 with the listed number of rows of each rank, to
-    `output`."""
-    name, rows = _group(group), input.shape[0]
-    count = groups.get_group_size(name)
-    come = split_sizes(
-        "all_gather_into_tensor_uneven", "output_split_sizes", output_split_sizes, output.shape[0], count
-    )
-    many = Tensor(np.concatenate([input.asnumpy()] * count))
-    found, _ = comm_func.all_to_all_single_with_output_shape(output, many, come, (rows,) * count, name)
-    put("all_gather_into_tensor_uneven", "output", output, found.asnumpy())
-    return handle_of(async_op)
-
-
 @in_place("mint.distributed.reduce_scatter", "comm_func.reduce_scatter_tensor()")
 def reduce_scatter(
     output: TensorLike, input_list: Sequence[Any], op: str = ReduceOp.SUM, group: str | None = None,
@@ -213,21 +194,6 @@ def reduce_scatter_tensor(
     """Write this rank's part along dimension 0 of the group's tensors combined to `output`."""
     found = _combined(ops.ReduceScatter, input, op, _group(group))
     put("reduce_scatter_tensor", "output", output, found)
-    return handle_of(async_op)
-
-
-@in_place("mint.distributed.reduce_scatter_tensor_uneven", "comm_func.all_reduce()")
-def reduce_scatter_tensor_uneven(
-    output: TensorLike, input: TensorLike, input_split_sizes: Any = None, op: str = ReduceOp.SUM,
-    group: str | None = None, async_op: bool = False,
-) -> Any:  # fmt: skip
-    """Write this rank's rows, their number as listed, of the group's tensors combined to `output`."""
-    name = _group(group)
-    count = groups.get_group_size(name)
-    sizes = split_sizes("reduce_scatter_tensor_uneven", "input_split_sizes", input_split_sizes, input.shape[0], count)
-    start = sum(sizes[: groups.get_rank(name)])
-    found = _combined(ops.AllReduce, input, op, name)[start : start + sizes[groups.get_rank(name)]]
-    put("reduce_scatter_tensor_uneven", "output", output, found.copy())
     return handle_of(async_op)
 
 

@@ -10,7 +10,6 @@ from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
-from mspc.mindspore_api.ops.function_arguments import check_number
 
 
 class ReLU(Cell):
@@ -98,21 +97,6 @@ class LeakyReLU(Cell):
 
     def construct(self, x: Any) -> Tensor:
         return ops.leaky_relu(x, self.alpha)
-
-
-class RReLU(Cell):
-    """x if it is not negative, elsewhere x times a slope sampled uniformly from [lower, upper), anew in every step."""
-
-    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3) -> None:
-        super().__init__()
-        check_number("RReLU", "lower", lower)
-        check_number("RReLU", "upper", upper)
-        if lower > upper:
-            raise ApiValueError(f"RReLU: lower {lower} is above upper {upper}")
-        self.lower, self.upper = lower, upper
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.rrelu(x, self.lower, self.upper)
 
 
 class ELU(Cell):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mspc.ir.types import FLOAT32, INT32
+from mspc.ir.types import FLOAT32
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.initializers import HeUniform, Uniform
 from mspc.mindspore_api.common.parameter import Parameter
@@ -19,7 +19,6 @@ from mspc.mindspore_api.nn.cell_arguments import flag, number, parameter, positi
 from mspc.mindspore_api.nn.conv import Conv2d
 from mspc.mindspore_api.nn.normalization import BatchNorm1d, BatchNorm2d
 from mspc.mindspore_api.ops.primitive import Primitive
-from mspc.mindspore_api.ops.sparse_tensor import COOTensor
 from mspc.mindspore_api.placement import note_target
 
 
@@ -317,45 +316,6 @@ class Triu(Cell):
         return ops.triu(x, k)
 
 
-class Range(Cell):
-    """Numbers from start, or from 0 to start if it is the only argument, below limit, by delta."""
-
-    def __init__(self, start: Any, limit: Any = None, delta: Any = 1) -> None:
-        super().__init__()
-        self.start, self.limit, self.delta = (0, start, delta) if limit is None else (start, limit, delta)
-
-    def construct(self) -> Tensor:
-        return ops.arange(self.start, self.limit, self.delta)
-
-
-class Roll(Cell):
-    """x rolled by `shift` along `axis`; for tuples, by each shift along its axis."""
-
-    def __init__(self, shift: Any, axis: Any) -> None:
-        super().__init__()
-        self.shift, self.axis = shift, axis
-
-    def construct(self, input_x: Any) -> Tensor:
-        return ops.roll(input_x, self.shift, self.axis)
-
-
-class Moments(Cell):
-    """(mean, variance) along `axis`, None for all dimensions."""
-
-    def __init__(self, axis: Any = None, keep_dims: bool | None = None) -> None:
-        super().__init__()
-        self.axis = () if axis is None else axis
-        self.keep_dims = flag("Moments", "keep_dims", False if keep_dims is None else keep_dims)
-
-    def construct(self, x: Any) -> Any:
-        wide = ops.cast(x, FLOAT32) if x.dtype != FLOAT32 else x
-        mean = ops.reduce_mean(wide, self.axis, True)
-        variance = ops.reduce_mean(ops.square(wide - ops.stop_gradient(mean)), self.axis, self.keep_dims)
-        if not self.keep_dims:
-            mean = ops.reduce_mean(wide, self.axis, False)
-        return ops.cast(mean, x.dtype), ops.cast(variance, x.dtype)
-
-
 class ReduceLogSumExp(Cell):
     """The logarithm of the sum of exponentials along `axis`, () for all, without overflow."""
 
@@ -385,16 +345,17 @@ class MatMul(Cell):
 
 
 class _Combined(Cell):
-    """Base of the two combined layers, with an optional `batchnorm` and an optional `activation`."""
+    """A layer, then `batchnorm` with has_bn, then `activation`, if there is one."""
 
-    def _behind(self, has_bn: bool, norm: type[Cell], features: int, momentum: float, eps: float) -> None:
-        self.has_bn = flag(type(self).__name__, "has_bn", has_bn)
+    def _append(
+        self, norm: type[Cell], features: int, has_bn: bool, momentum: float, eps: float, activation: Any, alpha: float,
+        after_fake: bool,
+    ) -> None:  # fmt: skip
+        """Add the parts after the layer."""
+        name = type(self).__name__
+        self.has_bn, self.after_fake = flag(name, "has_bn", has_bn), flag(name, "after_fake", after_fake)
         if has_bn:
             self.batchnorm = norm(features, eps, momentum)
-
-    def _activated(self, activation: Any, alpha: float, after_fake: bool) -> None:
-        name = type(self).__name__
-        self.after_fake = flag(name, "after_fake", after_fake)
         self.has_act = activation is not None
         if isinstance(activation, str):
             activation = LeakyReLU(alpha) if activation == "leakyrelu" else get_activation(activation)
@@ -405,7 +366,7 @@ class _Combined(Cell):
         if activation is not None:
             self.activation = activation
 
-    def _follow(self, x: Any) -> Any:
+    def _finish(self, x: Any) -> Any:
         if self.has_bn:
             x = self.batchnorm(x)
         return self.activation(x) if self.has_act else x
@@ -426,24 +387,16 @@ class Conv2dBnAct(_Combined):
         activation: Any = None, alpha: float = 0.2, after_fake: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.conv = Conv2d(
-            in_channels, out_channels, kernel_size, stride=stride, pad_mode=pad_mode, padding=padding,
-            dilation=dilation, group=group, has_bias=has_bias, weight_init=weight_init, bias_init=bias_init,
-        )  # fmt: skip
-        self._behind(has_bn, BatchNorm2d, out_channels, momentum, eps)
-        self._activated(activation, alpha, after_fake)
+        self.conv = Conv2d(in_channels, out_channels, kernel_size, stride, pad_mode, padding, dilation, group, has_bias,
+                           weight_init, bias_init)  # fmt: skip
+        self._append(BatchNorm2d, out_channels, has_bn, momentum, eps, activation, alpha, after_fake)
 
     def construct(self, x: Any) -> Tensor:
-        return self._follow(self.conv(x))
+        return self._finish(self.conv(x))
 
 
 class DenseBnAct(_Combined):
-    """Dense, then BatchNorm1d with has_bn, then the activation.
-
-    Args:
-        in_channels, ..., has_bias: of Dense. momentum, eps: of BatchNorm1d. activation: a Cell, a Primitive, a name,
-            or None. alpha: of "leakyrelu". after_fake: read by tools that quantise; nothing here does.
-    """
+    """Dense, then BatchNorm1d with has_bn, then the activation; arguments as Dense's and Conv2dBnAct's."""
 
     def __init__(
         self, in_channels: int, out_channels: int, weight_init: Any = "normal", bias_init: Any = "zeros",
@@ -452,40 +405,10 @@ class DenseBnAct(_Combined):
     ) -> None:  # fmt: skip
         super().__init__()
         self.dense = Dense(in_channels, out_channels, weight_init, bias_init, has_bias)
-        self._behind(has_bn, BatchNorm1d, out_channels, momentum, eps)
-        self._activated(activation, alpha, after_fake)
+        self._append(BatchNorm1d, out_channels, has_bn, momentum, eps, activation, alpha, after_fake)
 
     def construct(self, x: Any) -> Tensor:
-        return self._follow(self.dense(x))
-
-
-class SparseToDense(Cell):
-    """A COOTensor as a dense tensor."""
-
-    def construct(self, coo_tensor: Any) -> Tensor:
-        return coo_tensor.to_dense()
-
-
-class SparseTensorDenseMatmul(Cell):
-    """The product of a sparse matrix, given by indices, values and shape, with a dense one.
-
-    Args: adjoint_st, adjoint_dt: whether the sparse and the dense one are transposed.
-
-    Raises TypeError if an argument is no bool.
-    """
-
-    def __init__(self, adjoint_st: bool = False, adjoint_dt: bool = False) -> None:
-        super().__init__()
-        self.adjoint_st = flag("SparseTensorDenseMatmul", "adjoint_st", adjoint_st)
-        self.adjoint_dt = flag("SparseTensorDenseMatmul", "adjoint_dt", adjoint_dt)
-
-    def construct(self, indices: Any, values: Any, sparse_shape: Any, dense: Any) -> Tensor:
-        sparse = COOTensor(indices, values, sparse_shape)
-        to, of = (1, 0) if self.adjoint_st else (0, 1)
-        if self.adjoint_dt:
-            dense = ops.transpose(dense, (1, 0))
-        taken = ops.gather(dense, sparse.indices[:, of], 0) * ops.expand_dims(sparse.values, 1)
-        return ops.UnsortedSegmentSum()(taken, sparse.indices[:, to], sparse.shape[to])
+        return self._finish(self.dense(x))
 
 
 _SHARDED = ("semi_auto_parallel", "auto_parallel")
@@ -543,51 +466,3 @@ class EmbeddingLookup(Cell):
 
     def construct(self, indices: Any) -> Tensor:
         return self.gather(self.embedding_table, indices, 0)
-
-
-class MultiFieldEmbeddingLookup(EmbeddingLookup):
-    """The embeddings of each field of a sample, weighted and combined: [batch, field_size, embedding_size].
-
-    Called with indices, weights and field numbers, all of shape [batch, n]. A field without an element is 0.
-
-    Args:
-        field_size: number of fields. operator: "SUM", "MEAN" or "MAX".
-    """
-
-    OPERATOR_SUM = "SUM"
-    OPERATOR_MEAN = "MEAN"
-    OPERATOR_MAX = "MAX"
-
-    def __init__(
-        self, vocab_size: int, embedding_size: int, field_size: int, param_init: Any = "normal", target: str = "CPU",
-        slice_mode: str = "batch_slice", feature_num_list: Any = None, max_norm: Any = None, sparse: bool = True,
-        operator: str = "SUM", dtype: Any = FLOAT32,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            vocab_size, embedding_size, param_init, target, slice_mode, feature_num_list, max_norm, sparse, 0, dtype
-        )
-        self.field_size = positive("MultiFieldEmbeddingLookup", "field_size", field_size)
-        if operator not in (self.OPERATOR_SUM, self.OPERATOR_MEAN, self.OPERATOR_MAX):
-            raise ApiValueError(f"MultiFieldEmbeddingLookup: operator {operator!r} is not one of 'SUM', 'MEAN', 'MAX'")
-        self.operator = operator
-        self.combine = ops.BatchMatMul(transpose_a=True)
-        self.maximum = ops.UnsortedSegmentMax()
-
-    def construct(self, input_indices: Any, input_values: Any, field_ids: Any) -> Tensor:
-        rows = self.gather(self.embedding_table, input_indices, 0) * ops.expand_dims(input_values, -1)
-        hot = ops.cast(ops.one_hot(field_ids, self.field_size, 1.0, 0.0), rows.dtype)
-        if self.operator == "MAX":
-            return self.largest(rows, field_ids, hot)
-        total = self.combine(hot, rows)
-        if self.operator == "SUM":
-            return total
-        return total / ops.maximum(ops.expand_dims(ops.reduce_sum(hot, 1), -1), 1.0)
-
-    def largest(self, rows: Any, field_ids: Any, hot: Any) -> Any:
-        batch, size = rows.shape[0], self.field_size
-        first = ops.reshape(ops.arange(0, batch * size, size, dtype=INT32), (batch, 1))
-        places = ops.reshape(ops.cast(field_ids, INT32) + first, (-1,))
-        found = self.maximum(ops.reshape(rows, (-1, self.embedding_size)), places, batch * size)
-        there = ops.greater(ops.reshape(ops.reduce_sum(hot, 1), (-1, 1)), 0.0)
-        found = ops.select(ops.broadcast_to(there, found.shape), found, ops.zeros_like(found))
-        return ops.reshape(found, (batch, size, self.embedding_size))

@@ -154,26 +154,6 @@ class Unflatten(Cell):
         return ops.reshape(input_x, (*shape[:axis], *self.unflattened_size, *shape[axis + 1 :]))
 
 
-class CentralCrop(Cell):
-    """The middle of images [c, h, w] or [n, c, h, w].
-
-    Args:
-        central_fraction: the share of height and width of the result, above 0, at most 1.
-    """
-
-    def __init__(self, central_fraction: float) -> None:
-        super().__init__()
-        if number("CentralCrop", "central_fraction", central_fraction) > 1 or central_fraction <= 0:
-            raise ApiValueError(f"CentralCrop: central_fraction must be above 0, at most 1, not {central_fraction!r}")
-        self.central_fraction = float(central_fraction)
-
-    def construct(self, image: Any) -> Tensor:
-        if len(image.shape) not in (3, 4):
-            raise ApiValueError(f"CentralCrop: takes [c, h, w] or [n, c, h, w], not the shape {image.shape}")
-        top, left = (int((side - side * self.central_fraction) / 2) for side in image.shape[-2:])
-        return image[..., top : image.shape[-2] - top, left : image.shape[-1] - left]
-
-
 def _images(name: str, img1: Any, img2: Any) -> None:
     if len(img1.shape) != 4 or img1.shape != img2.shape:
         raise ApiValueError(f"{name}: takes two batches [n, c, h, w] of one shape, not {img1.shape} and {img2.shape}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.tensor import Tensor
-from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.nn.activation import get_activation
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_arguments import class_number, class_weight, number, tensor_or_none
@@ -266,53 +266,6 @@ class GaussianNLLLoss(LossBase):
 
     def construct(self, logits: Any, labels: Any, var: Any) -> Tensor:
         return ops.gaussian_nll_loss(logits, labels, var, self.full, self.eps, self.reduction)
-
-
-class TripletMarginWithDistanceLoss(LossBase):
-    """max(0, d(x, positive) - d(x, negative) + margin) with a distance function d, by default the length of the
-    difference of rows; `swap` uses the smaller of d(x, negative) and d(positive, negative)."""
-
-    def __init__(
-        self, distance_function: Any = None, swap: bool = False, reduction: str = "mean", margin: float = 1.0
-    ) -> None:
-        super().__init__(reduction)
-        if distance_function is not None and not callable(distance_function):
-            raise ApiTypeError(f"TripletMarginWithDistanceLoss: {distance_function!r} is no function")
-        self.distance_function, self.swap, self.margin = distance_function, swap, margin
-
-    def distance(self, x: Any, y: Any) -> Any:
-        if self.distance_function is not None:
-            return self.distance_function(x, y)
-        return ops.sqrt(ops.reduce_sum(ops.square(x - y + 1e-6), -1))
-
-    def construct(self, x: Any, positive: Any, negative: Any) -> Tensor:
-        near, far = self.distance(x, positive), self.distance(x, negative)
-        if self.swap:
-            far = ops.minimum(far, self.distance(positive, negative))
-        return self.get_loss(ops.relu(near - far + self.margin))
-
-
-class MultiMarginLoss(LossBase):
-    """max(0, margin - own + other)^p over the other classes, see `ops.multi_margin_loss`; a weight given in a call wins
-    over that of the cell."""
-
-    def __init__(self, p: int = 1, margin: float = 1.0, reduction: str = "mean", weight: Any = None) -> None:
-        super().__init__(reduction)
-        self.p, self.margin, self.weight = p, margin, weight
-
-    def construct(self, x: Any, target: Any, weight: Any = None) -> Tensor:
-        weight = self.weight if weight is None else weight
-        return ops.multi_margin_loss(x, target, self.p, self.margin, weight, self.reduction)
-
-
-class MultilabelMarginLoss(LossBase):
-    """max(0, 1 - own + other) over pairs of a row's classes and all others, see `ops.multilabel_margin_loss`."""
-
-    def __init__(self, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-
-    def construct(self, x: Any, target: Any) -> Tensor:
-        return ops.multilabel_margin_loss(x, target, self.reduction)
 
 
 class MAELoss(LossBase):

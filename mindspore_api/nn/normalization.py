@@ -167,30 +167,6 @@ class SyncBatchNorm(_BatchNorm):
                          use_batch_statistics, dtype, groups)  # fmt: skip
 
 
-class GlobalBatchNorm(SyncBatchNorm):
-    """`SyncBatchNorm` with the name and the arguments of MindSpore 1.
-
-    Args:
-        device_num_each_group: number of neighbouring ranks that share their statistics.
-    """
-
-    def __init__(
-        self, num_features: int, eps: float = 1e-5, momentum: float = 0.9, affine: bool = True,
-        gamma_init: Any = "ones", beta_init: Any = "zeros", moving_mean_init: Any = "zeros",
-        moving_var_init: Any = "ones", use_batch_statistics: bool | None = None, device_num_each_group: int = 2,
-    ) -> None:  # fmt: skip
-        size, count = _ranks(), positive("GlobalBatchNorm", "device_num_each_group", device_num_each_group)
-        groups = None
-        if size > 1 and get_auto_parallel_context("parallel_mode") not in SHARDED:
-            if size % count:
-                raise ApiValueError(
-                    f"GlobalBatchNorm: device_num_each_group {count} must divide the number of ranks, {size}"
-                )
-            groups = [list(range(first, first + count)) for first in range(0, size, count)]
-        super().__init__(num_features, eps, momentum, affine, gamma_init, beta_init, moving_mean_init, moving_var_init,
-                         use_batch_statistics, groups)  # fmt: skip
-
-
 def _ranks() -> int:
     """Return the number of ranks of the script, as far as known: from `init` or `device_num`."""
     session = state.current()

@@ -196,30 +196,8 @@ class AvgPool3d(_AvgPool):
         super().__init__(kernel_size, stride, pad_mode, padding, ceil_mode, count_include_pad, divisor_override)
 
 
-class LPPool1d(Cell):
-    """The roots of order `norm_type` of the sums of x**norm_type in every window of [n, c, l] or [c, l]."""
-
-    def __init__(self, norm_type: Any, kernel_size: int, stride: int | None = None, ceil_mode: bool = False) -> None:
-        super().__init__()
-        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.lp_pool1d(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
-
-
-class LPPool2d(Cell):
-    """The roots of order `norm_type` of the sums of x**norm_type in every window of images [n, c, h, w]."""
-
-    def __init__(self, norm_type: Any, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> None:
-        super().__init__()
-        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.lp_pool2d(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
-
-
-class _MaxUnpool(Cell):
-    """Zeros with the values of x at the indices that a MaxPool with return_indices returned.
+class MaxUnpool2d(Cell):
+    """The reverse of MaxPool2d with return_indices: zeros, and the values of x at their indices.
 
     Args:
         kernel_size, stride, padding: those of the pooling; stride is by default the kernel's size.
@@ -229,26 +207,8 @@ class _MaxUnpool(Cell):
         super().__init__()
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
 
-
-class MaxUnpool1d(_MaxUnpool):
-    """The reverse of MaxPool1d with return_indices: zeros, and the values at their indices."""
-
-    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Tensor:
-        return ops.max_unpool1d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
-
-
-class MaxUnpool2d(_MaxUnpool):
-    """The reverse of MaxPool2d with return_indices: zeros, and the values at their indices."""
-
     def construct(self, x: Any, indices: Any, output_size: Any = None) -> Tensor:
         return ops.max_unpool2d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
-
-
-class MaxUnpool3d(_MaxUnpool):
-    """The reverse of MaxPool3d with return_indices: zeros, and the values at their indices."""
-
-    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Tensor:
-        return ops.max_unpool3d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
 class AdaptiveAvgPool1d(Cell):

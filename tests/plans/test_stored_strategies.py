@@ -128,21 +128,20 @@ class Net(nn.Cell):
 C.GradOperation(get_all=True)(Net())(tensor(4, 8))
 """,
     **{
-        f"embeddings of fields, {mode}, {operator}": f"""
-net = nn.MultiFieldEmbeddingLookup(32, 8, 5, slice_mode="{mode}", operator="{operator}", feature_num_list={counts})
+        f"embeddings, {mode}": f"""
+net = nn.EmbeddingLookup(32, 8, slice_mode="{mode}", manual_shapes={counts})
 class Loss(nn.Cell):
     def __init__(self):
         super().__init__()
         self.net = net
-    def construct(self, ids, values, fields):
-        return ops.reduce_sum(ops.square(self.net(ids, values, fields)))
+    def construct(self, ids):
+        return ops.reduce_sum(ops.square(self.net(ids)))
 loss = Loss()
-ms.value_and_grad(loss, None, loss.trainable_params())(
-    Tensor(random.integers(0, 32, (8, 8)), ms.int32), tensor(8, 8), Tensor(random.integers(0, 4, (8, 8)), ms.int32))
+ms.value_and_grad(loss, None, loss.trainable_params())(Tensor(random.integers(0, 32, (8, 8)), ms.int32))
 """
-        for mode, operator, counts in (
-            ("batch_slice", "SUM", None), ("table_row_slice", "MEAN", None), ("table_column_slice", "MAX", None),
-            ("field_slice", "SUM", (4, 4, 2, 6, 8, 2, 3, 3)),
+        for mode, counts in (
+            ("batch_slice", None), ("table_row_slice", None), ("table_column_slice", None),
+            ("field_slice", (4, 4, 2, 6, 8, 2, 3, 3)),
         )
     },
     "places in dimensions that are sharded": """

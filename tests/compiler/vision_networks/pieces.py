@@ -111,14 +111,13 @@ class Pieces(nn.Cell):
         self.prelu = nn.PReLU(48)
         self.up = nn.Upsample(scale_factor=2.0, mode="bilinear", recompute_scale_factor=True)
         self.pad = nn.ZeroPad2d((0, 1, 0, 1))
-        self.power_mean = nn.LPPool2d(2, 2)
         self.head = nn.Dense(48, num_classes)
 
     def construct(self, x: Any) -> Any:
         x = self.norm(self.stem(x))
         x = self.prelu(self.act(self.depthwise(self.dropout(x))))
         x = self.pad(self.up(x))[:, :, :-1, :-1]
-        x = self.power_mean(ops.sigmoid(x) + 0.5)
+        x = ops.lp_pool2d(ops.sigmoid(x) + 0.5, 2, 2)
         x = ops.interpolate(x, size=(4, 4), mode="bicubic", align_corners=False)
         most, places = ops.max_pool2d(x, 2, return_indices=True)
         x = ops.max_unpool2d(most, places, 2)

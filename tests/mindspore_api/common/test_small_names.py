@@ -35,12 +35,7 @@ def test_norms_are_cut() -> None:
 
 
 def test_cells_of_arrays() -> None:
-    mean, variance = nn.Moments(0)(X)
-    near(mean, [1.5, 2.0])
-    near(variance, [2.25, 4.0])
-    assert nn.Moments(0, True)(X)[0].shape == (1, 2)
     near(nn.OneHot(depth=3)(Tensor([0, 2], ms.int32)), [[1, 0, 0], [0, 0, 1]])
-    assert nn.Range(1, 8, 2)().asnumpy().tolist() == [1, 3, 5, 7]
     assert nn.Dense(2, 3, has_bias=False).bias is None
 
 

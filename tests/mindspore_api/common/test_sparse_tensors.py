@@ -42,7 +42,6 @@ def test_attributes() -> None:
 def test_they_are_the_dense_tensors() -> None:
     tensor = coo()
     assert np.array_equal(tensor.to_dense().asnumpy(), DENSE)
-    assert np.array_equal(nn.SparseToDense()(tensor).asnumpy(), DENSE)
     rows = tensor.to_csr()
     assert np.array_equal(rows.to_dense().asnumpy(), DENSE)
     assert np.array_equal(ops.csr_to_dense(rows).asnumpy(), DENSE)
@@ -59,11 +58,6 @@ def test_products() -> None:
     assert np.allclose(ops.csr_mm(rows, Tensor(MATRIX)).asnumpy(), DENSE @ MATRIX)
     assert np.allclose(rows.mv(column).asnumpy(), DENSE @ MATRIX[:, :1])
     assert np.allclose(ops.csr_mv(rows, column).asnumpy(), DENSE @ MATRIX[:, :1])
-    for sparse, dense in ((False, False), (True, False), (False, True), (True, True)):
-        other = np.random.default_rng(1).normal(0, 1, (4 if sparse else 3, 2)).astype(np.float32)
-        given = other.T if dense else other
-        found = nn.SparseTensorDenseMatmul(sparse, dense)(Tensor(PLACES), Tensor(NUMBERS), SHAPE, Tensor(given))
-        assert np.allclose(found.asnumpy(), (DENSE.T if sparse else DENSE) @ other, atol=1e-6)
 
 
 class Graph(nn.Cell):
@@ -123,7 +117,6 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "(2, 2)"),
     (lambda: coo() + coo(), TypeError, "COOTensor has no +: how many values the result holds depends on these"),
     (lambda: ms.jit(lambda x: x * x)(coo().to_csr()), TypeError, "CSRTensor has no *"),
-    (lambda: nn.SparseTensorDenseMatmul(1), TypeError, "SparseTensorDenseMatmul: adjoint_st must be"),
 ]  # fmt: skip
 
 
