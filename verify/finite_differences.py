@@ -26,6 +26,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.record import PLACE_WORDS, RegionFailure
 from mspc.runtime.regions.kernels import Regions
+from mspc.runtime.regions.region import Call
 from mspc.verify.difference import ComparedValue
 
 # Makes a differentiated graph of one device in Float64, in which gradients are judged.
@@ -245,14 +246,17 @@ class Doubled:
         made.nodes.append(node)
         return node
 
-    def kernels(self, backend: NumPyBackend) -> Callable[[Node], Callable[..., Any]]:
-        """The kernels of the graph's nodes, also of those that run regions. They raise NotInFloat64."""
+    def kernels(self, backend: NumPyBackend, call: Call | None = None) -> Callable[[Node], Callable[..., Any]]:
+        """The kernels of the graph's nodes, also of those that run regions. They raise NotInFloat64. call: runs the
+        kernels in regions."""
         regions = Regions(self.graph, backend, [0] * PLACE_WORDS, compiles=False)
 
         def kernel(node: Node) -> Callable[..., Any]:
             if not node.regions:
                 return _checked(node, node.op.kernel(backend))  # type: ignore[attr-defined]  # operators have kernels
             run = known[node] = known.get(node) or regions.kernel(node)
+            for region in regions.prepared:
+                region.call = call
 
             def taped(*operands: Any) -> Any:
                 self.tape.begin(node)
@@ -271,11 +275,13 @@ class Doubled:
         return kernel
 
     def run(
-        self, backend: NumPyBackend, parameters: Mapping[Parameter, Array], wanted: Sequence[Value]
-    ) -> dict[Value, Array]:
-        """Compute the nodes that `wanted` needs, in order. parameters: of all, as Float64 (`widened`)."""
+        self, backend: NumPyBackend, parameters: Mapping[Parameter, Array], wanted: Sequence[Value],
+        call: Call | None = None,
+    ) -> dict[Value, Array]:  # fmt: skip
+        """Compute the nodes that `wanted` needs, in order. parameters: of all, as Float64 (`widened`). call: see
+        `kernels`."""
         values: dict[Value, Array] = {p: np.array(array) for p, array in parameters.items()}
-        kernel = self.kernels(backend)
+        kernel = self.kernels(backend, call)
         self.tape.replays = False
         with np.errstate(all="ignore"):
             for node in needed(self.graph, wanted):

@@ -113,7 +113,8 @@ def report_against(
         rest += f"; of the backward graph, judged by the gradients: {found.backward.total()}" if found.backward else ""
         print_line(f"operators with a counterpart: {found.judged.total()}; without: {found.without.total()}{rest}")
         if found.unjudged:
-            print_line(f"gradients that come through these, so that they are not compared: {', '.join(found.unjudged)}")
+            names = ", ".join(found.unjudged)
+            print_line(f"gradients through loops, branches or operators without a counterpart, not compared: {names}")
         if found.unasked:
             names = ", ".join(found.unasked)
             print_line(f"gradients that the program does not compute, and PyTorch's are not 0: {names}")

@@ -9,7 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import StackType, TensorType, dtype_of
-from mspc.ops.control.regions import If, Loop, MakeStack, TurnCount, While, spread
-from mspc.ops.control.structural import CALL, Depend, MakeTuple, StopGradient, TupleGetItem
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.control.regions import MakeStack, TurnCount
+from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable, Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.faults.record import PLACE_WORDS
+from mspc.runtime.regions.kernels import Regions
 from mspc.verify.difference import TOLERANCES, ComparedValue, Noise, coarsest, compare, epsilon_of
 from mspc.verify.finite_differences import (
     Doubled,
@@ -146,83 +148,6 @@ def value_at(values: Mapping[Value, Array], value: Value) -> Array:
     return value.value if isinstance(value, Constant) else values[value]
 
 
-# Runs loops, branches and calls value by value, once as mspc has the values and once as PyTorch does.
-
-
-class Pair(NamedTuple):
-    """A value. own: an array, or a list with an entry for every iteration. theirs: the same of PyTorch's tensors; None
-    if only mspc's values are wanted."""
-
-    own: Any
-    theirs: Any = None
-
-    def entry(self, iteration: int) -> Pair:
-        return Pair(self.own[iteration], None if self.theirs is None else self.theirs[iteration])
-
-
-Run = Callable[[Graph, Sequence[Pair]], list[Pair]]
-
-
-def region_results(node: Node, operands: Sequence[Pair], run: Run, backend: NumPyBackend, torch: Any) -> list[Pair]:
-    """The results of a node that runs regions.
-
-    Args:
-        run: gives the results of a region. backend: gets the iterations and calls that random numbers depend on.
-    """
-    turns, calls = backend.turns, backend.calls
-    if CALL in node.attrs:
-        backend.calls = (*calls, int(node.attrs[CALL]))
-    try:
-        if isinstance(node.op, Loop):
-            return _iterations(node, node.op, operands, run, backend, torch)
-        if isinstance(node.op, If):
-            return run(node.regions[0 if operands[0].own else 1], operands[1:])
-        return run(node.regions[0], spread(node, operands))
-    finally:
-        backend.turns, backend.calls = turns, calls
-
-
-def _iterations(
-    node: Node, op: Loop, operands: Sequence[Pair], run: Run, backend: NumPyBackend, torch: Any
-) -> list[Pair]:
-    first, body, around = op.first, node.regions[-1], backend.turns
-    begin, end = first + op.carried, first + op.carried + op.scanned
-    carried = [Pair(_copied(pair.own), pair.theirs) for pair in operands[first:begin]]
-    known = op.known_turns([value.type for value in node.inputs])
-    count = known if known >= 0 else int(operands[0].own) if first else -1
-    stacks: list[dict[int, Pair]] = [{} for _ in range(op.stacked)]
-    done = 0
-    while done < count or count < 0:
-        number = count - 1 - done if op.reverse else done
-        backend.turns = (*around, number)
-        read = [*carried, *(pair.entry(number) for pair in operands[begin:end]), *operands[end:]]
-        if isinstance(op, While) and not run(node.regions[0], read)[0].own:
-            break
-        results = run(body, [*[Pair(np.int64(number), torch.tensor(number))] * op.leading, *read])
-        carried = [Pair(_copied(pair.own), pair.theirs) for pair in results[: op.carried]]
-        for stack, entry in zip(stacks, results[op.carried :], strict=True):
-            stack[number] = Pair(_copied(entry.own), entry.theirs)
-        done += 1
-    told = [Pair(np.array(done), torch.tensor(done))] if isinstance(op, While) and op.tells_turns else []
-    entries = [[stack[number] for number in range(done)] for stack in stacks]
-    types = [value.type for value in body.results[op.carried :]]
-    return [*carried, *told, *(
-        _stacked(each, known >= 0 and not isinstance(type, StackType), torch)
-        for each, type in zip(entries, types, strict=True)
-    )]  # fmt: skip
-
-
-def _stacked(entries: Sequence[Pair], is_tensor: bool, torch: Any) -> Pair:
-    own, theirs = [pair.own for pair in entries], [pair.theirs for pair in entries]
-    if any(each is None for each in theirs):
-        return Pair(np.stack(own) if is_tensor and own else own)
-    return Pair(np.stack(own), torch.stack(theirs)) if is_tensor and own else Pair(own, theirs)
-
-
-def _copied(own: Any) -> Any:
-    return list(map(_copied, own)) if isinstance(own, list) else np.array(own)
-
-
 GRADIENTS = 1e-6
 """How far gradients in Float64 may be apart, relative to the largest element: some kernels compute in Float32."""
 ZERO = 1e-12
@@ -233,8 +158,8 @@ ZERO = 1e-12
 class Against:
     """The comparison with PyTorch. first: the first operator that differs. judged, without: operators with and without
     a counterpart, by name. backward: operators without one in the backward graph, which the gradients judge. unjudged:
-    parameters whose gradients pass through operators without a counterpart. unasked: trained parameters that outputs
-    depend on, but whose gradients the program does not compute."""
+    parameters whose gradients pass through loops, branches or operators without a counterpart. unasked: trained
+    parameters that outputs depend on, but whose gradients the program does not compute."""
 
     version: str
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
@@ -280,32 +205,30 @@ def against_torch(program: VerifiedProgram) -> Against:
 
 def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: NumPyBackend, found: Against) -> None:
     """Every operator on the operands that it has on one device, also inside of loops and branches."""
-    least = coarsest(graph)
+    least, regions = coarsest(graph), Regions(graph, backend, [0] * PLACE_WORDS, compiles=False)
 
-    def run(each: Graph, operands: Sequence[Pair]) -> list[Pair]:
-        values: dict[Value, Any] = {p: pair.own for p, pair in zip(each.parameters, operands, strict=True)}
-        for node in each.nodes:
-            inputs = [value_at(values, value) for value in node.inputs]
-            if node.regions:
-                pairs = region_results(node, list(map(Pair, inputs)), run, backend, judge.torch)
-                values[node] = tuple(pair.own for pair in pairs)
-            else:
-                values[node] = _judged(judge, node, inputs, backend, least, found)
-        return [Pair(value_at(values, value)) for value in each.results]
+    def inside(each: Graph, index: int, kernel: Callable[..., Any], operands: Sequence[Any]) -> Any:
+        node = each.nodes[index]
+        return kernel(*operands) if node.regions else _judged(judge, node, kernel, operands, least, found)
 
+    values: dict[Value, Any] = {p: np.array(given[p.name]) for p in graph.parameters}
     with np.errstate(all="ignore"):
-        run(graph, [Pair(np.array(given[p.name])) for p in graph.parameters])
+        for index, node in enumerate(graph.nodes):
+            kernel = regions.kernel(node) if node.regions else node.op.kernel(backend)  # type: ignore[attr-defined]
+            for region in regions.prepared:
+                region.call = inside
+            values[node] = inside(graph, index, kernel, [value_at(values, value) for value in node.inputs])
 
 
 def _judged(
-    judge: TorchJudge, node: Node, operands: list[Array], backend: NumPyBackend, least: float, found: Against
+    judge: TorchJudge, node: Node, kernel: Callable[..., Any], operands: Sequence[Array], least: float, found: Against
 ) -> Any:
     """The result of an operator, after it has been compared."""
     op: Any = node.op
     if _is_structural(op):
-        return op.kernel(backend)(*operands)
+        return kernel(*operands)
     tensors = [judge.tensor(operand) for operand in operands]
-    result = op.kernel(backend)(*operands)
+    result = kernel(*operands)
     parts = result if isinstance(result, tuple) else (result,)
     if op.mutates:
         _updated(judge, node, tensors, operands, least, found)
@@ -344,6 +267,10 @@ def _is_structural(op: Any) -> bool:
     return op.constrains or isinstance(op, Depend | MakeStack | MakeTuple | StopGradient | TupleGetItem | TurnCount)
 
 
+def _has_rule(node: Node, op: Any) -> bool:
+    return isinstance(op, Op) and not (node.regions or op.mutates or _is_structural(op))
+
+
 def _rounding(operands: Sequence[Array], result: Array) -> Noise:
     """How far rounding may move a result: as many terms as it sums, each as large as its operands."""
     dtype = {name.lower(): name for name in TOLERANCES}.get(np.asarray(result).dtype.name)
@@ -365,24 +292,37 @@ class _Gradients:
         self.judge, self.doubled, self.backend, self.found = judge, doubled, backend, found
         self.parameters = {p: widened(values[p.name]) for p in doubled.graph.parameters}
         self.forward = [node for node in doubled.graph.nodes if node.phase == "forward"]
+        self.seen: set[Node] = set()
+        """Operators in regions whose rules have been compared: each is in the first iteration that runs it."""
 
     def compare(self) -> None:
         wanted = [g for judged in self.doubled.judged for g in judged.gradients.values()]
         try:
-            self.values = self.doubled.run(self.backend, self.parameters, [*self.forward, *wanted])
+            self.values = self.doubled.run(self.backend, self.parameters, [*self.forward, *wanted], self._inside)
         except NotInFloat64:
             self.found.unjudged += [name_of(p) for judged in self.doubled.judged for p in judged.gradients]
             return
         for node in self.forward:
-            if isinstance(node.op, Op) and not node.regions and not _is_structural(node.op) and not node.op.mutates:
-                self._rule(node, node.op)
+            if _has_rule(node, node.op):
+                operands = [value_at(self.values, value) for value in node.inputs]
+                self._rule(node, node.op, operands, self.values[node])
         for judged in self.doubled.judged:
             self._parameter_gradients(judged)
 
-    def _rule(self, node: Node, op: Op) -> None:
+    def _inside(self, graph: Graph, index: int, kernel: Callable[..., Any], operands: Sequence[Any]) -> Any:
+        """Run an operator of a region, and compare its rule once."""
+        node = graph.nodes[index]
+        op = self.plain(node)
+        if node.phase != "forward" or node in self.seen or not _has_rule(node, op):
+            return kernel(*operands)
+        self.seen.add(node)
+        before = list(map(np.array, operands))
+        result = kernel(*operands)
+        self._rule(node, op, before, result)
+        return result
+
+    def _rule(self, node: Node, op: Op, operands: Sequence[Array], result: Any) -> None:
         """A row for an operator's gradients on the operands that it has."""
-        operands = [value_at(self.values, value) for value in node.inputs]
-        result = self.values[node]
         parts = result if isinstance(result, tuple) else (result,)
         fixed = {i for i, value in enumerate(node.inputs) if isinstance(value, Constant)}  # nobody asks for theirs
         pairs = self.judge.rule(op, operands, parts, self.backend, fixed)
@@ -405,10 +345,6 @@ class _Gradients:
         for node in needed(self.doubled.graph, [*judged.outputs, *judged.sens]):
             operands = [self.judge.tensor(v.value) if isinstance(v, Constant) else tensors[v] for v in node.inputs]
             reached[node] = frozenset[Value]().union(*(reached.get(v, frozenset()) for v in node.inputs))
-            if node.regions:
-                tensors[node], is_complete = self._region(node, operands)
-                blocked |= frozenset() if is_complete else reached[node]
-                continue
             result = self._followed(node, operands, self.values[node])
             if result is None:
                 result = self._constant(self.values[node])
@@ -422,39 +358,7 @@ class _Gradients:
 
     def _constant(self, own: Any) -> Any:
         """Return constants of PyTorch, without gradients."""
-        return tuple(map(self.judge.tensor, own)) if isinstance(own, tuple) else self.judge.tensor(own)
-
-    def _region(self, node: Node, operands: Sequence[Any]) -> tuple[tuple[Any, ...], bool]:
-        """Return PyTorch's results of a node that runs regions, and whether it differentiates everything inside."""
-        is_complete = True
-
-        def run(graph: Graph, given: Sequence[Pair]) -> list[Pair]:
-            nonlocal is_complete
-            pairs: dict[Value, Pair] = dict(zip(graph.parameters, given, strict=True))
-
-            def at(value: Value) -> Pair:
-                if isinstance(value, Constant):
-                    return Pair(value.value, self.judge.tensor(value.value))
-                return pairs[value]
-
-            for inner in graph.nodes:
-                read = [at(value) for value in inner.inputs]
-                if inner.regions:
-                    found = region_results(inner, read, run, self.backend, self.judge.torch)
-                    pairs[inner] = Pair(tuple(pair.own for pair in found), tuple(pair.theirs for pair in found))
-                    continue
-                own = self.plain(inner).kernel(self.backend)(*(pair.own for pair in read))
-                theirs = self._followed(inner, [pair.theirs for pair in read], own)
-                if theirs is None:
-                    moves = any(getattr(pair.theirs, "requires_grad", False) for pair in read)
-                    is_complete = is_complete and (not moves or passes_no_gradient(inner))
-                    theirs = self._constant(own)
-                pairs[inner] = Pair(own, theirs)
-            return [at(value) for value in graph.results]
-
-        own = [value_at(self.values, value) for value in node.inputs]
-        found = region_results(node, list(map(Pair, own, operands)), run, self.backend, self.judge.torch)
-        return tuple(pair.theirs for pair in found), is_complete
+        return type(own)(map(self._constant, own)) if isinstance(own, tuple | list) else self.judge.tensor(own)
 
     def plain(self, node: Node) -> Any:
         """The operator of a node in a region, whatever finite differences hold."""
