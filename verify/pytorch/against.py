@@ -214,7 +214,8 @@ def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: N
     values: dict[Value, Any] = {p: np.array(given[p.name]) for p in graph.parameters}
     with np.errstate(all="ignore"):
         for index, node in enumerate(graph.nodes):
-            kernel = regions.kernel(node) if node.regions else node.op.kernel(backend)  # type: ignore[attr-defined]
+            op: Any = node.op
+            kernel = regions.kernel(node) if node.regions else op.kernel(backend)
             for region in regions.prepared:
                 region.call = inside
             values[node] = inside(graph, index, kernel, [value_at(values, value) for value in node.inputs])
