@@ -86,14 +86,14 @@ def _argument(arg: Any, tensors: list[Tensor], place: int, depth: int = 0) -> An
     if isinstance(arg, tuple | list):
         if depth == DEEPEST_TUPLE:
             raise ApiTypeError(f"argument {place} is a {arg.__class__.__name__} nested more than {DEEPEST_TUPLE} deep")
-        return like(arg, [_argument(item, tensors, place, depth + 1) for item in arg])
+        return tuple([_argument(item, tensors, place, depth + 1) for item in arg])
     return Fixed(arg)
 
 
 def stored_call(call: Any) -> Any:
     """Return the call as the key of a graph, without keeping objects of the script alive."""
     if isinstance(call, tuple):
-        return like(call, [stored_call(arg) for arg in call])
+        return tuple([stored_call(arg) for arg in call])
     return call.stored() if isinstance(call, Fixed) else call
 
 
@@ -104,11 +104,6 @@ def script_objects(call: Any) -> Iterator[Any]:
             yield from script_objects(arg)
         elif isinstance(arg, Fixed) and arg.is_object:
             yield arg.value
-
-
-def like(tensors: Any, items: list[Any]) -> tuple[Any, ...]:
-    """Return a tuple of these items, or a sparse tensor of them if `tensors` is one."""
-    return type(tensors)(*items) if getattr(tensors, "is_sparse", False) else tuple(items)
 
 
 def call_tensors(call: Any) -> Iterator[TensorType | Placed]:
@@ -175,5 +170,5 @@ def _in_graph(arg: Any, fed: Iterator[Fed]) -> Any:
     if isinstance(arg, TensorType | Placed):
         return next(fed).graph_type
     if isinstance(arg, tuple):
-        return like(arg, [_in_graph(item, fed) for item in arg])
+        return tuple([_in_graph(item, fed) for item in arg])
     return arg.value

@@ -114,10 +114,6 @@ def number_of(name: str, what: str, value: Any) -> int | float:
     raise MspcError(f"{name}: {what} must be a number known at compile time, not {describe(value)}", code="E0305")
 
 
-def float_of(name: str, what: str, value: Any) -> float:
-    return float(number_of(name, what, value))
-
-
 def constant_of(name: str, what: str, value: Any) -> Any:
     return plain(value)
 

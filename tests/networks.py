@@ -32,7 +32,7 @@ RANKS = (2, 2, 2, 3, 4, 4, 4, 6, 6, 8, 8, 12, 16, 24)
 SEARCHES = ("", "", "", "dynamic_programming", "", "", "recursive_programming")
 ROWS, COLUMNS = (8, 16, 24, 48), (8, 16, 24)
 PIECES = ("matmul", "matmul", "bias", "unary", "branch", "gate", "reshape", "transpose", "split", "shared")
-SINGULAR = frozenset({"LogMatrixDeterminant", "MatrixInverse", "MatrixSolve", "Qr", "Svd"})
+SINGULAR = frozenset({"LogMatrixDeterminant", "MatrixInverse", "Qr", "Svd"})
 """Operators that need regular matrices, which a network does not keep."""
 LEFT_OUT = frozenset({"collective", "control", "fused", "optim"})
 """Rooms of operators that stand in no network, or are not grown here."""

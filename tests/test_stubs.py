@@ -78,7 +78,6 @@ net.recompute(mp_comm_recompute=False)
 ms.set_algo_parameters(fully_use_devices=False)
 aa: Tensor = ops.addcmul(x, x, x) + mint.argmax(x)
 bb: tuple[int, ...] = ops.shape(x)
-cc: ms.COOTensor = ops.coo_abs(ops.csr_to_coo(x))
 class Two(nn.Cell):
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, x

@@ -26,7 +26,7 @@ _API = os.path.join(PACKAGE, "mindspore_api", "")
 _TRACED_OWN = (
     *(os.path.join(_API, *place) for place in (
         ("index", ""), ("nn", ""), ("boost",), ("experimental", ""), ("mint", ""), ("ops", "function", ""),
-        ("ops", "tensor_method"), ("ops", "hyper_map"), ("ops", "sparse_tensor"),
+        ("ops", "tensor_method"), ("ops", "hyper_map"),
         ("ops", "composite"), ("ops", "extended_functions"), ("numpy", ""), ("parallel", "reshard"),
         ("parallel", "transformer"), ("communication", "comm_func"), ("common", "recompute"),
         ("common", "derivatives"), ("common", "no_grad"),

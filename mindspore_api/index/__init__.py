@@ -14,7 +14,7 @@ A table has the name of its public module, optionally followed by a dash and a f
     modules: nn linalg                          public modules below this one, which `__all__` names
     module: nn.layer nn.layer.basic = mspc.mindspore_api.nn   in `mspc-modules.txt`: public modules with another place
     absent: nn.WithGradCell = value_and_grad    in `mspc-absent.txt`: the replacement of a name that mspc lacks, or,
-                                                below it, indented, the reason
+                                                below it, indented, the reason; `ops.csr_*` is every such name
     lists: nn = 266 SampledSoftmaxLoss          in `mindspore.txt`: number of names in MindSpore, and those mspc lacks
 
 A name with a leading dot is a method of tensors. Parameters without an annotation are `Any`. An expression consists of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import itertools
 import os
 import re
 import sys
@@ -237,7 +238,9 @@ def said_of(path: str, prefix: str = "") -> str:
     places = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
     if parts[0] == "ops" and ".".join(parts[:-1]) in rows_of("mspc", "module"):
         places.append(f"ops.{parts[-1]}")
-    row = next((rows[place] for place in places if place in rows), None)
+    known = ((rows[place] for place in places if place in rows),
+             (row for name, row in rows.items() if name[-1] == "*" and any(p.startswith(name[:-1]) for p in places)))
+    row = next(itertools.chain(*known), None)
     if row is None:
         return ""
     return f"write {prefix}{row.target}" if row.target else " ".join(row.doc.split())

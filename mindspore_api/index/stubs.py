@@ -46,28 +46,22 @@ from mspc.ir.types import DType, TensorType
 
 
 _STATED = {
-    SEVERAL: "add_layer_norm add_rms_norm aminmax argmax_with_value argmin_with_value choice_with_mask chunk "
-             "clip_by_global_norm cummax cummin dsplit eig hsplit kthvalue median meshgrid moe_token_permute "
-             "nanmedian ops.max ops.min qr sort split std_mean tensor_split top_k topk triangular_solve unbind unique "
-             "unique_with_pad unstack var_mean vsplit numpy.diag_indices numpy.divmod numpy.indices "
-             "numpy.tril_indices numpy.tril_indices_from numpy.triu_indices numpy.triu_indices_from "
-             "numpy.unravel_index",
-    ANY: "DType Rank Shape Size TupleToArray adaptive_max_pool2d adaptive_max_pool3d atleast_1d atleast_2d atleast_3d "
-         "clip_by_norm clip_by_value largest make_tuple max max_pool2d max_pool3d min mixed_precision_cast nonzero "
-         "smallest svd switch switch_layer tuple_getitem unique_consecutive "
-         "mint.adaptive_max_pool1d mint.median numpy.gradient numpy.linspace",
-    TENSOR: "csr_mm csr_mv csr_to_dense numpy.max numpy.min numpy.sort",
-    "list[Tensor]": "numpy.array_split numpy.broadcast_arrays numpy.dsplit numpy.hsplit numpy.split numpy.vsplit",
-    "COOTensor": "csr_to_coo dense_to_sparse_coo to_coo",
-    "CSRTensor": "dense_to_sparse_csr to_csr",
-    "bool": "is_complex is_contiguous is_floating_point is_signed is_tensor numpy.isscalar",
+    SEVERAL: "add_layer_norm add_rms_norm aminmax argmax_with_value argmin_with_value chunk clip_by_global_norm "
+             "cummax cummin dsplit hsplit kthvalue median meshgrid moe_token_permute ops.max ops.min qr sort split "
+             "std_mean tensor_split top_k topk triangular_solve unbind unique unstack var_mean vsplit",
+    ANY: "DType Rank Shape Size TupleToArray adaptive_max_pool2d adaptive_max_pool3d atleast_1d atleast_2d "
+         "atleast_3d clip_by_norm clip_by_value largest make_tuple max max_pool2d max_pool3d min "
+         "mixed_precision_cast nonzero smallest svd switch switch_layer tuple_getitem unique_consecutive "
+         "mint.adaptive_max_pool1d mint.median numpy.linspace",
+    TENSOR: "numpy.max numpy.min numpy.sort",
+    "list[Tensor]": "numpy.hsplit numpy.split numpy.vsplit",
+    "bool": "is_complex is_contiguous is_floating_point is_signed is_tensor",
     "int": "dim ndimension nelement numel rank size tuple_len numpy.ndim",
     "tuple[int, ...]": "shape",
-    "DType": "dtype numpy.promote_types numpy.result_type",
+    "DType": "dtype",
 }  # fmt: skip
 """Functions of tensors that do not return one tensor, in all modules or in one."""
 STATED = {name: kind for kind, names in _STATED.items() for name in names.split()}
-_SPARSE = {"coo_": "COOTensor", "csr_": "CSRTensor"}
 _OF_TENSORS = re.compile(r"mspc\.mindspore_api\.(ops|mint|numpy)(?!\.distributed|\.own_operators|\.composites)\b.*")
 """Modules of functions that return one tensor, unless `_STATED` or their annotations say otherwise."""
 
@@ -80,7 +74,7 @@ def result_of(found: Any) -> str:
     if module is None or not isinstance(found, FunctionType):
         return ANY
     name = found.__name__
-    known = STATED.get(f"{module[1]}.{name}") or STATED.get(name) or _SPARSE.get(name[:4])
+    known = STATED.get(f"{module[1]}.{name}") or STATED.get(name)
     stated = str(found.__annotations__.get("return", ANY)).strip("'")
     return known or (TENSOR if stated in (ANY, "TensorLike") else stated if stated in (TENSOR, SEVERAL) else ANY)
 
@@ -214,7 +208,6 @@ FILES = (
 HEADER = "# Made where mspc is installed.\n"
 PRIMITIVE = "mspc.mindspore_api.ops.primitive"
 TENSORS = "mspc.mindspore_api.common.tensor"
-SPARSE = "mspc.mindspore_api.ops.sparse_tensor"
 FUNCTIONS = ("mspc.mindspore_api.ops.function.", "mspc.mindspore_api.mint.", "mspc.mindspore_api.numpy.")
 """Prefixes of the modules of tensor functions, which do not state the types of their results."""
 SETTINGS = {"set_context": "CONTEXT", "set_auto_parallel_context": "PARALLEL"}
@@ -308,7 +301,7 @@ def _lines(name: str) -> list[str]:
     operators = [n for n, (place, _) in sorted(found.items()) if not place]
     if operators:
         first = ("from collections.abc import Sequence", "from typing import Any, Literal, Self, overload")
-        first = (*first, f"from {TENSORS} import Tensor as Tensor", f"from {SPARSE} import COOTensor, CSRTensor")
+        first = (*first, f"from {TENSORS} import Tensor as Tensor")
         first = (*first, "from mspc.ir.types import DType")
         lines = [*(f"{line}\n" for line in first), f"from {PRIMITIVE} import Primitive as Primitive\n", *lines]
         lines = [line for i, line in enumerate(lines) if line not in lines[:i]]
@@ -404,7 +397,7 @@ class _Some:
 
 
 _SOME = _Some()
-_TENSOR_KINDS = re.compile(r"\b(TensorLike|COOTensor|CSRTensor)\b")
+_TENSOR_KINDS = re.compile(r"\bTensorLike\b")
 
 
 def write(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,13 +9,11 @@ import numpy
 
 from mspc.ir.types import BOOL, FLOAT32, INT32
 from mspc.mindspore_api import ops
-from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.ops.checked import TensorLike
 from mspc.mindspore_api.ops.function.array_func import copied_diagonal
-from mspc.mindspore_api.ops.function_arguments import axis_of, element_type, sizes_of
+from mspc.mindspore_api.ops.function_arguments import axis_of, sizes_of
 from mspc.mindspore_api.ops.numpy_arguments import (
     float_type,
-    grid,
     joint,
     joint_of,
     line,
@@ -107,26 +104,11 @@ def linspace(
     return found
 
 
-def indices(dimensions: Any, dtype: Any = INT32, sparse: bool = False) -> Any:
-    """Return for every dimension the index of each element along it, a tuple."""
-    if sparse:
-        refuse("indices", "sparse=True")
-    return tuple([as_type(part, element_type(dtype)) for part in grid(tuple(dimensions))])
-
-
 def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy") -> Any:
     """Return coordinates of a grid from those along every dimension, a tuple."""
     if sparse:
         refuse("meshgrid", "sparse=True")
     return ops.meshgrid(*xi, indexing=indexing)
-
-
-def diagflat(v: Any, k: int = 0) -> Any:
-    """Return a matrix with the elements of v on diagonal k."""
-    flat = ops.reshape(array(v), (-1,))
-    if k == 0:
-        return ops.diag(flat)
-    return ops.diag_embed(flat, k)
 
 
 def ravel(x: Any) -> Any:
@@ -217,14 +199,6 @@ def parts_of(name: str, x: Any, wanted: Any, axis: int, equal: bool) -> Any:
     return found
 
 
-def broadcast_arrays(*args: Any) -> Any:
-    """Broadcast tensors to their common shape, a list."""
-    rank = max([len(x.shape) for x in args])
-    shapes = [(1,) * (rank - len(x.shape)) + x.shape for x in args]
-    shape = tuple([max([sizes[d] for sizes in shapes]) for d in range(rank)])
-    return [ops.broadcast_to(x, shape) for x in args]
-
-
 def tile(a: Any, reps: Any) -> Any:
     """Repeat the tensor along every dimension; new ones come first."""
     reps = (reps,) if isinstance(reps, int) else tuple(reps)
@@ -267,15 +241,6 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
         return refuse("where", "a condition alone, whose result has no known shape,")
     left, right = pair(x, y)
     return ops.where(as_type(condition, BOOL), left, right)
-
-
-def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
-    """Return for each element that of the first choice with a true condition, else `default`."""
-    choices = of_one_type([*choicelist, operand(default)])
-    found = choices[-1]
-    for i in range(len(condlist) - 1, -1, -1):
-        found = ops.where(condlist[i], choices[i], found)
-    return found
 
 
 def pad(
@@ -330,149 +295,3 @@ def sort(a: Any, axis: Any = -1) -> Any:
     """Return elements sorted along `axis`; None: the flat tensor."""
     values, _ = ops.sort(ravel(a), 0) if axis is None else ops.sort(a, axis)
     return values
-
-
-def choose(a: Any, choices: Any, mode: str = "clip") -> Any:
-    """Return for each element that of the choice with the number in `a`; invalid numbers are clipped, or wrapped with
-    mode "wrap"."""
-    places = as_type(array(a), INT32)
-    rows = [array(choice) for choice in choices]
-    places = _within("choose", places, len(rows), mode)
-    found = rows[0]
-    for i, row in enumerate(rows):
-        chosen, found = pair(row, found)
-        found = ops.where(places == i, chosen, found)
-    return found
-
-
-def _within(name: str, places: Any, count: int, mode: str) -> Any:
-    if mode == "clip":
-        return ops.clip_by_value(places, 0, count - 1)
-    if mode == "wrap":
-        return ops.floor_mod(places, count)
-    raise ApiValueError(f"{name}(): mode must be 'clip' or 'wrap', not {mode!r}")
-
-
-def _strides(shape: Any, order: str, name: str) -> Any:
-    if order not in ("C", "F"):
-        raise ApiValueError(f"{name}(): order must be 'C' or 'F', not {order!r}")
-    if order == "C":
-        return [math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    return [math.prod(shape[:d]) for d in range(len(shape))]
-
-
-def unravel_index(indices: Any, shape: Any, order: str = "C") -> Any:
-    """Convert flat indices into a tensor of `shape` to indices along each dimension, clipped to it."""
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    places = array(indices)
-    places = ops.clip_by_value(places, -math.prod(shape), math.prod(shape) - 1)
-    places = ops.where(places < 0, places + math.prod(shape), places)
-    strides = _strides(shape, order, "unravel_index")
-    return tuple([ops.floor_mod(ops.floor_div(places, step), size) for step, size in zip(strides, shape, strict=True)])
-
-
-def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
-    """Return for each element the result of the function, or the number, of the last true condition. If none is true,
-    that of one extra function, or 0."""
-    x = array(x)
-    given = condlist if isinstance(condlist, (tuple, list)) and not _is_truth(condlist[0]) else [condlist]
-    conditions = [as_type(array(condition), BOOL) for condition in given]
-    if len(funclist) not in (len(conditions), len(conditions) + 1):
-        raise ApiValueError(f"piecewise(): {len(funclist)} functions for {len(conditions)} conditions")
-    found = ops.zeros_like(x)
-    if len(funclist) > len(conditions):
-        found = _piece(x, funclist[len(conditions)], args, kw)
-    for i, condition in enumerate(conditions):
-        found = ops.where(condition, _piece(x, funclist[i], args, kw), found)
-    return found
-
-
-def _is_truth(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _piece(x: Any, function: Any, args: Any, kw: Any) -> Any:
-    value = function(x, *args, **kw) if callable(function) else function
-    return ops.broadcast_to(as_type(operand(value), x.dtype), x.shape)
-
-
-TURN = math.tau
-
-
-def convolve(a: Any, v: Any, mode: str = "full") -> Any:
-    """Return sums of products of two vectors, with the shorter one reversed and shifted: "full" for all overlaps,
-    "same" as many as the longer has, "valid" only for complete overlaps."""
-    a, v = _vectors("convolve", a, v)
-    if a.shape[0] < v.shape[0]:
-        a, v = v, a
-    return _moved_along("convolve", a, ops.flip(v, (0,)), mode)
-
-
-def _vectors(name: str, a: Any, v: Any) -> Any:
-    a, v = pair(array(a, ndmin=1), array(v, ndmin=1))
-    if len(a.shape) != 1 or len(v.shape) != 1 or 0 in (*a.shape, *v.shape):
-        raise ApiValueError(f"{name}(): a and v must be vectors with elements, not of shapes {a.shape} and {v.shape}")
-    return a, v
-
-
-def _moved_along(name: str, a: Any, v: Any, mode: str) -> Any:
-    """Return sums of products of v and every window of a, which is at least as long."""
-    long, short = a.shape[0], v.shape[0]
-    if mode == "full":
-        ahead, behind = short - 1, short - 1
-    elif mode == "same":
-        ahead, behind = short // 2, short - 1 - short // 2
-    elif mode == "valid":
-        ahead, behind = 0, 0
-    else:
-        raise ApiValueError(f"{name}(): mode must be 'full', 'same' or 'valid', not {mode!r}")
-    a = ops.Pad(((ahead, behind),))(a)
-    count = long + ahead + behind - short + 1
-    places = array([[i + j for j in range(short)] for i in range(count)])
-    return ops.reduce_sum(ops.gather(a, places, 0) * v, 1)
-
-
-def _check_count(name: str, what: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ApiValueError(f"{name}(): {what} must be a number from 0 on, not {value!r}")
-
-
-def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
-    """Return slopes of f along its dimensions, or those in `axis`: half of the difference of both neighbours, at the
-    ends the difference to the only one. varargs: the distance of neighbours, one number, or one for each dimension."""
-    if edge_order != 1:
-        raise ApiValueError(f"gradient(): edge_order {edge_order!r} is not supported, 1 is")
-    f = as_float(array(f))
-    given = range(len(f.shape)) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
-    axes = [axis_of("gradient", d, len(f.shape)) for d in given]
-    steps = varargs if len(varargs) > 1 else (varargs[0] if len(varargs) == 1 else 1.0,) * len(axes)
-    if len(steps) != len(axes):
-        raise ApiValueError(f"gradient(): {len(steps)} distances for {len(axes)} dimensions")
-    found = [_slope(f, d, step) for d, step in zip(axes, steps, strict=True)]
-    return found[0] if len(found) == 1 else found
-
-
-def _slope(f: Any, axis: int, step: Any) -> Any:
-    size = f.shape[axis]
-    if size < 2:
-        raise ApiValueError(f"gradient(): dimension {axis} of {f.shape} has fewer than 2 elements")
-    turned = ops.movedim(f, axis, 0)
-    parts = [turned[1:2] - turned[0:1]]
-    if size > 2:
-        parts = [*parts, (turned[2:] - turned[:-2]) / 2.0]
-    parts = [*parts, turned[size - 1 :] - turned[size - 2 : size - 1]]
-    return ops.movedim(ops.concat(tuple(parts), 0), 0, axis) / step
-
-
-def matrix_power(a: Any, n: int) -> Any:
-    """Return square matrices to the power n, from 0 on."""
-    a = array(a)
-    if len(a.shape) < 2 or a.shape[-1] != a.shape[-2]:
-        raise ApiValueError(f"matrix_power(): a must hold square matrices, and its shape is {a.shape}")
-    _check_count("matrix_power", "n", n)
-    if n == 0:
-        return ops.broadcast_to(ops.eye(a.shape[-1], a.shape[-1], a.dtype), a.shape)
-    found = a
-    for _ in range(n - 1):
-        found = ops.matmul(found, a)
-    return found

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.ir.types import BOOL, FLOAT32, INT32, INT64, UINT8
+from mspc.ir.types import BOOL, INT32, INT64, UINT8
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiValueError
-from mspc.mindspore_api.numpy.array_ops import array, as_float, as_type, operand, pair
-from mspc.mindspore_api.ops.checked import TensorLike
+from mspc.mindspore_api.numpy.array_ops import array, as_float, as_type, pair
 from mspc.mindspore_api.ops.function_arguments import axis_of, reduced_axes
 from mspc.mindspore_api.ops.numpy_arguments import share
 
@@ -58,33 +57,6 @@ def arctan2(x1: Any, x2: Any, dtype: Any = None) -> Any:
     return as_type(ops.Atan2()(as_float(left), as_float(right)), dtype)
 
 
-def hypot(x1: Any, x2: Any, dtype: Any = None) -> Any:
-    """sqrt(x1 * x1 + x2 * x2)."""
-    left, right = pair(x1, x2)
-    return as_type(ops.Hypot()(as_float(left), as_float(right)), dtype)
-
-
-def logaddexp(x1: Any, x2: Any, dtype: Any = None) -> Any:
-    """log(exp(x1) + exp(x2)), without overflow."""
-    left, right = pair(x1, x2)
-    left, right = as_float(left), as_float(right)
-    return as_type(ops.maximum(left, right) + ops.log1p(ops.exp(-ops.abs(left - right))), dtype)
-
-
-def copysign(x1: Any, x2: Any, dtype: Any = None) -> Any:
-    """|x1| with the sign of x2, in the element type of x1."""
-    left, right = operand(x1), operand(x2)
-    size = ops.abs(left)
-    return as_type(ops.where(ops.less(right, 0), -size, size), dtype)
-
-
-def heaviside(x1: Any, x2: Any, dtype: Any = None) -> Any:
-    """0 below 0, x2 at 0, 1 above."""
-    left, right = pair(x1, x2)
-    above = ops.cast(ops.greater(left, 0), right.dtype)
-    return as_type(ops.where(ops.equal(left, 0), right, above), dtype)
-
-
 def bits_of(operator: Any, x1: Any, x2: Any) -> Any:
     left, right = pair(x1, x2)
     return operator(left, right)
@@ -126,18 +98,6 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     lists."""
     left, right = pair(a, b)
     return ops.tensor_dot(left, right, axes)
-
-
-def kron(a: Any, b: Any) -> Any:
-    """Return every element of a times all of b."""
-    left, right = pair(a, b)
-    rank = len(left.shape) if len(left.shape) > len(right.shape) else len(right.shape)
-    mine = (1,) * (rank - len(left.shape)) + left.shape
-    theirs = (1,) * (rank - len(right.shape)) + right.shape
-    wide = tuple([size for d in range(rank) for size in (mine[d], 1)])
-    fine = tuple([size for d in range(rank) for size in (1, theirs[d])])
-    product = ops.mul(ops.reshape(left, wide), ops.reshape(right, fine))
-    return ops.reshape(product, tuple([mine[d] * theirs[d] for d in range(rank)]))
 
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None) -> Any:
@@ -290,36 +250,6 @@ def _ends(a: Any, axis: int) -> Any:
     return tuple([a.shape[d] - 1 if d == axis else a.shape[d] for d in range(len(a.shape))])
 
 
-def without_nan(a: Any, value: float) -> Any:
-    return ops.where(ops.isnan(a), ops.full_like(a, value), a) if a.dtype.is_float else a
-
-
-def nansum(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """Return the sum of the elements that are not NaN, in the element type of a; for Bool it is Int32."""
-    summed_type = INT32 if a.dtype == BOOL else a.dtype
-    return sum(without_nan(a, 0.0), axis, summed_type if dtype is None else dtype, keepdims)
-
-
-def nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """Return the mean of the elements that are not NaN."""
-    x = as_float(a)
-    shown = ops.cast(ops.logical_not(ops.isnan(x)), x.dtype)
-    axes = _axes("nanmean", a, axis)
-    found = ops.reduce_sum(without_nan(x, 0.0), axes, keepdims) / ops.reduce_sum(shown, axes, keepdims)
-    return as_type(found, dtype)
-
-
-def nanvar(a: Any, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
-    """Return the variance of the elements that are not NaN, divided by n - ddof."""
-    x = as_float(a)
-    shown = ops.cast(ops.logical_not(ops.isnan(x)), x.dtype)
-    axes = _axes("nanvar", a, axis)
-    count = ops.reduce_sum(shown, axes, True)
-    middle = ops.reduce_sum(without_nan(x, 0.0), axes, True) / count
-    squares = ops.reduce_sum(ops.square(without_nan(x - middle, 0.0)), axes, keepdims)
-    return as_type(squares / (ops.reduce_sum(shown, axes, keepdims) - ddof), dtype)
-
-
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """Return the norm of vectors along `axis`, None for all: of order `ord`, 2 by default, infinity for the
     greatest."""
@@ -332,68 +262,6 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if ord == -float("inf"):
         return ops.reduce_min(ops.abs(x), axes, keepdims)
     return ops.pow(ops.reduce_sum(ops.pow(ops.abs(x), ord), axes, keepdims), 1.0 / ord)
-
-
-def trapz(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
-    """Return the area below a line through points, by trapezoids."""
-    y = as_float(y)
-    axis = axis_of("trapz", axis, len(y.shape))
-    later = ops.strided_slice(y, _at(y, axis, 1), y.shape, (1,) * len(y.shape))
-    earlier = ops.strided_slice(y, (0,) * len(y.shape), _ends(y, axis), (1,) * len(y.shape))
-    if x is None:
-        return ops.reduce_sum((later + earlier) * (dx * 0.5), axis)
-    width = diff(as_float(x), 1, axis if len(x.shape) == len(y.shape) else 0)
-    if len(x.shape) != len(y.shape):
-        width = ops.reshape(width, tuple([-1 if d == axis else 1 for d in range(len(y.shape))]))
-    return ops.reduce_sum((later + earlier) * 0.5 * width, axis)
-
-
-def cov(
-    m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None, fweights: Any = None,
-    aweights: Any = None, dtype: Any = None,
-) -> Any:  # fmt: skip
-    """Return the covariances of the rows of a matrix, of its columns without rowvar, and of those of y. fweights:
-    repetition count of each observation; aweights: its weight."""
-    m = _variables(m, rowvar)
-    if y is not None:
-        m = ops.concat((m, _variables(y, rowvar)), 0)
-    less = (0 if bias else 1) if ddof is None else ddof
-    if fweights is None and aweights is None:
-        m = m - ops.reduce_mean(m, 1, True)
-        return as_type(ops.matmul(m, ops.transpose(m, (1, 0))) * share(m.shape[1] - less), dtype)
-    often = as_type(array(1 if fweights is None else fweights), FLOAT32)
-    weights = often if aweights is None else often * as_type(array(aweights), FLOAT32)
-    weights = ops.broadcast_to(weights, (m.shape[1],))
-    total = ops.reduce_sum(weights)
-    taken = less if aweights is None else less * ops.reduce_sum(weights * as_type(array(aweights), FLOAT32)) / total
-    m = m - ops.reduce_sum(m * weights, 1, True) / total
-    return as_type(ops.matmul(m * weights, ops.transpose(m, (1, 0))) / (total - taken), dtype)
-
-
-def _variables(m: Any, rowvar: bool) -> Any:
-    """Return a matrix with a variable in each row; a vector is one."""
-    m = as_type(array(m), FLOAT32)
-    if len(m.shape) < 2:
-        return ops.reshape(m, (1, -1))
-    return m if rowvar or m.shape[0] == 1 else ops.transpose(m, (1, 0))
-
-
-def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
-    """Return correlations of the rows of a matrix, of its columns without rowvar, and of those of y."""
-    found = cov(x, y, rowvar)
-    root = ops.sqrt(ops.diagonal(found))
-    return as_type(found / ops.reshape(root, (-1, 1)) / ops.reshape(root, (1, -1)), dtype)
-
-
-def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
-    """Return the index at which v is inserted in a sorted vector, before equal elements, or after them for side
-    "right", Int32. sorter: the indices that sort the vector."""
-    a, v = pair(array(a), array(v))
-    if sorter is not None:
-        a = ops.gather(a, array(sorter), 0)
-    behind = ops.expand_dims(v, -1)
-    ahead = ops.less_equal(a, behind) if side == "right" else ops.less(a, behind)
-    return ops.reduce_sum(ops.cast(ahead, INT32), -1)
 
 
 def isclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
@@ -423,117 +291,3 @@ def isin(element: Any, test_elements: Any, invert: bool = False) -> Any:
     left, right = pair(array(element), array(test_elements))
     found = ops.reduce_any(ops.equal(ops.expand_dims(left, -1), ops.reshape(right, (-1,))), -1)
     return ops.logical_not(found) if invert else found
-
-
-def fft(a: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """Return the transform of n elements along an axis."""
-    return ops.fft(a, n, axis, norm)
-
-
-def fft2(a: TensorLike, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
-    """Return the transform of s elements along two axes."""
-    return ops.fft2(a, s, axes, norm)
-
-
-def fftn(a: TensorLike, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
-    """Return the transform of s elements along axes, by default all."""
-    return ops.fftn(a, s, axes, norm)
-
-
-def ifft(a: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """Return the inverse transform of n elements along an axis."""
-    return ops.ifft(a, n, axis, norm)
-
-
-def ifft2(a: TensorLike, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
-    """Return the inverse transform of s elements along two axes."""
-    return ops.ifft2(a, s, axes, norm)
-
-
-def ifftn(a: TensorLike, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
-    """Return the inverse transform of s elements along axes, by default all."""
-    return ops.ifftn(a, s, axes, norm)
-
-
-def rfft(a: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """Return half of the transform of a real tensor, of n elements along an axis; the other half is its mirror
-    image."""
-    return ops.rfft(a, n, axis, norm)
-
-
-def rfft2(a: TensorLike, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
-    """Return half of the transform of a real tensor, of s elements along two axes; the other half is its mirror
-    image."""
-    return ops.rfft2(a, s, axes, norm)
-
-
-def rfftn(a: TensorLike, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
-    """Return half of the transform of a real tensor, of s elements along axes, by default all; the other half is its
-    mirror image."""
-    return ops.rfftn(a, s, axes, norm)
-
-
-def irfft(a: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """Return the real tensor with this half transform, of n elements along an axis."""
-    return ops.irfft(a, n, axis, norm)
-
-
-def irfft2(a: TensorLike, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
-    """Return the real tensor with this half transform, of s elements along two axes."""
-    return ops.irfft2(a, s, axes, norm)
-
-
-def irfftn(a: TensorLike, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
-    """Return the real tensor with this half transform, of s elements along axes, by default all."""
-    return ops.irfftn(a, s, axes, norm)
-
-
-def hfft(a: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """Return the real transform of a tensor that is half of a symmetric one, of n elements along an axis."""
-    return ops.hfft(a, n, axis, norm)
-
-
-def hfft2(a: TensorLike, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
-    """Return the real transform of a tensor that is half of a symmetric one, of s elements along two axes."""
-    return ops.hfft2(a, s, axes, norm)
-
-
-def hfftn(a: TensorLike, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
-    """Return the real transform of a tensor that is half of a symmetric one, of s elements along axes, by default
-    all."""
-    return ops.hfftn(a, s, axes, norm)
-
-
-def ihfft(a: TensorLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """Return half of the inverse transform of a real tensor, of n elements along an axis."""
-    return ops.ihfft(a, n, axis, norm)
-
-
-def ihfft2(a: TensorLike, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
-    """Return half of the inverse transform of a real tensor, of s elements along two axes."""
-    return ops.ihfft2(a, s, axes, norm)
-
-
-def ihfftn(a: TensorLike, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
-    """Return half of the inverse transform of a real tensor, of s elements along axes, by default all."""
-    return ops.ihfftn(a, s, axes, norm)
-
-
-def fftshift(x: TensorLike, axes: Any = None) -> Any:
-    """Return the elements with those of frequency 0 in the middle, along axes, by default all."""
-    return ops.fftshift(x, axes)
-
-
-def ifftshift(x: TensorLike, axes: Any = None) -> Any:
-    """Return the inverse of `fftshift`."""
-    return ops.ifftshift(x, axes)
-
-
-def fftfreq(n: int, d: float = 1.0, dtype: Any = None) -> Any:
-    """Return the frequencies of `fft` of n elements at distance d."""
-    return ops.fftfreq(n, d, dtype)
-
-
-def rfftfreq(n: int, d: float = 1.0, dtype: Any = None) -> Any:
-    """Return the frequencies of `rfft` of n elements at distance d."""
-    return ops.rfftfreq(n, d, dtype)

@@ -72,24 +72,6 @@ class NPUClearFloatStatusV2(_StatusWord):
     """Eight zeros. Called with eight zeros."""
 
 
-class ControlDepend:
-    """MindSpore 1's order between two operators, given by their results; here their order is that of the script, as a
-    warning says. Called as `ControlDepend()(src, dst)`, src before dst. Raise TypeError if depend_mode is no
-    integer."""
-
-    def __init__(self, depend_mode: int = 0) -> None:
-        if isinstance(depend_mode, bool) or not isinstance(depend_mode, int):
-            raise ApiTypeError(f"ControlDepend: depend_mode must be 0 or 1, not {describe(depend_mode)}")
-        say_once(
-            "ControlDepend",
-            f"{place_of_caller()}ControlDepend changes nothing here: updates happen in the order of the script; "
-            "ops.depend(value, before) makes a value wait",
-        )
-
-    def __call__(self, src: Any, dst: Any) -> Any:
-        return dst
-
-
 class DropoutExt(CompositeMarks):
     """(input with elements set to 0 with probability p and the others divided by 1 - p, the mask). Called as
     `DropoutExt()(input, p, seed, offset)`.

@@ -265,12 +265,12 @@ def run_on_ranks(op: Op, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
 
 _WITHOUT_GRADIENT = frozenset(
     """ACos Acosh AddExt Asin Asinh Atan Atanh BatchMatMul BatchMatMulExt Cos Cosh CumProd CumSum CumsumExt
-    Eig EmbeddingLookup Equal Exp Expm1 Gather GatherD GatherNd Identity IndexSelect Inv IsClose IsFinite IsInf IsNan
+    EmbeddingLookup Equal Exp Expm1 Gather GatherD GatherNd Identity IndexSelect Inv IsClose IsFinite IsInf IsNan
     Log Log1p MaskedFill MatMul MatMulExt MeanExt NotEqual OnesLikeExt Outer Pow Reciprocal ReduceAll ReduceAny
     ReduceMean ReduceProd RepeatInterleaveInt RepeatInterleaveTensor ReverseV2 Rsqrt ScatterAdd ScatterNd ScatterNdAdd
     ScatterNdSub ScatterNdUpdate ScatterSub ScatterUpdate Select Sign Sin Sinh SplitTensor SplitV SplitWithSize Sqrt
     Square SubExt Tan Tanh TensorScatterAdd TensorScatterSub TensorScatterUpdate TraceV2 Tril Triu UnsortedSegmentSum
-    Assign AssignAdd AssignSub InplaceAdd InplaceSub InplaceUpdate InplaceCopy""".split()
+    Assign AssignAdd AssignSub InplaceCopy""".split()
 )
 """Operators with kernels for complex numbers, but gradients without."""
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import BFLOAT16, BOOL, FLOAT32, INT64, DType, dtype_of
+from mspc.ir.types import BOOL, FLOAT32, INT64, DType, dtype_of
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.ops.operator_arguments import axes_in, axis_in, describe, ints_of
 
@@ -293,11 +293,6 @@ def power(name: str, ord: Any) -> None:
     """Raise ValueError if a norm's order is no number."""
     if isinstance(ord, bool) or not isinstance(ord, int | float):
         raise ApiValueError(f"{name}(): vectors have no norm {describe(ord)}")
-
-
-def precision_of(dtype: DType) -> float:
-    """Return the distance from 1 to the next number of a floating-point type."""
-    return 2.0**-7 if dtype == BFLOAT16 else float(np.finfo(dtype.numpy).eps)
 
 
 def require_float(name: str, dtype: DType) -> None:

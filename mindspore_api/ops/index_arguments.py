@@ -126,16 +126,6 @@ def places_of(shape: Shape, axis: int) -> Tensor:
     return Tensor.from_array(np.ascontiguousarray(np.broadcast_to(line, shape)))
 
 
-def slice_places(name: str, size: int, given: Shape, axis: int, start: Any, end: Any, step: Any) -> Tensor:
-    """Return [n, 1]: the indices start:end:step of a dimension. Raise ValueError if `given`, the shape of the new
-    values, has another number of them."""
-    found = np.arange(size)[slice(start, end, least(name, "step", step, 1))]
-    if len(given) <= axis or given[axis] != len(found):
-        what = f"src has shape {given}, and {len(found)} places along dimension {axis} are to be filled"
-        raise ApiValueError(f"{name}(): {what}")
-    return Tensor.from_array(found[:, None])
-
-
 def vector_of(name: str, what: str, values: Any) -> Tensor:
     """Return numbers known when a network is compiled as a vector. Raise TypeError if they are none."""
     try:
@@ -147,14 +137,6 @@ def vector_of(name: str, what: str, values: Any) -> Tensor:
             f"{name}(): {what} must be numbers known at compile time, not {describe(values)}", code="E0305"
         )
     return Tensor.from_array(found)
-
-
-def shares(name: str, q: Any) -> Tensor:
-    """Return numbers from 0 to 1, a vector, or one. Raise ValueError for other numbers."""
-    found = vector_of(name, "q", [q] if isinstance(q, int | float) else q)
-    if not ((found.array >= 0) & (found.array <= 1)).all():
-        raise ApiValueError(f"{name}(): q must be numbers from 0 to 1, not {describe(q)}")
-    return found if not isinstance(q, int | float) else Tensor.from_array(found.array.reshape(()))
 
 
 def crossed(name: str, dim: Any, shape: Shape) -> tuple[int, Tensor, Tensor]:
@@ -256,16 +238,6 @@ def unique(x: Any) -> tuple[Tensor, Tensor]:
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     return Tensor.from_array(values[order]), Tensor.from_array(place[inverse].reshape(array.shape).astype(np.int32))
-
-
-def unique_with_pad(x: Any, number: Any) -> tuple[Tensor, Tensor]:
-    """Return `unique` with its elements padded by a number to the length of x; indices are Int32 for Int32, else
-    Int64."""
-    values, places = unique(x)
-    found = np.full(places.size, number, values.array.dtype)
-    found[: values.size] = values.array
-    kind = np.int32 if values.dtype == INT32 else np.int64
-    return Tensor.from_array(found), Tensor.from_array(places.array.astype(kind))
 
 
 def unique_consecutive(x: Any, inverse: Any, counts: Any, dim: Any) -> Any:

@@ -70,14 +70,6 @@ def joint_of(dtypes: Sequence[DType]) -> DType:
     return found
 
 
-def promoted(*given: Any) -> DType:
-    """Return the element type of a result of tensors, element types and numbers."""
-    return joint_of([
-        value.dtype if hasattr(value, "shape") else number_kind(value) if isinstance(value, (bool, int, float))
-        else dtype_of(value) for value in given
-    ])  # fmt: skip
-
-
 def spaced(name: str, values: Any, num: Any) -> int:
     """Return the number of elements. Raise TypeError or ValueError for an invalid number."""
     if isinstance(num, bool) or not isinstance(num, int):
@@ -121,24 +113,6 @@ def moved(rank: int, source: Any, destination: Any) -> Shape:
     places = {axis_of("moveaxis", w, rank): axis_of("moveaxis", g, rank) for g, w in zip(given, wanted, strict=True)}
     others = iter(d for d in range(rank) if d not in places.values())
     return tuple(places[d] if d in places else next(others) for d in range(rank))
-
-
-def triangle(kind: str, n: int, k: int, m: Any) -> tuple[Tensor, Tensor]:
-    """Return the indices of a triangle of an n x m matrix: two tensors, Int32."""
-    found = (np.tril_indices if kind == "tril" else np.triu_indices)(n, k, m)
-    return Tensor(found[0].astype(np.int32)), Tensor(found[1].astype(np.int32))
-
-
-def window(kind: str, size: int) -> Tensor:
-    """Return the weights of a window, Float32. Raise TypeError if the size is no int."""
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise ApiTypeError(f"{kind}(): M must be an int, not {describe(size)}")
-    return Tensor(getattr(np, kind)(size).astype(np.float32))
-
-
-def grid(shape: Shape) -> list[Tensor]:
-    """Return the indices of every element along every dimension, Int32."""
-    return [Tensor(found) for found in np.indices(shape, np.int32)]
 
 
 def share(count: float) -> float:

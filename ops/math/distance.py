@@ -9,16 +9,13 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.bases import Binary, Predicate, Unary
-from mspc.ops.cuda.text import number
+from mspc.ops.bases import Binary, Unary
 from mspc.ops.math.arithmetic import Div, Equal, Mul, Select, Sub, gradients
 from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import ExpandDims
 from mspc.sharding.rules import factor_names
-
-_BOOLEAN = NotDifferentiable("its result is Bool")
 
 
 class Cdist(Op):
@@ -92,22 +89,6 @@ class Hypot(Binary):
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         share = b.emit(Div(), dout, out)
         return gradients(b, x, y, b.emit(Mul(), share, x), b.emit(Mul(), share, y))
-
-
-class ApproximateEqual(Predicate):
-    """Whether |x - y| is below the tolerance."""
-
-    takes_bool = False
-    tolerance: float = 1e-05
-    bprop = _BOOLEAN
-    samples = (sample((8, 16), (8, 16), gradient=False, tolerance=0.5),)
-
-    @property
-    def cuda(self) -> str:  # type: ignore[override]  # depends on tolerance
-        return f"absolute(T({{0}} - {{1}})) < {number(self.tolerance)}"
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.abs(inputs[0] - inputs[1]) < self.tolerance
 
 
 class Invert(Unary):

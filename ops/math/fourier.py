@@ -137,9 +137,8 @@ class Transform(Op, abstract=True):
     """A transform along the dimensions `dim`, each truncated or filled up with zeros to the size in `s` first.
 
     s: as many sizes as dimensions, -1 for the operand's own, () for all of these. dim: () for all dimensions, or, if
-    `s` says how many, for the last ones. Class attributes: given: names of the fields of a user's call. takes_real,
-    gives_real: the operand, or the result, is real; the last of `dim` then holds the first half of the frequencies on
-    the other side. inverse: the direction. mirrored: the frequencies are those of the conjugate numbers (`hfft`).
+    `s` says how many, for the last ones. Class attributes: takes_real, gives_real: the operand, or the result, is real;
+    the last of `dim` then holds the first half of the frequencies on the other side. inverse: the direction.
     """
 
     s: tuple[int, ...] = ()
@@ -147,20 +146,17 @@ class Transform(Op, abstract=True):
     norm: str = "backward"
     takes_complex = True
     linear_in = (0,)
-    given: ClassVar[tuple[str, ...]] = ("s", "dim", "norm")
-    default_dim: ClassVar[tuple[int, ...]] = ()
     takes_real: ClassVar[bool] = False
     gives_real: ClassVar[bool] = False
     inverse: ClassVar[bool] = False
-    mirrored: ClassVar[bool] = False
 
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, self.given, optional=3)
-        size, dim, norm = (plain(found.get(name)) for name in self.given)
+        tensors, found = split_call(self.name, args, 1, ("s", "dim", "norm"), optional=3)
+        size, dim, norm = (plain(found.get(name)) for name in ("s", "dim", "norm"))
         op = replace(
             self,
-            s=() if size is None else ints_of(self.name, self.given[0], size),
-            dim=self.default_dim if dim is None else ints_of(self.name, self.given[1], dim),
+            s=() if size is None else ints_of(self.name, "s", size),
+            dim=() if dim is None else ints_of(self.name, "dim", dim),
             norm="backward" if norm is None else norm,
         )
         if op.norm not in NORMS:
@@ -178,9 +174,9 @@ class Transform(Op, abstract=True):
         dims = self.dim or (range(rank - len(self.s), rank) if self.s else range(rank))
         found = tuple(axis_in(self.name, d, rank) for d in dims)
         if len(set(found)) != len(found) or not found:
-            raise MspcError(f"{self.name}: {self.given[1]} {tuple(dims)} must name dimensions, each once")
+            raise MspcError(f"{self.name}: dim {tuple(dims)} must name dimensions, each once")
         if self.s and len(self.s) != len(found):
-            raise MspcError(f"{self.name}: {self.given[0]} {self.s} must be a size for each of {len(found)} dimensions")
+            raise MspcError(f"{self.name}: s {self.s} must be a size for each of {len(found)} dimensions")
         return found
 
     def points(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -221,11 +217,7 @@ class Transform(Op, abstract=True):
         axes, points = self.axes(x.shape), self.points(x.shape)
         if self.takes_real:
             dout = b.emit(FitSizes(axes[-1:], points[-1:]), dout)
-        back: type[Transform] = {
-            (False, False): FFTN if self.inverse else IFFTN,
-            (True, False): FFTN if self.mirrored else IFFTN,
-            (False, True): IHFFTN if self.mirrored else RFFTN,
-        }[self.takes_real, self.gives_real]
+        back: type[Transform] = RFFTN if self.gives_real else FFTN if self.inverse else IFFTN
         dx: Value = b.emit(back(s=points, dim=axes, norm=NORMS[self.norm]), dout)
         if self.gives_real:
             dx = b.emit(DoubledFrequencies(axes[-1], points[-1]), dx)
@@ -236,105 +228,39 @@ class Transform(Op, abstract=True):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs
         axes, points = self.axes(x.shape), self.points(x.shape)
-        xp, norm = be.xp, NORMS[self.norm] if self.mirrored else self.norm
+        xp = be.xp
         if x.dtype.kind != "c":
             x = x.astype(real_of(complex_of(dtype_of(x.dtype))).numpy, copy=False)
         if self.gives_real:
-            made = xp.fft.irfftn(x.conj() if self.mirrored else x, points, axes, norm)
+            made = xp.fft.irfftn(x, points, axes, self.norm)
         elif self.takes_real:
-            made = xp.fft.rfftn(x, points, axes, norm)
-            made = made.conj() if self.mirrored else made
+            made = xp.fft.rfftn(x, points, axes, self.norm)
         else:
-            made = (xp.fft.ifftn if self.inverse else xp.fft.fftn)(x, points, axes, norm)
+            made = (xp.fft.ifftn if self.inverse else xp.fft.fftn)(x, points, axes, self.norm)
         return made
-
-
-class _Line(Transform, abstract=True):
-    """A transform along one dimension, by default the last. Called as `FFT()(x, n, dim, norm)`."""
-
-    given = ("n", "dim", "norm")
-    default_dim = (-1,)
-
-
-class _Plane(Transform, abstract=True):
-    """A transform along two dimensions, by default the last two. Called as `FFT2()(x, s, dim, norm)`."""
-
-    default_dim = (-2, -1)
 
 
 def _samples(*cases: tuple[tuple[int, ...], dict[str, Any]], dtypes: Sequence[str] = ()) -> tuple[Sample, ...]:
     return tuple(sample(shape, dtypes=dtypes, gradient=False, **fields) for shape, fields in cases)
 
 
-_LINES: Any = ((4, 6), {"dim": (-1,)}), ((4, 6), {"s": (5,), "dim": (0,), "norm": "ortho"})
-_PLANES: Any = ((2, 4, 4), {"dim": (-2, -1)}), ((4, 4, 2), {"s": (3, 5), "dim": (0, 1), "norm": "forward"})
-_SPACES: Any = ((2, 4, 4), {}), ((4, 2, 4), {"s": (4, 7), "dim": (2, 0), "norm": "ortho"})
-_REAL_LINES, _REAL_PLANES, _REAL_SPACES = (_samples(*cases) for cases in (_LINES, _PLANES, _SPACES))
-_COMPLEX_LINES, _COMPLEX_PLANES, _COMPLEX_SPACES = (
-    _samples(*cases, dtypes=("Complex128",)) for cases in (_LINES, _PLANES, _SPACES)
+_CASES: Any = (
+    ((4, 6), {"dim": (-1,)}),
+    ((4, 6), {"s": (5,), "dim": (0,), "norm": "ortho"}),
+    ((4, 4, 2), {"s": (3, 5), "dim": (0, 1), "norm": "forward"}),
+    ((2, 4, 4), {}),
+    ((4, 2, 4), {"s": (4, 7), "dim": (2, 0), "norm": "ortho"}),
 )
-_MIRRORED = "The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, "
+_OF_COMPLEX, _OF_REAL = _samples(*_CASES, dtypes=("Complex128",)), _samples(*_CASES)
 
-FFT = operator("FFT", "The discrete Fourier transform, along one dimension.", _Line, samples=_COMPLEX_LINES)
-FFT2 = operator("FFT2", "The discrete Fourier transform, along two dimensions.", _Plane, samples=_COMPLEX_PLANES)
-FFTN = operator(
-    "FFTN", "The discrete Fourier transform, along some dimensions or all.", Transform, samples=_COMPLEX_SPACES
-)
-IFFT = operator(
-    "IFFT", "The inverse of the discrete Fourier transform, along one dimension.", _Line,
-    samples=_COMPLEX_LINES, inverse=True,
-)  # fmt: skip
-IFFT2 = operator(
-    "IFFT2", "The inverse of the discrete Fourier transform, along two dimensions.", _Plane,
-    samples=_COMPLEX_PLANES, inverse=True,
-)  # fmt: skip
+FFTN = operator("FFTN", "The discrete Fourier transform.", Transform, samples=_OF_COMPLEX)
 IFFTN = operator(
-    "IFFTN", "The inverse of the discrete Fourier transform, along some dimensions or all.", Transform,
-    samples=_COMPLEX_SPACES, inverse=True,
-)  # fmt: skip
-RFFT = operator(
-    "RFFT", "The frequencies from 0 on of real numbers, along one dimension.", _Line,
-    samples=_REAL_LINES, takes_real=True,
-)  # fmt: skip
-RFFT2 = operator(
-    "RFFT2", "The frequencies from 0 on of real numbers, along two dimensions.", _Plane,
-    samples=_REAL_PLANES, takes_real=True,
-)  # fmt: skip
+    "IFFTN", "The inverse of the discrete Fourier transform.", Transform, samples=_OF_COMPLEX, inverse=True
+)
 RFFTN = operator(
-    "RFFTN", "The frequencies from 0 on of real numbers, along some dimensions or all.", Transform,
-    samples=_REAL_SPACES, takes_real=True,
-)  # fmt: skip
-IRFFT = operator(
-    "IRFFT", "The real numbers that have these frequencies from 0 on, along one dimension.", _Line,
-    samples=_COMPLEX_LINES, gives_real=True, inverse=True,
-)  # fmt: skip
-IRFFT2 = operator(
-    "IRFFT2", "The real numbers that have these frequencies from 0 on, along two dimensions.", _Plane,
-    samples=_COMPLEX_PLANES, gives_real=True, inverse=True,
-)  # fmt: skip
+    "RFFTN", "The frequencies from 0 on of real numbers.", Transform, samples=_OF_REAL, takes_real=True
+)
 IRFFTN = operator(
-    "IRFFTN", "The real numbers that have these frequencies from 0 on, along some dimensions or all.", Transform,
-    samples=_COMPLEX_SPACES, gives_real=True, inverse=True,
-)  # fmt: skip
-HFFT = operator(
-    "HFFT", _MIRRORED + "along one dimension.", _Line, samples=_COMPLEX_LINES, gives_real=True, mirrored=True
-)
-HFFT2 = operator(
-    "HFFT2", _MIRRORED + "along two dimensions.", _Plane, samples=_COMPLEX_PLANES, gives_real=True, mirrored=True
-)
-HFFTN = operator(
-    "HFFTN", _MIRRORED + "along some dimensions or all.", Transform,
-    samples=_COMPLEX_SPACES, gives_real=True, mirrored=True,
-)  # fmt: skip
-IHFFT = operator(
-    "IHFFT", "The first half of the numbers that have these real frequencies, along one dimension.", _Line,
-    samples=_REAL_LINES, takes_real=True, inverse=True, mirrored=True,
-)  # fmt: skip
-IHFFT2 = operator(
-    "IHFFT2", "The first half of the numbers that have these real frequencies, along two dimensions.", _Plane,
-    samples=_REAL_PLANES, takes_real=True, inverse=True, mirrored=True,
-)  # fmt: skip
-IHFFTN = operator(
-    "IHFFTN", "The first half of the numbers that have these real frequencies, along some dimensions or all.",
-    Transform, samples=_REAL_SPACES, takes_real=True, inverse=True, mirrored=True,
+    "IRFFTN", "The real numbers that have these frequencies from 0 on.", Transform,
+    samples=_OF_COMPLEX, gives_real=True, inverse=True,
 )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
-from mspc.ir.types import COMPLEX64, COMPLEX128, FLOAT64, INT64, DType, TensorType, TupleType, dtype_of
+from mspc.ir.types import INT64, DType, TensorType, dtype_of
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul, Neg
 from mspc.ops.math.matmul import BatchMatMul
@@ -19,9 +19,7 @@ from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_
 from mspc.ops.operator_arguments import axis_in, describe, dtype_arg, int_of, plain, split_call
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.creation import Tril, Triu
-from mspc.ops.tensor.moving import Concat, Transpose
 from mspc.ops.tensor.reshape import ExpandDims, Reshape
-from mspc.ops.tensor.slicing import take_part
 from mspc.sharding.rules import factor_names
 
 
@@ -248,52 +246,6 @@ class CholeskyGrad(Op):
         return (found + found.swapaxes(-1, -2)) / 2
 
 
-class LstsqV2(Op):
-    """Least squares of a @ x = b for matrices a [..., m, n] and b [..., m] or [..., m, k]: a tuple of x, the sums of
-    squares that remain (no elements unless m > n), the ranks, Int64, and the singular values.
-
-    Called as `LstsqV2()(a, b, driver)`; all drivers give one result.
-    """
-
-    bprop = NotDifferentiable("the gradient of least squares is not built")
-    DRIVERS: ClassVar[tuple[Any, ...]] = (None, "gels", "gelsy", "gelsd", "gelss")
-    float_only = True
-    one_type = True
-    result_dtypes = (None, None, INT64, None)
-    samples = (
-        sample((4, 5, 3), (4, 5), gradient=False),
-        sample((4, 3, 2), (4, 3, 2), gradient=False),
-    )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 2, ("driver",), optional=1)
-        if found.get("driver") not in self.DRIVERS:
-            known = ", ".join(self.DRIVERS[1:])
-            raise MspcError(f"{self.name}: driver is {describe(found['driver'])}, not one of {known} or None")
-        return self, tensors
-
-    def rule(self, a: TensorType, b: TensorType) -> str:
-        batch = _batched(self.name, a, b)
-        columns = " k1" * (len(b.shape) == len(a.shape))
-        rest = f"{batch}{columns}" if a.shape[-2] > a.shape[-1] else "z=0!"
-        few = min(a.shape[-2:])
-        return f"{batch} m1! n1!, {batch} m1!{columns} -> {batch} n1!{columns}, {rest}, {batch}, {batch} s={few}!"
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (a, given) = be.xp, inputs
-        b = given[..., None] if given.ndim < a.ndim else given
-        singular = decomposed(xp, lambda x: xp.linalg.svd(x, compute_uv=False), a)
-        least = singular[..., :1] * max(a.shape[-2:]) * xp.finfo(a.dtype).eps
-        rank = (singular > least).sum(-1)
-        x = xp.matmul(decomposed(xp, xp.linalg.pinv, a), b)
-        remains = a.shape[-2] > a.shape[-1]
-        rest = ((b - xp.matmul(a, x)) ** 2).sum(-2) if remains else xp.zeros((0,), a.dtype)
-        if given.ndim < a.ndim:
-            x = x[..., 0]
-            rest = rest[..., 0] if remains else rest
-        return x.astype(a.dtype), rest.astype(a.dtype), xp.asarray(rank).astype(xp.int64), singular
-
-
 def regular(name: str, compute: Callable[..., Any], *matrices: Any) -> Any:
     """Return `compute(*matrices)`. Raise MspcError if a matrix is singular."""
     try:
@@ -356,68 +308,6 @@ def _spread(b: Builder, value: Value) -> Value:
     """Return a number for every matrix, to be multiplied with the matrices."""
     rank = len(value.shape)
     return b.emit(ExpandDims(rank + 1), b.emit(ExpandDims(rank), value))
-
-
-class MatrixSolve(_Square):
-    """x of a @ x = b for matrices a [..., n, n] and b [..., n, k]; of the transpose of a if `adjoint`."""
-
-    adjoint: bool = False
-    linear_in = (1,)
-    float_only = True
-    one_type = True
-    samples = (
-        sample((4, 8, 1, 1), (4, 8, 1, 2), low=0.5),
-        sample((4, 2, 2), (4, 2, 3), adjoint=True),
-        sample((3, 3), (3, 4)),
-    )
-
-    def rule(self, matrix: TensorType, rhs: TensorType) -> str:
-        batch, square = self.sides(matrix)
-        if len(rhs.shape) != len(matrix.shape) or rhs.shape[:-1] != matrix.shape[:-1]:
-            raise MspcError(f"{self.name}: right sides of shape {rhs.shape} do not fit matrices of {matrix.shape}")
-        rows = square.split()[0]
-        return f"{batch} {square}, {batch} {rows} k1 -> {batch} {rows} k1"
-
-    def bprop(self, b: Builder, a: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        dy = b.emit(MatrixSolve(not self.adjoint), a, dout)
-        left, right = (out, dy) if self.adjoint else (dy, out)
-        return b.emit(Neg(), b.emit(BatchMatMul(False, True), left, right)), dy
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        a, y = inputs
-        return regular(self.name, be.xp.linalg.solve, a.swapaxes(-1, -2) if self.adjoint else a, y)
-
-
-class MatrixExp(_Square):
-    """The exponentials of matrices: the series of a 2^s-th part, squared s times. Moler and Van Loan 2003."""
-
-    TERMS: ClassVar[int] = 18
-    samples = (sample((4, 8, 2, 2)), sample((3, 3)), sample((2, 1, 1)))
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        # The upper right block of exp([[a, e], [0, a]]) is the derivative along e; here of the transpose along dout.
-        rank, size = len(x.shape), x.shape[-1]
-        turned = b.emit(Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
-        upper = b.emit(Concat(rank - 1), turned, dout)
-        lower = b.emit(Concat(rank - 1), zeros(b, x.tensor_type), turned)
-        exponential = b.emit(MatrixExp(), b.emit(Concat(rank - 2), upper, lower))
-        return (take_part(b, take_part(b, exponential, rank - 2, 0, size), rank - 1, size, 2 * size),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
-        return decomposed(xp, lambda x: self._exponential(xp, x), inputs[0])
-
-    def _exponential(self, xp: Any, x: Any) -> Any:
-        norms = xp.abs(x).sum(-2).max(-1, initial=0.0)
-        squarings = xp.ceil(xp.log2(xp.maximum(norms, 0.5))) + 1
-        part = x / (2.0**squarings)[..., None, None]
-        one = xp.broadcast_to(xp.eye(x.shape[-1], dtype=x.dtype), x.shape)
-        total = one
-        for term in range(self.TERMS, 0, -1):
-            total = one + xp.matmul(part, total) / term
-        for step in range(int(squarings.max(initial=0))):
-            total = xp.where((step < squarings)[..., None, None], xp.matmul(total, total), total)
-        return xp.ascontiguousarray(total).astype(x.dtype)
 
 
 class SingularValues(Op):
@@ -598,37 +488,3 @@ class SvdGrad(Op):
         inner = left * s[..., None, :] + s[..., :, None] * right + ds[..., None, :] * xp.eye(s.shape[-1], dtype=s.dtype)
         found = xp.matmul(xp.matmul(u, inner), vt) + xp.matmul(outside_u / s[..., None, :], vt)
         return found + xp.matmul(u, (outside_v / s[..., None, :]).swapaxes(-1, -2))
-
-
-class Eig(Op):
-    """(eigenvalues of square matrices, complex, in no order; with compute_v their eigenvectors, columns of length 1,
-    else zeros of one element)."""
-
-    compute_v: bool = False
-    bprop = NotDifferentiable("the gradient of eigenvalues is not built")
-    samples = (
-        sample((4, 8, 2, 2), gradient=False),
-        sample((4, 3, 3), gradient=False, compute_v=True),
-    )
-
-    def rule(self, x: TensorType) -> str:
-        *batch, rows, columns = _matrices(self.name, x)
-        if x.shape[-1] != x.shape[-2]:
-            raise MspcError(f"{self.name}: the matrices of shape {x.shape} are not square")
-        lead = " ".join(batch)
-        vectors = f"{lead} {rows}! {columns}!" if self.compute_v else "z1=1!"
-        return f"{lead} {rows}! {columns}! -> {lead} {rows}!, {vectors}"
-
-    def infer(self, *types: Any) -> Any:
-        inferred = super().infer(*types)
-        assert isinstance(inferred, TupleType)
-        kind = COMPLEX128 if types[0].dtype == FLOAT64 else COMPLEX64
-        return TupleType(tuple(TensorType(kind, part.shape) for part in inferred.elements))
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        kind = xp.complex128 if x.dtype == xp.float64 else xp.complex64
-        if not self.compute_v:
-            return decomposed(xp, lambda x: xp.linalg.eigvals(x).astype(kind), x), xp.zeros((1,), kind)
-        values, vectors = decomposed(xp, lambda x: tuple(xp.linalg.eig(x)), x)
-        return values.astype(kind), vectors.astype(kind)

@@ -10,35 +10,32 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import BOOL, FLOAT32, TensorType
-from mspc.ops.bases import Binary, Elementwise, Unary, operator
+from mspc.ir.types import BOOL, TensorType
+from mspc.ops.bases import Binary, Unary, operator
 from mspc.ops.cuda.text import number
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, along
-from mspc.ops.math.arithmetic import Div, FloorMod, Greater, IsFinite, Mul, Select, TruncateMod
-from mspc.ops.math.elementwise import UNARY_SAMPLES, constant, scaled
+from mspc.ops.math.arithmetic import FloorMod, IsFinite, Mul, TruncateMod
+from mspc.ops.math.elementwise import UNARY_SAMPLES, scaled
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.reduce import CumSum, ReduceMax, ReduceMean, ReduceMin
-from mspc.ops.nn.activation import Activation, Elu, Sigmoid
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import (
     axis_in,
     dtype_arg,
-    float_of,
     int_of,
     ints_of,
     number_of,
     sequence_of,
-    shape_of,
     split_call,
 )
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum, sum_to_shape
-from mspc.ops.tensor.creation import Fill, LinSpace, OnesLike, Range, ZerosLike, shape_rule
+from mspc.ops.tensor.creation import Fill, OnesLike, Range, ZerosLike
 from mspc.ops.tensor.embedding import Gather, OneHot
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.sharding.rules import broadcast_rule, factor_names
+from mspc.sharding.rules import factor_names
 
 
 class _ScaledBinary(Binary, abstract=True):
@@ -77,79 +74,6 @@ SubExt = operator(
     "SubExt", "x - alpha * y. Called as `SubExt()(x, y, alpha)`.", _ScaledBinary,
     samples=_ScaledBinary.samples, sign=-1,
 )  # fmt: skip
-
-
-class Muls(Unary):
-    """x times a number, in the element type of x. Called as `Muls()(x, other)`."""
-
-    other: int | float = 1
-    additive = True
-    settings = (("other", number_of),)
-    samples = (sample((8, 16), other=0.5), sample((8, 16), other=3))
-
-    def rule(self, x: TensorType) -> str:
-        if x.dtype.is_integer and isinstance(self.other, float):
-            raise MspcError(f"{self.name}: {self.other} is no integer, as the elements of x are; cast x first")
-        return super().rule(x)
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (dout if self.other == 1 else scaled(b, self.other, dout),)
-
-    @property
-    def cuda(self) -> str:  # type: ignore[override]  # depends on other
-        return f"{{0}} * {_factor(self.other)}"
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        return (x * self.other).astype(x.dtype)
-
-
-class AddcmulExt(Elementwise):
-    """x + value * y * z. Called as `AddcmulExt()(x, y, z, value)`."""
-
-    value: int | float = 1
-    promotes = "common"
-    settings = (("value", number_of),)
-    optional_settings = 1
-    samples = (sample((8, 16), (8, 16), (8, 16)), sample((8, 16), (2, 8, 16), (16,), value=0.5))
-
-    def rule(self, x: TensorType, y: TensorType, z: TensorType) -> str:
-        return broadcast_rule((x.shape, y.shape, z.shape))
-
-    def bprop(self, b: Builder, x: Value, y: Value, z: Value, out: Value, dout: Value) -> Gradients:
-        share = scaled(b, self.value, dout)
-        dy = sum_to_shape(b, b.emit(Mul(), share, z), y.shape)
-        return sum_to_shape(b, dout, x.shape), dy, sum_to_shape(b, b.emit(Mul(), share, y), z.shape)
-
-    @property
-    def cuda(self) -> str:  # type: ignore[override]  # depends on value
-        return f"{{0}} + T({{1}} * {{2}}) * {_factor(self.value)}"
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, y, z = inputs
-        return (x + y * z * self.value).astype(x.dtype)
-
-
-class AddcdivExt(AddcmulExt):
-    """x + value * y / z. Called as `AddcdivExt()(x, y, z, value)`."""
-
-    samples = (
-        sample((8, 16), (8, 16), (8, 16), low=0.5),
-        sample((8, 16), (8, 16), (16,), low=0.5, value=0.5),
-    )
-
-    def bprop(self, b: Builder, x: Value, y: Value, z: Value, out: Value, dout: Value) -> Gradients:
-        share = b.emit(Div(), scaled(b, self.value, dout), z)
-        dz = scaled(b, -1, b.emit(Mul(), share, b.emit(Div(), y, z)))
-        return sum_to_shape(b, dout, x.shape), sum_to_shape(b, share, y.shape), sum_to_shape(b, dz, z.shape)
-
-    @property
-    def cuda(self) -> str:  # type: ignore[override]  # depends on value
-        return f"{{0}} + real<T>({{1}}) / real<T>({{2}}) * {number(self.value)}"
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, y, z = inputs
-        return (x + y / z * self.value).astype(x.dtype)
 
 
 class NanToNum(Unary):
@@ -220,17 +144,6 @@ class OneHotExt(OneHot):
     def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
         op, operands = super().call(*args[:4])
         return (replace(op, axis=int_of(self.name, "axis", args[4])) if len(args) == 5 else op), operands  # type: ignore[call-arg]  # has axis
-
-
-class LinSpaceExt(LinSpace):
-    """steps numbers from start to end, both included. Called as `LinSpaceExt()(start, end, steps, dtype)`."""
-
-    samples = LinSpace.samples
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) == 4 and args[3] not in (None, FLOAT32):
-            raise MspcError(f"{self.name}: dtype {args[3]} is not supported, only Float32", notes=["cast the result"])
-        return super().call(*args[:3])
 
 
 Arange = operator(
@@ -426,66 +339,6 @@ class Outer(Op):
         return be.xp.outer(*inputs)
 
 
-class EluExt(Elu):
-    """x if it is positive, else alpha * (exp(x) - 1). Called as `EluExt()(input, alpha)`."""
-
-    settings = (("alpha", float_of),)
-    optional_settings = 1
-    samples = UNARY_SAMPLES
-
-
-class LeakyReLUExt(Activation):
-    """x if it is positive, else negative_slope * x. Called as `LeakyReLUExt()(input, negative_slope)`."""
-
-    negative_slope: float = 0.01
-    settings = (("negative_slope", float_of),)
-    optional_settings = 1
-    samples = (sample((8, 16)), sample((8,), negative_slope=0.5))
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        positive = b.emit(Greater(), x, constant(b, 0, x))
-        return (b.emit(Select(), positive, dout, scaled(b, self.negative_slope, dout)),)
-
-    @property
-    def cuda(self) -> str:  # type: ignore[override]  # depends on negative_slope
-        return f"{{0}} > T(0) ? {{0}} : {{0}} * {number(self.negative_slope)}"
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        return be.xp.where(x > 0, x, x * self.negative_slope)
-
-
-class SoftplusExt(Activation):
-    """log(1 + exp(beta * x)) / beta, and x itself if beta * x is above `threshold`.
-
-    Called as `SoftplusExt()(input, beta, threshold)`.
-    """
-
-    beta: float = 1.0
-    threshold: float = 20.0
-    settings = (("beta", float_of), ("threshold", float_of))
-    optional_settings = 2
-    samples = (sample((8, 16)), sample((8,), low=-4, high=9, beta=2.0, threshold=8.0))
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        steep = scaled(b, self.beta, x)
-        curved = b.emit(Mul(), dout, b.emit(Sigmoid(), steep))
-        return (b.emit(Select(), b.emit(Greater(), steep, constant(b, self.threshold, x)), dout, curved),)
-
-    @property
-    def cuda(self) -> str:  # type: ignore[override]  # depends on beta and threshold
-        return (
-            f"{{0}} * {number(self.beta)} > {number(self.threshold)} ? {{0}} "
-            f": softplus({{0}} * {number(self.beta)}) / {number(self.beta)}"
-        )
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        steep = x * self.beta
-        curved = xp.logaddexp(steep, xp.zeros((), x.dtype)) / self.beta
-        return xp.where(steep > self.threshold, x, curved)
-
-
 class IsClose(Binary):
     """Whether |x - y| <= atol + rtol * |y|. Called as `IsClose()(input, other, rtol, atol, equal_nan)`."""
 
@@ -553,27 +406,3 @@ OnesLikeExt = operator(
     "OnesLikeExt", "Ones of the shape of x. Called as `OnesLikeExt()(x, dtype)`; None is the element type of x.",
     OnesLike, samples=ZerosLike.samples, call=_in_type, __module__=__name__,
 )  # fmt: skip
-
-
-class FillV2(Op):
-    """A tensor of one value, a tensor of one element. Called as `FillV2()(shape, value)`."""
-
-    shape: tuple[int, ...] = ()
-    linear_in = (0,)
-    settings = (("shape", shape_of),)
-    settings_at = 0
-    samples = (sample((), shape=(8, 16)), sample((), dtypes=("Int32",), shape=(8,), gradient=False))
-
-    def rule(self, value: TensorType) -> str:
-        if value.shape:
-            raise MspcError(f"{self.name}: value has shape {value.shape}, not that of a number")
-        return shape_rule(self.shape)
-
-    def bprop(self, b: Builder, value: Value, out: Value, dout: Value) -> Gradients:
-        return (sum_to_shape(b, dout, ()),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.full(self.shape, inputs[0], inputs[0].dtype)
-
-    def localize(self, placement: RankPlacement) -> Op:
-        return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))

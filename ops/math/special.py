@@ -99,22 +99,6 @@ class Xdivy(_WithZero):
         return x / xp.where(x == 0, xp.ones_like(y), y)
 
 
-class MulNoNan(Binary):
-    """x * y, and 0 if y is 0, even when x is infinite or not a number."""
-
-    float_only = True
-    cuda = "({1} == T(0) ? T(0) : {0}) * {1}"
-
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        return gradients(b, x, y, b.emit(MulNoNan(), dout, y), b.emit(MulNoNan(), x, dout))
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, y = inputs
-        return be.xp.where(y == 0, be.xp.zeros_like(x), x) * y
-
-    samples = (sample((8, 16), (8, 16)), sample((8, 16), (16,)))
-
-
 class Erfinv(ArrayFunction):
     """The y with erf(y) = x: infinite at -1 and 1, NaN beyond."""
 

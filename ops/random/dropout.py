@@ -12,7 +12,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
-from mspc.ir.types import BOOL, FLOAT32, INT32, TensorType, dtype_of
+from mspc.ir.types import BOOL, FLOAT32, TensorType, dtype_of
 from mspc.ops.bases import Elementwise
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu.blocks import elementwise
@@ -36,7 +36,7 @@ from mspc.ops.random.words import (
     random_words,
 )
 from mspc.ops.tensor.creation import shape_rule
-from mspc.sharding.rules import factor_names, same_rule, sized
+from mspc.sharding.rules import same_rule
 
 _RANDOM = NotDifferentiable("its result is drawn, not computed")
 
@@ -188,40 +188,6 @@ class UniformReal(Drawn):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         text = "(float)(word >> 40) * 5.9604644775390625e-08f"
         return self.filling(device, text, (self.seed, self.seed2), out)
-
-
-class RandomChoiceWithMask(Op):
-    """(places [count, dimensions] of elements of x that are true, drawn evenly and each at most once, Int32; which of
-    them are present: if fewer than `count` are true the rest are zeros). Every rank needs all of x."""
-
-    count: int = 256
-    seed: int = 0
-    seed2: int = 0
-    seeds = ("seed", "seed2")
-    bprop = _RANDOM
-    result_dtypes = (INT32, BOOL)
-    samples = (
-        sample((4, 8), dtypes=("Bool",), count=6, seed=3, gradient=False),
-        sample((4,), dtypes=("Bool",), count=9, gradient=False),
-    )
-
-    def rule(self, x: TensorType) -> str:
-        if x.dtype != BOOL or not x.shape:
-            raise MspcError(f"{self.name} takes a Bool tensor of at least one dimension, not {x}", kind=TypeError)
-        if self.count < 1:
-            raise MspcError(f"{self.name}: count is {self.count}, not a positive number")
-        held = " ".join(f"x{i}!" for i in range(len(x.shape)))
-        return f"{held} -> c={self.count}! r={len(x.shape)}!, c!"
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        key = key_of(self.seed, self.seed2, number_of_run(be))
-        (true,) = xp.nonzero(x.reshape(-1))
-        words = random_words(xp, key, (x.size,), (0,), (x.size,))
-        chosen = true[xp.argsort(words[true], kind="stable")][: self.count]
-        places = xp.zeros((self.count, x.ndim), xp.int32)
-        places[: chosen.size] = xp.stack(xp.unravel_index(chosen, x.shape), axis=-1)
-        return places, xp.arange(self.count) < chosen.size
 
 
 class Dropout(DrawnByPlace):
@@ -396,76 +362,3 @@ class DropoutGrad(Elementwise):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         dout, mask = inputs
         return dout * mask * (1 / self.keep_prob)
-
-
-class Gamma(Drawn):
-    """Float32 numbers of the gamma distribution of shape parameter alpha and rate beta, both Float32 and above 0.
-    Called as `Gamma(seed, seed2)(shape, alpha, beta)`; the result has the shape to which all three are broadcast. A
-    strategy has one entry for the result, one for alpha and one for beta. If alpha or beta is not above 0 the result is
-    NaN."""
-
-    seed: int = 0
-    seed2: int = 0
-    seeds = ("seed", "seed2")
-    bprop = NotDifferentiable("its result is drawn, not computed")
-    strategy_of = (-1, 0, 1)  # as in MindSpore
-    samples = (
-        sample((4,), (1,), dtypes=("Float32", "Float32"), low=0.1, high=3.0, shape=(8, 4), seed=1, gradient=False),
-        sample((4, 1), (2,), dtypes=("Float32", "Float32"), low=0.1, high=3.0, shape=(4, 2), gradient=False),
-    )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 3:
-            raise MspcError(
-                f"Gamma takes 3 arguments (shape, alpha, beta), not {len(args)}", kind=TypeError, code="E0301"
-            )
-        shape, *tensors = args
-        wanted = shape_of(self.name, "shape", shape)
-        shapes = [tuple(getattr(x, "shape", ())) for x in tensors]
-        try:
-            result_shape = np.broadcast_shapes(wanted, *shapes)
-        except ValueError:
-            texts = f"shape {wanted}, alpha {shapes[0]} and beta {shapes[1]}"
-            raise MspcError(f"{self.name}: {texts} cannot be broadcast together") from None
-        return replace(self, shape=result_shape), tuple(tensors)
-
-    def rule(self, alpha: TensorType, beta: TensorType) -> str:
-        shape = self.sizes
-        names = factor_names(len(shape))
-        ins: list[str] = []
-        for name, operand in (("alpha", alpha), ("beta", beta)):
-            if operand.dtype != FLOAT32:
-                raise MspcError(f"{self.name}: {name} is {operand.dtype}, not Float32", kind=TypeError, code="E0304")
-            own = operand.shape
-            last = len(shape) - len(own)
-            if last < 0 or any(n not in (1, all_of) for n, all_of in zip(own, shape[last:], strict=True)):
-                raise MspcError(f"{self.name}: {name} of shape {own} does not fit a result of shape {shape}")
-            ins.append(" ".join("1" if n == 1 else name for n, name in zip(own, names[last:], strict=True)))
-        return f"{', '.join(ins)} -> {' '.join(sized(name, n) for name, n in zip(names, shape, strict=True))}"
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (alpha, beta) = be.xp, inputs
-        local = self.sizes
-        alpha, beta = (xp.broadcast_to(x, local).astype(xp.float64) for x in (alpha, beta))
-        usable = (alpha > 0) & (alpha < np.inf) & (beta > 0)  # no number is drawn of a shape without end
-        least = xp.where(usable, alpha, 1.0) + (alpha < 1) - 1 / 3  # a number below 1 is drawn as one more, then shrunk
-        share = 1 / xp.sqrt(9 * least)
-        found, left, round_ = xp.zeros(local), usable.copy(), 1
-        while left.any():
-            first, second, third = (self._evenly(be, round_, which) for which in range(3))
-            normal = xp.sqrt(-2 * xp.log(first)) * xp.cos(2 * np.pi * second)
-            cube = (1 + share * normal) ** 3
-            fits = cube > 0
-            logarithm = xp.log(xp.where(fits, cube, 1.0))
-            taken = left & fits & (xp.log(third) < normal**2 / 2 + least * (1 - cube + logarithm))
-            found = xp.where(taken, least * cube, found)
-            left, round_ = left & ~taken, round_ + 1
-        small = usable & (alpha < 1)
-        shrunk = self._evenly(be, 0, 0) ** (1 / xp.where(small, alpha, 1.0))
-        return xp.where(usable, xp.where(small, found * shrunk, found) / beta, xp.nan).astype(xp.float32)
-
-    def _evenly(self, be: ArrayBackend, round_: int, which: int) -> Any:
-        """Return Float64 numbers above 0 and up to 1 of one try."""
-        xp = be.xp
-        words = self.words(be, self.seed, self.seed2, number_of_run(be), round_, which)
-        return ((words >> xp.uint64(11)).astype(xp.float64) + 1) * 2.0**-53

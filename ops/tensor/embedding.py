@@ -15,8 +15,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.ops.bases import operator
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.arithmetic import Div, DivNoNan, Equal, Mul, Select
-from mspc.ops.math.elementwise import constant
+from mspc.ops.math.arithmetic import DivNoNan, Equal, Mul
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import (
     ArrayBackend,
@@ -573,27 +572,3 @@ UnsortedSegmentMin = operator(
     "The minimum of the rows of x that share a segment; the greatest number for an empty segment.",
     _SegmentEnd, reduction="min", samples=_SegmentExtremum.samples,
 )  # fmt: skip
-
-
-class UnsortedSegmentProd(_SegmentExtremum):
-    """The product of the rows of x that share a segment; 1 if there is none."""
-
-    reduction = "prod"
-    samples = _SegmentExtremum.samples
-
-    def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
-        back = EmbeddingLookup(self.offset)
-        zero = b.emit(Equal(), x, constant(b, 0, x))
-        filled = b.emit(Select(), zero, constant(b, 1, x), x)
-        counted = b.emit(Cast(dst_type=x.tensor_type.dtype), zero)
-        total = b.emit(UnsortedSegmentSum(self.num_segments, self.offset), counted, segment_ids)
-        count = b.emit(back, total, segment_ids)
-        product = b.emit(UnsortedSegmentProd(self.num_segments, self.offset), filled, segment_ids)
-        others = b.emit(Div(), b.emit(back, product, segment_ids), filled)
-        lone = b.emit(Equal(), count, counted)  # no zero among the others
-        chosen = b.emit(Select(), lone, others, constant(b, 0, x))
-        return b.emit(Mul(), chosen, b.emit(back, dout, segment_ids)), None
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, ids = inputs
-        return self.extremum(be.xp, x, ids, be.xp.multiply, 1)

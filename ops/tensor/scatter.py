@@ -28,7 +28,7 @@ from mspc.ops.op import (
 from mspc.ops.operator_arguments import axis_in, ints_of
 from mspc.ops.tensor.broadcast import BroadcastTo, zeros
 from mspc.ops.tensor.creation import Range
-from mspc.ops.tensor.embedding import Gather, local_places, require_places, shard_begin
+from mspc.ops.tensor.embedding import local_places, require_places, shard_begin
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.selection import GatherD
@@ -590,46 +590,3 @@ TensorScatterMax = operator(
 TensorScatterMin = operator(
     "TensorScatterMin", "The smaller of x and the updates at indices[..., k].", _TensorScatter, combine="minimum"
 )
-
-
-class _Inplace(Op, abstract=True):
-    """x with its rows `indices` combined with v. (x itself does not change: the name is MindSpore's.)"""
-
-    indices: int | tuple[int, ...] = ()
-    combine: ClassVar[str] = ""
-    one_type = True
-    samples = (sample((8, 16), (2, 16), indices=(0, 3)), sample((4, 8, 2), (1, 8, 2), indices=2))
-
-    def places(self) -> tuple[int, ...]:
-        return ints_of(self.name, "indices", self.indices)
-
-    def rule(self, x: TensorType, v: TensorType) -> str:
-        if not x.shape or len(x.shape) != len(v.shape):
-            raise MspcError(f"{self.name}: the inputs have shapes {x.shape} and {v.shape}")
-        places = self.places()
-        if any(not 0 <= place < x.shape[0] for place in places) or len(set(places)) != len(places):
-            raise MspcError(f"{self.name}: indices {places} are not different rows of 0 to {x.shape[0] - 1}")
-        if len(places) != v.shape[0]:
-            raise MspcError(f"{self.name}: {len(places)} indices for {v.shape[0]} rows of input 1")
-        first, *rest = factor_names(len(x.shape))
-        side = " ".join((f"{first}!", *rest))
-        rows = factor_names(1, len(x.shape))[0]
-        return f"{side}, {' '.join((f'{rows}={len(places)}!', *rest))} -> {side}"
-
-    def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
-        dx = dout if self.combine else b.emit(InplaceUpdate(self.indices), dout, zeros(b, v.tensor_type))
-        dv = b.emit(Gather(), dout, b.constant(self.places(), INT64))
-        return dx, b.emit(Neg(), dv) if self.combine == "subtract" else dv
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, v = inputs
-        out, rows = x.copy(), list(self.places())
-        out[rows] = getattr(be.xp, self.combine)(out[rows], v) if self.combine else v
-        return out
-
-
-InplaceAdd = operator("InplaceAdd", "x plus v in the rows `indices`.", _Inplace, combine="add")
-InplaceSub = operator(
-    "InplaceSub", "x minus v in the rows `indices`.", _Inplace, combine="subtract", takes_bool=False
-)
-InplaceUpdate = operator("InplaceUpdate", "x with v in place of the rows `indices`.", _Inplace)

@@ -108,11 +108,11 @@ class Net(nn.Cell):
     def __init__(self):
         super().__init__()
         self.w = Parameter(tensor(16, 8), "w")
-        self.rows = ops.FFT().shard(((8, 1),))
-        self.columns = ops.IFFT().shard(((1, 8),))
+        self.rows = ops.FFTN().shard(((8, 1),))
+        self.columns = ops.IFFTN().shard(((1, 8),))
         self.product = P.Mul().shard(((2, 4), (2, 4)))
     def construct(self, x):
-        y = self.product(self.columns(self.rows(x), None, 0), self.w)
+        y = self.product(self.columns(self.rows(x, None, -1), None, 0), self.w)
         return ops.ReduceSum()(ops.real(y) * 0.5 + ops.ComplexAbs()(y))
 def step(x):
     return ms.value_and_grad(net, None, net.trainable_params())(x)
@@ -249,15 +249,6 @@ class Net(nn.Cell):
     def construct(self, x):
         return self.linear(self.nearest(x), (4, 8))
 C.GradOperation(get_all=True)(Net())(tensor(2, 2, 4, 4))
-""",
-    "numbers sampled with parameters that are sharded": """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.drawn = P.Gamma(3).shard(((2, 4), (1, 1), (4,)))
-    def construct(self, alpha, beta):
-        return self.drawn((8, 8), alpha, beta)
-Net()(tensor(8, 1)[:1], tensor(8))
 """,
     "tokens whose weights may not add up to much": """
 class Net(nn.Cell):

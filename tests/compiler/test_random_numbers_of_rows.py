@@ -69,7 +69,7 @@ class Latent(_Net):
 
     def construct(self, x: Any) -> Any:
         hidden = self.drop(ops.relu(ops.matmul(ops.standard_normal((x.shape[0], 8), seed=2), self.w)))
-        return hidden, ops.gamma((x.shape[0],), Tensor([1.5], mspc.float32), Tensor([2.0], mspc.float32), seed=4)
+        return hidden, ops.rand(x.shape[0], seed=4)
 
 
 class Repeated(_Net):

@@ -14,8 +14,8 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Constant, Graph
 from mspc.ir.types import FLOAT32
 from mspc.ops.control.regions import For, While
-from mspc.ops.op import REGISTRY
-from mspc.ops.random.dropout import RandomChoiceWithMask
+from mspc.ops.op import REGISTRY, Op
+from mspc.ops.random.dropout import UniformReal
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
@@ -83,19 +83,19 @@ def test_what_fails_inside_is_named_with_its_line(tmp_path: Path, monkeypatch: p
     def network(x: Any, n: Any) -> Any:
         i = ops.zeros((), ms.int32)
         while i < n:
-            x = ops.logical_not(ops.RandomChoiceWithMask(4, seed=1)(x)[1])  # here
+            x = ops.lgamma(x)  # here
             i += 1
         return x
 
-    graph, values = programs(ms.jit(network), np.ones((4,), bool), np.array(2, np.int32))
+    graph, values = programs(ms.jit(network), np.ones((4,), np.float32), np.array(2, np.int32))
 
     def run(*_: Any) -> Any:
         raise ValueError("it is broken")
 
-    monkeypatch.setattr(RandomChoiceWithMask, "run", run)
+    monkeypatch.setattr(REGISTRY["Lgamma"], "run", run)
     gpu = GpuExecutor(graph, device(tmp_path), values)
-    with pytest.raises(ExecutionError, match=r"RandomChoiceWithMask failed .*: ValueError: it is broken") as e:
-        gpu.run([np.ones((4,), bool), np.array(2, np.int32)])
+    with pytest.raises(ExecutionError, match=r"Lgamma failed .*: ValueError: it is broken") as e:
+        gpu.run([np.ones((4,), np.float32), np.array(2, np.int32)])
     assert "# here" in e.value.render()
 
 
@@ -117,7 +117,7 @@ class Frozen(EmulatedGpu):
 
 
 def chosen(x: Any) -> Any:
-    return ops.RandomChoiceWithMask(8, seed=1)(x)[0].sum().astype(ms.int32)
+    return (ops.UniformReal(1)((8,)) * x).sum().astype(ms.int32)
 
 
 def counted(x: Any, n: Any) -> Any:
@@ -141,8 +141,11 @@ def drawn_once(x: Any, n: Any) -> Any:
 
 @needs_compiler
 @pytest.mark.parametrize("network", [counted, asked, drawn_once])
-def test_what_cupy_draws_is_another_number_in_every_turn_and_step(network: Any, tmp_path: Path) -> None:
-    x, n = np.ones((64,), bool), np.array(9, np.int32)
+def test_what_cupy_draws_is_another_number_in_every_turn_and_step(
+    network: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UniformReal, "launch", Op.launch)
+    x, n = np.full((8,), 64, np.float32), np.array(9, np.int32)
     graph, values = programs(ms.jit(network), x, n)
     gpu_device = Frozen(tmp_path)
     cpu, gpu = Executor(graph, NumPyBackend(OneRank()), values), GpuExecutor(graph, gpu_device, values)

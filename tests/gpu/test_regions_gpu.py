@@ -20,8 +20,8 @@ from mspc.ir.types import FLOAT32, INT64, TensorType
 from mspc.ops.collective.point_to_point import Send
 from mspc.ops.control.regions import Call, For, Scan, While, emit_regions
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.op import REGISTRY
-from mspc.ops.random.dropout import Dropout
+from mspc.ops.op import REGISTRY, Op
+from mspc.ops.random.dropout import Dropout, UniformReal
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import StridedSlice
@@ -277,12 +277,14 @@ def test_functions_and_files_of_the_script(tmp_path: Path) -> None:
             np.testing.assert_array_equal(np.load(tmp_path / f"dumped_float32_{step + 1}-{turn}_rank0.npy"), wanted)
 
 
-def test_what_cupy_draws_in_a_loop_is_other_at_every_turn(tmp_path: Path) -> None:
+def test_what_cupy_draws_in_a_loop_is_other_at_every_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UniformReal, "launch", Op.launch)
+
     def network(x: Any) -> Any:
         kept = ops.zeros((3, 4))
         i = ops.zeros((), ms.int32)
         while i < 3:
-            kept[i] = ops.gamma((4,), x, x, seed=3)
+            kept[i] = ops.UniformReal(3)((4,)) * x
             i += 1
         return kept
 
@@ -293,7 +295,7 @@ def test_what_cupy_draws_in_a_loop_is_other_at_every_turn(tmp_path: Path) -> Non
         (wanted,), (found,) = cpu.run([x]), gpu.run([x])
         np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6)
         assert len(np.unique(wanted)) == wanted.size
-    flat, held = programs(ms.jit(lambda x: ops.gamma((4,), x, x, seed=3)), x)
+    flat, held = programs(ms.jit(lambda x: ops.UniformReal(3)((4,)) * x), x)
     step = GpuExecutor(flat, device(tmp_path), held)._step
     # A captured launch would draw the same at every step.
     assert [type(work.launch) for work in step.work if work.plain and step.graph.nodes[work.index].op.seeds] == [

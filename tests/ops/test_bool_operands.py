@@ -24,7 +24,6 @@ REFUSED: dict[str, Callable[[Any, Any], Any]] = {
     "Mod": lambda x, y: ops.fmod(x, y),
     "TruncateDiv": lambda x, y: ops.TruncateDiv()(x, y),
     "TruncateMod": lambda x, y: ops.TruncateMod()(x, y),
-    "ApproximateEqual": lambda x, y: ops.ApproximateEqual()(x, y),
     "Conj": lambda x, y: ops.conj(x),
     "CumSum": lambda x, y: ops.cumsum(x, 0),
     "TensorScatterSub": lambda x, y: ops.tensor_scatter_sub(x, FIRST, ONE),

@@ -39,17 +39,6 @@ def test_gradients() -> None:
     np.testing.assert_allclose(by_q, -p * special.zeta(p + 1, q), rtol=1e-12)
 
 
-def test_places_that_are_true_are_drawn_once() -> None:
-    mask = RANDOM.uniform(size=(6, 5)) < 0.5
-    true = {tuple(place) for place in np.argwhere(mask).tolist()}
-    places, there = (t.asnumpy() for t in ops.RandomChoiceWithMask(count=40, seed=3)(Tensor(mask)))
-    assert there.sum() == len(true)
-    assert {tuple(place) for place in places[there].tolist()} == true
-    assert not places[~there].any()
-    firsts = [ops.RandomChoiceWithMask(1, seed=s)(Tensor(mask))[0].asnumpy()[0].tolist() for s in range(1, 40)]
-    assert len({tuple(place) for place in firsts}) > len(true) // 2
-
-
 def test_bits_and_divisors() -> None:
     x, y = np.array([8, 2, -3, 1], np.int32), np.array([1, 3, 2, 4], np.int32)
     assert (ours("LeftShift", x, y) == x << y).all()
@@ -57,4 +46,3 @@ def test_bits_and_divisors() -> None:
     assert (ops.gcd(Tensor(x), Tensor(y)).asnumpy() == np.gcd(x, y)).all()
     with pytest.raises(TypeError, match=r"LeftShift: input 0 is Bool, not an integer tensor"):
         ours("LeftShift", x > 0, y > 0)
-    assert (ops.FillV2()((2, 3), Tensor(4.0)).asnumpy() == np.full((2, 3), 4)).all()

@@ -57,24 +57,11 @@ JUDGES = [
         [[drawn(3, 4), drawn(4)]],
         ours=lambda f, x, y: f(x, y, 2) if hasattr(f, "op") else f(x, y, alpha=2),
     ),
-    judged(("ops.Muls",), torch.mul, [[drawn(3, 4)]], (2.5,)),
     judged(
         ("mint.sub", "ops.sub_ext", "ops.SubExt"),
         lambda x, y: torch.sub(x, y, alpha=2),
         [[drawn(3, 4), drawn(4)]],
         ours=lambda f, x, y: f(x, y, 2) if hasattr(f, "op") else f(x, y, alpha=2),
-    ),
-    judged(
-        ("ops.addcmul_ext_op", "ops.AddcmulExt"),
-        lambda x, y, z, v: torch.addcmul(x, y, z, value=v),
-        [[drawn(3, 4), drawn(4), drawn(3, 1)]],
-        (2.0,),
-    ),
-    judged(
-        ("ops.addcdiv_ext_op", "ops.AddcdivExt"),
-        lambda x, y, z, v: torch.addcdiv(x, y, z, value=v),
-        [[drawn(3, 4), drawn(4), drawn(3, 1, low=1)]],
-        (2.0,),
     ),
     judged(everywhere("lerp", "Lerp"), torch.lerp, [[drawn(3, 4), drawn(4), drawn(3, 1)]]),
 ]

@@ -272,7 +272,6 @@ SCATTERED = [
     judged(("ops.UnsortedSegmentSum", "ops.unsorted_segment_sum"), _segments("sum", 0.0), _IDS, (4,), (6,)),
     judged(everywhere("unsorted_segment_max", "UnsortedSegmentMax"), _segments("amax", -_BIG), _IDS, (4,), (6,)),
     judged(everywhere("unsorted_segment_min", "UnsortedSegmentMin"), _segments("amin", _BIG), _IDS, (4,), (6,)),
-    judged(everywhere("unsorted_segment_prod", "UnsortedSegmentProd"), _segments("prod", 1.0), _IDS, (4,), (6,)),
     judged(("ops.TensorScatterUpdate", "ops.tensor_scatter_update"), _scattered(None), _ROWS),
     judged(("ops.TensorScatterAdd", "ops.tensor_scatter_add"), _scattered("sum"), _TWICE),
     judged(
@@ -338,7 +337,7 @@ MADE = [
     judged(("ops.eye",), lambda n, m=None: torch.eye(n, n if m is None else m), [[]], (3,), (2, 4)),
     judged(("mint.eye",), lambda n, m=None: torch.eye(n, n if m is None else m), [[]], (3,), (2, 4)),
     judged(("ops.scalar_to_array", "ops.scalar_to_tensor"), lambda x: torch.tensor(x), [[]], (3,), (1.5,), (True,)),
-    judged(("ops.LinSpace", "ops.LinSpaceExt"), torch.linspace, [[]], (1.0, 4.0, 7), (2.0, -2.0, 4), (3.0, 5.0, 1)),
+    judged(("ops.LinSpace",), torch.linspace, [[]], (1.0, 4.0, 7), (2.0, -2.0, 4), (3.0, 5.0, 1)),
 ]
 TORCH_TYPES = {
     "float": torch.float32,

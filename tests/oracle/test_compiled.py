@@ -24,7 +24,7 @@ def call_of(judge: Judge, arguments: tuple[Any, ...], named: dict[str, Any]) -> 
 
 
 KNOWN = {"ops.nonzero", "ops.argwhere", "ops.masked_select", "ops.unique", "ops.unique_consecutive",
-         "ops.unique_with_pad", "ops.bincount", "mint.bincount", "Tensor.unique", "Tensor.masked_scatter"}  # fmt: skip
+         "ops.bincount", "mint.bincount", "Tensor.unique", "Tensor.masked_scatter"}  # fmt: skip
 """The questions of a network about tensors that are known when it is compiled: the numbers decide on the shape."""
 CASES = [judge for judge in JUDGES if judge.names[0] not in KNOWN]
 

@@ -246,15 +246,8 @@ def _orders(torch: Any) -> dict[str, Counterpart]:
         found = turned.cumprod(op.axis)
         return found.flip(op.axis) if op.reverse else found
 
-    def products(op: Any, x: Tensor, ids: Tensor) -> Tensor:
-        rows = x.reshape(ids.numel(), -1)
-        places = ids.reshape(-1, 1).to(torch.int64).expand(rows.shape)
-        empty = torch.ones((op.num_segments, rows.shape[1]), dtype=x.dtype)
-        return empty.scatter_reduce(0, places, rows, "prod").reshape(op.num_segments, *x.shape[ids.dim() :])
-
     return {
         "RepeatInterleaveTensor": lambda op, x: torch.repeat_interleave(x, torch.tensor(op.repeats), op.dim),
-        "UnsortedSegmentProd": products,
         "CumProd": product,
         "Cummax": lambda op, x: (torch.cummax(x, op.axis)[0], None),
         "Cummin": lambda op, x: (torch.cummin(x, op.axis)[0], None),
@@ -317,12 +310,10 @@ def _alike(torch: Any) -> dict[str, Counterpart]:
 
 def _elementwise(torch: Any) -> dict[str, Counterpart]:
     return {
-        "ApproximateEqual": lambda op, x, y: (x - y).abs() < op.tolerance,
         "Cast": lambda op, x: x.to(getattr(torch, op.dst_type.numpy.name)),
         "DivNoNan": lambda op, x, y: torch.where(y == 0, torch.zeros_like(x / y), x / torch.where(y == 0, 1, y)),
         "FloorDiv": lambda op, x, y: torch.div(x, y, rounding_mode="floor"),
         "IsClose": lambda op, x, y: torch.isclose(x, y, op.rtol, op.atol, op.equal_nan),
-        "MulNoNan": lambda op, x, y: torch.where(y == 0, 0, x) * y,
         "NanToNum": lambda op, x: torch.nan_to_num(x, op.nan, op.posinf, op.neginf),
         "SquaredDifference": lambda op, x, y: (x - y) ** 2,
         "TruncateDiv": lambda op, x, y: torch.div(x, y, rounding_mode="trunc"),
@@ -338,11 +329,8 @@ def torch_xlogy(torch: Any) -> Counterpart:
 
 def _arithmetic(torch: Any) -> dict[str, Counterpart]:
     return {
-        "AddcdivExt": lambda op, x, y, z: torch.addcdiv(x, y, z, value=op.value),
-        "AddcmulExt": lambda op, x, y, z: torch.addcmul(x, y, z, value=op.value),
         "AddExt": lambda op, x, y: torch.add(x, y, alpha=op.alpha),
         "AddN": lambda op, *terms: sum(terms[1:], terms[0]),
-        "Muls": lambda op, x: torch.mul(x, op.other),
         "SubExt": lambda op, x, y: torch.sub(x, y, alpha=op.alpha),
     }
 
@@ -359,14 +347,11 @@ def _activations(torch: Any) -> dict[str, Counterpart]:
     return plain | {
         "FastGeLU": lambda op, x: x * torch.sigmoid(1.702 * x),
         "Elu": lambda op, x: functional.elu(x, op.alpha),
-        "EluExt": lambda op, x: functional.elu(x, op.alpha),
         "GeLU": lambda op, x: functional.gelu(x, approximate="tanh"),
         "HShrink": lambda op, x: functional.hardshrink(x, op.lambd),
-        "LeakyReLUExt": lambda op, x: functional.leaky_relu(x, op.negative_slope),
         "LogSoftmax": lambda op, x: torch.log_softmax(x, op.axis),
         "PReLU": lambda op, x, weight: functional.prelu(x, weight),
         "Softmax": lambda op, x: (x - torch.logsumexp(x, op.axis, keepdim=True)).exp(),
-        "SoftplusExt": lambda op, x: functional.softplus(x, op.beta, op.threshold),
         "SoftShrink": lambda op, x: functional.softshrink(x, op.lambd),
         "Swiglu": lambda op, x: functional.silu(x.chunk(2, op.dim)[0]) * x.chunk(2, op.dim)[1],
     }

@@ -15,7 +15,7 @@ from mspc.ops.collective.exchange import PasteSlices
 from mspc.ops.collective.point_to_point import Receive, ReceiveFromStage
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.math.matmul import GroupedOuter, GroupedProduct, GroupedRows, GroupedSums
-from mspc.ops.math.mint import FillV2, RepeatInterleaveInt
+from mspc.ops.math.mint import RepeatInterleaveInt
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.ops.nn.batch_norm import BatchNormStep, ChannelStatistics, JoinStatistics
 from mspc.ops.nn.experts import ExpertPlaces
@@ -414,7 +414,6 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     Reshape: _made,
     BroadcastTo: _made,
     Fill: _made,
-    FillV2: _made,
     Zeros: _made,
     Ones: _made,
     ReceiveFromStage: _made,

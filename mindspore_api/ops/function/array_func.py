@@ -26,7 +26,6 @@ from mspc.mindspore_api.ops.function_arguments import (
     within,
 )
 from mspc.mindspore_api.ops.index_arguments import (
-    chosen_places,
     diagonal_order,
     diagonal_places,
     diagonal_view,
@@ -37,7 +36,6 @@ from mspc.mindspore_api.ops.index_arguments import (
     outside_pairs,
     places_in,
     places_of,
-    slice_places,
     turned_plane,
     turns,
 )
@@ -249,31 +247,6 @@ def dstack(tensors: Sequence[Any]) -> Any:
     return ops.concat([atleast_3d(x) for x in tensors], 2)
 
 
-def block_diag(*inputs: Any) -> Any:
-    """Return a matrix with these matrices along its diagonal and 0 elsewhere; vectors are rows."""
-    blocks = [ops.atleast_2d(x) for x in inputs]
-    width, before, rows = sum([x.shape[1] for x in blocks]), 0, []
-    for x in blocks:
-        of_rank("block_diag", "input", x.shape, 2)
-        rows = [*rows, ops.pad(x, (before, width - before - x.shape[1]))]
-        before = before + x.shape[1]
-    return ops.concat(rows, 0)
-
-
-def cartesian_prod(*inputs: Any) -> Any:
-    """Return every choice of one element of each vector, as rows; for one vector that vector."""
-    if len(inputs) == 1:
-        return inputs[0]
-    return ops.stack([ops.Reshape()(x, (-1,)) for x in ops.meshgrid(*inputs, indexing="ij")], -1)
-
-
-def combinations(input: TensorLike, r: int = 2, with_replacement: bool = False) -> Any:
-    """Return every choice of r elements of a vector in order, as rows; with_replacement: an element may occur more than
-    once."""
-    of_rank("combinations", "input", input.shape, 1)
-    return ops.Gather()(input, chosen_places("combinations", input.shape[0], r, with_replacement), 0)
-
-
 def kron(input: TensorLike, other: TensorLike) -> Any:
     """Return every element of the input times all of the other tensor, block by block."""
     rank = max(len(input.shape), len(other.shape))
@@ -291,13 +264,6 @@ def matrix_band_part(x: TensorLike, lower: int, upper: int) -> Any:
     """Return matrices with `lower` diagonals below the main one and `upper` above it, -1 for all, and 0 elsewhere."""
     below = x if lower < 0 else ops.Triu(-lower)(x)
     return below if upper < 0 else ops.Tril(upper)(below)
-
-
-def vander(x: TensorLike, N: int | None = None) -> Any:
-    """Return the powers N - 1 to 0 of every element of a vector, as rows; N: by default the number of elements."""
-    of_rank("vander", "x", x.shape, 1)
-    count = x.shape[0] if N is None else N
-    return ops.stack([ops.cast(ops.Pow()(x, count - 1 - i), x.dtype) for i in range(count)], -1)
 
 
 def argsort(input: Any, axis: int = -1, descending: bool = False) -> Any:
@@ -489,23 +455,6 @@ def index_add(
 
 
 # Slices and diagonals -------------------------------------------------------------------------------------
-
-
-def select_scatter(input: TensorLike, src: TensorLike, axis: int, index: int) -> Any:
-    """Return the input with `src` in place of its slice `index` along `axis`."""
-    axis = axis_of("select_scatter", axis, len(input.shape))
-    place = index + input.shape[axis] if index < 0 else index
-    return slice_scatter(input, ops.ExpandDims()(src, axis), axis, place, place + 1)
-
-
-def slice_scatter(
-    input: TensorLike, src: TensorLike, axis: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Any:
-    """Return the input with `src` in place of start:end:step along `axis`."""
-    axis = axis_of("slice_scatter", axis, len(input.shape))
-    places = slice_places("slice_scatter", input.shape[axis], src.shape, axis, start, end, step)
-    rows = ops.swapaxes(ops.cast(src, input.dtype), 0, axis)
-    return ops.swapaxes(ops.TensorScatterUpdate()(ops.swapaxes(input, 0, axis), places, rows), 0, axis)
 
 
 def diagonal_scatter(input: TensorLike, src: TensorLike, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:

@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64
 from mspc.mindspore_api import ops
-from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
+from mspc.mindspore_api.errors import ApiTypeError
 from mspc.mindspore_api.ops.checked import TensorLike
 from mspc.mindspore_api.ops.function_arguments import (
     axis_of,
@@ -25,7 +23,6 @@ from mspc.mindspore_api.ops.function_arguments import (
     of_rank,
     part_of,
     positive,
-    precision_of,
     real_type,
     reduced_axes,
     refuse_check,
@@ -35,7 +32,7 @@ from mspc.mindspore_api.ops.function_arguments import (
     times,
     unbounded,
 )
-from mspc.mindspore_api.ops.index_arguments import chosen_places, crossed, shares, vector_of
+from mspc.mindspore_api.ops.index_arguments import chosen_places, crossed, vector_of
 
 
 def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
@@ -225,30 +222,12 @@ def cross(input: TensorLike, other: TensorLike, dim: int | None = None) -> Any:
 # Factors --------------------------------------------------------------------------------------------------
 
 
-def cholesky_solve(input: TensorLike, input2: TensorLike, upper: bool = False) -> Any:
-    """Return x with A @ x = input; input2 is the factor L of A = L @ L^T, or its transpose for upper."""
-    first = ops.SolveTriangular()(input2, input, 1 if upper else 0, not upper, False)
-    return ops.SolveTriangular()(input2, first, 0 if upper else 1, not upper, False)
-
-
-def cholesky_inverse(input_x: TensorLike, upper: bool = False) -> Any:
-    """Return the inverse of A = L @ L^T from its factor L, or from the transposed factor for upper."""
-    one = ops.eye(input_x.shape[-1], None, input_x.dtype)
-    return cholesky_solve(ops.broadcast_to(one, input_x.shape), input_x, upper)
-
-
 def qr(input: TensorLike, mode: str = "reduced") -> Any:
     """Return (orthogonal matrices Q, upper triangular matrices R) with Q @ R = input; for the mode "complete" Q is
     square. Raise ValueError for another mode."""
     if mode not in ("reduced", "complete", True, False):
         no_such("qr", "mode", mode, "'reduced' or 'complete'")
     return ops.Qr(mode in ("complete", False))(input)
-
-
-def eigvals(A: TensorLike) -> Any:
-    """Return the eigenvalues of square matrices, complex."""
-    values, _ = ops.Eig()(A)
-    return values
 
 
 # Of factors -----------------------------------------------------------------------------------------------
@@ -258,24 +237,6 @@ def logdet(input: TensorLike) -> Any:
     """Return the logarithm of determinants; NaN for negative ones."""
     sign, size = ops.slogdet(input)
     return ops.Select()(ops.Less()(sign, 0), ops.full_like(size, float("nan")), size)
-
-
-def pinv(x: TensorLike, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
-    """Return the pseudo-inverses of matrices; singular values are ignored up to the maximum of atol and rtol times the
-    greatest one.
-
-    atol: by default 0. rtol: by default the element type's precision times the longer side, or 0 if atol is given.
-    hermitian: changes nothing.
-    """
-    kind = real_type("pinv", x.dtype)
-    x = x if x.dtype == kind else ops.cast(x, kind)
-    values, left, right = ops.Svd()(x)
-    if rtol is None:
-        rtol = 0.0 if atol is not None else max(x.shape[-2:]) * precision_of(x.dtype)
-    least_value = ops.Maximum()(ops.ReduceMax(True)(values, -1) * rtol, 0.0 if atol is None else atol)
-    selected = ops.Greater()(values, least_value)
-    shares = ops.Select()(selected, 1 / ops.Select()(selected, values, ops.ones_like(values)), ops.zeros_like(values))
-    return ops.BatchMatMul(transpose_b=True)(right * ops.ExpandDims()(shares, -2), left)
 
 
 def matrix_power(input: TensorLike, n: int) -> Any:
@@ -289,23 +250,6 @@ def matrix_power(input: TensorLike, n: int) -> Any:
     half = matrix_power(input, n // 2)
     square = ops.BatchMatMul()(half, half)
     return square if n % 2 == 0 else ops.BatchMatMul()(square, input)
-
-
-def lstsq(input: TensorLike, A: TensorLike) -> Any:
-    """Return the least squares solution of input @ x = A for matrices; x is a matrix."""
-    sides = A if len(A.shape) > 1 else ops.ExpandDims()(A, 1)
-    solution, _, _, _ = ops.LstsqV2()(input, sides)
-    return solution
-
-
-def cond(A: TensorLike, p: Any = None) -> Any:
-    """Return the condition numbers of matrices: their norm p times that of their inverse, of singular values for
-    None."""
-    if p is None or p in (2, -2):
-        values = ops.SingularValues()(A)
-        high, low = ops.ReduceMax()(values, -1), ops.ReduceMin()(values, -1)
-        return low / high if p == -2 else high / low
-    return ops.norm(A, p, (-2, -1)) * ops.norm(ops.inverse(A), p, (-2, -1))
 
 
 def batch_dot(x1: TensorLike, x2: TensorLike, axes: Any = None) -> Any:
@@ -327,16 +271,6 @@ def batch_dot(x1: TensorLike, x2: TensorLike, axes: Any = None) -> Any:
     rows = ops.Reshape()(left, (left.shape[0], -1, left.shape[-1]))
     found = ops.BatchMatMul()(rows, ops.Reshape()(right, (right.shape[0], right.shape[1], -1)))
     return ops.Reshape()(found, (*left.shape[:-1], *right.shape[2:]))
-
-
-def bidense(input1: TensorLike, input2: TensorLike, weight: TensorLike, bias: Any = None) -> Any:
-    """input1 @ weight[o] @ input2 + bias[o] for every output o. weight: (outputs, size of input1's last dimension, that
-    of input2's)."""
-    outputs, first, second = weight.shape
-    turned = ops.reshape(ops.transpose(weight, (1, 0, 2)), (first, outputs * second))
-    half = ops.reshape(ops.matmul(input1, turned), (*input1.shape[:-1], outputs, second))
-    found = ops.reduce_sum(half * ops.expand_dims(input2, -2), -1)
-    return found if bias is None else found + bias
 
 
 def _float(name: str, x: Any) -> Any:
@@ -373,56 +307,6 @@ def median(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
     behind = [ops.GatherD()(x, axis, first) for x in (values, places)]
     behind = behind if keepdims else [ops.Squeeze(axis)(x) for x in behind]
     return ops.Select()(missing, behind[0], found[0]), ops.Select()(missing, behind[1], found[1])
-
-
-def nanmedian(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
-    """Return (the median along `axis` of the elements that are not NaN, the smaller of two in the middle, its index,
-    Int64)."""
-    axis = axis_of("nanmedian", axis, len(input.shape))
-    values, places = ops.SortExt()(input, axis, False, True)
-    count = ops.ReduceSum(True)(ops.cast(ops.Equal()(input, input), INT64), axis)
-    middle = ops.Maximum()(ops.FloorDiv()(count - 1, 2), 0)
-    found = ops.GatherD()(values, axis, middle), ops.GatherD()(places, axis, middle)
-    return found if keepdims else tuple([ops.Squeeze(axis)(x) for x in found])
-
-
-def quantile_along(name: str, x: Any, q: Any, axis: Any, keepdims: bool, numbers_only: bool) -> Any:
-    given = q.tolist() if isinstance(q, np.ndarray | np.generic) else q
-    parts = given if hasattr(given, "shape") else shares(name, given)
-    rank = len(x.shape)
-    if axis is None:
-        x, place = ops.Reshape()(x, (-1,)), 0
-    else:
-        place = axis_of(name, axis, rank)
-    last = len(x.shape) - 1
-    x = x if place == last else ops.swapaxes(x, place, last)
-    values, _ = ops.SortExt()(x, last, False, False)
-    numbers = ops.ReduceSum(True)(ops.cast(ops.Equal()(x, x), x.dtype), last)
-    top = ops.Maximum()(numbers - 1, 0) if numbers_only else ops.full_like(numbers, x.shape[last] - 1)
-    wanted = top * ops.Reshape()(ops.cast(parts, x.dtype), (-1,))
-    low = ops.Floor()(wanted)
-    below = ops.GatherD()(values, last, ops.cast(low, INT64))
-    above = ops.GatherD()(values, last, ops.cast(ops.Ceil()(wanted), INT64))
-    found = ops.Lerp()(below, above, wanted - low)
-    if not numbers_only:
-        found = ops.Select()(ops.Less()(numbers, x.shape[last]), ops.full_like(found, float("nan")), found)
-    return _parts_first(found, parts, axis, place, rank, keepdims)
-
-
-def _parts_first(found: Any, parts: Any, axis: Any, place: int, rank: int, keepdims: bool) -> Any:
-    """Return [..., parts] as [parts, ...], with the reduced dimension as 1 with keepdims."""
-    last = len(found.shape) - 1
-    found = ops.Transpose()(found, (last, *range(last)))
-    if keepdims:
-        found = ops.Reshape()(found, (-1, *[1] * rank)) if axis is None else _with_kept_dim(found, place, rank)
-    elif axis is not None and place != rank - 1:
-        found = ops.Squeeze(1 + place)(_with_kept_dim(found, place, rank))
-    return found if parts.shape else ops.Squeeze(0)(found)
-
-
-def _with_kept_dim(found: Any, place: int, rank: int) -> Any:
-    found = ops.ExpandDims()(found, -1)
-    return found if place == rank - 1 else ops.swapaxes(found, 1 + place, rank)
 
 
 # Counts ---------------------------------------------------------------------------------------------------
@@ -487,39 +371,7 @@ def bucketize(input: TensorLike, boundaries: Any, *, right: bool = False) -> Any
     return ops.cast(searchsorted(ops.cast(line, real_type("bucketize", input.dtype)), input, right=right), INT32)
 
 
-def intopk(x1: TensorLike, x2: TensorLike, k: int) -> Any:
-    """Return whether the score of the class x2[b] is among the k greatest of the row x1[b]; scores that are equal count
-    as one."""
-    own = ops.GatherD()(x1, 1, ops.ExpandDims()(ops.cast(x2, INT64), 1))
-    greater = ops.ReduceSum()(ops.cast(ops.Greater()(x1, own), INT32), 1)
-    return ops.LogicalAnd()(ops.Less()(greater, k), ops.IsFinite()(ops.Squeeze(1)(own)))
-
-
 # Covariances and distances --------------------------------------------------------------------------------
-
-
-def cov(input: TensorLike, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
-    """Return the covariances of variables, the rows of a matrix; a vector is one variable.
-
-    correction: the number subtracted from the number of observations. fweights: the repetition count of each
-    observation. aweights: its weight.
-    """
-    if len(input.shape) > 2:
-        of_rank("cov", "input", input.shape, 2)
-    if input.dtype in HALVES:
-        wide = cov(ops.cast(input, FLOAT32), correction=correction, fweights=fweights, aweights=aweights)
-        return ops.cast(wide, input.dtype)
-    x = _float("cov", ops.atleast_2d(input))
-    weights = ops.ones_like(x[0])
-    for given in (fweights, aweights):
-        weights = weights if given is None else weights * ops.cast(given, x.dtype)
-    total = ops.ReduceSum()(weights)
-    apart = x - ops.ReduceSum(True)(x * weights, 1) / total
-    less = correction
-    if aweights is not None:
-        less = correction * ops.ReduceSum()(weights * ops.cast(aweights, x.dtype)) / total
-    found = ops.MatMul()(apart * weights, ops.Transpose()(apart, (1, 0))) / ops.Maximum()(total - less, 0.0)
-    return found if len(input.shape) == 2 else ops.Reshape()(found, ())
 
 
 def pdist(input: TensorLike, p: float = 2.0) -> Any:
@@ -548,25 +400,6 @@ def renorm(input: TensorLike, p: float, axis: int, maxnorm: float) -> Any:
     axis = axis_of("renorm", axis, len(input.shape))
     size = ops.vector_norm(input, p, tuple([d for d in range(len(input.shape)) if d != axis]), True)
     return ops.Select()(ops.Greater()(size, maxnorm), input * (maxnorm / (size + 1e-7)), input)
-
-
-def trapz(y: TensorLike, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Any:
-    """Return the area below y along `dim`, from trapezoids with steps of dx, or between the points x."""
-    axis = axis_of("trapz", dim, len(y.shape))
-    if y.dtype in HALVES:
-        return ops.cast(trapz(ops.cast(y, FLOAT32), x, dx=dx, dim=dim), y.dtype)
-    y, size = _float("trapz", y), y.shape[axis]
-    second = ops.StridedSlice()(y, *part_of(y.shape, (1, size - 1), axis, 1))
-    both = second + ops.StridedSlice()(y, *part_of(y.shape, (size - 1, 1), axis, 0))
-    if x is None:
-        return ops.ReduceSum()(both, axis) * (dx / 2)
-    x = ops.cast(x, y.dtype)
-    if len(x.shape) == 1:
-        x = ops.Reshape()(x, tuple([size if d == axis else 1 for d in range(len(y.shape))]))
-    return ops.ReduceSum()(both * ops.diff(x, 1, axis), axis) * 0.5
-
-
-_EPSILONS = {"Float16": 2.0**-10, "BFloat16": 2.0**-7, "Float32": 2.0**-23, "Float64": 2.0**-52}
 
 
 def signbit(input: TensorLike) -> Any:
@@ -606,29 +439,11 @@ def extremum(kind: Any, x: Any, y: Any) -> Any:
     return ops.Select()(ops.IsNan()(x), y, ops.Select()(ops.IsNan()(y), x, found))
 
 
-def lcm(input: TensorLike, other: TensorLike) -> Any:
-    """Return the least common multiple of integers, 0 if one of them is 0."""
-    common = ops.Gcd()(input, other)
-    shared = ops.Select()(ops.Equal()(common, 0), ops.ones_like(common), common)
-    return ops.Abs()(ops.Mul()(ops.FloorDiv()(input, shared), other))
-
-
 def logit(input: TensorLike, eps: float | None = None) -> Any:
     """Return the logarithm of x / (1 - x), with x clipped to [eps, 1 - eps] if eps is given; integers as Float32."""
     x = _float("logit", input)
     x = x if eps is None else ops.clamp(x, eps, 1 - eps)
     return ops.Log()(x / (1 - x))
-
-
-def mvlgamma(input: TensorLike, p: int) -> Any:
-    """Return the logarithm of the gamma function of p dimensions; integers as Float32. Inputs must be above (p - 1) /
-    2. Raise ValueError if p is below 1."""
-    least("mvlgamma", "p", p, 1)
-    x = _float("mvlgamma", input)
-    total = ops.Lgamma()(x)
-    for i in range(1, p):
-        total = total + ops.Lgamma()(x - 0.5 * i)
-    return total + 0.25 * p * (p - 1) * math.log(math.pi)
 
 
 def polygamma(n: int, input: TensorLike) -> Any:
@@ -652,21 +467,6 @@ def logcumsumexp(input: TensorLike, axis: int) -> Any:
         input = ops.Concat(axis)((front, ops.logaddexp(later, before)))
         step = 2 * step
     return input
-
-
-def eps(x: TensorLike) -> Any:
-    """Return a tensor of x's shape with the smallest number that changes 1 when added, in the type of x, a tensor of
-    floats. Raise TypeError if x is not floating-point."""
-    if not x.dtype.is_float:
-        raise ApiTypeError(f"eps(): x must be a tensor of floats, not of {x.dtype}")
-    return ops.full_like(x, _EPSILONS[x.dtype.name])
-
-
-def is_nonzero(input: TensorLike) -> Any:
-    """Return whether the only element of a tensor is not 0, Bool of shape (). Raise ValueError if there are more."""
-    if input.size != 1:
-        raise ApiValueError(f"is_nonzero(): input must have one element, not {input.size}")
-    return ops.not_equal(ops.reshape(input, ()), 0)
 
 
 def as_floating(x: Any) -> Any:

@@ -564,10 +564,3 @@ def _longer(x: Any, size: int, mode: str) -> Any:
     if len(x.shape) > 1:
         return ops.pad(x, (size, size), mode.lower())
     return ops.Squeeze(0)(ops.pad(ops.ExpandDims()(x, 0), (size, size), mode.lower()))
-
-
-def padding(x: TensorLike, pad_dim_size: int = 8) -> Any:
-    """Extend the last dimension, of size 1, to size pad_dim_size by zeros at the end."""
-    if x.shape[-1:] != (1,):
-        no_such("padding", "the last dimension of x", x.shape, "1")
-    return ops.pad(x, (0, pad_dim_size - 1))

@@ -43,15 +43,6 @@ def bernoulli(input: Any, p: float | TensorLike = 0.5, seed: Any = None) -> Any:
     return ops.cast(samples < p, input.dtype)
 
 
-def random_gamma(shape: Any, alpha: TensorLike, seed: Any = None) -> Any:
-    """Return numbers of the gamma distribution of shape parameter alpha and rate 1, of alpha's element type, in the
-    shape [*shape, *alpha's shape]; they are drawn in Float32."""
-    sizes = shape if isinstance(shape, (tuple, list)) else shape.tolist()
-    result_shape = (*shape_of_sizes("random_gamma", (tuple(sizes),)), *alpha.shape)
-    samples = ops.Gamma(*seeds_of(seed))(result_shape, ops.cast(alpha, FLOAT32), ops.ones((1,), FLOAT32))
-    return ops.cast(samples, alpha.dtype)
-
-
 _SMALLEST = 2.0**-25
 """Replacement of 0 in logarithms, below the smallest positive number that is drawn."""
 
@@ -113,12 +104,6 @@ def gumbel_softmax(logits: TensorLike, tau: float = 1.0, hard: bool = False, dim
     place = ops.Argmax(axis, INT32)(soft)
     one = ops.cast(ops.one_hot(place, logits.shape[axis], 1.0, 0.0, axis), soft.dtype)
     return one - ops.stop_gradient(soft) + soft
-
-
-def standard_laplace(shape: Any, seed: Any = None) -> Any:
-    """Return numbers of the Laplace distribution with mean 0 and scale 1, Float32."""
-    apart = uniform_samples(shape_of_sizes("standard_laplace", (shape,)), seed) - 0.5
-    return -ops.Sign()(apart) * ops.Log()(ops.Maximum()(1 - 2 * ops.Abs()(apart), _SMALLEST))
 
 
 def range(start: int | float, end: int | float, step: int | float, maxlen: int = 1000000) -> Any:

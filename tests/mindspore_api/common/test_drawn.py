@@ -49,11 +49,6 @@ def test_choices_follow_the_weights() -> None:
 
 
 def test_distributions() -> None:
-    laplace = ops.laplace((4000,), 1.0, 2.0).asnumpy()
-    assert abs(laplace.mean() - 1) < 0.15
-    assert abs(laplace.std() - 2 * 2**0.5) < 0.2
-    assert abs(np.log(Tensor(np.zeros(4000, np.float32)).log_normal(1.0, 0.5).asnumpy()).mean() - 1) < 0.05
-    assert abs(np.median(Tensor(np.zeros(4000, np.float32)).cauchy(3.0).asnumpy()) - 3) < 0.1
     assert abs(ops.bernoulli_ext(ops.full((4000,), 0.3)).asnumpy().mean() - 0.3) < 0.03
     soft = ops.gumbel_softmax(ops.zeros((4000, 2)), hard=True).asnumpy()
     assert set(soft.ravel().tolist()) == {0, 1}

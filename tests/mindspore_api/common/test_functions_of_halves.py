@@ -21,9 +21,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "cosine_similarity": lambda x: ops.cosine_similarity(x, x * 0.5, 1),
     "renorm": lambda x: ops.renorm(x, 2, 0, 1.0),
     "clip_by_global_norm": lambda x: ops.clip_by_global_norm([x, x], 1.0)[1],
-    "trapz": lambda x: ops.trapz(x, dx=0.1, dim=1),
     "variance of tens": lambda x: ops.var(x * 0.04, 1),
-    "covariance of tens": lambda x: ops.cov(x * 0.01),
 }
 
 

@@ -24,82 +24,63 @@ V = np.array([1.0, 2.5, 3.0, 7.0], np.float32)
 W = np.array([2.0, -1.0, 0.5, 3.0], np.float32)
 I = np.array([[5, -3, 0, 2], [7, 1, -8, 4]], np.int32)  # noqa: E741
 M = A > 0.5
-N = np.array([[1.0, np.nan, 3.0], [np.nan, 5.0, -2.0]], np.float32)
 INF = np.array([1.0, np.inf, -np.inf, np.nan], np.float32)
 THREE = DRAWN.standard_normal((2, 3, 3)).astype(np.float32)
 
 ONE = """absolute abs fabs sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arctanh exp expm1 exp2 log log1p log2
-log10 sqrt square reciprocal deg2rad rad2deg radians ceil floor trunc fix rint sign negative positive cbrt""".split()
-TWO = """add subtract multiply divide true_divide floor_divide remainder mod fmod divmod power float_power maximum
-minimum arctan2 hypot logaddexp copysign heaviside equal not_equal less less_equal greater greater_equal
-logical_and logical_or logical_xor isclose outer kron""".split()
+log10 sqrt square reciprocal deg2rad rad2deg radians ceil floor trunc fix rint sign negative positive""".split()
+TWO = """add subtract multiply divide true_divide floor_divide remainder mod power maximum minimum arctan2 equal
+not_equal less less_equal greater greater_equal logical_and logical_or logical_xor isclose outer""".split()
 CASES: dict[str, list[tuple[Any, ...]]] = {
     **{name: [(A,)] for name in ONE},
     "arccosh": [(B,)], "invert": [(I,)], "bitwise_not": [(I,)],
     **{name: [(A, B), (B, A[0])] for name in TWO},
     **{key: [(I, I + 1)] for key in "bitwise_and bitwise_or bitwise_xor".split()},
-    **{key: [(INF,)] for key in "isfinite isinf isnan isneginf isposinf".split()},
-    "logical_not": [(I,)], "signbit": [(W,)], "clip": [(A, 0.3, 0.6), (A, None, 0.6)],
+    **{key: [(INF,)] for key in "isfinite isinf isnan".split()},
+    "logical_not": [(I,)], "clip": [(A, 0.3, 0.6), (A, None, 0.6)],
     "matmul": [(A, B.T), (THREE, THREE), (A, V)], "dot": [(A, V), (A, B.T), (V, W), (THREE, S[:3, :2])],
     "inner": [(A, B), (V, W), (A, V)],
     "tensordot": [(THREE, THREE, 0), (THREE, S[:3, :3], 1), (A, B)],
     "cross": [(THREE, THREE + 1), (THREE, THREE[::-1] - 2, 1, 2, 0), (A[:, :2], B[:, :2]), (A[:, :3], B[:, :2])],
-    "array": [([1.0, 2.0],), (3.5,), (A, None, True)], "asarray": [([True, False],)], "asfarray": [([1, 2],)],
+    "array": [([1.0, 2.0],), (3.5,), (A, None, True)], "asarray": [([True, False],)],
     "copy": [(A,)], "zeros": [((2, 3),), (4,)], "ones": [((2, 3),)], "full": [((2, 3), 2.5)],
     "zeros_like": [(A,)], "ones_like": [(I,)], "full_like": [(A, 3.0)], "empty_like": [], "empty": [],
     "arange": [(5,), (1, 9, 3), (0.5, 3.0, 0.5)], "linspace": [(0, 1, 5), (0.0, 1.0, 4, False), (0, 4, 5, True, True)],
     "logspace": [(0, 2, 5)], "eye": [(3,), (2, 4, 1)], "identity": [(3,)],
-    "tri": [(3,), (3, 4, -1)], "tril": [(S,), (S, 1)], "triu": [(S,), (S, -1)],
-    "tril_indices": [(3,), (3, 1, 4)], "triu_indices": [(3,), (3, -1, 4)], "tril_indices_from": [(A,)],
-    "triu_indices_from": [(A,)], "diag_indices": [(3,)], "indices": [((2, 3),)], "meshgrid": [(V, W[:2])],
-    "diagflat": [(V,), (V, 1)], "bartlett": [(5,)], "blackman": [(5,)], "hamming": [(5,)],
-    "hanning": [(5,)], "rand": [], "randn": [],
+    "tril": [(S,), (S, 1)], "triu": [(S,), (S, -1)],
+    "meshgrid": [(V, W[:2])],
+    "rand": [], "randn": [],
     "reshape": [(A, (4, 3)), (A, -1)], "ravel": [(A,)], "transpose": [(A,), (THREE, (2, 0, 1))],
     "moveaxis": [(THREE, 0, -1), (THREE, [0, 1], [2, 0])],
     "swapaxes": [(THREE, 0, 2)], "expand_dims": [(A, 1), (A, (0, 3))], "squeeze": [(A[None],), (A[:, None], 1)],
     "atleast_1d": [(V,)], "atleast_2d": [(V,)], "atleast_3d": [(V,), (A,)],
     "concatenate": [((A, B),), ((A, B), 1), ((A, V), None)], "append": [(A, B, 0), (A, V)], "stack": [((A, B), 1)],
     "hstack": [((A, B),), ((V, W),)], "vstack": [((V, W),)], "dstack": [((A, B),)], "column_stack": [((V, W),)],
-    "split": [(V, 2), (A, [1, 3], 1)], "array_split": [(V, 3)], "hsplit": [(A, 2)], "vsplit": [(A, 3)],
-    "dsplit": [(THREE, 3)], "broadcast_to": [(V, (3, 4))], "broadcast_arrays": [(A, V)],
+    "split": [(V, 2), (A, [1, 3], 1)], "hsplit": [(A, 2)], "vsplit": [(A, 3)],
+    "broadcast_to": [(V, (3, 4))],
     "tile": [(V, 2), (V, (2, 1)), (A, 2)], "repeat": [(A, 2), (A, 2, 0)], "roll": [(A, 2), (A, 1, 1)],
     "flip": [(A,), (A, 1)], "fliplr": [(A,)], "flipud": [(A,)], "rot90": [(A,), (A, 2)],
     "diag": [(V,), (V, -1), (A, 1)], "diagonal": [(A,), (THREE, 1, 1, 2)],
     "take": [(A, np.array([0, 2]), 1), (A, np.array([0, 11]))],
     "take_along_axis": [(A, np.array([[0], [1], [3]]), 1)], "where": [(M, A, B), (M, A, 1.5)],
-    "select": [([M, B > 2], [A, B], 0.5)],
     "pad": [(A, 1), (A, ((1, 2), (0, 1)), "edge"), (V, 3, "reflect"), (V, 5, "symmetric"), (V, (3, 5), "wrap")],
     "size": [(A,), (A, 1)], "shape": [(A,)], "ndim": [(A,)], "argsort": [(A,), (A, 0), (A, None)],
-    "sort": [(A,), (A, None)], "array_equal": [(A, A), (A, B), (A, V)], "isin": [(I, [1, 7])], "in1d": [(I, [1, 7])],
-    "isscalar": [(3,)], "sometrue": [], "any": [(M,), (M, 1)], "all": [(M,), (M, 0)],
-    **{key: [(A,), (A, 1), (THREE, (0, 2))] for key in "sum prod mean var std max min amax amin ptp".split()},
+    "sort": [(A,), (A, None)], "array_equal": [(A, A), (A, B), (A, V)], "isin": [(I, [1, 7])],
+    "any": [(M,), (M, 1)], "all": [(M,), (M, 0)],
+    **{key: [(A,), (A, 1), (THREE, (0, 2))] for key in "sum prod mean var std max min amax amin".split()},
     "average": [(A,), (A, 1, W[:4] + 2)],
     **{key: [(A,), (A, 1)] for key in "argmax argmin".split()}, "count_nonzero": [(I,), (I, 1)],
     **{key: [(A, 1), (A,)] for key in "cumsum cumprod".split()}, "diff": [(A,), (A, 2, 0), (M,), (A, 1, 0, B, 2.0)],
     "trace": [(A,), (THREE, 1, 1, 2)],
-    **{key: [(N,), (N, 1)] for key in "nansum nanmean nanmax nanmin nanvar nanstd".split()}, "nancumsum": [(N, 1)],
-    "norm": [(A,), (A, 3, 1), (A, np.inf, 0), (A, 1, 0)], "trapz": [(A,), (A, V), (A, None, 2.0, 0)],
-    "cov": [(A,), (A, None, False), (A, B), (V, W, True, True), (A, None, True, False, None, I[1, :4] + 9),
-            (A, B, True, False, None, np.array([1, 2, 3, 1]), A[0])],
-    "corrcoef": [(A,), (A, B, False)], "searchsorted": [(V, W), (V, V, "right"), (W, V, "left", np.argsort(W))],
-    "convolve": [(V, W[:3]), (W[:2], V, "same"), (V, W[:2], "valid"), (V, W, "same")],
-    "gradient": [(V,), (A, 2.0), (A, 2.0, 0.5), (A[:2, :2],)],
-    "matrix_power": [(S, 3), (THREE, 0), (THREE, 1)],
-    "gcd": [(I, I + 4), (12, I)], "lcm": [(I, I + 4)],
-    "choose": [(I, (V, W, 3.0)), (I, (V, W, W + 1), "wrap")],
-    "unravel_index": [(np.array([3, 11, 0]), (3, 4)), (np.array([[3, 11]]), (3, 4), "F")],
-    "piecewise": [(W, [W < 0, W > 1], [-1, abs]), (W, [W < 0], [abs, 7.0]), (W, W > 1, [2])],
-    "digitize": [(W, V), (V, V, True)], "promote_types": [], "result_type": [],
+    "norm": [(A,), (A, 3, 1), (A, np.inf, 0), (A, 1, 0)],
 }  # fmt: skip
 """Arguments of every function, which are tensors where they are arrays."""
 OTHERS: dict[str, Callable[..., Any]] = {
-    "norm": lambda x, o=None, axis=None: _norm(x, o, axis), "asfarray": np.asarray,
-    "average": lambda x, axis=None, weights=None: np.average(x, axis, weights), "trapz": lambda *a: np.trapezoid(*a),
+    "norm": lambda x, o=None, axis=None: _norm(x, o, axis),
+    "average": lambda x, axis=None, weights=None: np.average(x, axis, weights),
     "array": lambda obj, *_: np.array(obj),
-    "in1d": lambda a, b: np.isin(a, b).ravel(), "fix": np.trunc, "array_equal": np.array_equal,
+    "fix": np.trunc, "array_equal": np.array_equal,
     "take": lambda a, i, axis=None: np.take(a, i, axis, mode="clip"),
-    "choose": lambda a, choices, mode="clip": np.choose(a, choices, mode=mode), "matrix_power": np.linalg.matrix_power,
-
 }  # fmt: skip
 """Functions that NumPy has under another name, or with other arguments."""
 TYPES = """bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 int_ float_ uint pi e inf nan
@@ -134,7 +115,7 @@ def near(found: Any, expected: Any) -> None:
 
 
 def test_every_name_has_a_case() -> None:
-    assert sorted({*dir(mnp)} - {*CASES, *TYPES, "fft"}) == []  # tests/mindspore_api/numpy/test_fft.py
+    assert sorted({*dir(mnp)} - {*CASES, *TYPES}) == []
     assert sorted({*CASES, *TYPES} - {*dir(mnp)}) == []
     assert mnp.int_ == ms.int32
     assert (mnp.pi, mnp.newaxis) == (math.pi, None)
@@ -174,7 +155,7 @@ MINDSPORE = {
     "sign": "float32 float32 float16 float32", "deg2rad": "float32 float32 float16 float32",
     "cumsum": "int32 int32 float16 float32", "cumprod": "int32 uint32 float16 float32",
     "argmax": "int64 int64 int64 int64", "argmin": "int32 int32 int32 int32", "trace": "int64 int64 float16 float32",
-    "count_nonzero": "int32 int32 int32 int32", "nansum": "int32 uint8 float16 float32",
+    "count_nonzero": "int32 int32 int32 int32",
     "absolute": "int32 uint8 float16 float32", "trunc": "float32 float32 float16 float32",
 }  # fmt: skip
 """Element types of results for Int32, UInt8, Float16 and Float32, as MindSpore 2.10 gives them on a CPU."""
@@ -213,7 +194,6 @@ def test_numbers_become_tensors_of_32_bits() -> None:
     assert mnp.arange(3).dtype == mnp.full((2,), 3).dtype == ms.int32
     assert mnp.linspace(0, 1, 3).dtype == mnp.eye(2).dtype == mnp.rand(2).dtype == mnp.randn(2, 3).dtype == ms.float32
     assert mnp.empty((2, 3)).shape == mnp.empty_like(Tensor(A[:2, :3])).shape
-    assert mnp.promote_types(mnp.int32, mnp.float16) == mnp.result_type(Tensor(I), mnp.float16) == ms.float16
     assert mnp.add(Tensor(I), 2, dtype=mnp.float16).dtype == ms.float16
 
 
@@ -246,8 +226,6 @@ def test_gradients_flow_through_them() -> None:
         (lambda: mnp.pad(Tensor(V), -1), "pad(): pad_width must be numbers from 0 on, not -1"),
         (lambda: mnp.moveaxis(Tensor(A), 0, (0, 1)), "moveaxis(): 1 dimensions cannot go to 2 places"),
         (lambda: mnp.meshgrid(Tensor(V), sparse=True), "numpy.meshgrid(): sparse=True is not supported"),
-        (lambda: mnp.matrix_power(Tensor(S), -1), "matrix_power(): n must be a number from 0 on, not -1"),
-        (lambda: mnp.hanning(2.5), "numpy.hanning(): M must be an int, not 2.5"),
     ],
 )
 def test_what_they_refuse(call: Callable[[], Any], message: str) -> None:
