@@ -1,4 +1,4 @@
-"""A network computes what the same call computes outside of one: a case of every judge, drawn once."""
+"""A network computes what the same call computes outside of one: a case of every name of a judge, drawn once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.oracle.judging import Judge, flat, public, unlike
 from tests.oracle.test_judges import JUDGES
 
 
-def call_of(judge: Judge, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    ours, function = judge.ours, public(judge.names[0])
+def call_of(judge: Judge, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    ours, function = judge.ours, public(name)
 
     def call(*tensors: Any) -> Any:
         return ours(function, *tensors, *arguments, **named)
@@ -33,9 +33,11 @@ CASES = [judge for judge in JUDGES if judge.names[0] not in KNOWN]
 def test_compiled_equals_eager(judge: Judge) -> None:
     draw = random.Random(5)
     arrays = draw.choice(judge.inputs)
-    call = call_of(judge, draw.choice(list(judge.arguments)), draw.choice(list(judge.named)))
+    arguments, named = draw.choice(list(judge.arguments)), draw.choice(list(judge.named))
     tensors = [Tensor(x) for x in arrays]
-    with np.errstate(all="ignore"):
-        expected = call(*tensors)
-        if tensors and all(isinstance(part, Tensor) for part in flat(expected)):
-            assert unlike(mspc.jit(call)(*tensors), expected, 8) == ""
+    for name in judge.names:
+        call = call_of(judge, name, arguments, named)
+        with np.errstate(all="ignore"):
+            expected = call(*tensors)
+            if tensors and all(isinstance(part, Tensor) for part in flat(expected)):
+                assert unlike(mspc.jit(call)(*tensors), expected, 8) == "", name
