@@ -1,28 +1,48 @@
-"""The wheel holds every package and the grammar, and nothing else."""
+"""The sdist and the wheel that is built from it hold every package and its data, and work outside of a checkout."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from mspc.mindspore_api.index.stubs import stubs
+from mspc.ops.cpu.loops.library import compiler
+from tests.conftest import HANG
+
+OTHER_PYTHONS = [python for python in os.environ.get("MSPC_PYTHONS", "").split(os.pathsep) if python]
+"""Interpreters of other versions, with the dependencies of mspc installed, in which the wheel is tried, too."""
+
+
+def built(kind: str, source: Path, folder: Path) -> Path:
+    """The distribution that setuptools, which is installed, makes from a folder: what pip would call."""
+    hook = f"from setuptools import build_meta; build_meta.build_{kind}({str(folder)!r})"
+    done = subprocess.run([sys.executable, "-c", hook], cwd=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (found,) = folder.glob({"sdist": "*.tar.gz", "wheel": "*.whl"}[kind])
+    return found
 
 
 @pytest.fixture(scope="module")
-def wheel_names(root: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Files of a wheel that is built from a copy of the checkout, with the setuptools that is installed."""
+def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel that is built from the sdist of a copy of the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    shutil.copytree(root, source, ignore=shutil.ignore_patterns(".*", "build", "stubs", "__pycache__"))
-    hook = f"from setuptools import build_meta; build_meta.build_wheel({str(folder)!r})"  # what pip would call
-    done = subprocess.run([sys.executable, "-c", hook], cwd=source, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = folder.glob("*.whl")
+    shutil.copytree(root, source, ignore=shutil.ignore_patterns(".*", "build", "stubs", "__pycache__", "*.egg-info"))
+    with tarfile.open(built("sdist", source, folder)) as sdist:
+        sdist.extractall(folder / "unpacked", filter="data")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    return built("wheel", unpacked, folder)
+
+
+@pytest.fixture(scope="module")
+def wheel_names(wheel: Path) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
 
@@ -36,12 +56,13 @@ def test_wheel_holds_every_module(root: Path, wheel_names: set[str]) -> None:
     assert {name for name in wheel_names if name.endswith(".py")} == modules
 
 
-def test_wheel_holds_the_grammar_the_page_the_index_and_no_other_data(root: Path, wheel_names: set[str]) -> None:
+def test_wheel_holds_the_data_files_and_no_others(root: Path, wheel_names: set[str]) -> None:
     data = {name for name in wheel_names if name.startswith("mspc/") and not name.endswith(".py")}
     page = {f"mspc/commands/view/page/built/view.{kind}" for kind in ("js", "css")}
     tables = {f"mspc/mindspore_api/index/{path.name}" for path in (root / "mindspore_api/index").glob("*.txt")}
     assert len(tables) > 10
-    assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"} | page | tables
+    demo = {"mspc/commands/demo/README.md", "mspc/commands/demo/net.py.txt"}
+    assert data == {"mspc/ir/text/grammar.lark", "mspc/py.typed"} | page | tables | demo
 
 
 def test_wheel_holds_the_stubs(wheel_names: set[str]) -> None:
@@ -50,3 +71,43 @@ def test_wheel_holds_the_stubs(wheel_names: set[str]) -> None:
 
 def test_wheel_holds_the_licence(wheel_names: set[str]) -> None:
     assert any(name.endswith("LICENSE") for name in wheel_names)
+
+
+LOOP = """
+import mspc
+from mspc.ops.cpu.loops.library import compiler, functions_of
+print(mspc.__file__)
+if compiler():
+    functions_of({"f": 'extern "C" void f(void *a, long long b, long long c) {}'}, "")
+"""
+
+
+@pytest.mark.parametrize("python", [sys.executable, *OTHER_PYTHONS])
+def test_an_installed_wheel_works_outside_of_a_checkout(wheel: Path, tmp_path: Path, python: str) -> None:
+    """Installed without network in a new environment, which sees the dependencies of the interpreter, but no mspc."""
+    environment = tmp_path / "environment"
+    subprocess.run([python, "-m", "venv", "--without-pip", environment], check=True, timeout=HANG)
+    installed = environment / "bin/python"
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    places = [
+        subprocess.run([each, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+        for each in (python, installed)
+    ]
+    (Path(places[1]) / "dependencies.pth").write_text(places[0] + "\n")  # its own .pth files are not read
+    pip = [sys.executable, "-m", "pip", "--python", installed, "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--no-compile", wheel], check=True, timeout=HANG)
+    variables = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MSPC_VERIFY_PASSES")}
+    variables["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    done = subprocess.run(
+        [environment / "bin/mspc", "demo", "project"], cwd=tmp_path, env=variables, capture_output=True, text=True,
+        timeout=HANG, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "equal: 12 values on 4 ranks" in done.stdout
+    assert (tmp_path / "project/net.view.html").stat().st_size > 100_000
+    done = subprocess.run(
+        [installed, "-c", LOOP], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=HANG, check=True
+    )
+    assert done.stdout == f"{places[1]}/mspc/__init__.py\n"
+    assert any((tmp_path / "cache/mspc/loops").glob("*.so")) == bool(compiler())
+    assert (Path(places[1]) / "mspc-stubs/py.typed").exists()

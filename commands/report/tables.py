@@ -77,12 +77,11 @@ def write_json(content: Any, path: Path) -> None:
 
 GAP = "  "
 INDENT = 4
-NARROWEST = 40
+NARROWEST = 20
 """Least width for which a table is laid out."""
-LEAST = 8
-"""Least width to which a column is narrowed."""
 _TUPLE = re.compile(r"\([\d, -]*\)")
 _MARK = re.compile(r"[-./:,_)\]]")
+_PIECE = re.compile(r"[^\s./:,_)\]-]*(?:[-./:,_)\]]|(?=\s|$))")
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,11 @@ class Fitted:
 
 
 def fit(table: TextTable, width: int) -> Fitted:
-    """Return the table in lines of at most max(width, NARROWEST) characters; numbers and the title may be wider."""
+    """Return the table in lines of at most max(width, NARROWEST) characters; only a wider number or word has more.
+
+    First the columns in `below` move below their rows. Then text is broken between words. If that is not enough, the
+    last columns move below their rows with their headings: `memory 32.3 MiB, gap 88%`.
+    """
     width = max(width, NARROWEST)
     table = replace(table, title=shown(table.title, lines=True), rows=[tuple(map(shown, row)) for row in table.rows])
     inside = list(range(len(table.columns)))
@@ -124,18 +127,29 @@ def fit(table: TextTable, width: int) -> Fitted:
             break
         inside.remove(index)
         below.append(index)
-    widths = _narrowed(_natural(table, inside), [i in table.numbers for i in inside], width)
-    headings, *rows = [
-        _row(table, row, inside, widths)
-        + [
-            " " * INDENT + line
-            for cell in (row[index] for index in below)
-            if cell not in ("", "-")
-            for line in broken(cell, width - INDENT)
+    least = [_longest_piece(table, i) for i in range(len(table.columns))]
+    named: list[int] = []
+    while len(inside) > 1 and _total([least[i] for i in inside]) > width:
+        named.insert(0, inside.pop())
+    widths = _narrowed(_natural(table, inside), [least[i] for i in inside], width)
+    lines = [_row(table, row, inside, widths) for row in (table.columns, *table.rows)]
+    for number, row in enumerate((table.columns, *table.rows)):
+        further = [f"{table.columns[i]} {row[i]}" for i in named if number and row[i] not in ("", "-")]
+        cells = [", ".join(further), *(row[index] for index in below)]
+        lines[number] += [
+            " " * INDENT + line for cell in cells if cell not in ("", "-") for line in broken(cell, width - INDENT)
         ]
-        for row in (table.columns, *table.rows)
-    ]
-    return Fitted([table.title], headings, [line for lines in rows for line in lines])
+    return Fitted(broken(table.title, width), lines[0], [line for group in lines[1:] for line in group])
+
+
+def _longest_piece(table: TextTable, column: int) -> int:
+    """Return the least width of a column in which no word is broken, except after punctuation."""
+    cells = [row[column] for row in (table.columns, *table.rows)]
+    if column in table.numbers:
+        return max(map(len, cells))
+    pieces = (piece for cell in cells for tuples in _TUPLE.split(cell) for piece in _PIECE.findall(tuples))
+    tuples = (found for cell in cells for found in _TUPLE.findall(cell))
+    return max(map(len, (*pieces, *tuples)), default=1)
 
 
 def broken(text: str, width: int) -> list[str]:
@@ -166,15 +180,14 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _narrowed(widths: list[int], fixed: Sequence[bool], width: int) -> list[int]:
-    """Return the widths, with the widest that are not fixed reduced to one common width until all fit."""
-    free = [i for i, stays in enumerate(fixed) if not stays]
-    most = max((widths[i] for i in free), default=0)
-    while most > LEAST and _total([w if fixed[i] else min(w, most) for i, w in enumerate(widths)]) > width:
+def _narrowed(widths: list[int], least: Sequence[int], width: int) -> list[int]:
+    """Return the widths, with the widest reduced to one common width until all fit, but none below its least."""
+    most = max(widths, default=0)
+    while most > 1 and _total([max(min(w, most), n) for w, n in zip(widths, least, strict=True)]) > width:
         most -= 1
-    found = [w if fixed[i] else min(w, most) for i, w in enumerate(widths)]
-    for i in free:  # space left by rounding goes to the narrowed columns
-        found[i] += max(0, min(widths[i] - found[i], width - _total(found)))
+    found = [max(min(w, most), n) for w, n in zip(widths, least, strict=True)]
+    for i, w in enumerate(widths):  # space left by rounding goes to the narrowed columns
+        found[i] += max(0, min(w - found[i], width - _total(found)))
     return found
 
 
@@ -195,7 +208,7 @@ def _row(table: TextTable, row: Sequence[str], inside: Sequence[int], widths: Se
 ALL = "--all"
 """The option that shows omitted rows."""
 ELLIPSIS = "..."
-SCREEN = 40
+SCREEN = 60
 """Most lines of tables that are printed with every row."""
 Entry = TypeVar("Entry")
 Kind = TypeVar("Kind", bound=Hashable)
@@ -219,8 +232,8 @@ def print_shortened(table: TextTable, most: int, option: str = ALL) -> None:
 
 
 def clipped(text: str, width: int) -> str:
-    """Return `text` in at most `width` characters, with ELLIPSIS if it is cut."""
-    return text if len(text) <= width else text[: max(0, width - len(ELLIPSIS))].rstrip() + ELLIPSIS
+    """Return `text` in at most `width` characters, with ELLIPSIS if it is cut, which is between words if possible."""
+    return text if len(text) <= width else broken(text, max(1, width - len(ELLIPSIS)))[0].rstrip() + ELLIPSIS
 
 
 def layer_kind(name: str) -> str:

@@ -12,7 +12,7 @@ from mspc.commands import options as opts
 from mspc.ir.diagnostics import MspcError, did_you_mean
 
 if TYPE_CHECKING:
-    from mspc.ir.error_codes import Mistake
+    from mspc.ir.error_codes import ErrorCode
 
 
 def explain(
@@ -50,7 +50,7 @@ def explain(
             print()
 
 
-def page_of(entry: Mistake) -> str:
+def page_of(entry: ErrorCode) -> str:
     """Return the page of the reference about a kind of mistake, in Markdown."""
     blocks = [f"# {entry.code}: {entry.title}", entry.text]
     language = "console" if entry.example.startswith("$") else "python" if entry.example[:1] not in "#r" else "text"

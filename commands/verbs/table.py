@@ -46,6 +46,7 @@ VERBS = (
     Verb("ops", "List the operators and their rules."),
     Verb("passes", "List the passes of a compile in order."),
     Verb("doctor", "List the names of a script that mspc lacks or ignores."),
+    Verb("demo", "Write a small project, and explain its compile step by step."),
     Verb("explain", "Explain the code of an error, with an example."),
     Verb("ckpt", "Look at checkpoints, compare, merge, transform and check them."),
 )  # fmt: skip

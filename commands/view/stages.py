@@ -138,13 +138,15 @@ def schedule(graph: Graph, machine: Machine) -> dict[str, Any]:
 
 def machine_facts(machine: Machine) -> dict[str, Any]:
     """Return the facts of the machine for which times are predicted. `rates` are those of matmuls by dtype, in
-    operations per second."""
+    operations per second; memory, link and network are in bytes per second."""
     return {
         "name": machine.name,
         "source": " ".join(machine.source.split()),
         "memory": machine.memory.at(LARGE),
         "rates": {name: rate.at(LARGE) for name, rate in machine.work.get(PRODUCTS, {}).items()},
         "other": machine.other_products.at(LARGE),
+        "link": machine.link.bandwidth.at(LARGE),
+        "network": machine.network and machine.network.bandwidth.at(LARGE),
         "ranks_per_host": machine.ranks_per_host,
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.report.tables import LEAST, NARROWEST, TextTable, broken, fit, print_table
+from mspc.commands.report.tables import NARROWEST, TextTable, broken, clipped, fit, print_table
 from mspc.commands.verbs.ops import ops as list_operators
 from tests.conftest import HANG
 from tests.serving import SERVED
@@ -59,15 +59,38 @@ def test_every_width_is_obeyed_and_nothing_is_lost(width: int) -> None:
     found = fit(TABLE, width)
     assert max(map(len, found.lines)) <= max(width, NARROWEST)
     joined = "".join("".join(found.rows).split())
+    if len(found.headings[0].split()) < 3:  # bytes are below the row, with their heading
+        assert {"bytes", "1234567", "8"} <= {word.strip(",") for row in found.rows for word in row.split()}
+        return
     assert sorted(joined) == sorted("".join(c for row in TABLE.rows for c in "".join(row).split()).replace("-", "")
                                     + ("-" if len(found.headings[0].split()) == 4 else ""))  # fmt: skip
 
 
-def test_numbers_are_never_broken() -> None:
-    table = TextTable("t", tuple("abcdef"), [("123456789012",) * 5 + ("word " * 9,)], (0, 1, 2, 3, 4))
-    (first, *_) = fit(table, 40).rows
-    assert first.split()[:5] == ["123456789012"] * 5
-    assert len(first) <= 5 * 14 + LEAST
+def test_numbers_and_words_are_never_broken() -> None:
+    table = TextTable("t", tuple("abcdef"), [("123456789012",) * 5 + ("word " * 8 + "word",)], (0, 1, 2, 3, 4))
+    assert fit(table, 40).lines == [
+        "t",
+        "           a             b             c",
+        "123456789012  123456789012  123456789012",
+        "    d 123456789012, e 123456789012, f",
+        "    word word word word word word word",
+        "    word word",
+    ]
+
+
+def test_columns_that_have_no_room_go_below_with_their_headings() -> None:
+    rows = [("data parallel", "33.9 us", "192.0 KiB", "87.8%"), ("sharding propagation", "59.1 us", "72.0 KiB", "-")]
+    table = TextTable("plans of a machine", ("plan", "step", "bytes sent", "gap"), rows, (1, 2, 3))
+    for width in range(20, 60):
+        words = {word.strip(",") for line in fit(table, width).lines for word in line.split()}
+        assert {"parallel", "propagation", "sharding", "33.9", "192.0", "KiB", "87.8%"} <= words
+
+
+def test_text_is_clipped_between_words() -> None:
+    assert clipped("the result of MatMul is sharded", 26) == "the result of MatMul is..."
+    assert clipped("sharded (2, 4) on mesh (2, 4)", 28) == "sharded (2, 4) on mesh..."
+    assert clipped("abcdefghij", 8) == "abcde..."
+    assert clipped("abc", 3) == "abc"
 
 
 @pytest.mark.parametrize(
@@ -135,8 +158,10 @@ def test_errors_are_as_wide_as_the_terminal(tmp_path: Path) -> None:
         os.close(mine)
         assert done.returncode == 2
         texts[width] = text.replace("\r\n", "\n").rpartition("\r")[2].splitlines()
-    assert texts[""][1:] == [f"        return {call}".rjust(4 + 8 + 7 + len(call)), " " * 78 + "^" * 21]
-    *head, line, carets = texts["60"]
+    explained = "explain: mspc explain E0306"
+    assert texts[""][1:] == [f"        return {call}".rjust(4 + 8 + 7 + len(call)), " " * 78 + "^" * 21, explained]
+    *head, line, carets, last = texts["60"]
+    assert last == explained
     assert " ".join(" ".join(head).split()) == texts[""][0]
     assert max(map(len, texts["60"])) <= 60
     assert line[carets.index("^") : len(carets)] == "ops.concat((x, x), 7)"

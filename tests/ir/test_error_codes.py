@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mspc.ir.diagnostics import ErrorGroup, MspcError
-from mspc.ir.error_codes import AREAS, MISTAKES, RETIRED, Mistake, area_code, mistakes
+from mspc.ir.error_codes import AREAS, MISTAKES, RETIRED, ErrorCode, area_code, mistakes
 from mspc.mindspore_api.errors import ApiTypeError
 from tests.conftest import HANG
 from tests.serving import SERVED
@@ -77,7 +77,7 @@ def status_and_codes(folder: Path, example: str) -> tuple[int, list[str], str]:
 
 
 @pytest.mark.parametrize("entry", EXAMPLES, ids=lambda entry: entry.code)
-def test_an_example_gives_its_code_and_its_right_form_works(entry: Mistake, tmp_path: Path) -> None:
+def test_an_example_gives_its_code_and_its_right_form_works(entry: ErrorCode, tmp_path: Path) -> None:
     assert entry.wrong != entry.right
     both = (("wrong", entry.wrong), ("right", entry.right))
     for name, example in both[: 1 + is_taken(EXAMPLES.index(entry))]:

@@ -109,7 +109,8 @@ def reader(chromium: Any, said: tuple[Path, dict[str, Any]]) -> Iterator[Reader]
 def why_is_the_first_collective_here(reader: Reader, table: dict[str, Any]) -> None:
     reader.tab("collectives")
     reader.click(".entry")
-    assert table["collectives"][0]["reason"] in reader.told
+    first, _, second = table["collectives"][0]["reason"].partition(", input ")
+    assert f"This {table['collectives'][0]['operator']} is here because {first}, but input {second}." in reader.told
 
 
 def which_line_asks_for_a_collective(reader: Reader, table: dict[str, Any]) -> None:
@@ -118,9 +119,19 @@ def which_line_asks_for_a_collective(reader: Reader, table: dict[str, Any]) -> N
     assert "net.py:40 out = self.matmul2(out, self.weight2)" in reader.told
 
 
+def what_bounds_a_step(reader: Reader, table: dict[str, Any]) -> None:
+    reader.tab("lesson")
+    assert f"the rank sends {size_text(table['totals']['bytes_sent'])}" in reader.shown
+    assert "far from all limits" in reader.shown
+    rows = [row.split("\t")[0] for row in reader.page.locator("table.lesson").first.inner_text().split("\n")[1:]]
+    assert {"forward", "backward", "update"} <= set(rows)
+
+
 def why_is_a_gradient_reduced(reader: Reader, table: dict[str, Any]) -> None:
     reader.node(18)
-    assert table["collectives"][-1]["reason"] in reader.told
+    reason = table["collectives"][-1]["reason"]
+    assert reason.startswith("2 gradients in one bucket")
+    assert f"This AllReduce is of {reason.replace(', input ', ', but input ')}" in reader.told
 
 
 def who_takes_part_as_another_rank_sees_it(reader: Reader, table: dict[str, Any]) -> None:
@@ -258,7 +269,7 @@ def who_reads_a_result(reader: Reader, table: dict[str, Any]) -> None:
 
 
 QUESTIONS: tuple[Callable[[Reader, dict[str, Any]], None], ...] = (
-    why_is_the_first_collective_here, which_line_asks_for_a_collective, why_is_a_gradient_reduced,
+    why_is_the_first_collective_here, which_line_asks_for_a_collective, what_bounds_a_step, why_is_a_gradient_reduced,
     who_takes_part_as_another_rank_sees_it, over_what_link_and_how_long, how_much_does_a_collective_send,
     how_much_does_a_rank_send, how_much_memory_at_the_peak, what_lives_at_the_peak, how_long_is_a_step_and_what_hides,
     what_runs_when, which_node_costs_most, what_bounds_a_product, how_is_a_parameter_sharded, which_rank_holds_what,

@@ -1,6 +1,7 @@
 // What is known of one node or parameter.
 import { Fragment, h } from "preact";
 import { GroupPicture, LayoutPicture } from "./picture.jsx";
+import { because } from "./limits.js";
 import { layoutText, members, ranksText } from "./places.js";
 import { Phase } from "./tree.jsx";
 import { coveredSeconds, overlapping } from "./sums.js";
@@ -145,7 +146,7 @@ function Collective({ graph, index, rank: asked, go }) {
   return (
     <section class="collective">
       <h3>Why it is here</h3>
-      <p class="reason">{reason || "The dump gives no reason: the script calls it, or another compiler wrote the dump."}</p>
+      <p class="reason">{reason ? because(graph.text("op", index), reason) : "The dump gives no reason: the script calls it, or another compiler wrote the dump."}</p>
       <dl>
         {collective.message && <Message graph={graph} index={index} rank={rank} go={go} />}
         {collective.bytes !== undefined && !collective.message?.received && <Term name="sent by a rank">{bytesText(collective.bytes)} in a step</Term>}
@@ -242,7 +243,7 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
       <p class="where">{graph.phase(index)}{text("scope") && <> in <code>{text("scope")}</code></>}</p>
       {!graph.isRunBy(rank) && <p class="note elsewhere">Rank {rank} runs another program, which lacks this node: what is told here is of the {graph.title}.</p>}
       {graph.collective(index) && <Collective graph={graph} index={index} rank={rank} go={go} />}
-      {!graph.collective(index) && text("reason") && <section><h3>Why it is here</h3><p class="reason">{text("reason")}</p></section>}
+      {!graph.collective(index) && text("reason") && <section><h3>Why it is here</h3><p class="reason">{because(text("op"), text("reason"))}</p></section>}
       <Source model={model} stack={graph.columns.stack[index]} />
       <section>
         <h3>Result</h3>

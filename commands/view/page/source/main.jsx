@@ -7,6 +7,7 @@ import { counterpart } from "./alike.js";
 import { NodeDetails, ParameterDetails } from "./details.jsx";
 import { Drawing } from "./drawing.jsx";
 import { CollectiveMark, Icon } from "./icons.jsx";
+import { Lesson } from "./lesson.jsx";
 import { Model } from "./model.js";
 import { Overview } from "./overview.jsx";
 import { Proof } from "./proof.jsx";
@@ -17,12 +18,13 @@ import { Phase, Tree } from "./tree.jsx";
 import { several } from "./units.js";
 
 const TABS = ["network", "graph", "collectives", "step", "memory", "costs", "parameters", "source", "ranks"];
-const PROOF = "proof"; // behind the others where there is one
+const LESSON = "lesson"; // after the others, as it explains them
+const PROOF = "proof"; // the last, if there is one
 const FOUND = 60; // rows of a search
 const SIDE_BY_SIDE = 8; // programs whose steps are drawn below each other
 
 /** @param {Model} model */
-const tabsOf = (model) => (model.facts.proof ? [...TABS, PROOF] : TABS);
+const tabsOf = (model) => [...TABS, LESSON, ...(model.facts.proof ? [PROOF] : [])];
 
 /** What a link says: #node=12, #node=plan.3, #param=w, #tab=memory. */
 function readLink(model) {
@@ -255,6 +257,7 @@ function Page({ model }) {
     parameters: () => <Parameters graph={graph} selected={param} show={show} />,
     source: () => <Source graph={root} select={select} />,
     ranks: () => <Ranks model={model} rank={rank} setRank={setRank} setTab={setTab} select={select} />,
+    lesson: () => (timed ? <Lesson graph={shownGraph} select={select} setTab={setTab} /> : untimed),
     proof: () => <Proof model={model} select={visit} />,
   };
   const shown = facts.dialect ? model.graphs : [root, ...root.inside]; // MindSpore's graphs call each other
@@ -270,7 +273,7 @@ function Page({ model }) {
         <button class="theme" onClick={() => setTheme(theme === "dark" || (!theme && matchMedia("(prefers-color-scheme: dark)").matches) ? "light" : "dark")} aria-label="dark or light"><Icon name="theme" /></button>
       </header>
       {facts.notes.map((note) => <p class="warning">{note}</p>)}
-      <nav role="tablist" aria-label="views">{tabsOf(model).map((name, i) => <button role="tab" aria-selected={tab === name} title={i < TABS.length ? `key ${i + 1}` : "of mspc verify --scale"} onClick={() => setTab(name)}>{name}</button>)}</nav>
+      <nav role="tablist" aria-label="views">{tabsOf(model).map((name, i) => <button role="tab" aria-selected={tab === name} title={i < TABS.length ? `key ${i + 1}` : name === LESSON ? "the plan, explained" : "of mspc verify --scale"} onClick={() => setTab(name)}>{name}</button>)}</nav>
       <main>
         <div class="pane" role="tabpanel" aria-label={tab}>{panes[tab]()}</div>
         <aside aria-label="details" aria-live="polite">
