@@ -20,7 +20,7 @@ from mspc.passes.base import VERIFY
 from tests import quick
 from tests.serving import FOLDER
 from tests.serving.client import SERVER
-from tests.serving.server import YOUNG
+from tests.serving.server import PLANS, YOUNG, compile_plans
 from tests.shares import THOROUGH
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,6 +29,8 @@ HANG = 600.0
 other work. Tests measure no speed; benchmarks do."""
 LOADED = 10
 """How many times as long as on a machine of its own anything may take that a test times to tell it from a hang."""
+BRIEF = 12
+"""Plans that a search compiles if a test asks for brief searches."""
 
 
 os.environ[VERIFY] = "1"  # for the processes that tests start, too
@@ -151,6 +153,15 @@ def _served() -> Iterator[None]:
             yield
             del os.environ[SERVER]
             server.kill()
+
+
+@pytest.fixture
+def brief_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches compile few plans, in served commands too: for tests that need a search, but not its best plan. Under
+    `--thorough` they compile as many as ever."""
+    if not os.environ.get(THOROUGH):
+        monkeypatch.setenv(PLANS, str(BRIEF))
+        compile_plans(BRIEF, monkeypatch.setattr)
 
 
 @pytest.fixture(scope="session")

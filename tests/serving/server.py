@@ -24,6 +24,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 
 LOADED = ("numpy.random", "numpy.ma", "mspc.cli", "mspc.mindspore_api.dataset")
 """Modules that commands need, whole packages among them where `ROOMS` has them."""
@@ -35,6 +36,8 @@ NOT_LOADED = ("mspc.commands.pytest_plugin", "mspc.runtime.gpu", "mspc.runtime.c
 """Modules that are not for every process."""
 PYTHON, MPIRUN = "python", "mpirun"
 """Names of files beside the socket: what starts clients, and mpirun."""
+PLANS = "MSPC_TEST_PLANS"
+"""The variable with the number of plans that a search compiles, if it is not as many as ever."""
 YOUNG = 10_000
 """New objects after which Python's garbage collector looks for cycles, in place of 700: graphs are many small objects
 that stay, and looking through them again and again takes a twelfth of a compile's time."""
@@ -157,6 +160,8 @@ def command(wanted: dict[str, object], files: list[int], path: list[str]) -> Non
         line_buffering=True,
     )  # fmt: skip
     random.seed()
+    if plans := os.environ.get(PLANS):
+        compile_plans(int(plans))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     status = 1
     try:
@@ -171,6 +176,13 @@ def command(wanted: dict[str, object], files: list[int], path: list[str]) -> Non
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def compile_plans(count: int, replace: Callable[[object, str, int], None] = setattr) -> None:
+    """Let searches compile so many plans at most."""
+    limited = importlib.import_module("mspc.search.plans.limited")
+    for name in ("SEEDS", "TRIES"):
+        replace(limited, name, count)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from mspc.search.plans.table import plan_of_file, plans_for
 from tests.memory_limits import Case, case_of
 
 load_operators()
+pytestmark = pytest.mark.usefixtures("brief_searches")
 
 SHARE = 0.7
 """The share of the memory that the largest plan takes: the limit."""

@@ -24,6 +24,7 @@ from mspc.search.plans.row import SEARCH, Plans, file_name
 from mspc.search.plans.table import plan_of_file, plans_for
 from tests.shares import crossed
 
+pytestmark = pytest.mark.usefixtures("brief_searches")
 SCRIPT = """
 import numpy as np
 import mindspore as ms
