@@ -155,13 +155,15 @@ def _served() -> Iterator[None]:
             server.kill()
 
 
-@pytest.fixture
-def brief_searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches compile few plans, in served commands too: for tests that need a search, but not its best plan. Under
-    `--thorough` they compile as many as ever."""
-    if not os.environ.get(THOROUGH):
-        monkeypatch.setenv(PLANS, str(BRIEF))
-        compile_plans(BRIEF, monkeypatch.setattr)
+@pytest.fixture(scope="module")
+def brief_searches() -> Iterator[None]:
+    """Searches of a module's tests compile few plans, in served commands too: for tests that need a search, but not its
+    best plan. Under `--thorough` they compile as many as ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not os.environ.get(THOROUGH):
+            patch.setenv(PLANS, str(BRIEF))
+            compile_plans(BRIEF, patch.setattr)
+        yield
 
 
 @pytest.fixture(scope="session")

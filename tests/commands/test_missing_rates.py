@@ -23,6 +23,8 @@ from tests.commands.test_search import SCRIPT
 from tests.commands.written_files import Run, ending, runner
 from tests.pipelining.test_other_commands import SCRIPT as STAGED
 
+pytestmark = pytest.mark.usefixtures("brief_searches")
+
 HALVES = """
 name = "early"
 memory = 1e12

@@ -28,6 +28,8 @@ from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import ForkedCalls
 from tests.commands.written_files import Run, runner
 
+pytestmark = pytest.mark.usefixtures("brief_searches")
+
 SCRIPT = """
 import numpy as np
 import mindspore as ms

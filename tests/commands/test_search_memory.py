@@ -15,6 +15,8 @@ from mspc.commands.search import memory_of
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.base import VERIFY
 
+pytestmark = pytest.mark.usefixtures("brief_searches")
+
 SCRIPT = """
 import numpy as np
 import mindspore as ms

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from mspc.cli import app
 from mspc.passes.base import VERIFY
 
+pytestmark = pytest.mark.usefixtures("brief_searches")
+
 NAMED = """
 import numpy as np
 import mindspore as ms

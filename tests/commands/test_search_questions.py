@@ -17,6 +17,8 @@ from mspc.passes.base import VERIFY
 from mspc.search.solver import elimination
 from tests.commands.test_search import MACHINE, SCRIPT
 
+pytestmark = pytest.mark.usefixtures("brief_searches")
+
 Run = Callable[..., Any]
 FIRST = "network-Net/MatMul-op0"
 

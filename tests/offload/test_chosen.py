@@ -14,6 +14,8 @@ from mspc.cli import app
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan, write_plan
 
+pytestmark = pytest.mark.usefixtures("brief_searches")
+
 SCRIPT = """
 import sys
 import mindspore as ms

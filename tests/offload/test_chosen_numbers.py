@@ -16,6 +16,8 @@ from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan, write_plan
 from tests.pipelining.random_networks import run
 
+pytestmark = pytest.mark.usefixtures("brief_searches")
+
 SCRIPT = """
 import numpy as np
 import mindspore as ms

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from mspc.cli import app
 from mspc.passes.base import VERIFY
 
+pytestmark = pytest.mark.usefixtures("brief_searches")
+
 SCRIPT = """
 import mindspore as ms
 from mindspore import Tensor, nn, ops

@@ -31,6 +31,8 @@ from mspc.search.stages.problem import HostBytes, Way, walk_of
 from mspc.verify.scale.memory_use import memory_misuses
 from tests.search.stages.test_stage_choices import equal
 
+pytestmark = pytest.mark.usefixtures("brief_searches")
+
 SCRIPT = """
 import sys
 import mindspore as ms

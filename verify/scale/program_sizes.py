@@ -74,9 +74,16 @@ class Divisors:
 
     def resolved(self, product: Product) -> Product:
         """The product in unknowns that are no product of others, without those that are 1."""
-        if len(product) == 1 and product[0] not in self._is:  # as of most dimensions
-            return () if product[0] in self.frozen else product
-        return self._followed(product)
+        found: list[int] = []
+        for unknown in product:
+            if (own := self._is.get(unknown)) is None:
+                if unknown not in self.frozen:
+                    found.append(unknown)
+            elif self.frozen.isdisjoint(own) and self._is.keys().isdisjoint(own):  # as of most dimensions
+                found += own
+            else:
+                return self._followed(product)
+        return tuple(found)
 
     @iterative
     def _followed(self, product: Product) -> Generator[Any, Product, Product]:

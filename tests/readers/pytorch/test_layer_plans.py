@@ -25,6 +25,8 @@ from mspc.readers.pytorch.sizes import with_sizes
 from tests.exported_programs import Exported
 from tests.serving import SERVED
 
+pytestmark = pytest.mark.usefixtures("brief_searches")
+
 SAMPLE = Path(__file__).resolve().parents[3] / "samples" / "pytorch" / "language_model.pt2"
 ATTENTION, FEED = "layers.*.attention", "layers.*"
 MEGATRON = {
