@@ -193,7 +193,6 @@ MISTAKES = [
     (lambda: P.Meshgrid("ab"), "Meshgrid: indexing must be 'xy' or 'ij', not 'ab'"),
     (lambda: nn.PSNR(0), "PSNR: max_val must be above 0, not 0"),
     (lambda: nn.SSIM(filter_sigma=0.0), "SSIM: filter_sigma must be above 0, not 0.0"),
-    (lambda: nn.CentralCrop(1.5), "CentralCrop: central_fraction must be above 0, at most 1, not 1.5"),
     (lambda: nn.Conv2dBnAct(3, 4, 3, activation=3),
      "Conv2dBnAct: activation must be a Cell, a Primitive or a name, not 3"),
     (lambda: P.Scatter()(ROWS, 0, LABELS, ROWS, 2), "Scatter: reduce must be 0 or 1, not 2"),
