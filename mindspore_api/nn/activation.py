@@ -10,28 +10,19 @@ from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.function_cells import FunctionCell, OperatorCell
 
 
-class ReLU(Cell):
+class ReLU(OperatorCell):
     """max(0, x)."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.relu = ops.ReLU()
-
-    def construct(self, x: Any) -> Tensor:
-        return self.relu(x)
+    attribute, operator = "relu", "ReLU"
 
 
-class ReLU6(Cell):
+class ReLU6(OperatorCell):
     """min(max(0, x), 6)."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.relu6 = ops.ReLU6()
-
-    def construct(self, x: Any) -> Tensor:
-        return self.relu6(x)
+    attribute, operator = "relu6", "ReLU6"
 
 
 class GELU(Cell):
@@ -55,59 +46,36 @@ class FastGelu(Cell):
         return ops.fast_gelu(x)
 
 
-class Sigmoid(Cell):
+class Sigmoid(OperatorCell):
     """1 / (1 + exp(-x))."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.sigmoid = ops.Sigmoid()
-
-    def construct(self, x: Any) -> Tensor:
-        return self.sigmoid(x)
+    attribute, operator = "sigmoid", "Sigmoid"
 
 
-class Tanh(Cell):
+class Tanh(OperatorCell):
     """Hyperbolic tangent."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.tanh = ops.Tanh()
-
-    def construct(self, x: Any) -> Tensor:
-        return self.tanh(x)
+    attribute, operator = "tanh", "Tanh"
 
 
-class SiLU(Cell):
+class SiLU(OperatorCell):
     """x * sigmoid(x)."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.silu = ops.SiLU()
-
-    def construct(self, x: Any) -> Tensor:
-        return self.silu(x)
+    attribute, operator = "silu", "SiLU"
 
 
-class LeakyReLU(Cell):
+class LeakyReLU(FunctionCell):
     """x if it is positive, alpha * x elsewhere."""
 
     def __init__(self, alpha: float = 0.2) -> None:
-        super().__init__()
-        self.alpha = alpha
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.leaky_relu(x, self.alpha)
+        super().__init__(ops.leaky_relu, alpha)
 
 
-class ELU(Cell):
+class ELU(FunctionCell):
     """x if it is positive, alpha (exp(x) - 1) elsewhere."""
 
     def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__()
-        self.alpha = alpha
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.elu(x, self.alpha)
+        super().__init__(ops.elu, alpha)
 
 
 class CELU(Cell):
@@ -130,37 +98,23 @@ class SeLU(Cell):
         return ops.selu(input_x)
 
 
-class HSigmoid(Cell):
+class HSigmoid(OperatorCell):
     """min(max(x + 3, 0), 6) / 6."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.hsigmoid = ops.HSigmoid()
-
-    def construct(self, input_x: Any) -> Tensor:
-        return self.hsigmoid(input_x)
+    attribute, operator = "hsigmoid", "HSigmoid"
 
 
-class HSwish(Cell):
+class HSwish(OperatorCell):
     """x * min(max(x + 3, 0), 6) / 6."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.hswish = ops.HSwish()
-
-    def construct(self, x: Any) -> Tensor:
-        return self.hswish(x)
+    attribute, operator = "hswish", "HSwish"
 
 
-class Hardtanh(Cell):
+class Hardtanh(FunctionCell):
     """x, not below min_val and not above max_val."""
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
-        super().__init__()
-        self.min_val, self.max_val = min_val, max_val
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.hardtanh(x, self.min_val, self.max_val)
+        super().__init__(ops.hardtanh, min_val, max_val)
 
 
 class HShrink(Cell):
@@ -192,15 +146,11 @@ class Tanhshrink(Cell):
         return ops.tanhshrink(x)
 
 
-class Threshold(Cell):
+class Threshold(FunctionCell):
     """x if it is above the threshold, else value."""
 
     def __init__(self, threshold: float, value: float) -> None:
-        super().__init__()
-        self.threshold, self.value = threshold, value
-
-    def construct(self, input_x: Any) -> Tensor:
-        return ops.threshold(input_x, self.threshold, self.value)
+        super().__init__(ops.threshold, threshold, value)
 
 
 class LogSigmoid(Cell):
@@ -210,37 +160,23 @@ class LogSigmoid(Cell):
         return ops.logsigmoid(input_x)
 
 
-class Mish(Cell):
+class Mish(OperatorCell):
     """x * tanh(log(1 + exp(x)))."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.mish = ops.Mish()
-
-    def construct(self, input_x: Any) -> Tensor:
-        return self.mish(input_x)
+    attribute, operator = "mish", "Mish"
 
 
-class Softsign(Cell):
+class Softsign(OperatorCell):
     """x / (1 + |x|)."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.softsign = ops.Softsign()
-
-    def construct(self, x: Any) -> Tensor:
-        return self.softsign(x)
+    attribute, operator = "softsign", "Softsign"
 
 
-class GLU(Cell):
+class GLU(FunctionCell):
     """The first half along `axis` times the sigmoid of the second."""
 
     def __init__(self, axis: int = -1) -> None:
-        super().__init__()
-        self.axis = axis
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.glu(x, self.axis)
+        super().__init__(ops.glu, axis)
 
 
 class Softmin(Cell):

@@ -13,39 +13,28 @@ from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_arguments import number, positive
+from mspc.mindspore_api.nn.function_cells import FunctionCell
 
 
-class PixelShuffle(Cell):
+class PixelShuffle(FunctionCell):
     """Images of upscale_factor times the height and width, from as many more channels."""
 
     def __init__(self, upscale_factor: int) -> None:
-        super().__init__()
-        self.upscale_factor = positive("PixelShuffle", "upscale_factor", upscale_factor)
-
-    def construct(self, input: Any) -> Tensor:
-        return ops.pixel_shuffle(input, self.upscale_factor)
+        super().__init__(ops.pixel_shuffle, positive("PixelShuffle", "upscale_factor", upscale_factor))
 
 
-class PixelUnshuffle(Cell):
+class PixelUnshuffle(FunctionCell):
     """The reverse of PixelShuffle: blocks of pixels become channels."""
 
     def __init__(self, downscale_factor: int) -> None:
-        super().__init__()
-        self.downscale_factor = positive("PixelUnshuffle", "downscale_factor", downscale_factor)
-
-    def construct(self, input: Any) -> Tensor:
-        return ops.pixel_unshuffle(input, self.downscale_factor)
+        super().__init__(ops.pixel_unshuffle, positive("PixelUnshuffle", "downscale_factor", downscale_factor))
 
 
-class ChannelShuffle(Cell):
+class ChannelShuffle(FunctionCell):
     """Channels interleaved: one of each group in turn."""
 
     def __init__(self, groups: int) -> None:
-        super().__init__()
-        self.groups = positive("ChannelShuffle", "groups", groups)
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.channel_shuffle(x, self.groups)
+        super().__init__(ops.channel_shuffle, positive("ChannelShuffle", "groups", groups))
 
 
 class Unfold(Cell):
@@ -86,7 +75,7 @@ class Unfold(Cell):
         return total // 2, total - total // 2
 
 
-class Upsample(Cell):
+class Upsample(FunctionCell):
     """Images of another size; arguments as those of `ops.interpolate`.
 
     Args:
@@ -98,14 +87,7 @@ class Upsample(Cell):
         self, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
         recompute_scale_factor: bool | None = None,
     ) -> None:  # fmt: skip
-        super().__init__()
-        self.size, self.scale_factor, self.mode = size, scale_factor, mode
-        self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
-
-    def construct(self, x: Any) -> Tensor:
-        return ops.interpolate(
-            x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
-        )
+        super().__init__(ops.interpolate, size, scale_factor, mode, align_corners, recompute_scale_factor)
 
 
 class ResizeBilinear(Cell):

@@ -65,11 +65,7 @@ class _BatchNorm(Cell):
         return f"num_features={self.num_features}, eps={self.eps}, momentum={1.0 - self.momentum}"
 
 
-class BatchNorm1d(_BatchNorm):
-    """Batch normalisation of [n, num_features] or [n, num_features, l]; arguments as BatchNorm2d's."""
-
-    ranks = (2, 3)
-
+class _PlaneNorm(_BatchNorm):
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float = 0.9, affine: bool = True,
         gamma_init: Any = "ones", beta_init: Any = "zeros", moving_mean_init: Any = "zeros",
@@ -77,12 +73,18 @@ class BatchNorm1d(_BatchNorm):
         dtype: Any = FLOAT32,
     ) -> None:  # fmt: skip
         if data_format != "NCHW":
-            raise ApiValueError(f"BatchNorm1d: data_format must be 'NCHW', not {data_format!r}")
+            raise ApiValueError(f"{type(self).__name__}: data_format must be 'NCHW', not {data_format!r}")
         super().__init__(num_features, eps, momentum, affine, gamma_init, beta_init, moving_mean_init, moving_var_init,
                          use_batch_statistics, dtype)  # fmt: skip
 
 
-class BatchNorm2d(_BatchNorm):
+class BatchNorm1d(_PlaneNorm):
+    """Batch normalisation of [n, num_features] or [n, num_features, l]; arguments as BatchNorm2d's."""
+
+    ranks = (2, 3)
+
+
+class BatchNorm2d(_PlaneNorm):
     """Batch normalisation of images [n, num_features, h, w].
 
     In training every channel is normalised by the mean and variance of the global batch, over all ranks that share it,
@@ -96,17 +98,6 @@ class BatchNorm2d(_BatchNorm):
     """
 
     ranks = (4,)
-
-    def __init__(
-        self, num_features: int, eps: float = 1e-5, momentum: float = 0.9, affine: bool = True,
-        gamma_init: Any = "ones", beta_init: Any = "zeros", moving_mean_init: Any = "zeros",
-        moving_var_init: Any = "ones", use_batch_statistics: bool | None = None, data_format: str = "NCHW",
-        dtype: Any = FLOAT32,
-    ) -> None:  # fmt: skip
-        if data_format != "NCHW":
-            raise ApiValueError(f"BatchNorm2d: data_format must be 'NCHW', not {data_format!r}")
-        super().__init__(num_features, eps, momentum, affine, gamma_init, beta_init, moving_mean_init, moving_var_init,
-                         use_batch_statistics, dtype)  # fmt: skip
 
 
 class _VolumeNorm(_BatchNorm):

@@ -8,6 +8,7 @@ from mspc.mindspore_api import ops
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.nn.cell import Cell
+from mspc.mindspore_api.nn.function_cells import FunctionCell
 
 
 class _Pooling(Cell):
@@ -211,19 +212,14 @@ class MaxUnpool2d(Cell):
         return ops.max_unpool2d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
-class AdaptiveAvgPool1d(Cell):
+class AdaptiveAvgPool1d(FunctionCell):
     """Means of `output_size` windows that cover [n, c, l]."""
 
     def __init__(self, output_size: int) -> None:
-        super().__init__()
-        self.output_size = output_size
-        self.adaptive = ops.AdaptiveAvgPool2D((1, output_size))
-
-    def construct(self, input: Any) -> Tensor:
-        return ops.squeeze(self.adaptive(ops.expand_dims(input, 2)), 2)
+        super().__init__(ops.adaptive_avg_pool1d, output_size)
 
 
-class AdaptiveAvgPool2d(Cell):
+class AdaptiveAvgPool2d(FunctionCell):
     """Means of windows that cover images [n, c, h, w], one for each element of the result.
 
     Args:
@@ -231,40 +227,24 @@ class AdaptiveAvgPool2d(Cell):
     """
 
     def __init__(self, output_size: Any) -> None:
-        super().__init__()
-        self.output_size = output_size
-        self.adaptive = ops.AdaptiveAvgPool2D(output_size)
-
-    def construct(self, input: Any) -> Tensor:
-        if len(input.shape) == 3:
-            return ops.squeeze(self.adaptive(ops.expand_dims(input, 0)), 0)
-        return self.adaptive(input)
+        super().__init__(ops.adaptive_avg_pool2d, output_size)
 
 
-class AdaptiveAvgPool3d(Cell):
+class AdaptiveAvgPool3d(FunctionCell):
     """AdaptiveAvgPool2d over depth, height and width."""
 
     def __init__(self, output_size: Any) -> None:
-        super().__init__()
-        self.output_size = output_size
-        self.adaptive = ops.AdaptiveAvgPool3D(output_size)
-
-    def construct(self, input: Any) -> Tensor:
-        return self.adaptive(input)
+        super().__init__(ops.adaptive_avg_pool3d, output_size)
 
 
-class AdaptiveMaxPool1d(Cell):
+class AdaptiveMaxPool1d(FunctionCell):
     """The greatest values of `output_size` windows that cover [n, c, l]."""
 
     def __init__(self, output_size: int) -> None:
-        super().__init__()
-        self.output_size = output_size
-
-    def construct(self, input: Any) -> Any:
-        return ops.adaptive_max_pool1d(input, self.output_size)
+        super().__init__(ops.adaptive_max_pool1d, output_size)
 
 
-class AdaptiveMaxPool2d(Cell):
+class AdaptiveMaxPool2d(FunctionCell):
     """Maxima of windows that cover images [n, c, h, w], one for each element of the result.
 
     Args:
@@ -273,19 +253,11 @@ class AdaptiveMaxPool2d(Cell):
     """
 
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:
-        super().__init__()
-        self.output_size, self.return_indices = output_size, return_indices
-
-    def construct(self, input: Any) -> Any:
-        return ops.adaptive_max_pool2d(input, self.output_size, self.return_indices)
+        super().__init__(ops.adaptive_max_pool2d, output_size, return_indices)
 
 
-class AdaptiveMaxPool3d(Cell):
+class AdaptiveMaxPool3d(FunctionCell):
     """AdaptiveMaxPool2d over depth, height and width."""
 
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:
-        super().__init__()
-        self.output_size, self.return_indices = output_size, return_indices
-
-    def construct(self, input: Any) -> Any:
-        return ops.adaptive_max_pool3d(input, self.output_size, self.return_indices)
+        super().__init__(ops.adaptive_max_pool3d, output_size, return_indices)

@@ -162,6 +162,9 @@ class _Layer(Cell):
         self.activation = _activation(activation)
         if not callable(self.activation):
             raise ApiTypeError(f"{name}: activation must be a name, a Cell or a function, not {activation!r}")
+        if self.looks:
+            self.norm3 = LayerNorm((d_model,), epsilon=layer_norm_eps, dtype=dtype)
+            self.dropout3 = Dropout(p=dropout)
 
     def attend(self, x: Any, mask: Any, padding: Any) -> Any:
         return self.dropout1(self.self_attn(x, x, x, padding, False, mask)[0])
@@ -191,15 +194,6 @@ class TransformerDecoderLayer(_Layer):
     `TransformerEncoderLayer`."""
 
     looks = True
-
-    def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Any = "relu",
-        layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, dtype: Any = FLOAT32,
-    ) -> None:  # fmt: skip
-        super().__init__(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first,
-                         dtype)  # fmt: skip
-        self.norm3 = LayerNorm((d_model,), epsilon=layer_norm_eps, dtype=dtype)
-        self.dropout3 = Dropout(p=dropout)
 
     def construct(
         self, tgt: Any, memory: Any, tgt_mask: Any = None, memory_mask: Any = None, tgt_key_padding_mask: Any = None,

@@ -15,6 +15,7 @@ from mspc.mindspore_api.mint.functions import not_in_place
 from mspc.mindspore_api.mint.nn import functional
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_arguments import channel_groups, flag, number, parameter, positive
+from mspc.mindspore_api.nn.function_cells import FunctionCell
 from mspc.mindspore_api.ops.function_arguments import element_type
 
 
@@ -62,26 +63,18 @@ class PReLU(nn.PReLU):
         super().__init__(count, Tensor([number("PReLU", "init", init, -math.inf)] * count, kind))
 
 
-class Softmax(Cell):
+class Softmax(FunctionCell):
     """exp(x) divided by its sum along `dim`; None means 0 for 0, 1 or 3 dimensions, else 1."""
 
     def __init__(self, dim: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def construct(self, input: Any) -> Any:
-        return functional.softmax(input, self.dim)
+        super().__init__(functional.softmax, dim)
 
 
-class LogSoftmax(Cell):
+class LogSoftmax(FunctionCell):
     """Logarithm of the softmax along `dim`; None means 0 for 0, 1 or 3 dimensions, else 1."""
 
     def __init__(self, dim: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def construct(self, input: Any) -> Any:
-        return functional.log_softmax(input, self.dim)
+        super().__init__(functional.log_softmax, dim)
 
 
 class Embedding(Cell):
@@ -189,14 +182,6 @@ class GLU(nn.GLU):
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__(dim)
-
-
-class CrossEntropyLoss(nn.CrossEntropyLoss):
-    """Cross entropy of logits [n, classes, ...] and class numbers [n, ...] or probabilities [n, classes, ...]."""
-
-
-class NLLLoss(nn.NLLLoss):
-    """Negative of the log-probability [n, classes, ...] of the targets' classes [n, ...]."""
 
 
 class SmoothL1Loss(nn.SmoothL1Loss):
@@ -510,15 +495,11 @@ class AvgPool3d(nn.AvgPool3d):
         super().__init__(kernel_size, stride, "pad", padding, ceil_mode, count_include_pad, divisor_override)
 
 
-class AdaptiveMaxPool1d(Cell):
+class AdaptiveMaxPool1d(FunctionCell):
     """The greatest values of `output_size` windows that cover [n, c, l], and with `return_indices` their indices."""
 
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:
-        super().__init__()
-        self.output_size, self.return_indices = output_size, return_indices
-
-    def construct(self, input: Any) -> Any:
-        return functional.adaptive_max_pool1d(input, self.output_size, self.return_indices)
+        super().__init__(functional.adaptive_max_pool1d, output_size, return_indices)
 
 
 class ZeroPad1d(nn.ZeroPad2d):
@@ -547,29 +528,20 @@ class UpsamplingBilinear2d(nn.Upsample):
         super().__init__(size, scale_factor, "bilinear", True)
 
 
-class Fold(Cell):
+class Fold(FunctionCell):
     """Images [n, c, *output_size] with each pixel the sum of the columns' values for it; see `functional.fold`."""
 
     def __init__(
         self, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
     ) -> None:
-        super().__init__()
-        self.output_size, self.kernel_size = output_size, kernel_size
-        self.dilation, self.padding, self.stride = dilation, padding, stride
-
-    def construct(self, input: Any) -> Any:
-        return functional.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
+        super().__init__(functional.fold, output_size, kernel_size, dilation, padding, stride)
 
 
-class Unfold(Cell):
+class Unfold(FunctionCell):
     """The elements in every window of images as a column; see `functional.unfold`."""
 
     def __init__(self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> None:
-        super().__init__()
-        self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
-
-    def construct(self, input: Any) -> Any:
-        return functional.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
+        super().__init__(functional.unfold, kernel_size, dilation, padding, stride)
 
 
 class Dropout2d(nn.Dropout2d):
@@ -580,13 +552,9 @@ class Dropout2d(nn.Dropout2d):
         super().__init__(p)
 
 
-class Hardtanh(Cell):
+class Hardtanh(nn.Hardtanh):
     """x within [min_val, max_val]."""
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
-        super().__init__()
         not_in_place("Hardtanh", inplace)
-        self.min_val, self.max_val = min_val, max_val
-
-    def construct(self, input: Any) -> Any:
-        return functional.hardtanh(input, self.min_val, self.max_val)
+        super().__init__(min_val, max_val)
