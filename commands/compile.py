@@ -49,10 +49,9 @@ class CompileOptions:
     offsets, if there are more ranks than `few`. few: most ranks that are written if their networks differ; 0 for all.
     inputs: types of a named network's inputs. json: file for the table as JSON ("-": stdout), or None. weights: write
     all first values, including those that a run can compute itself. strategies: a file with the strategies of
-    operators. schedule: file for the timeline of stages, or None; machine: name or file of the machine for its times;
-    keep_more: micro-batches of chunks that stages may hold beyond their schedule's in a written order. loudness: amount
-    of output beside the requested results. all_rows: print the tables, not a summary. imported: options of a network
-    from another framework. out_torch: file for its plan as code for DTensor, or None.
+    operators. schedule: file for the timeline of stages, or None; machine: name or file of the machine for its times.
+    loudness: amount of output beside the requested results. all_rows: print the tables, not a summary. imported:
+    options of a network from another framework. out_torch: file for its plan as code for DTensor, or None.
     """
 
     ranks: int | None = None
@@ -68,7 +67,6 @@ class CompileOptions:
     strategies: Path | None = None
     schedule: Path | None = None
     machine: str = ""
-    keep_more: int = 0
     loudness: Loudness = NORMAL
     all_rows: bool = False
     imported: ImportOptions = NOTHING_SAID
@@ -146,11 +144,7 @@ def _check_files(options: CompileOptions) -> None:
     if options.schedule is not None:
         from mspc.commands.report.plan_summary import check_schedule_file  # late: few compiles have stages
 
-        check_schedule_file(options.schedule, options.machine, options.keep_more)
-    elif options.keep_more:
-        raise MspcError(
-            "--keep-more is about the order that --schedule FILE.csv writes, which is not there", code="E0107"
-        )
+        check_schedule_file(options.schedule, options.machine)
     elif options.machine:
         raise MspcError(
             f"--machine {options.machine} says whose times --schedule has, which is not there",
@@ -165,7 +159,7 @@ def _write_others(options: CompileOptions, compiled: Compiled, script: object) -
     if options.schedule is not None:
         from mspc.commands.report.plan_summary import write_schedule_file  # late, as above
 
-        notes = write_schedule_file(compiled, options.schedule, options.machine, options.keep_more)
+        notes = write_schedule_file(compiled, options.schedule, options.machine)
     if options.out_torch is not None:
         from mspc.ir.files.atomic_writing import write_atomically  # late, as above
         from mspc.readers.pytorch.plans.torch_code import plan_back, torch_code

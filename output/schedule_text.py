@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from mspc.passes.lib.schedule_checks import name_of
-from mspc.passes.lib.schedules import (
-    Entry,
-    Schedule,
-    parts_of,
-)  # fmt: skip
+from mspc.passes.lib.schedules import Action, Schedule
 from mspc.passes.lib.timeline import ScheduleTimeline, Span, StepTail
 
 
@@ -39,10 +35,9 @@ def stage_text(timeline: ScheduleTimeline, stage: int) -> str:
     return f"idle {timeline.idle_share(stage):.1%}, keeps {timeline.kept(stage)}"
 
 
-def label(entry: Entry, schedule: Schedule) -> str:
-    """Return a short text for an entry: kind and micro-batch, with the chunk if stages have several."""
-    several = schedule.chunks > schedule.stages
-    return "+".join(str(part) if several else f"{part.kind}{part.micro_batch}" for part in parts_of(entry))
+def label(action: Action, schedule: Schedule) -> str:
+    """Return a short text for an action: kind and micro-batch, with the chunk if stages have several."""
+    return str(action) if schedule.chunks > schedule.stages else f"{action.kind}{action.micro_batch}"
 
 
 def tail_text(tail: StepTail) -> str:
@@ -56,7 +51,7 @@ def tail_wait_text(tail: StepTail, begin: float) -> str:
 
 
 def wait_text(span: Span, begin: float) -> str:
-    """Describe the wait of a stage before an entry, from `begin` on."""
+    """Describe the wait of a stage before an action, from `begin` on."""
     text = f"waits {time_text(span.start - begin)}"
     if span.awaited is None:
         return text
@@ -94,7 +89,7 @@ def schedule_text(timeline: ScheduleTimeline, columns: int = MOST_COLUMNS) -> st
 def _text_scale(timeline: ScheduleTimeline, columns: int) -> float:
     """Return the columns per unit of time: enough for every label and a space after it, if `columns` allow that."""
     needed = [
-        (len(label(span.entry, timeline.schedule)) + 1) / (span.end - span.start)
+        (len(label(span.action, timeline.schedule)) + 1) / (span.end - span.start)
         for spans in timeline.spans
         for span in spans
         if span.end > span.start
@@ -108,7 +103,7 @@ def _row(timeline: ScheduleTimeline, stage: int, scale: float) -> str:
     for place, span in enumerate(timeline.spans[stage]):
         start, end = round(span.start * scale), round(span.end * scale)
         drawn = drawn.ljust(start, WAITS if place else " ")
-        drawn += _block(span.entry, timeline.schedule, end - start)
+        drawn += _block(span.action, timeline.schedule, end - start)
     tail = timeline.tails.get(stage)
     if tail is not None:
         start, end = round(tail.start * scale), round(tail.end * scale)
@@ -116,9 +111,9 @@ def _row(timeline: ScheduleTimeline, stage: int, scale: float) -> str:
     return drawn
 
 
-def _block(entry: Entry, schedule: Schedule, width: int) -> str:
-    """Return the label of an entry padded to `width` columns, or its kinds if the label does not fit."""
-    text = label(entry, schedule)
+def _block(action: Action, schedule: Schedule, width: int) -> str:
+    """Return the label of an action padded to `width` columns, or its kind if the label does not fit."""
+    text = label(action, schedule)
     if len(text) >= width:  # it would run into the next one
-        text = "".join(part.kind for part in parts_of(entry))[:width]
+        text = action.kind[:width]
     return text.ljust(width)

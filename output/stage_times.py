@@ -26,8 +26,7 @@ from mspc.passes.lib.schedules import (
 )  # fmt: skip
 from mspc.passes.lib.stage_placement import chosen_schedule
 from mspc.passes.lib.stage_programs import work_of
-from mspc.passes.lib.timed_order import TimedWork
-from mspc.passes.lib.timeline import Copied, ScheduleTimeline, Task, TaskCopies
+from mspc.passes.lib.timeline import Copied, ScheduleTimeline, Task, TaskCopies, TimedWork
 
 
 def kept_of_chunks(graph: Graph) -> dict[int, float]:

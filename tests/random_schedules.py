@@ -19,15 +19,12 @@ from mspc.passes.lib.schedules import (
     KINDS,
     WEIGHT_GRADIENT,
     Action,
-    Entry,
-    Overlapped,
     Schedule,
     makes,
-    parts_of,
     reads,
 )  # fmt: skip
 
-Order = list[list[Entry]]
+Order = list[list[Action]]
 Run = tuple[list[int], int, list[Action]]
 """The stage of every chunk, the number of micro-batches, and all actions in the order of one run."""
 
@@ -61,26 +58,12 @@ def _behind(action: Action, chunks: int, split: bool) -> list[Action]:
 
 
 def random_schedule(draw: Random) -> Schedule:
-    """A right one; in every third, neighbours overlap where the judge allows it."""
+    """A right one."""
     placement, micro_batches, actions = random_run(draw)
     order: Order = [[] for _ in range(max(placement) + 1)]
     for action in actions:
         order[placement[action.chunk]].append(action)
-    made = _schedule(order, micro_batches, placement)
-    return made if draw.random() < 2 / 3 else _with_overlap(draw, made)
-
-
-def _with_overlap(draw: Random, schedule: Schedule) -> Schedule:
-    stage = draw.randrange(schedule.stages)
-    own = list(schedule.entries[stage])
-    for place in range(len(own) - 2, -1, -1):
-        pair = {entry.kind: entry for entry in own[place : place + 2] if isinstance(entry, Action)}
-        if pair.keys() == {FORWARD, BACKWARD} and draw.random() < 0.5:
-            there = [*own[:place], Overlapped(pair[FORWARD], pair[BACKWARD]), *own[place + 2 :]]
-            entries = (*schedule.entries[:stage], tuple(there), *schedule.entries[stage + 1 :])
-            if runs(replace(schedule, entries=entries)):
-                return replace(schedule, entries=entries)
-    return schedule
+    return _schedule(order, micro_batches, placement)
 
 
 def _schedule(order: Order, micro_batches: int, placement: list[int] | tuple[int, ...]) -> Schedule:
@@ -93,14 +76,13 @@ def runs(schedule: Schedule) -> bool:
     maker = {
         made: (stage, place)
         for stage, entries in enumerate(schedule.entries)
-        for place, entry in enumerate(entries)
-        for part in parts_of(entry)
-        for made in makes(part)
+        for place, action in enumerate(entries)
+        for made in makes(action)
     }
     graph: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for stage, entries in enumerate(schedule.entries):
-        for place, entry in enumerate(entries):
-            before = {maker[value] for part in parts_of(entry) for value in reads(part, schedule.chunks)}
+        for place, action in enumerate(entries):
+            before = {maker[value] for value in reads(action, schedule.chunks)}
             if (stage, place) in before:
                 return False
             graph[stage, place] = before | ({(stage, place - 1)} if place else set())
@@ -156,11 +138,11 @@ def exchange_over_stages(draw: Random, schedule: Schedule) -> Schedule:
 def _reads_too_early(schedule: Schedule) -> bool:
     """Whether a stage reads what it makes itself later."""
     for stage in range(schedule.stages):
-        made = {value for part in map(parts_of, schedule.entries[stage]) for each in part for value in makes(each)}
-        for entry in schedule.entries[stage]:
-            if any(value in made for part in parts_of(entry) for value in reads(part, schedule.chunks)):
+        made = {value for action in schedule.entries[stage] for value in makes(action)}
+        for action in schedule.entries[stage]:
+            if made & set(reads(action, schedule.chunks)):
                 return True
-            made -= {value for part in parts_of(entry) for value in makes(part)}
+            made -= set(makes(action))
     return False
 
 
@@ -189,10 +171,7 @@ def _place(draw: Random, schedule: Schedule) -> tuple[Order, int, int]:
 
 def _changed(draw: Random, schedule: Schedule, change: Callable[[Action], Action]) -> Schedule:
     order, stage, place = _place(draw, schedule)
-    entry = order[stage][place]
-    order[stage][place] = (
-        replace(entry, forward=change(entry.forward)) if isinstance(entry, Overlapped) else change(entry)
-    )
+    order[stage][place] = change(order[stage][place])
     return _schedule(order, schedule.micro_batches, schedule.placement)
 
 

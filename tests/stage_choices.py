@@ -22,7 +22,6 @@ from mspc.passes.lib.schedules import (
     INPUT_GRADIENT,
     RELEASES,
     WEIGHT_GRADIENT,
-    parts_of,
 )  # fmt: skip
 from mspc.passes.lib.timeline import ScheduleTimeline, timeline
 from mspc.search.stages.borders import all_ways, choose
@@ -89,7 +88,7 @@ def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> floa
         for c, own in enumerate(chunks) for kind, each in kinds.items()
     }  # fmt: skip
     message = max((float(costs.message[b - 1]) for b in borders), default=0.0)
-    times = timeline(schedule, durations, message, overlap=None)
+    times = timeline(schedule, durations, message)
     pairs = ((costs.kept_of(way), costs.apart.kept), (costs.held_of(way), costs.apart.held))
     kept, held_by = ([of_chunk(costs, way, each, *pair) for each in chunks] for pair in pairs)
     work = [
@@ -136,20 +135,17 @@ def most_at_once(
     alive = dict.fromkeys(missing, 0)
     room = ON_DEVICE * max(on_host[each] for each in missing)
     for span in times.spans[stage]:
-        for part in parts_of(span.entry):
-            now += kept[part.chunk] if part.kind == FORWARD else 0.0
-            now += between[part.chunk] if part.kind in GRADIENTS else 0.0
-        for part in parts_of(span.entry):
-            alive[part.chunk] += part.kind == FORWARD
+        part = span.action
+        now += kept[part.chunk] if part.kind == FORWARD else 0.0
+        now += between[part.chunk] if part.kind in GRADIENTS else 0.0
+        alive[part.chunk] += part.kind == FORWARD
         left = sum(on_host[each] * number for each, number in alive.items())
         found.append(now - sum(missing.values()) - max(0.0, left - room))
-        for part in parts_of(span.entry):
-            alive[part.chunk] -= part.kind in GRADIENTS
-        for part in parts_of(span.entry):
-            now -= kept[part.chunk] - late[part.chunk] if part.kind in GRADIENTS else 0.0
-            if part.kind in RELEASES:
-                now -= late[part.chunk] + between[part.chunk]
-                missing.pop(part.chunk, None)
+        alive[part.chunk] -= part.kind in GRADIENTS
+        now -= kept[part.chunk] - late[part.chunk] if part.kind in GRADIENTS else 0.0
+        if part.kind in RELEASES:
+            now -= late[part.chunk] + between[part.chunk]
+            missing.pop(part.chunk, None)
     return max(found)
 
 

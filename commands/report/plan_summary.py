@@ -17,7 +17,6 @@ from mspc.ir.types import dtype_of
 from mspc.output.schedule_text import schedule_text
 from mspc.output.stage_times import predicted_work
 from mspc.passes.lib.schedule_tables import write_table
-from mspc.passes.lib.timed_order import ordered_by_times
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.degrees import Degrees
 from mspc.search.plans.row import SEARCH, PlanResult
@@ -86,28 +85,22 @@ def _speed(row: PlanResult | StageRow, machine: Machine) -> str:
 TEXT, TABLE = ".txt", ".csv"
 
 
-def check_schedule_file(path: Path, machine: str = "", keep_more: int = 0) -> None:
-    """Raise MspcError if the file's format or the machine does not exist, or if `keep_more` is set and no order is
-    written."""
+def check_schedule_file(path: Path, machine: str = "") -> None:
+    """Raise MspcError if the file's format or the machine does not exist."""
     machine_of(machine)
     if path.suffix not in (TEXT, TABLE):
         raise MspcError(f"--schedule {path}: its name ends in none of {', '.join((TEXT, TABLE))}", code="E0109")
-    if keep_more < 0 or (keep_more and path.suffix != TABLE):
-        raise MspcError(f"--keep-more {keep_more}: a number from 0 on is right, for an order (FILE{TABLE})")
 
 
-def write_schedule_file(compiled: Compiled, path: Path, machine: str = "", keep_more: int = 0) -> list[str]:
-    """Write the timeline, with the times of a machine (its name or its file), in the format of the file's suffix.
-
-    A table has the fastest order of the same work that is found, in which stages hold at most `keep_more` micro-batches
-    of chunks more than in their schedule. Return notes on the times.
-    Raise MspcError as `stage_times` does, and if the file cannot be written."""
+def write_schedule_file(compiled: Compiled, path: Path, machine: str = "") -> list[str]:
+    """Write the schedule as a table, or its timeline with the times of a machine (its name or its file), by the file's
+    suffix. Return notes on the times. Raise MspcError as `stage_times` does, and if the file cannot be written."""
     config = compiled.config
     graphs = [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
     rates = machine_of(machine)
     schedule, work = predicted_work(graphs, rates)
     if path.suffix == TABLE:
-        text = write_table(ordered_by_times(schedule, work, keep_more))
+        text = write_table(schedule)
     else:
         text = schedule_text(work.line(schedule))
     write_atomically(path, lambda file: file.write(text.encode()))

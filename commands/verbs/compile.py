@@ -18,7 +18,7 @@ SchedulePicture = Annotated[
     Path | None,
     typer.Option(
         "--schedule", metavar="FILE",
-        help="Write when each stage works on which micro-batch (.txt), or the quickest order found (.csv).",
+        help="Write when each stage works on which micro-batch (.txt), or that order as a table (.csv).",
     ),
 ]
 TorchPlan = Annotated[
@@ -27,12 +27,6 @@ TorchPlan = Annotated[
 ]
 ScheduleMachine = Annotated[
     str, typer.Option("--machine", metavar="NAME|FILE", help="The machine of --schedule, as of mspc search [h200].")
-]
-MoreKept = Annotated[
-    int,
-    typer.Option(
-        "--keep-more", metavar="N", help="Micro-batches that a stage may keep beyond its schedule's, in a .csv."
-    ),
 ]
 
 
@@ -68,7 +62,6 @@ def compile_(
     out_torch: TorchPlan = None,
     schedule: SchedulePicture = None,
     machine: ScheduleMachine = "",
-    keep_more: MoreKept = 0,
     weights: Annotated[
         bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
     ] = False,
@@ -86,7 +79,7 @@ def compile_(
         CompileOptions(
             ranks=ranks, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()),
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
-            strategies=strategies, schedule=schedule, machine=machine, keep_more=keep_more,
+            strategies=strategies, schedule=schedule, machine=machine,
             loudness=Loudness(verbose, quiet), all_rows=all_rows, out_torch=out_torch,
             imported=opts.import_options(loss, optimizer, size, torch, precision, accumulate, load, plan, device),
         ),

@@ -52,7 +52,6 @@ def _schedule(
     """Return the timeline of the stages, in the form described in `stage_facts`."""
     from mspc.output.schedule_text import heading, wait_text  # late: few programs have stages
     from mspc.output.stage_times import stage_times
-    from mspc.passes.lib.schedules import parts_of
     from mspc.passes.lib.stage_placement import has_weights_apart, kinds_of
     from mspc.passes.lib.stage_programs import work_of as scheduled_work
 
@@ -65,14 +64,10 @@ def _schedule(
         spans: list[list[Any]] = []
         begin = 0.0
         for span in timeline.spans[stage]:
-            blocks = [
-                [
-                    part.kind, part.chunk, part.micro_batch,
-                    next((calls[key] for kind in kinds_of(part.kind, apart)
-                          if (key := (kind, part.chunk, part.micro_batch)) in calls), -1),
-                ]
-                for part in parts_of(span.entry)
-            ]  # fmt: skip
+            part = span.action
+            keys = [(kind, part.chunk, part.micro_batch) for kind in kinds_of(part.kind, apart)]
+            call = next((calls[key] for key in keys if key in calls), -1)
+            blocks = [[part.kind, part.chunk, part.micro_batch, call]]
             waited = tables.string(wait_text(span, begin)) if span.awaited is not None else -1
             spans.append([rounded(span.start), rounded(span.end), blocks, waited])
             begin = span.end

@@ -20,7 +20,7 @@ from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems
 from mspc.ops.op import Op
 from mspc.ops.tensor.host_memory import AssignOnHost, AwaitHost, FromHost, ToHost
 from mspc.passes.communication.schedule_communication import ONE_HOST, ScheduleFacts
-from mspc.passes.lib.schedules import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, actions_of, parts_of
+from mspc.passes.lib.schedules import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from mspc.passes.lib.stage_placement import chosen_schedule, has_weights_apart, kinds_of
 from mspc.passes.lib.stage_programs import work_of
 from mspc.passes.lib.timeline import ScheduleTimeline, Task, TaskCopies, copies_of, leaving, timeline
@@ -374,12 +374,12 @@ class StageClock:
         for stage in range(self._schedule.stages):
             alike = dict(zip(self._schedule.chunks_of(stage), self._own, strict=True))
             for chunk, own in alike.items():
-                for action in actions_of(self._schedule.entries[stage]):
+                for action in self._schedule.entries[stage]:
                     kinds = kinds_of(action.kind, self._is_apart)
                     durations[chunk, action.kind] = sum(self._time(own, kind, stage == self._stage) for kind in kinds)
             own_seconds = {chunk: of_chunks.get(own, 0.0) for chunk, own in alike.items()}
             copies |= copies_of(self._schedule, stage, own_seconds, waits)
-        return timeline(self._schedule, durations, overlap=None, copies=copies if of_chunks else None)
+        return timeline(self._schedule, durations, copies=copies if of_chunks else None)
 
     def _time(self, chunk: int, kind: str, is_own: bool) -> float:
         """Return the seconds of work on a chunk, by this stage or another one: nobody waits for the gradients of the
@@ -392,13 +392,12 @@ class StageClock:
         """By how much later each node of the graph begins by a timeline than with nothing to wait for."""
         begins: dict[Node, float] = {}
         for span in line.spans[self._stage]:
-            begin = span.start
-            for action in parts_of(span.entry):
-                for kind in kinds_of(action.kind, self._is_apart):
-                    call = self._calls.get((kind, action.chunk, action.micro_batch))
-                    if call is not None:
-                        begins[call] = begin
-                        begin += self._times[action.chunk, kind]
+            begin, action = span.start, span.action
+            for kind in kinds_of(action.kind, self._is_apart):
+                call = self._calls.get((kind, action.chunk, action.micro_batch))
+                if call is not None:
+                    begins[call] = begin
+                    begin += self._times[action.chunk, kind]
         found: list[float] = []
         first = min(self._ends.values())
         shift = 0.0

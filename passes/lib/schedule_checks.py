@@ -12,11 +12,9 @@ from mspc.passes.lib.schedules import (
     KINDS,
     WEIGHT_GRADIENT,
     Action,
-    Entry,
     Made,
     Schedule,
     makes,
-    parts_of,
     reads,
 )
 
@@ -44,13 +42,12 @@ def incompleteness(schedule: Schedule, lines: Lines | None = None) -> list[MspcE
     found: list[MspcError] = []
     seen: dict[Action, Place] = {}
     for stage, entries in enumerate(schedule.entries):
-        for place, entry in enumerate(entries):
+        for place, action in enumerate(entries):
             line = lines[stage][place] if lines else None
-            for action in parts_of(entry):
-                found += _misplaced(schedule, action, stage, line)
-                if action in seen:
-                    found.append(_doubled(f"{told(action)} is there twice", (stage, line), seen[action], action))
-                seen.setdefault(action, (stage, line))
+            found += _misplaced(schedule, action, stage, line)
+            if action in seen:
+                found.append(_doubled(f"{told(action)} is there twice", (stage, line), seen[action], action))
+            seen.setdefault(action, (stage, line))
     found += _missing(schedule, seen, lines)
     return found
 
@@ -121,18 +118,14 @@ def _line(lines: Lines | None, stage: int, place: int) -> Location | None:
 
 def _too_early(schedule: Schedule, lines: Lines | None) -> Iterator[MspcError]:
     for stage, entries in enumerate(schedule.entries):
-        made = {value: i for i, entry in enumerate(entries) for part in parts_of(entry) for value in makes(part)}
-        for place, entry in enumerate(entries):
-            for value in _read(entry, schedule):
+        made = {value: i for i, action in enumerate(entries) for value in makes(action)}
+        for place, action in enumerate(entries):
+            for value in reads(action, schedule.chunks):
                 maker = made.get(value, -1)  # values of other stages are received before
                 if maker >= place:
-                    message = f"stage {stage} runs {entry} before {_shown(value)} is there"
+                    message = f"stage {stage} runs {action} before {_shown(value)} is there"
                     note = at(f"stage {stage} runs {entries[maker]}", _line(lines, stage, maker))
                     yield _error(message, _line(lines, stage, place), (note,))
-
-
-def _read(entry: Entry, schedule: Schedule) -> list[Made]:
-    return [value for part in parts_of(entry) for value in reads(part, schedule.chunks)]
 
 
 def _cycles(schedule: Schedule, lines: Lines | None) -> Iterator[MspcError]:
@@ -145,13 +138,13 @@ def _cycles(schedule: Schedule, lines: Lines | None) -> Iterator[MspcError]:
     while running:
         stage = running.pop()
         while places[stage] < len(schedule.entries[stage]):
-            entry = schedule.entries[stage][places[stage]]
-            read = (value for value in _read(entry, schedule) if schedule.placement[value[1]] != stage)
+            action = schedule.entries[stage][places[stage]]
+            read = (value for value in reads(action, schedule.chunks) if schedule.placement[value[1]] != stage)
             missing = next((value for value in read if value not in made), None)
             if missing is not None:
                 waiting[missing] = stage
                 break
-            for value in (value for part in parts_of(entry) for value in makes(part)):
+            for value in makes(action):
                 made.add(value)
                 if value in waiting:
                     running.append(waiting.pop(value))

@@ -1,8 +1,9 @@
 """Tables of schedules, as users write them: a line for every stage, and in it the stage's actions in order.
 
-A cell is `0F3`: chunk, kind (F, B, I, W: see `action.py`) and micro-batch; `(0F3;7B1)OVERLAP_F_B` is a forward and a
-backward at once; an empty cell is nothing. The form is that of PyTorch's `torch.distributed.pipelining`, which reads
-tables of actions without messages, too. Which stage has a chunk follows from the line that it is in.
+A cell is `0F3`: chunk, kind (F, B, I, W: see `schedules.py`) and micro-batch; `(0F3;7B1)OVERLAP_F_B` is a forward and
+a backward, which run one after the other; an empty cell is nothing. The form is that of PyTorch's
+`torch.distributed.pipelining`, which reads tables of actions without messages, too. Which stage has a chunk follows
+from the line that it is in.
 """
 
 from __future__ import annotations
@@ -20,10 +21,7 @@ from mspc.passes.lib.schedules import (
     FORWARD,
     KINDS,
     Action,
-    Entry,
-    Overlapped,
     Schedule,
-    parts_of,
 )
 
 LARGEST = 64 << 20
@@ -87,15 +85,16 @@ def read_table(text: str, file: str, micro_batches: int | None = None) -> Schedu
     while rows and not rows[-1].strip():
         rows.pop()
     errors: list[MspcError] = []
-    stages: list[tuple[Entry, ...]] = []
+    stages: list[tuple[Action, ...]] = []
     lines: list[tuple[Location, ...]] = []
     for stage, row in enumerate(rows):
-        entries: list[Entry] = []
+        entries: list[Action] = []
         places: list[Location] = []
         for cell, place in _cells(row, file, stage + 1):
             try:
-                entries.append(_entry(cell, place, stage))
-                places.append(place)
+                actions = _actions(cell, place, stage)
+                entries += actions
+                places += [place] * len(actions)
             except MspcError as error:
                 errors.append(error)
         if not row.strip(" ,\t"):
@@ -107,7 +106,7 @@ def read_table(text: str, file: str, micro_batches: int | None = None) -> Schedu
     raise_all(errors)
     placement = _placement(stages, lines, file)
     if micro_batches is None:
-        numbers = {part.micro_batch for entries in stages for entry in entries for part in parts_of(entry)}
+        numbers = {action.micro_batch for entries in stages for action in entries}
         micro_batches = _count("micro-batch", numbers, file)
     return ScheduleTable(Schedule(file, micro_batches, placement, tuple(stages)), tuple(lines))
 
@@ -123,17 +122,17 @@ def _cells(row: str, file: str, line: int) -> Iterator[tuple[str, Location]]:
         start += len(cell) + 1
 
 
-def _entry(cell: str, place: Location, stage: int) -> Entry:
+def _actions(cell: str, place: Location, stage: int) -> list[Action]:
     pair = _OVERLAPPED.fullmatch(cell)
     if pair is None:
-        return _action(cell, place, stage)
+        return [_action(cell, place, stage)]
     first, second = (_action(text.strip(), place, stage) for text in pair.groups())
     if (first.kind, second.kind) == (BACKWARD, FORWARD):
         first, second = second, first
     if (first.kind, second.kind) != (FORWARD, BACKWARD):
         kinds = f"{KINDS[first.kind]} and a {KINDS[second.kind]}"
         raise MspcError(f"a forward and a backward run at once, not a {kinds}", place, kind=ValueError)
-    return Overlapped(first, second)
+    return [first, second]
 
 
 def _action(cell: str, place: Location, stage: int) -> Action:
@@ -160,18 +159,17 @@ def _notes(cell: str, stage: int) -> list[str]:
 
 
 def _placement(
-    stages: list[tuple[Entry, ...]], lines: list[tuple[Location, ...]], file: str
+    stages: list[tuple[Action, ...]], lines: list[tuple[Location, ...]], file: str
 ) -> tuple[int, ...]:  # fmt: skip
     errors: list[MspcError] = []
     found: dict[int, tuple[int, Location]] = {}
     for stage, (entries, places) in enumerate(zip(stages, lines, strict=True)):
-        for entry, place in zip(entries, places, strict=True):
-            for part in parts_of(entry):
-                first, line = found.setdefault(part.chunk, (stage, place))
-                if first != stage:
-                    notes = [f"its first action is on stage {first}, at {line}"]
-                    message = f"{part} is on stage {stage}, but chunk {part.chunk} is on stage {first}"
-                    errors.append(MspcError(message, place, notes, kind=ValueError))
+        for action, place in zip(entries, places, strict=True):
+            first, line = found.setdefault(action.chunk, (stage, place))
+            if first != stage:
+                notes = [f"its first action is on stage {first}, at {line}"]
+                message = f"{action} is on stage {stage}, but chunk {action.chunk} is on stage {first}"
+                errors.append(MspcError(message, place, notes, kind=ValueError))
     raise_all(errors)
     return tuple(found[chunk][0] for chunk in range(_count("chunk", set(found), file)))
 

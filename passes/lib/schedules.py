@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 
@@ -10,8 +10,7 @@ from mspc.ir.diagnostics import MspcError, all_of, did_you_mean
 from mspc.ir.late_dataclass import dataclass
 
 GPIPE, ONE_FORWARD_ONE_BACKWARD, INTERLEAVED = "gpipe", "1f1b", "interleaved"
-ZERO_BUBBLE_H1, ZERO_BUBBLE_2P = "zero_bubble_h1", "zero_bubble_2p"
-ZERO_BUBBLE_V, DUAL_PIPE_V = "zero_bubble_v", "dual_pipe_v"
+ZERO_BUBBLE_H1, ZERO_BUBBLE_2P, ZERO_BUBBLE_V = "zero_bubble_h1", "zero_bubble_2p", "zero_bubble_v"
 """The schedules by the names that scripts give them."""
 # Chunks are numbered as values flow: with v chunks on each of p stages there are p v of them.
 
@@ -43,32 +42,6 @@ class Action:
         return f"{self.chunk}{self.kind}{self.micro_batch}"
 
 
-@dataclass(frozen=True, slots=True)
-class Overlapped:
-    """A forward and a backward of one stage that run at once, so that one's messages pass during the other's work."""
-
-    forward: Action
-    backward: Action
-
-    def __str__(self) -> str:
-        return f"({self.forward};{self.backward})OVERLAP_F_B"
-
-
-Entry = Action | Overlapped
-"""An entry in the order of a stage."""
-
-
-def parts_of(entry: Entry) -> tuple[Action, ...]:
-    """The actions of an entry, which begin and end together."""
-    return (entry.forward, entry.backward) if isinstance(entry, Overlapped) else (entry,)
-
-
-def actions_of(entries: tuple[Entry, ...]) -> Iterator[Action]:
-    """The actions of a stage one by one, those that overlap one after the other."""
-    for entry in entries:
-        yield from parts_of(entry)
-
-
 @dataclass(frozen=True)
 class Schedule:
     """The order of work of every stage.
@@ -80,7 +53,7 @@ class Schedule:
     name: str
     micro_batches: int
     placement: tuple[int, ...]
-    entries: tuple[tuple[Entry, ...], ...]
+    entries: tuple[tuple[Action, ...], ...]
 
     @property
     def stages(self) -> int:
@@ -123,15 +96,6 @@ def makes(action: Action) -> tuple[Made, ...]:
     return ((action.kind, action.chunk, action.micro_batch),)
 
 
-def handed_on(action: Action, chunks: int) -> tuple[Made, int] | None:
-    """Return the value that an action hands to another chunk, and that chunk, or None."""
-    if action.kind == FORWARD and action.chunk + 1 < chunks:
-        return (FORWARD, action.chunk, action.micro_batch), action.chunk + 1
-    if action.kind in GRADIENTS and action.chunk:
-        return (INPUT_GRADIENT, action.chunk, action.micro_batch), action.chunk - 1
-    return None
-
-
 def check_counts(
     name: str, stages: int, micro_batches: int, chunks: int, known: int | None = None, of: str = ""
 ) -> None:
@@ -165,7 +129,7 @@ def gpipe(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
     chunks: a stage's. Raise MspcError if a number is not positive.
     """
     check_counts(GPIPE, stages, micro_batches, chunks)
-    entries: list[tuple[Entry, ...]] = []
+    entries: list[tuple[Action, ...]] = []
     for stage in range(stages):
         own = range(stage, stages * chunks, stages)
         forward = [Action(FORWARD, chunk, n) for chunk in own for n in range(micro_batches)]
@@ -185,7 +149,7 @@ def one_forward_one_backward(stages: int, micro_batches: int, chunks: int = 1) -
     check_counts(
         ONE_FORWARD_ONE_BACKWARD, stages, micro_batches, chunks, known=1, of="'interleaved' is 1F1B with several"
     )
-    entries: list[tuple[Entry, ...]] = []
+    entries: list[tuple[Action, ...]] = []
     for stage in range(stages):
         forward = [Action(FORWARD, stage, number) for number in range(micro_batches)]
         backward = [Action(BACKWARD, stage, number) for number in range(micro_batches)]
@@ -193,9 +157,9 @@ def one_forward_one_backward(stages: int, micro_batches: int, chunks: int = 1) -
     return Schedule(ONE_FORWARD_ONE_BACKWARD, micro_batches, in_rounds(stages, 1), tuple(entries))
 
 
-def taking_turns(forward: list[Action], backward: list[Action], first: int) -> tuple[Entry, ...]:
+def taking_turns(forward: list[Action], backward: list[Action], first: int) -> tuple[Action, ...]:
     """Return `first` forwards, then forwards and backwards in turn, then the remaining backwards."""
-    found: list[Entry] = list(forward[:first])
+    found: list[Action] = list(forward[:first])
     for place, action in enumerate(backward, min(first, len(forward))):
         found += forward[place : place + 1]
         found.append(action)
@@ -216,7 +180,7 @@ def interleaved(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
     check_counts(INTERLEAVED, stages, micro_batches, chunks)
     groups = groups_of(micro_batches, stages)
     longest = max(map(len, groups))
-    entries: list[tuple[Entry, ...]] = []
+    entries: list[tuple[Action, ...]] = []
     for stage in range(stages):
         own = range(stage, stages * chunks, stages)
         forward = [Action(FORWARD, chunk, n) for group in groups for chunk in own for n in group]
@@ -235,7 +199,7 @@ def groups_of(micro_batches: int, stages: int) -> list[range]:
     return [range(start, end) for start, end in pairwise(starts)]
 
 
-def with_delayed_weights(chunk: int, micro_batches: int, first: int, delay: int) -> tuple[Entry, ...]:
+def with_delayed_weights(chunk: int, micro_batches: int, first: int, delay: int) -> tuple[Action, ...]:
     """Return the order of a stage that computes gradients for weights `delay` micro-batches later than those for
     inputs.
 
@@ -244,7 +208,7 @@ def with_delayed_weights(chunk: int, micro_batches: int, first: int, delay: int)
     gradients. chunk: the stage's. first: forwards before the first gradient. It stores at most `first + delay`
     micro-batches.
     """
-    found: list[Entry] = [Action(FORWARD, chunk, number) for number in range(min(first, micro_batches))]
+    found: list[Action] = [Action(FORWARD, chunk, number) for number in range(min(first, micro_batches))]
     for number in range(micro_batches):
         found.append(Action(INPUT_GRADIENT, chunk, number))
         if number >= delay:
@@ -357,103 +321,6 @@ class _ZeroBubbleVStage:
         return made.issuperset(reads(action, 2 * self.stages))
 
 
-def dual_pipe_v(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
-    """DualPipe-V: stages with two chunks, there and back, and a forward of one beside a backward of the other.
-
-    DualPipe is from the report on DeepSeek-V3 (arXiv 2412.19437); the half of it in which stage i has chunks i and 2
-    p - 1 - i needs each parameter on one stage only. It is 1F1B of 2 p stages folded in the middle: chunk k has 2 p
-    - k micro-batches on the way, so a stage keeps 2 p + 1 chunks' micro-batches. If a gradient is waited for,
-    gradients for weights come apart and later. A stage is idle for (p - 1) (F&B + B - 3 W), times of one chunk, F&B
-    that of both at once.
-
-    The numbers of turns follow from when values arrive if every action takes one unit: on stage i the first forward
-    of the second chunk comes 2 (p - 1 - i) + 1 units after that of the first, its first gradient 2 (i + 1) units
-    later, and the first gradient of the first chunk 3 (p - 1 - i) units after that one.
-
-    Raise MspcError if a stage has not two chunks.
-    """
-    check_counts(DUAL_PIPE_V, stages, micro_batches, chunks, known=2)
-    entries = (_DualPipeVStage(stages, stage, micro_batches).entries() for stage in range(stages))
-    return Schedule(DUAL_PIPE_V, micro_batches, there_and_back(stages), tuple(entries))
-
-
-class _DualPipeVStage:
-    """The order of one stage as it is written; turns for which no micro-batch is left are passed over."""
-
-    def __init__(self, stages: int, stage: int, micro_batches: int) -> None:
-        self.stages, self.stage, self.micro_batches = stages, stage, micro_batches
-        self.there, self.back = stage, 2 * stages - 1 - stage
-        self.forwards = {self.there: 0, self.back: 0}
-        self.backwards = {self.there: 0, self.back: 0}
-        self.late: list[Action] = []
-        """Gradients for weights that are still to be computed, the oldest first."""
-        self.found: list[Entry] = []
-
-    def entries(self) -> tuple[Entry, ...]:
-        there, back = self.there, self.back
-        behind = self.stages - 1 - self.stage
-        for _ in range(2 * behind):
-            self._forward(there)
-        for _ in range(self.stage + 1):
-            self._forward(there)
-            self._forward(back)
-        for _ in range(behind):
-            self._input_gradient(back)
-            self._weight_gradient()
-            self._forward(back)
-        while self.forwards[there] < self.micro_batches:
-            self._both(there, back)
-            self._both(back, there)
-        for _ in range(behind):
-            self._backward(back)
-            self._both(back, there)
-        for turn in range(self.stage + 1):
-            step = self._backward if turn < (self.stage + 1) // 2 else self._input_gradient
-            step(back)
-            step(there)
-        for _ in range(behind):
-            self._weight_gradient()
-            self._input_gradient(there)
-        for chunk in (self.back, self.there):
-            while self.backwards[chunk] < self.micro_batches:
-                self._input_gradient(chunk)
-        while self.late:
-            self._weight_gradient()
-        return tuple(self.found)
-
-    def _forward(self, chunk: int) -> None:
-        number = self.forwards[chunk]
-        if number < self.micro_batches:
-            self.found.append(Action(FORWARD, chunk, number))
-            self.forwards[chunk] += 1
-
-    def _backward(self, chunk: int, kind: str = BACKWARD) -> bool:
-        number = self.backwards[chunk]
-        if number == self.micro_batches:
-            return False
-        self.found.append(Action(kind, chunk, number))
-        self.backwards[chunk] += 1
-        return True
-
-    def _input_gradient(self, chunk: int) -> None:
-        if self._backward(chunk, INPUT_GRADIENT):
-            self.late.append(Action(WEIGHT_GRADIENT, chunk, self.backwards[chunk] - 1))
-
-    def _weight_gradient(self) -> None:
-        if self.late:
-            self.found.append(self.late.pop(0))
-
-    def _both(self, forward: int, backward: int) -> None:
-        ahead, behind = self.forwards[forward], self.backwards[backward]
-        if ahead < self.micro_batches and behind < self.micro_batches:
-            self.found.append(Overlapped(Action(FORWARD, forward, ahead), Action(BACKWARD, backward, behind)))
-            self.forwards[forward] += 1
-            self.backwards[backward] += 1
-        else:
-            self._forward(forward)
-            self._backward(backward)
-
-
 SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {
     GPIPE: gpipe,
     ONE_FORWARD_ONE_BACKWARD: one_forward_one_backward,
@@ -461,15 +328,12 @@ SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {
     ZERO_BUBBLE_H1: zero_bubble_h1,
     ZERO_BUBBLE_2P: zero_bubble_2p,
     ZERO_BUBBLE_V: zero_bubble_v,
-    DUAL_PIPE_V: dual_pipe_v,
 }
 """The function that makes a schedule for numbers of stages, of micro-batches and of chunks a stage, by its name."""
 IN_PARTS = ("seqpipe", "seqvpp", "seqsmartvpp")
 """MindSpore's schedules that cut micro-batches along the sequence, too."""
-WITH_SPLIT_GRADIENTS = frozenset((ZERO_BUBBLE_H1, ZERO_BUBBLE_2P, ZERO_BUBBLE_V, DUAL_PIPE_V))
+WITH_SPLIT_GRADIENTS = frozenset((ZERO_BUBBLE_H1, ZERO_BUBBLE_2P, ZERO_BUBBLE_V))
 """Those that take gradients for inputs and for weights apart."""
-THERE_AND_BACK = frozenset((ZERO_BUBBLE_V, DUAL_PIPE_V))
-"""Those in which stage i has chunks i and 2 p - 1 - i."""
 
 
 def check_name(name: str) -> None:
@@ -499,7 +363,7 @@ def named_schedule(
     if interleave and name == ONE_FORWARD_ONE_BACKWARD:
         name = INTERLEAVED
     if chunks is None:
-        several = name in THERE_AND_BACK or name == INTERLEAVED or (interleave and name == GPIPE)
+        several = name == ZERO_BUBBLE_V or name == INTERLEAVED or (interleave and name == GPIPE)
         chunks = 2 if several else 1
     return _made(name, stages, micro_batches, chunks)
 

@@ -21,7 +21,7 @@ from mspc.passes.base import live_values
 from mspc.passes.lib.placement import readers_of
 from mspc.passes.lib.ranks import local_type
 from mspc.passes.lib.schedule_tables import ScheduleTable
-from mspc.passes.lib.schedules import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action, parts_of
+from mspc.passes.lib.schedules import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action
 from mspc.passes.lib.stage_placement import StagePlacement
 
 
@@ -153,7 +153,7 @@ def check_order(body: Graph, found: Mapping[Value, int], table: ScheduleTable, e
                 changing.setdefault(found[node], (node, value))
     for entries, places in zip(table.schedule.entries, table.lines, strict=True):
         last: dict[int, Action] = {}
-        for action, place in ((part, place) for e, place in zip(entries, places, strict=True) for part in parts_of(e)):
+        for action, place in zip(entries, places, strict=True):
             if action.kind != FORWARD or action.chunk not in changing:
                 continue
             before = last.setdefault(action.chunk, action)

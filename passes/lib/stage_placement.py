@@ -19,7 +19,6 @@ from mspc.passes.lib.schedules import (
     WEIGHT_GRADIENT,
     WITH_SPLIT_GRADIENTS,
     Schedule,
-    actions_of,
     named_schedule,
 )
 
@@ -133,7 +132,7 @@ def has_weights_apart(attrs: Mapping[str, Any]) -> bool:
     table = table_of(attrs)
     if table is None:
         return attrs.get(SCHEDULER) in WITH_SPLIT_GRADIENTS
-    return any(part.kind == WEIGHT_GRADIENT for entries in table.schedule.entries for part in actions_of(entries))
+    return any(action.kind == WEIGHT_GRADIENT for entries in table.schedule.entries for action in entries)
 
 
 def chosen_schedule(attrs: Mapping[str, Any], micro_batches: int) -> Schedule:

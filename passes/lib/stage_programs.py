@@ -31,7 +31,7 @@ from mspc.ops.control.regions import Call, Scan, body_of, emit_regions
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.passes.lib.schedules import FORWARD, KINDS, actions_of
+from mspc.passes.lib.schedules import FORWARD, KINDS
 from mspc.passes.lib.stage_chunks import ChunkGraph, Key, chunk_graphs
 from mspc.passes.lib.stage_placement import StagePlacement, chosen_schedule, has_weights_apart, kinds_of
 
@@ -168,7 +168,7 @@ class OrderedWork:
         """All work, by the schedule that the header of the graph asks for."""
         schedule = chosen_schedule(self.graph.attrs, self.op.turns)
         weights_apart = has_weights_apart(self.graph.attrs)
-        for action in actions_of(schedule.entries[int(self.graph.attrs[STAGE])]):
+        for action in schedule.entries[int(self.graph.attrs[STAGE])]:
             for kind in kinds_of(action.kind, weights_apart):
                 call = self._calls.get((kind, action.chunk))
                 if call is not None:

@@ -15,13 +15,9 @@ from mspc.passes.lib.schedules import (
     RELEASES,
     WEIGHT_GRADIENT,
     Action,
-    Entry,
     Made,
-    Overlapped,
     Schedule,
-    actions_of,
     makes,
-    parts_of,
     reads,
 )
 
@@ -41,10 +37,10 @@ None for its last one."""
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An entry of a stage, and its time. awaited: the value for which the stage has waited before it, None if it has
+    """An action of a stage, and its time. awaited: the value for which the stage has waited before it, None if it has
     not."""
 
-    entry: Entry
+    action: Action
     start: float
     end: float
     awaited: Made | None = None
@@ -60,8 +56,7 @@ class StepTail:
 
 @dataclass(frozen=True)
 class ScheduleTimeline:
-    """A schedule with the time of every entry of every stage, or of the actions of those that run one after the other,
-    from 0 on. tails: of the stages that have one."""
+    """A schedule with the time of every action of every stage, from 0 on. tails: of the stages that have one."""
 
     schedule: Schedule
     spans: tuple[tuple[Span, ...], ...]
@@ -112,10 +107,9 @@ class ScheduleTimeline:
         found: list[float] = []
         kept = 0.0
         for span in self.spans[stage]:
-            parts = parts_of(span.entry)
-            kept += sum(bytes_of_chunk[part.chunk] for part in parts if part.kind == FORWARD)
+            kept += bytes_of_chunk[span.action.chunk] * (span.action.kind == FORWARD)
             found.append(kept)
-            kept -= sum(bytes_of_chunk[part.chunk] for part in parts if part.kind in RELEASES)
+            kept -= bytes_of_chunk[span.action.chunk] * (span.action.kind in RELEASES)
         return found
 
 
@@ -128,20 +122,19 @@ def equal_durations(
 
 
 def timeline(
-    schedule: Schedule, durations: Durations, message: Messages = 0, overlap: float | None = 0,
+    schedule: Schedule, durations: Durations, message: Messages = 0,
     behind: Mapping[int, float] | None = None, awaited: Awaited | None = None,
     copies: Copies | None = None,
 ) -> ScheduleTimeline:  # fmt: skip
     """Return the times of a schedule.
 
-    overlap: the part of the shorter one's time that is saved if a forward and a backward run at once, 0 to 1; None if
-    they run one after the other, as in a stage's program: each has a span then. behind: seconds of stages after their
-    last actions. awaited: the values needed before that. copies: of stored values, to the host and back, or None.
+    behind: seconds of stages after their last actions. awaited: the values needed before that. copies: of stored
+    values, to the host and back, or None.
 
     Raise MspcError if the schedule does not run to its end.
     """
-    walk = _Walk(schedule, durations, message, overlap, HostPace(copies or {}))
-    if any(len(spans) < len(entries) for spans, entries in zip(walk.spans, walk.entries, strict=True)):
+    walk = _Walk(schedule, durations, message, HostPace(copies or {}))
+    if any(len(spans) < len(entries) for spans, entries in zip(walk.spans, schedule.entries, strict=True)):
         require_schedule(schedule)
         raise AssertionError(f"the schedule {schedule.name!r} has come to a stop")
     made = ScheduleTimeline(schedule, tuple(map(tuple, walk.spans)))
@@ -152,25 +145,36 @@ def timeline(
     return ScheduleTimeline(schedule, made.spans, tails)
 
 
+@dataclass(frozen=True)
+class TimedWork:
+    """The durations of a schedule's actions, as `timeline` takes them."""
+
+    durations: Durations
+    message: Messages = 0
+    behind: Mapping[int, float] | None = None
+    awaited: Awaited | None = None
+    copies: Copies | None = None
+
+    def line(self, schedule: Schedule) -> ScheduleTimeline:
+        """Return the timeline of a schedule."""
+        return timeline(schedule, self.durations, self.message, self.behind, self.awaited, self.copies)
+
+
 def _send_time(line: ScheduleTimeline, stage: int, behind: Action | None) -> float:
     """Return the time at which a stage sends values after their last actions."""
     if behind is None:
         return line.end(stage)
     made = set(makes(behind))
-    ends = (span.end for span in line.spans[stage] if any(made <= set(makes(part)) for part in parts_of(span.entry)))
+    ends = (span.end for span in line.spans[stage] if made <= set(makes(span.action)))
     return next(ends, line.end(stage))
 
 
 class _Walk:
     """The clocks of all stages, which have run as far as they go."""
 
-    def __init__(
-        self, schedule: Schedule, durations: Durations, message: Messages, overlap: float | None, pace: HostPace
-    ) -> None:  # fmt: skip
+    def __init__(self, schedule: Schedule, durations: Durations, message: Messages, pace: HostPace) -> None:
         self.pace = pace
-        self.schedule, self.durations, self.message, self.overlap = schedule, durations, message, overlap or 0
-        apart = [tuple(actions_of(entries)) for entries in schedule.entries]
-        self.entries: Sequence[tuple[Entry, ...]] = apart if overlap is None else schedule.entries
+        self.schedule, self.durations, self.message = schedule, durations, message
         self.there: dict[Made, tuple[float, int]] = {}
         """When each value has been made, and on which stage."""
         self.waiting: dict[Made, list[int]] = {}
@@ -184,22 +188,20 @@ class _Walk:
         it."""
         released: list[int] = []
         spans = self.spans[stage]
-        for entry in self.entries[stage][len(spans) :]:
+        for action in self.schedule.entries[stage][len(spans) :]:
             start, awaited = spans[-1].end if spans else 0, None
-            for part, value in ((p, v) for p in parts_of(entry) for v in reads(p, self.schedule.chunks)):
+            for value in reads(action, self.schedule.chunks):
                 if value not in self.there:
                     self.waiting.setdefault(value, []).append(stage)
                     return released
                 made, source = self.there[value]
-                comes = made if source == stage else made + self._message(value, part)
+                comes = made if source == stage else made + self._message(value, action)
                 if comes > start:
                     start, awaited = comes, value
-            start = self.pace.begin(stage, entry, start)
-            times = [self._time(part.chunk, part.kind) for part in parts_of(entry)]
-            saved = self.overlap * min(times) if isinstance(entry, Overlapped) else 0
-            spans.append(Span(entry, start, start + (sum(times) - saved), awaited))
-            self.pace.ran(stage, entry, spans[-1].end)
-            for value in (value for part in parts_of(entry) for value in makes(part)):
+            start = self.pace.begin(stage, action, start)
+            spans.append(Span(action, start, start + self._time(action.chunk, action.kind), awaited))
+            self.pace.ran(stage, action, spans[-1].end)
+            for value in makes(action):
                 self.there[value] = spans[-1].end, stage
                 released += self.waiting.pop(value, ())
         return released
@@ -256,7 +258,7 @@ Copies = Mapping[Task, TaskCopies]
 
 
 class HostPace:
-    """The copies of all stages, which is reported of every entry in the order of its stage."""
+    """The copies of all stages, which is reported of every action in the order of its stage."""
 
     def __init__(self, copies: Copies) -> None:
         self._copies = copies
@@ -267,10 +269,10 @@ class HostPace:
         """When the last copy of a stage to the host is over, and the last one from it."""
         self._worked: dict[int, float] = {}
 
-    def begin(self, stage: int, entry: Entry, ready: float) -> float:
-        """When an entry begins that could at `ready` without copies."""
+    def begin(self, stage: int, action: Action, ready: float) -> float:
+        """When an action begins that could at `ready` without copies."""
         reached = self._worked.get(stage, 0.0)
-        for task in self._of(entry):
+        for task in self._of(action):
             for each, time in task.ahead:
                 if time:
                     self._back[each] = self._in[stage] = max(self._in.get(stage, 0.0), reached) + time
@@ -279,20 +281,19 @@ class HostPace:
             ready = max(ready, reached, *(self._back.get(each, 0.0) for each in task.read))
         return ready
 
-    def ran(self, stage: int, entry: Entry, end: float) -> None:
-        """An entry has run up to `end`."""
+    def ran(self, stage: int, action: Action, end: float) -> None:
+        """An action has run up to `end`."""
         self._worked[stage] = end
-        for task in self._of(entry):
+        for task in self._of(action):
             for each, time in task.left:
                 self._gone[each] = self._out[stage] = max(self._out.get(stage, 0.0), end) + time
 
-    def _of(self, entry: Entry) -> Iterator[TaskCopies]:
-        for part in parts_of(entry) if self._copies else ():
-            kinds = (BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT) if part.kind == BACKWARD else (part.kind,)
-            for kind in kinds:
-                task = self._copies.get((kind, part.chunk, part.micro_batch))
-                if task is not None:
-                    yield task
+    def _of(self, action: Action) -> Iterator[TaskCopies]:
+        kinds = (BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT) if action.kind == BACKWARD else (action.kind,)
+        for kind in kinds if self._copies else ():
+            task = self._copies.get((kind, action.chunk, action.micro_batch))
+            if task is not None:
+                yield task
 
 
 def leaving(schedule: Schedule, stage: int) -> Iterator[tuple[int, int]]:
@@ -300,7 +301,7 @@ def leaving(schedule: Schedule, stage: int) -> Iterator[tuple[int, int]]:
     it saves memory."""
     forwards = 0
     since: dict[tuple[int, int], int] = {}
-    for action in actions_of(schedule.entries[stage]):
+    for action in schedule.entries[stage]:
         own = action.chunk, action.micro_batch
         if action.kind == FORWARD:
             forwards += 1
@@ -323,7 +324,7 @@ def copies_of(
     gradients: list[TaskCopies] = []
     leaves = {*leaving(schedule, stage)}
     ahead = 1 if waits else AHEAD
-    for action in actions_of(schedule.entries[stage]):
+    for action in schedule.entries[stage]:
         own = action.chunk, action.micro_batch
         task = found.setdefault((action.kind, *own), TaskCopies())
         copied = [((*own, 0), seconds.get(action.chunk, 0.0))] if own in leaves else []

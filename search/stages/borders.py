@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.lib.schedules import FORWARD, GRADIENTS, WEIGHT_GRADIENT, Schedule, actions_of
+from mspc.passes.lib.schedules import FORWARD, GRADIENTS, WEIGHT_GRADIENT, Schedule
 from mspc.search.stages.problem import (
     ON_DEVICE,
     Borders,
@@ -137,7 +137,7 @@ class StageBounds:
 def _counts(schedule: Schedule, chunk: int) -> tuple[_Counts, _Counts, _Counts, _Counts]:
     """Return the actions of a stage for a chunk: all; up to its last gradient of inputs; from the first one on; and
     between these."""
-    kinds = [action.kind for action in actions_of(schedule.entries[schedule.placement[chunk]]) if action.chunk == chunk]
+    kinds = [action.kind for action in schedule.entries[schedule.placement[chunk]] if action.chunk == chunk]
     gradients = [i for i, kind in enumerate(kinds) if kind in GRADIENTS]
     first, last = gradients[0], gradients[-1] + 1
 

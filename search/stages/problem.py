@@ -16,7 +16,6 @@ from mspc.passes.lib.host_memory import HostStores, take_apart_calls
 from mspc.passes.lib.recomputation import within
 from mspc.passes.lib.schedules import (
     BACKWARD,
-    DUAL_PIPE_V,
     FORWARD,
     GPIPE,
     GRADIENTS,
@@ -34,7 +33,6 @@ from mspc.passes.lib.schedules import (
     Made,
     Schedule,
     makes,
-    parts_of,
     reads,
 )  # fmt: skip
 from mspc.passes.lib.timeline import equal_durations, timeline
@@ -92,7 +90,6 @@ def values_of(graph: Graph, cells: Sequence[str]) -> float:
 Numbers = np.ndarray
 """Float64 array, one number per unit."""
 ONE_CHUNK = (ONE_FORWARD_ONE_BACKWARD, GPIPE, ZERO_BUBBLE_H1, ZERO_BUBBLE_2P)
-TWO_CHUNKS = (ZERO_BUBBLE_V, DUAL_PIPE_V)
 IN_ROUNDS = INTERLEAVED
 MOST_CHUNKS = 4
 """Most chunks of a stage, in rounds."""
@@ -273,7 +270,7 @@ def ways_of(
     rounds = range(2, MOST_CHUNKS + 1)
     found += [Way(stages, IN_ROUNDS, micro_batches, chunks) for chunks in rounds if stages * chunks <= units]
     if 2 * stages <= units:
-        found += [Way(stages, name, micro_batches, 2) for name in TWO_CHUNKS]
+        found.append(Way(stages, ZERO_BUBBLE_V, micro_batches, 2))
     found = [replace(way, tensor=tensor, slices=slices, again=again, states=states) for way in found]
     return [way for way in found if not (again and way.is_apart)]
 
@@ -295,26 +292,25 @@ def walk_of(way: Way) -> Walk:
 
 
 class Walk:
-    """Entries of all stages in one order in which none comes before its operands: the order under equal durations."""
+    """Actions of all stages in one order in which none comes before its operands: the order under equal durations."""
 
     def __init__(self, way: Way) -> None:
         self.way, self.schedule = way, way.made
-        line = timeline(self.schedule, equal_durations(self.schedule), overlap=None)
-        spans = [(span.start, stage, span.entry) for stage, row in enumerate(line.spans) for span in row]
+        line = timeline(self.schedule, equal_durations(self.schedule))
+        spans = [(span.start, stage, span.action) for stage, row in enumerate(line.spans) for span in row]
         numbers: dict[Made, int] = {}
-        self._steps: list[tuple[int, list[tuple[int, int]], list[tuple[int, bool]], list[int]]] = []
-        """For every entry: its stage, (row of durations, chunk) pairs, (value, comes by a message) pairs, values
+        self._steps: list[tuple[int, int, int, list[tuple[int, bool]], range]] = []
+        """For every action: its stage, its row of durations, its chunk, (value, comes by a message) pairs, values
         made."""
         rows = {FORWARD: 0, BACKWARD: 1, INPUT_GRADIENT: 2, WEIGHT_GRADIENT: 3}
-        for _, stage, entry in sorted(spans, key=lambda span: span[:2]):
+        for _, stage, action in sorted(spans, key=lambda span: span[:2]):
             read: list[tuple[int, bool]] = []
-            for value in (value for part in parts_of(entry) for value in reads(part, self.schedule.chunks)):
+            for value in reads(action, self.schedule.chunks):
                 read.append((numbers[value], self.schedule.placement[value[1]] != stage))
-            made = [value for part in parts_of(entry) for value in makes(part)]
+            made = makes(action)
             first = len(numbers)
             numbers |= {value: first + i for i, value in enumerate(made)}
-            work = [(rows[part.kind], part.chunk) for part in parts_of(entry)]
-            self._steps.append((stage, work, read, list(range(first, first + len(made)))))
+            self._steps.append((stage, rows[action.kind], action.chunk, read, range(first, first + len(made))))
         self._values = len(numbers)
         self._kept = [kept_during(self.schedule, stage) for stage in range(self.schedule.stages)]
 
@@ -340,12 +336,11 @@ class Walk:
         message = costs.message[borders - 1].max(axis=1) if borders.shape[1] else np.zeros(len(borders))
         made = np.empty((self._values, len(borders)))
         clocks = np.zeros((self.schedule.stages, len(borders)))
-        for stage, work, read, numbers in self._steps:
+        for stage, row, chunk, read, numbers in self._steps:
             clock = clocks[stage]
             for value, comes in read:
                 np.maximum(clock, made[value] + message if comes else made[value], out=clock)
-            for row, chunk in work:
-                clock += durations[row, chunk]
+            clock += durations[row, chunk]
             for number in numbers:
                 made[number] = clock
         return (clocks + self._of_stages(sums.of(costs.rest))).max(axis=0)
@@ -380,7 +375,7 @@ class Walk:
         forwards run before all gradients."""
         costs, entries = sums.costs, self.schedule.entries[self.schedule.placement[-1]]
         forward = sums.of(costs.forward_of(self.way), costs.apart.forward)
-        kinds = [part.kind for entry in entries for part in parts_of(entry)]
+        kinds = [action.kind for action in entries]
         if FORWARD not in kinds[kinds.count(FORWARD) :]:
             return forward
         return forward + sums.of(costs.backward_of(self.way), costs.inputs + costs.weights)
@@ -417,18 +412,15 @@ def kept_during(schedule: Schedule, stage: int) -> np.ndarray:
     own = {chunk: place for place, chunk in enumerate(schedule.chunks_of(stage))}
     now = np.zeros((4, len(own)))
     found: dict[bytes, np.ndarray] = {}
-    for entry in schedule.entries[stage]:
-        for part in parts_of(entry):
-            chunk = own[part.chunk]
-            now[:2, chunk] += part.kind == FORWARD
-            now[2, chunk] += part.kind in GRADIENTS
+    for action in schedule.entries[stage]:
+        chunk = own[action.chunk]
+        now[:2, chunk] += action.kind == FORWARD
+        now[2, chunk] += action.kind in GRADIENTS
         found.setdefault(now.tobytes(), now.copy())
-        for part in parts_of(entry):
-            chunk = own[part.chunk]
-            now[0, chunk] -= part.kind in GRADIENTS
-            if part.kind in RELEASES:
-                now[1:3, chunk] -= 1
-                now[3, chunk] = 1
+        now[0, chunk] -= action.kind in GRADIENTS
+        if action.kind in RELEASES:
+            now[1:3, chunk] -= 1
+            now[3, chunk] = 1
     return np.array(list(found.values()))
 
 

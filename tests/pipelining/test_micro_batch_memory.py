@@ -16,7 +16,7 @@ from mspc.ir.graph import MICRO_BATCH, WORK, Graph
 from mspc.mindspore_api import context
 from mspc.ops.collective.point_to_point import ReceiveFromStage
 from mspc.ops.control.regions import Call, Scan
-from mspc.passes.lib.schedules import Action, actions_of, named_schedule
+from mspc.passes.lib.schedules import Action, named_schedule
 from mspc.runtime.memory_plan import peak_of
 
 STAGES, ROWS, WIDTH, LAYERS = 4, 64, 64, 8
@@ -142,7 +142,7 @@ def test_a_stage_works_in_the_order_of_its_schedule(schedule: str) -> None:
         work = [node for node in graph.nodes if WORK in node.attrs]
         actions = [Action(*(node.attrs[name] for name in (WORK, "chunk", MICRO_BATCH))) for node in work]
         there = {(action.kind, action.chunk) for action in actions}
-        assert actions == [each for each in actions_of(known.entries[stage]) if (each.kind, each.chunk) in there]
+        assert actions == [each for each in known.entries[stage] if (each.kind, each.chunk) in there]
         left = iter(work)
         following = next(left)
         for node in graph.nodes:

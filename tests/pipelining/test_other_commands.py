@@ -61,16 +61,6 @@ def test_a_schedule_has_the_times_of_a_machine(tmp_path: Path) -> None:
         compile_target(script, CompileOptions(2, out=out, machine="a100"))
 
 
-def test_more_is_kept_where_an_order_is_written(tmp_path: Path) -> None:
-    script = written(tmp_path)
-    with pytest.raises(MspcError, match=r"--keep-more 1: a number from 0 on is right, for an order \(FILE.csv\)"):
-        compile_target(script, CompileOptions(2, schedule=tmp_path / "times.txt", keep_more=1))
-    with pytest.raises(MspcError, match="--keep-more -1: a number from 0 on is right"):
-        compile_target(script, CompileOptions(2, schedule=tmp_path / "order.csv", keep_more=-1))
-    with pytest.raises(MspcError, match=r"--keep-more is about the order that --schedule FILE.csv writes"):
-        compile_target(script, CompileOptions(2, keep_more=1))
-
-
 def test_a_compile_draws_the_schedule(tmp_path: Path) -> None:
     script, out = written(tmp_path), tmp_path / "out"
     compile_target(script, CompileOptions(2, out=out, schedule=tmp_path / "times.txt", loudness=QUIET))
@@ -82,11 +72,11 @@ def test_a_compile_draws_the_schedule(tmp_path: Path) -> None:
         compile_target(script, CompileOptions(2, out=out, schedule=tmp_path / "times.png", loudness=QUIET))
 
 
-def test_a_compile_writes_the_quickest_order_as_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the times of its parts, which a compile takes as it takes a table of the user's own."""
+def test_a_compile_writes_its_schedule_as_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compile takes it as a table of the user's own."""
     monkeypatch.chdir(tmp_path)
     first = written(tmp_path, ", pipeline_config={'pipeline_scheduler': 'zero_bubble_h1'}")
-    compile_target(first, CompileOptions(2, schedule=tmp_path / "order.csv", keep_more=1, loudness=QUIET))
+    compile_target(first, CompileOptions(2, schedule=tmp_path / "order.csv", loudness=QUIET))
     order = (tmp_path / "order.csv").read_text()
     assert sorted(order.splitlines()[1].split(",")) == sorted(f"1{kind}{n}" for kind in "FIW" for n in range(4))
     second, out = written(tmp_path, ", pipeline_config={'pipeline_scheduler': 'order.csv'}"), tmp_path / "out"

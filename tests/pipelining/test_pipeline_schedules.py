@@ -11,12 +11,10 @@ from mspc.passes.lib.schedules import (
     FORWARD,
     INPUT_GRADIENT,
     SCHEDULES,
-    THERE_AND_BACK,
     WEIGHT_GRADIENT,
     WITH_SPLIT_GRADIENTS,
-    Overlapped,
+    ZERO_BUBBLE_V,
     Schedule,
-    actions_of,
     check_name,
     groups_of,
     named_schedule,
@@ -28,7 +26,7 @@ MICRO_BATCHES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17)
 
 def chunks_of(name: str) -> tuple[int, ...]:
     """Numbers of chunks a stage that a schedule may have."""
-    if name in THERE_AND_BACK:
+    if name == ZERO_BUBBLE_V:
         return (2,)
     return (1, 2, 3) if name in ("gpipe", "interleaved") else (1,)
 
@@ -56,7 +54,7 @@ def test_gradients_are_summed_in_one_order(name: str) -> None:
     for schedule in every_schedule(name):
         order: dict[int, list[int]] = {}
         for entries in schedule.entries:
-            for action in actions_of(entries):
+            for action in entries:
                 if action.kind in (BACKWARD, WEIGHT_GRADIENT):
                     order.setdefault(action.chunk, []).append(action.micro_batch)
         assert order == {chunk: list(range(schedule.micro_batches)) for chunk in range(schedule.chunks)}
@@ -64,7 +62,7 @@ def test_gradients_are_summed_in_one_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_kinds_are_those_that_are_said(name: str) -> None:
-    kinds = {action.kind for entries in named_schedule(name, 4, 8).entries for action in actions_of(entries)}
+    kinds = {action.kind for entries in named_schedule(name, 4, 8).entries for action in entries}
     assert (INPUT_GRADIENT in kinds) == (WEIGHT_GRADIENT in kinds) == (name in WITH_SPLIT_GRADIENTS)
     assert FORWARD in kinds
 
@@ -77,7 +75,7 @@ def test_one_forward_one_backward_is_that_of_the_paper() -> None:
 def test_interleaved_passes_groups_through_all_chunks() -> None:
     """The order of forwards on stage 0 of figure 4 in arXiv 2104.04473: 4 stages, 8 micro-batches, 2 chunks."""
     first = named_schedule("1f1b", 4, 8, interleave=True).entries[0]
-    forward = [str(action) for action in actions_of(first) if action.kind == FORWARD]
+    forward = [str(action) for action in first if action.kind == FORWARD]
     assert forward[:8] == ["0F0", "0F1", "0F2", "0F3", "4F0", "4F1", "4F2", "4F3"]
     assert [str(action) for action in first[10:14]] == ["0F6", "4B0", "0F7", "4B1"]
 
@@ -89,18 +87,6 @@ def test_groups_are_of_nearly_one_size(micro_batches: int, stages: int, sizes: l
     groups = groups_of(micro_batches, stages)
     assert [len(group) for group in groups] == sizes
     assert [number for group in groups for number in group] == list(range(micro_batches))
-
-
-def test_dual_pipe_runs_a_forward_and_a_backward_of_different_chunks_at_once() -> None:
-    pairs = [
-        (stage, entry)
-        for stage, entries in enumerate(named_schedule("dual_pipe_v", 4, 10).entries)
-        for entry in entries
-        if isinstance(entry, Overlapped)
-    ]
-    assert [sum(where == stage for where, _ in pairs) for stage in range(4)] == [9, 10, 11, 12]
-    for stage, pair in pairs:
-        assert {pair.forward.chunk, pair.backward.chunk} == {stage, 7 - stage}
 
 
 def test_chunks_there_and_back() -> None:
@@ -137,7 +123,7 @@ def test_names_that_there_are_not() -> None:
         ("1f1b", (2, 4, 2), "'1f1b' has 1 chunk a stage, not 2\n.*'interleaved' is 1F1B with several"),
         ("zero_bubble_v", (2, 4, 1), "'zero_bubble_v' has 2 chunks a stage, not 1"),
         ("gpipe", (0, 4, 1), "at least one of stages, not for 0"),
-        ("dual_pipe_v", (2, 0, 2), "at least one of micro-batches, not for 0"),
+        ("zero_bubble_v", (2, 0, 2), "at least one of micro-batches, not for 0"),
         ("interleaved", (2, 4, 0), "at least one of chunks a stage, not for 0"),
     ],
 )

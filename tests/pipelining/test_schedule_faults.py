@@ -11,7 +11,7 @@ import pytest
 from mspc.ir.diagnostics import Location
 from mspc.passes.lib.schedule_checks import check_schedule
 from mspc.passes.lib.schedule_tables import read_table, write_table
-from mspc.passes.lib.schedules import Action, Overlapped, Schedule
+from mspc.passes.lib.schedules import Action, Schedule
 from mspc.passes.lib.timeline import equal_durations, timeline
 from tests.random_schedules import SCHEDULE_FAULTS, exchanged, random_schedule, runs
 from tests.shares import share_of
@@ -93,9 +93,3 @@ def test_stages_of_a_circle_are_named() -> None:
         "  note: stage 2 receives 'activation of chunk 1' of micro-batch 0 from stage 1, and stage 1 sends it later, "
         "at mine.csv:2"
     )
-
-
-def test_work_does_not_read_what_it_makes_itself() -> None:
-    schedule = Schedule("mine", 1, (0,), ((Overlapped(Action("F", 0, 0), Action("B", 0, 0)),),))
-    (error,) = check_schedule(schedule)
-    assert re.search(TOO_EARLY, error.message)

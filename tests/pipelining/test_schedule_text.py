@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mspc.output.schedule_text import schedule_text, time_text
-from mspc.passes.lib.schedules import SCHEDULES, named_schedule, parts_of
+from mspc.passes.lib.schedules import SCHEDULES, named_schedule
 from mspc.passes.lib.timeline import ScheduleTimeline, equal_durations, timeline
 
 
@@ -39,9 +39,8 @@ def test_every_label_is_in_the_text(name: str) -> None:
     text = schedule_text(shown)
     for spans in shown.spans:
         for span in spans:
-            for part in parts_of(span.entry):
-                several = shown.schedule.chunks > 4
-                assert (str(part) if several else f"{part.kind}{part.micro_batch}") in text
+            several, action = shown.schedule.chunks > 4, span.action
+            assert (str(action) if several else f"{action.kind}{action.micro_batch}") in text
     narrow = schedule_text(shown, 60).splitlines()[1:]
     assert {len(row.partition("  idle")[0]) for row in narrow} == {len("stage 0  ") + 60}
 

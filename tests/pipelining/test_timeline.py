@@ -16,7 +16,7 @@ from mspc.mindspore_api.state import Session
 from mspc.ops.collective.point_to_point import SendToStage
 from mspc.output.programs import config_of
 from mspc.output.stage_times import stage_times
-from mspc.passes.lib.schedules import FORWARD, Action, Overlapped, Schedule, named_schedule
+from mspc.passes.lib.schedules import FORWARD, Action, Schedule, named_schedule
 from mspc.passes.lib.timeline import ScheduleTimeline, Task, TaskCopies, copies_of, equal_durations, leaving, timeline
 
 # Copies to the host and back pace a schedule: nodes that wait for them do so in order, everything else hides.
@@ -30,7 +30,7 @@ def paced(schedule: Schedule, seconds: float, waits: bool = True) -> ScheduleTim
     for stage in range(STAGES):
         own = dict.fromkeys(schedule.chunks_of(stage), seconds)
         copies |= copies_of(schedule, stage, own, waits)
-    return timeline(schedule, equal_durations(schedule), overlap=None, copies=copies)
+    return timeline(schedule, equal_durations(schedule), copies=copies)
 
 
 def made(name: str) -> Schedule:
@@ -40,7 +40,7 @@ def made(name: str) -> Schedule:
 @pytest.mark.parametrize("waits", [True, False])
 def test_copies_of_a_micro_batch_hide_behind_the_work_on_others(waits: bool) -> None:
     schedule = made("1f1b")
-    alone = timeline(schedule, equal_durations(schedule), overlap=None).makespan
+    alone = timeline(schedule, equal_durations(schedule)).makespan
     assert paced(schedule, 2.5, waits).makespan == pytest.approx(alone)
     assert paced(schedule, 4, waits).makespan > alone + 1, "the bus has no time for so much"
 
@@ -66,7 +66,7 @@ def test_fetches_run_one_behind_another_from_their_places_on() -> None:
         ("B", 0, 0): TaskCopies(ahead=[(copied[0], 0.0), (copied[0], 2.0), (copied[1], 3.0)], read=copied[:1]),
         ("B", 0, 1): TaskCopies(read=copied[1:]),
     }
-    spans = timeline(schedule, equal_durations(schedule), overlap=None, copies=copies).spans[0]
+    spans = timeline(schedule, equal_durations(schedule), copies=copies).spans[0]
     # The first is gone at 6 and back at 8, the second comes until 11.
     assert [(str(span.entry), span.start) for span in spans] == [("0F0", 0), ("0F1", 1), ("0B0", 8), ("0B1", 11)]
 
@@ -165,10 +165,8 @@ TIMES = [(1, 1, 1), (2, 2, 2), (3, 4, 2), (5, 5, 1), (2, 3, 2)]
 """The seconds of a forward, a gradient for inputs and a gradient for weights of one chunk."""
 
 
-def of_equal_stages(
-    schedule: Schedule, times: tuple[int, int, int] = (1, 1, 1), overlap: float = 0
-) -> ScheduleTimeline:
-    return timeline(schedule, equal_durations(schedule, *times), overlap=overlap)
+def of_equal_stages(schedule: Schedule, times: tuple[int, int, int] = (1, 1, 1)) -> ScheduleTimeline:
+    return timeline(schedule, equal_durations(schedule, *times))
 
 
 def idle(made: ScheduleTimeline, *, postponed: bool = False) -> set[float]:
@@ -218,29 +216,6 @@ def test_no_idle_time(name: str, stages: int) -> None:
         assert max(idle(of_equal_stages(named_schedule(name, stages, micro_batches)), postponed=True)) > 0
 
 
-@pytest.mark.parametrize("times", TIMES)
-@pytest.mark.parametrize("stages", STAGE_COUNTS)
-def test_idle_time_of_dual_pipe_v(stages: int, times: tuple[int, int, int]) -> None:
-    """(p - 1) (F&B + B - 3 W), for 2 p - 1 micro-batches and more."""
-    forward, backward, weight_gradient = times[0], times[1] + times[2], times[2]
-    for micro_batches in range(2 * stages - 1, 2 * stages + 9):
-        made = of_equal_stages(named_schedule("dual_pipe_v", stages, micro_batches), times)
-        assert idle(made) == {(stages - 1) * (forward + backward + backward - 3 * weight_gradient)}
-
-
-@pytest.mark.parametrize("overlap", [0.25, 0.5, 1])
-@pytest.mark.parametrize("stages", STAGE_COUNTS)
-def test_idle_time_of_dual_pipe_v_with_overlap(stages: int, overlap: float) -> None:
-    """The same formula with what pairs really take, for the last stage but one. Every stage has a pair more than the
-    one before it, so it works for that much less of a step that is as long for all."""
-    for micro_batches in range(2 * stages - 1, 2 * stages + 9):
-        made = of_equal_stages(named_schedule("dual_pipe_v", stages, micro_batches), overlap=overlap)
-        last_but_one = (stages - 1) * ((3 - overlap) + 2 - 3)
-        assert [made.idle(stage) for stage in range(stages)] == [
-            last_but_one + (stage - (stages - 2)) * overlap for stage in range(stages)
-        ]
-
-
 @pytest.mark.parametrize("stages", STAGE_COUNTS)
 def test_memory_is_within_its_bound(stages: int) -> None:
     """In micro-batches of one chunk. The bounds are reached with so many micro-batches."""
@@ -249,7 +224,6 @@ def test_memory_is_within_its_bound(stages: int) -> None:
         "zero_bubble_h1": [stages] * stages,
         "zero_bubble_2p": [2 * stages - 1] * stages,
         "zero_bubble_v": [2 * stages] * stages,
-        "dual_pipe_v": [2 * stages + 1] * stages,
     }
     for name, bound in bounds.items():
         for micro_batches in range(1, 17):
@@ -315,15 +289,6 @@ def test_chunks_of_one_stage_send_no_messages() -> None:
     schedule = named_schedule("zero_bubble_v", 1, 1)
     made = timeline(schedule, equal_durations(schedule), message=5)
     assert made.makespan == 6
-
-
-@pytest.mark.parametrize(("overlap", "pair"), [(0, 9), (0.5, 8), (1, 7)])
-def test_overlap_saves_of_the_shorter_one(overlap: float, pair: float) -> None:
-    """A forward of 2 and a backward of 7."""
-    made = of_equal_stages(named_schedule("dual_pipe_v", 2, 4), (2, 3, 4), overlap)
-    pairs = [span for spans in made.spans for span in spans if isinstance(span.entry, Overlapped)]
-    assert {span.end - span.start for span in pairs} == {pair}
-    assert len(pairs) > 2
 
 
 def test_uneven_stages() -> None:

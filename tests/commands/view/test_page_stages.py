@@ -47,7 +47,7 @@ step(*batch(12))
 
 def script(folder: Path, schedule: str = "1f1b", stages: int = 2) -> Path:
     path = folder / "net.py"
-    network = THERE_AND_BACK if schedule == "dual_pipe_v" else CHAIN
+    network = THERE_AND_BACK if schedule == "zero_bubble_v" else CHAIN
     asked = f'settings(pipeline_config={{"pipeline_scheduler": "{schedule}"}})\n' if stages > 1 else "settings()\n"
     path.write_text(f"STAGES = {stages}\n{HEAD}\n{asked}{network}{STEP}")
     return path
@@ -57,7 +57,7 @@ def facts(folder: Path, schedule: str = "1f1b", ranks: int = 4) -> dict[str, Any
     return facts_of(str(script(folder, schedule)), ViewOptions(CompileOptions(ranks=ranks, loudness=QUIET)))
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "dual_pipe_v", "zero_bubble_h1"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zero_bubble_v", "zero_bubble_h1"])
 def test_blocks_are_those_of_the_timeline_and_name_the_work(schedule: str, tmp_path: Path) -> None:
     dump = read_dump(compiled(script(tmp_path, schedule), tmp_path / "out", 4))
     shown = page_facts(dump, H200)
@@ -145,7 +145,7 @@ needs_browser = pytest.mark.skipif(bool(browser.why_not()), reason=browser.why_n
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for schedule in ("1f1b", "dual_pipe_v"):
+    for schedule in ("1f1b", "zero_bubble_v"):
         folder = tmp_path_factory.mktemp(schedule)
         found[schedule] = folder / "page.html"
         found[schedule].write_text(html_of(json.loads(json.dumps(facts(folder, schedule)))), encoding="utf-8")
@@ -211,7 +211,7 @@ def test_stages_hold_memory(chromium: Any, pages: dict[str, Path]) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("tab", ["step", "memory", "ranks"])
 def test_stages_can_be_read(tab: str, scheme: str, chromium: Any, pages: dict[str, Path]) -> None:
-    page = opened(chromium, pages["dual_pipe_v"], tab, color_scheme=scheme)
+    page = opened(chromium, pages["zero_bubble_v"], tab, color_scheme=scheme)
     found = page.evaluate(f"({CONTRAST})()")
     assert found["seen"] > 20
     assert found["wrong"] == []
