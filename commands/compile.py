@@ -44,7 +44,7 @@ DEFAULT_FOLDER = Path("saved_graph")
 class CompileOptions:
     """The flags of `mspc compile`.
 
-    ranks: None to read the number from mpirun or the script. level: 0 to 3, the amount of files. only_ranks: () for
+    ranks: None to read the number from mpirun or the script. level: 0 to 2, the amount of files. only_ranks: () for
     all. kinds_only: write only the first of the ranks with programs that are equal except for ranks, groups and
     offsets, if there are more ranks than `few`. few: most ranks that are written if their networks differ; 0 for all.
     inputs: types of a named network's inputs. json: file for the table as JSON ("-": stdout), or None. weights: write

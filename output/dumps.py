@@ -90,7 +90,7 @@ File = tuple[str, bytes]
 class StageFiles:
     """Collector of the files of the stages that a level selects, for use as `on_stage`.
 
-    level: 0 the last stage, 1 the main ones, 2 all, 3 all with drawings.
+    level: 0 the last stage, 1 the main ones, 2 and 3 all.
     """
 
     def __init__(self, level: int) -> None:
@@ -109,19 +109,12 @@ class StageFiles:
         changed = "yes" if stage.changed else "no"
         header = f"# after: {stage.name}, previous: {stage.previous or 'none'}, changed: {changed}\n"
         self.files.append((f"{stage.file}.ir", (header + stage.text()).encode()))
-        if self.level >= 3:
-            from mspc.ir.export import to_dot
-
-            self.files.append((f"{stage.file}.dot", to_dot(stage.graph).encode()))
 
 
 def numbered(rank: int, files: Iterable[File]) -> Iterable[File]:
-    """Yield the files with the rank's folder and a counter in their names; a stage's text and drawing share one."""
-    counter = -1
-    for name, content in files:
-        stem, dot, ending = name.rpartition(".")
-        counter += ending == "ir"
-        yield f"rank_{rank}/{stem}_{counter:04}{dot}{ending}", content
+    """Yield the files with the rank's folder and a counter in their names."""
+    for counter, (name, content) in enumerate(files):
+        yield f"rank_{rank}/{name.removesuffix('.ir')}_{counter:04}.ir", content
 
 
 def is_execute(name: str) -> bool:

@@ -201,7 +201,7 @@ def test_one_rank_alone_has_the_same_bytes(root: Path, tmp_path: Path, quickstar
     [
         ([], ["execute"]),
         (["--level", "1"], ["frontend", "step_parallel_begin", "step_parallel_end", "execute"]),
-        (["--level", "3"], ALL_STAGES),
+        (["--level", "2"], ALL_STAGES),
     ],
 )
 def test_level_decides_what_is_written(tmp_path: Path, flags: list[str], names: list[str]) -> None:
@@ -210,7 +210,6 @@ def test_level_decides_what_is_written(tmp_path: Path, flags: list[str], names: 
     ok(str(script), *flags, "--rank", "0", cwd=tmp_path)
     folder = tmp_path / "saved_graph/rank_0"
     assert dumped(folder) == names
-    assert dumped(folder, ".dot") == (names if flags == ["--level", "3"] else [])
     assert [counter(dump(folder, name)) for name in names] == list(range(len(names)))
 
 
