@@ -24,7 +24,6 @@ from mspc.passes.lib.schedules import (
     ONE_FORWARD_ONE_BACKWARD,
     RELEASES,
     SCHEDULES,
-    THERE_AND_BACK,
     WEIGHT_GRADIENT,
     WITH_SPLIT_GRADIENTS,
     ZERO_BUBBLE_2P,
@@ -247,7 +246,7 @@ class Way:
     @property
     def name(self) -> str:
         """Name for people."""
-        several = f", {self.chunks} chunks" if self.chunks > 1 and self.schedule not in THERE_AND_BACK else ""
+        several = f", {self.chunks} chunks" if self.chunks > 1 and self.schedule != ZERO_BUBBLE_V else ""
         return self.schedule + several
 
     @property
