@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import FROM_HOST, TO_HOST, WORK, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
-from mspc.ops.control.structural import MakeTuple, TupleGetItem, taken_elements
+from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.tensor.host_memory import AwaitHost, HostCopy, ToHost
 from mspc.passes.lib.schedules import (
     BACKWARD,
@@ -22,32 +22,10 @@ from mspc.passes.lib.schedules import (
     KINDS,
     WEIGHT_GRADIENT,
     Action,
-    Schedule,
 )  # fmt: skip
 from mspc.passes.lib.stage_placement import chosen_schedule
 from mspc.passes.lib.stage_programs import work_of
-from mspc.passes.lib.timeline import Copied, ScheduleTimeline, Task, TaskCopies, TimedWork
-
-
-def kept_of_chunks(graph: Graph) -> dict[int, float]:
-    """Return, for each chunk of a stage, the bytes saved for backward on the first micro-batch: results of the forward
-    work, and values received from another stage for it, that gradients read."""
-    calls = {(kind, chunk): node for node in graph.nodes if WORK in node.attrs
-             for kind, chunk, number in (work_of(node),) if number == 0}  # fmt: skip
-    kept: dict[int, dict[Node, int]] = {}
-    for (kind, chunk), node in calls.items():
-        if kind == FORWARD:
-            kept.setdefault(chunk, {})
-            continue
-        forward = calls.get((FORWARD, chunk))
-        if forward is None:
-            continue
-        received = {each for each in forward.inputs if isinstance(each, Node) and isinstance(each.op, ReceiveFromStage)}
-        for value in node.inputs:
-            is_of = isinstance(value, Node) and taken_elements(value.op) is not None and value.inputs[0] is forward
-            if isinstance(value, Node) and (is_of or value in received):
-                kept.setdefault(chunk, {})[value] = value.type.nbytes
-    return {chunk: float(sum(values.values())) for chunk, values in kept.items()}
+from mspc.passes.lib.timeline import Copied, ScheduleTimeline, Task, TaskCopies, timeline
 
 
 def call_of(value: Value) -> Node | None:
@@ -164,19 +142,10 @@ def stage_times(
         MspcError: there are no micro-batches.
     """
     if own is None and way is None:
-        schedule, work = predicted_work(graphs, machine)
-        return work.line(schedule)
+        return timeline_of(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
     rates = _rates(machine.under(graphs[0].attrs))
     programs = [StageTimes.of(graph, own or rates, way or rates, sends=own is not None) for graph in graphs]
     return timeline_of(graphs[0].attrs, programs)
-
-
-def predicted_work(graphs: Sequence[Graph], machine: Machine) -> tuple[Schedule, TimedWork]:
-    """Return the schedule of a program, and the times of its actions on a machine. graphs: one rank's graph for every
-    stage. Raises MspcError as `stage_times` does."""
-    schedule, work = work_of_programs(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
-    kept = {chunk: found for graph in graphs for chunk, found in kept_of_chunks(graph).items()}
-    return schedule, replace(work, kept=kept)
 
 
 def predicted_times(graph: Graph, machine: Machine) -> StageTimes:
@@ -193,13 +162,6 @@ def _rates(machine: Machine) -> Seconds:
 def timeline_of(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> ScheduleTimeline:
     """Return the timeline of a program with this header. programs: the times of every stage. Raises MspcError as
     `stage_times` does."""
-    schedule, work = work_of_programs(attrs, programs)
-    return work.line(schedule)
-
-
-def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> tuple[Schedule, TimedWork]:
-    """Return the schedule of a program with this header, and the times of its actions. Arguments and errors are those
-    of `timeline_of`."""
     micro_batches = 1 + max((number for each in programs for number in each.micro_batches), default=-1)
     if not micro_batches:
         raise MspcError(
@@ -225,7 +187,7 @@ def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -
         for stage, program in enumerate(programs)
     }
     copies = {task: own for program in programs for task, own in program.copies.items()}
-    return schedule, TimedWork(every, messages, after, awaited, copies)
+    return timeline(schedule, every, messages, after, awaited, copies)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.text.families import each_of_cells
 from mspc.ir.types import dtype_of
 from mspc.output.schedule_text import schedule_text
-from mspc.output.stage_times import predicted_work
+from mspc.output.stage_times import stage_times
 from mspc.passes.lib.schedule_tables import write_table
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.degrees import Degrees
@@ -98,10 +98,7 @@ def write_schedule_file(compiled: Compiled, path: Path, machine: str = "") -> li
     config = compiled.config
     graphs = [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
     rates = machine_of(machine)
-    schedule, work = predicted_work(graphs, rates)
-    if path.suffix == TABLE:
-        text = write_table(schedule)
-    else:
-        text = schedule_text(work.line(schedule))
+    times = stage_times(graphs, rates)
+    text = write_table(times.schedule) if path.suffix == TABLE else schedule_text(times)
     write_atomically(path, lambda file: file.write(text.encode()))
     return missing_rate_notes(missing_rates(graphs, rates), rates)

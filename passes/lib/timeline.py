@@ -145,21 +145,6 @@ def timeline(
     return ScheduleTimeline(schedule, made.spans, tails)
 
 
-@dataclass(frozen=True)
-class TimedWork:
-    """The durations of a schedule's actions, as `timeline` takes them."""
-
-    durations: Durations
-    message: Messages = 0
-    behind: Mapping[int, float] | None = None
-    awaited: Awaited | None = None
-    copies: Copies | None = None
-
-    def line(self, schedule: Schedule) -> ScheduleTimeline:
-        """Return the timeline of a schedule."""
-        return timeline(schedule, self.durations, self.message, self.behind, self.awaited, self.copies)
-
-
 def _send_time(line: ScheduleTimeline, stage: int, behind: Action | None) -> float:
     """Return the time at which a stage sends values after their last actions."""
     if behind is None:

@@ -18,7 +18,7 @@ from mspc.ir.graph import WORK, Graph
 from mspc.mindspore_api import context
 from mspc.nn import PipelineGradReducer
 from mspc.ops.collective.point_to_point import SendToStage
-from mspc.output.stage_times import predicted_work
+from mspc.output.stage_times import predicted_times
 from mspc.passes.lib.schedules import Action
 from tests.pipelining.random_networks import run
 from tests.pipelining.staged_script import printed, same_as_one_stage
@@ -241,9 +241,9 @@ def test_a_loss_is_sent_behind_the_forward_that_makes_it(
     assert len(sent) == 1
     assert [n for n in calls if last < n < sent[0]] == []
     assert any(n > sent[0] for n in calls), "gradients come behind it"
-    _, work = predicted_work(found, H200)
-    assert work.awaited is not None
-    assert [*work.awaited[1 - stage]] == [(stage, Action("F", chunk, 3))]
+    programs = [predicted_times(graph, H200) for graph in found]
+    ((source, tag),) = programs[1 - stage].awaited
+    assert (source, programs[source].results[1 - stage, tag]) == (stage, Action("F", chunk, 3))
 
 
 def test_what_is_large_is_sent_behind_the_work() -> None:

@@ -46,7 +46,7 @@ def test_copies_of_a_micro_batch_hide_behind_the_work_on_others(waits: bool) -> 
 
 
 def test_forwards_wait_for_all_but_the_last_that_leave() -> None:
-    spans = [span for span in paced(made("gpipe"), 3).spans[0] if span.entry.kind == FORWARD]  # type: ignore[union-attr]  # actions by themselves
+    spans = [span for span in paced(made("gpipe"), 3).spans[0] if span.action.kind == FORWARD]
     assert [span.start for span in spans[:5]] == [0, 1, 4, 7, 10]
     assert [span.start for span in paced(made("gpipe"), 3, False).spans[0][:5]] == [0, 1, 2, 3, 4]
 
@@ -68,7 +68,7 @@ def test_fetches_run_one_behind_another_from_their_places_on() -> None:
     }
     spans = timeline(schedule, equal_durations(schedule), copies=copies).spans[0]
     # The first is gone at 6 and back at 8, the second comes until 11.
-    assert [(str(span.entry), span.start) for span in spans] == [("0F0", 0), ("0F1", 1), ("0B0", 8), ("0B1", 11)]
+    assert [(str(span.action), span.start) for span in spans] == [("0F0", 0), ("0F1", 1), ("0B0", 8), ("0B1", 11)]
 
 
 def test_copies_of_other_chunks_are_alike() -> None:

@@ -15,7 +15,6 @@ from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import ViewOptions, facts_of, html_of
 from mspc.ir.graph import WORK
 from mspc.output.stage_times import stage_times
-from mspc.passes.lib.schedules import parts_of
 from tests import browser
 from tests.commands.view.reading import QUIET, compiled
 from tests.pipelining.staged_script import HEAD
@@ -84,13 +83,13 @@ def test_blocks_are_those_of_the_timeline_and_name_the_work(schedule: str, tmp_p
             assert (begin, end) == (pytest.approx(span.start, rel=1e-4), pytest.approx(span.end, rel=1e-4))
             assert (waited >= 0) == (span.awaited is not None)
             assert waited < 0 or shown["strings"][waited].startswith("waits ")
-            parts = parts_of(span.entry)
-            assert [block[:3] for block in blocks] == [[p.kind, p.chunk, p.micro_batch] for p in parts]
+            own_action = span.action
+            assert [block[:3] for block in blocks] == [[own_action.kind, own_action.chunk, own_action.micro_batch]]
             for kind, chunk, number, node in blocks:
                 kinds = "BIW" if kind == "B" else kind
                 alike = [i for i, (own, *rest) in works.items() if own in kinds and rest == [chunk, number]]
                 assert node in alike if alike else node == -1  # nobody asks for the gradient of what is fed
-                assert alike or len(parts) > 1 or begin == end
+                assert alike or begin == end
 
 
 def test_messages_have_two_sides(tmp_path: Path) -> None:
