@@ -90,11 +90,6 @@ def running_shell() -> Any:
     return library.get_ipython() if library is not None and hasattr(library, "get_ipython") else None
 
 
-def is_notebook() -> bool:
-    """Return whether a notebook shows the output: its streams are no terminal, yet lines may be overwritten."""
-    return hasattr(running_shell(), "kernel")
-
-
 def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return a table in HTML."""
     from html import escape  # only notebooks need it

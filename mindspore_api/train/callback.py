@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import shutil
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from mspc.ir.diagnostics import ExecutionError, is_notebook
+from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.types import BOOL
-from mspc.mindspore_api import call_handler, state
+from mspc.mindspore_api import call_handler
 from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.context import feeds_own_rows
@@ -133,19 +131,17 @@ def callbacks_of(callbacks: Any) -> list[Callback]:
 
 
 class CallbackManager:
-    """Callbacks of a run while it lasts; `bar` is hidden whenever they write."""
+    """Callbacks of a run while it lasts."""
 
-    def __init__(self, callbacks: Iterable[Callback], run: RunContext, bar: Any) -> None:
+    def __init__(self, callbacks: Iterable[Callback], run: RunContext) -> None:
         self._callbacks = list(callbacks)
         self._run = run
-        self._bar = bar
         self._stack = ExitStack()
 
     def __enter__(self) -> CallbackManager:
         self._stack.__enter__()
         entered = [(self._stack.enter_context(callback), callback) for callback in self._callbacks]
         self._callbacks = [inner if isinstance(inner, Callback) else given for inner, given in entered]
-        self._stack.callback(self._bar.end)  # ended first: callbacks may write when they are left
         return self
 
     def __exit__(self, *error: Any) -> Any:
@@ -153,11 +149,8 @@ class CallbackManager:
 
     def tell(self, event: str) -> None:
         """Call the method `event` of every callback."""
-        if not self._callbacks:
-            return
-        with self._bar.away():
-            for callback in self._callbacks:
-                getattr(callback, event)(self._run)
+        for callback in self._callbacks:
+            getattr(callback, event)(self._run)
 
 
 def loss_of(outputs: Any) -> Any:
@@ -463,79 +456,6 @@ def _count(name: str, what: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ApiValueError(f"{name}: {what} {value!r} must be an integer, 0 or more")
     return value
-
-
-INTERVAL = 0.1
-"""Seconds between two pictures, so that short steps do not wait for the terminal."""
-WIDTH = 30
-"""Characters of the bar itself, if the terminal is wide enough."""
-
-
-class ProgressBar:
-    """The last line of a terminal while a run continues: `epoch 2/10 [=====>    ] 45/156  12.3 steps/s, 9 s left`.
-
-    Nothing is written if stderr is no terminal and no notebook shows it, or if several ranks write. It is removed
-    before a callback writes.
-    """
-
-    def __init__(self) -> None:
-        terminal = getattr(sys.stderr, "isatty", None)
-        is_drawn = (terminal is not None and bool(terminal())) or is_notebook()
-        self._shown = state.current().size == 1 and is_drawn
-        self._last = 0.0
-        self._picture = ""
-        self._start = 0.0
-        self._label = ""
-        self._steps = 0
-
-    def begin(self, label: str, steps: int) -> None:
-        """Begin a pass of `steps` steps."""
-        self._label, self._steps, self._start = label, steps, time.monotonic()
-
-    def show(self, step: int) -> None:
-        """Show that `step` steps are done."""
-        now = time.monotonic()
-        if not self._shown or now - self._last < INTERVAL:
-            return
-        self._picture = self._text(step, now - self._start, _room())
-        self._last = now
-        self._draw(self._picture)
-
-    @contextlib.contextmanager
-    def away(self) -> Generator[None]:
-        """Hide the bar inside the context, so that other code may write."""
-        if not self._picture:
-            yield
-            return
-        self._draw("")
-        yield
-        self._draw(self._picture)
-
-    def end(self) -> None:
-        """Remove the bar."""
-        if self._picture:
-            self._draw("")
-            self._picture, self._last = "", 0.0
-
-    def _draw(self, text: str) -> None:
-        sys.stderr.write("\r" + text.ljust(_room()) + ("" if text else "\r"))
-        sys.stderr.flush()
-
-    def _text(self, step: int, spent: float, room: int) -> str:
-        rate = step / spent if spent > 0 else 0.0
-        left = f", {(self._steps - step) / rate:.0f} s left" if rate and step < self._steps else ""
-        counted = f"{step}/{self._steps}  {rate:.1f} steps/s{left}"
-        width = min(WIDTH, room - len(self._label) - len(counted) - 4)
-        if width < 5:
-            return f"{self._label} {counted}"[:room]
-        done = min(width, width * step // max(1, self._steps))
-        bar = ("=" * done + ">")[:width].ljust(width)
-        return f"{self._label} [{bar}] {counted}"
-
-
-def _room() -> int:
-    """Return the number of characters per line of the terminal, less one."""
-    return shutil.get_terminal_size().columns - 1
 
 
 def rate_of(name: str, optimizer: Any) -> Parameter:

@@ -25,7 +25,6 @@ from mspc.mindspore_api.train.callback import (
     Callback,
     CallbackManager,
     CallbackParam,
-    ProgressBar,
     RunContext,
     TimeMonitor,
     callbacks_of,
@@ -174,12 +173,11 @@ class Training:
         for given in rows:
             yield _checked_row(given, self._columns)
 
-    def epoch(self, number: int, listeners: CallbackManager, bar: ProgressBar) -> None:
+    def epoch(self, number: int, listeners: CallbackManager) -> None:
         """Train for one epoch."""
         param = self._run.original_args()
         param.cur_epoch_num = number
         self._network.set_train(True)
-        bar.begin(f"epoch {number}/{param.epoch_num}", self._length)
         listeners.tell("on_train_epoch_begin")
         done, self._done = self._done, 0
         rows = self._pass() if self._endless is None else islice(self._endless, self._length - done)
@@ -194,13 +192,11 @@ class Training:
                 param.train_dataset_element = more
                 outputs = self._network(*more)
                 taken += 1
-                bar.show(done + taken)
             param.cur_step_num -= self._together - taken
             param.net_outputs = outputs
             param.dataset_position = self.position
             done += taken
             listeners.tell("on_train_step_end")
-            bar.show(done)
             if self._run.get_stop_requested():
                 return
 
@@ -243,7 +239,7 @@ class Evaluation:
         self._indexes = indexes
         self._loss = Loss()
 
-    def run(self, dataset: Any, run: RunContext, listeners: CallbackManager, bar: ProgressBar) -> None:
+    def run(self, dataset: Any, run: RunContext, listeners: CallbackManager) -> None:
         """Evaluate, and set `metrics` of the run, and `eval_results`, which also has the mean loss as "eval_loss".
 
         If several ranks share the run, metrics get the results of all of them, so they are equal on all ranks.
@@ -252,7 +248,6 @@ class Evaluation:
         self.network.set_train(False)
         for metric in (*self._metrics.values(), self._loss):
             metric.clear()
-        bar.begin("eval", param.batch_num)
         listeners.tell("on_eval_begin")
         listeners.tell("on_eval_epoch_begin")
         together = share_a_run(self.network)
@@ -277,7 +272,6 @@ class Evaluation:
             has_loss = self._feed(outputs)
             if row is not None:
                 listeners.tell("on_eval_step_end")
-            bar.show(param.cur_step_num)
             if run.get_stop_requested():
                 break
         listeners.tell("on_eval_epoch_end")
@@ -465,19 +459,19 @@ class Model:
         param.update(epoch_num=epoch, cur_step_num=first * length, cur_epoch_num=first, list_callback=listeners)
         param.dataset_sink_mode = sink and get_context("device_target") != "CPU"
         param.dataset_sink_mode = param.dataset_sink_mode and get_context("mode") != PYNATIVE_MODE
-        run, bar = RunContext(param), ProgressBar()
+        run = RunContext(param)
         together, columns = length if param.dataset_sink_mode else 1, 2 if self._loss_fn is not None else 0
         training = Training(self._train_network, dataset, run, length, limited, together, columns)
         done = getattr(dataset, "asked_step", 0) % (length if limited else size)
         if done:  # the data set continues inside of an epoch
             training.begun(done)
             param.cur_step_num += done
-        with CallbackManager(listeners, run, bar) as told:
+        with CallbackManager(listeners, run) as told:
             told.tell("on_train_begin")
             for number in range(first + 1, epoch + 1):
-                training.epoch(number, told, bar)
+                training.epoch(number, told)
                 if valid is not None and valid[2](number):
-                    self._evaluate_between(valid[0], valid[1], run, listeners, bar)
+                    self._evaluate_between(valid[0], valid[1], run, listeners)
                 told.tell("on_train_epoch_end")
                 param.pop("metrics", None)
                 param.pop("eval_results", None)
@@ -486,7 +480,7 @@ class Model:
             told.tell("on_train_end")
 
     def _evaluate_between(
-        self, evaluation: Evaluation, dataset: Any, run: RunContext, listeners: list[Callback], bar: ProgressBar
+        self, evaluation: Evaluation, dataset: Any, run: RunContext, listeners: list[Callback]
     ) -> None:
         """Evaluate at the end of an epoch; the run's numbers are those of training again afterwards."""
         param = run.original_args()
@@ -494,7 +488,7 @@ class Model:
         param.update(mode="eval", cur_step_num=0, batch_num=dataset.get_dataset_size(), valid_dataset=dataset)
         param.update(eval_network=evaluation.network, dataset_sink_mode=False)
         told = [listener for listener in listeners if not _is_own(listener) or isinstance(listener, TimeMonitor)]
-        evaluation.run(dataset, run, CallbackManager(told, run, bar), bar)
+        evaluation.run(dataset, run, CallbackManager(told, run))
         param.update(saved)
 
     def _told(self, mode: str, batch_num: int, **more: Any) -> CallbackParam:
@@ -531,9 +525,9 @@ class Model:
         evaluation = self._evaluation("Model.eval")
         param = self._told("eval", valid_dataset.get_dataset_size(), valid_dataset=valid_dataset)
         param.update(eval_network=evaluation.network, dataset_sink_mode=False, list_callback=listeners)
-        run, bar = RunContext(param), ProgressBar()
-        with CallbackManager(listeners, run, bar) as told:
-            evaluation.run(valid_dataset, run, told, bar)
+        run = RunContext(param)
+        with CallbackManager(listeners, run) as told:
+            evaluation.run(valid_dataset, run, told)
         return param.metrics
 
     def _evaluation(self, name: str) -> Evaluation:

@@ -123,11 +123,8 @@ def test_what_has_no_source_is_told(outputs: dict[str, list[Any]]) -> None:
     assert "which IPython drops below %%time: define it in another cell" in found.evalue
 
 
-def test_training_shows_a_bar_and_the_callbacks_lines(outputs: dict[str, list[Any]]) -> None:
-    streams = {name: "".join(each.text for each in outputs["trained"] if each.get("name") == name)
-               for name in ("stdout", "stderr")}  # fmt: skip
-    assert streams["stdout"].count("loss is") == 2
-    assert "epoch 1/2 [" in streams["stderr"]
+def test_training_shows_the_callbacks_lines(outputs: dict[str, list[Any]]) -> None:
+    assert "".join(each.text for each in outputs["trained"] if each.get("name") == "stdout").count("loss is") == 2
 
 
 def test_layouts_are_tables(outputs: dict[str, list[Any]]) -> None:

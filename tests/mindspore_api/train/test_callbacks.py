@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mspc as ms
 from mspc import Model, Parameter, Tensor, nn, train
 from mspc.dataset import GeneratorDataset
-from mspc.mindspore_api.train.callback import ProgressBar
 from mspc.train.callback import InternalCallbackParam
 
 
@@ -216,98 +214,6 @@ def test_no_summary_is_written(capsys: Any, tmp_path: Any) -> None:
     model().train(1, data(), train.SummaryCollector(str(tmp_path / "s"), collect_freq=1))
     assert capsys.readouterr().err.startswith(f"warning: SummaryCollector('{tmp_path}/s') writes nothing here; ")
     assert not list(tmp_path.iterdir())
-
-
-class Terminal:
-    """Writes down what a terminal is sent; what would be on its last line is `line`."""
-
-    def __init__(self, terminal: bool = True) -> None:
-        self.terminal = terminal
-        self.sent: list[str] = []
-
-    def isatty(self) -> bool:
-        return self.terminal
-
-    def write(self, text: str) -> int:
-        self.sent.append(text)
-        return len(text)
-
-    def flush(self) -> None: ...
-
-    @property
-    def line(self) -> str:
-        return "".join(self.sent).rpartition("\r")[2].rstrip()
-
-
-@pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "70")
-
-
-def test_a_bar_on_a_terminal_makes_way_for_callbacks(monkeypatch: pytest.MonkeyPatch, narrow: None) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("mspc.mindspore_api.train.callback.INTERVAL", 0)
-
-    class Looks(train.Callback):
-        def on_train_step_begin(self, run_context: Any) -> None:
-            assert terminal.line == ""
-
-        def on_train_step_end(self, run_context: Any) -> None:
-            assert terminal.line == ""
-
-    model().train(2, data(3), Looks())
-    shown = [text.strip() for text in terminal.sent if "[" in text]
-    steps = [re.split(r" \[.*\] |  ", text)[:2] for text in shown]
-    assert [step for step, before in zip(steps, [None, *steps], strict=False) if step != before] == [
-        [f"epoch {epoch}/2", f"{step}/3"] for epoch in (1, 2) for step in (1, 2, 3)
-    ]
-    assert all(len(text) <= 72 for text in terminal.sent)
-    assert terminal.line == ""
-
-
-def test_a_bar_is_gone_after_a_failure(monkeypatch: pytest.MonkeyPatch, narrow: None, losses: Any) -> None:
-    losses.losses = [1.0, float("nan")]
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    with pytest.raises(ms.MspcError, match="loss is nan"):
-        model().train(2, data(3), train.LossMonitor(0))
-    assert any("[" in text for text in terminal.sent)
-    assert terminal.line == ""
-
-
-def test_in_a_log_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal(False)
-    monkeypatch.setattr("sys.stderr", terminal)
-    model().train(2, data(3))
-    assert terminal.sent == []
-
-
-def test_several_ranks_draw_no_bar(monkeypatch: pytest.MonkeyPatch, session: Any) -> None:
-    session.size = 2
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    model().train(1, data())
-    assert terminal.sent == []
-
-
-def test_a_bar_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, narrow: None) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    clock = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    bar = ProgressBar()
-    bar.begin("epoch 1/10", 40)
-    clock[0] += 5
-    bar.show(10)
-    assert terminal.line == "epoch 1/10 [======>                   ] 10/40  2.0 steps/s, 15 s left"
-    clock[0] += 0.01
-    bar.show(11)  # too soon for another picture
-    assert "10/40" in terminal.line
-    monkeypatch.setenv("COLUMNS", "24")
-    clock[0] += 1
-    bar.show(12)
-    assert terminal.line == "epoch 1/10 12/40  2.0 s"
 
 
 @pytest.mark.parametrize(
