@@ -5,13 +5,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-import numpy as np
-
 from mspc.mindspore_api.common import dtype as typing
 from mspc.mindspore_api.common.api import CellGraphExecutor as GraphExecutor_
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.context import get_context
-from mspc.mindspore_api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.mindspore_api.errors import ApiRuntimeError
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 
 __all__ = [
@@ -21,31 +19,8 @@ __all__ = [
 
 
 def swap_cache(host: Tensor, device: Tensor, mapping: Any, swap_type: bool) -> None:
-    """Copy blocks (along the first dimension) from one cache to the other.
-
-    Args:
-        host, device: tensors of one element type, with shapes that differ only in the number of blocks.
-        mapping: [blocks, 2] integers, (source block, destination block). swap_type: True copies from `device` to
-            `host`, False from `host` to `device`.
-
-    Raises TypeError if a cache is no tensor, or their element types differ; ValueError for other shapes, or the number
-    of a block that does not exist.
-    """
-    if not isinstance(host, Tensor) or not isinstance(device, Tensor) or host.dtype != device.dtype:
-        raise ApiTypeError("swap_cache: host and device must be tensors of one element type")
-    given, taken = (device, host) if swap_type else (host, device)
-    pairs = np.asarray(mapping.asnumpy() if isinstance(mapping, Tensor) else mapping)
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
-        raise ApiValueError(f"swap_cache: mapping must be integers of shape [blocks, 2], not {pairs.shape}")
-    if not host.shape or host.shape[1:] != device.shape[1:]:
-        raise ApiValueError(f"swap_cache: blocks of {host.shape[1:]} on the host are not those of {device.shape[1:]}")
-    for column, cache in ((0, given), (1, taken)):
-        wrong = [int(each) for each in pairs[:, column] if not 0 <= each < cache.shape[0]]
-        if wrong:
-            raise ApiValueError(f"swap_cache: there is no block {wrong[0]} among {cache.shape[0]}")
-    values = taken.asnumpy().copy()
-    values[pairs[:, 1]] = given.asnumpy()[pairs[:, 0]]
-    taken.assign_value(Tensor(values, taken.dtype))
+    """Raise RuntimeError: networks that serve with caches in pages are not run."""
+    raise ApiRuntimeError("swap_cache: there are no caches in pages here")
 
 
 class AmpLevel(Enum):

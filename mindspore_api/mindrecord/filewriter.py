@@ -301,28 +301,3 @@ def _index(
         index.execute("INSERT INTO SHARD_NAME VALUES(?)", (name,))
         index.commit()
         return index.serialize()
-
-
-_NOTE = "write and read the records as they are, and encrypt the files with a program of their own"
-
-
-def set_enc_key(enc_key: Any) -> None:
-    """Accept only None. Raise ValueError for any other key."""
-    if enc_key is not None:
-        raise ApiValueError("set_enc_key: records are not encrypted", [_NOTE])
-
-
-def set_enc_mode(enc_mode: Any = "AES-GCM") -> None:
-    """Accept only the default. Raise ValueError for any other mode."""
-    _check_mode("set_enc_mode", enc_mode)
-
-
-def set_dec_mode(dec_mode: Any = "AES-GCM") -> None:
-    """Accept only the default or None. Raise ValueError for any other mode."""
-    if dec_mode is not None:
-        _check_mode("set_dec_mode", dec_mode)
-
-
-def _check_mode(function: str, mode: Any) -> None:
-    if mode != "AES-GCM":
-        raise ApiValueError(f"{function}: records are not encrypted, so there is no mode {mode!r}", [_NOTE])

@@ -17,7 +17,6 @@ from mspc.checkpoint.sliced import (
     check_replicated,
     in_threads,
     layouts_in,
-    layouts_of,
     needed_ranks,
     open_slices,
     rank_folders,
@@ -38,7 +37,6 @@ from mspc.mindspore_api.setting_kind import say_once
 from mspc.mindspore_api.train.serialization import load_param_into_net
 from mspc.plans.files.strategy_file import (
     ParameterCut,
-    StrategyFile,
     layout_of,
     merged_stages,
     read_restore_ranks,
@@ -278,14 +276,14 @@ def load_distributed_checkpoint(
     is compiled.
 
     Args:
-        network: a Cell; None writes files for `predict_strategy` instead. checkpoint_filenames: one for every rank, in
-            order. predict_strategy: a strategy file, needed without a network; else layouts are those of the network.
+        network: a Cell. checkpoint_filenames: one for every rank, in order. predict_strategy: changes nothing, because
+            layouts are those of the network.
         train_strategy_filename: the sharding of the files; by default `strategy_ckpt_load_file` of the context, or the
             file of an AutoParallel network. Safetensors of mspc need none.
         format: "ckpt" uses `checkpoint_filenames`, "safetensors" `unified_safetensors_dir`: a set, or sharded
             safetensors. name_map: names by names of the checkpoint.
-        dst_safetensors_dir, rank_id, output_format, max_process_num: folder, rank, format, and number of ranks at a
-            time of written files.
+        dst_safetensors_dir, rank_id, output_format, max_process_num: of written files; `transform_checkpoints` writes
+            files.
 
     Returns:
         True; with `return_param_dict` the parameters by name.
@@ -299,11 +297,12 @@ def load_distributed_checkpoint(
                             "'safetensors'")  # fmt: skip
     if dec_key is not None:
         raise ApiValueError(f"{name}: encryption is not supported")
+    if network is None or dst_safetensors_dir is not None or rank_id is not None:
+        message = f"{name} loads into a network, and writes no files"
+        raise ApiValueError(message, ["transform_checkpoints writes files for another strategy"])
     source = _distributed(name, network, checkpoint_filenames, train_strategy_filename, format, unified_safetensors_dir)
     renamed = {(name_map or {}).get(key, key): stored for key, stored in source.tensors.items()}
     source = Checkpoint(source.name, source.files, renamed, source.state, source.texts)
-    if network is None:
-        return _write_all(name, source, predict_strategy, dst_safetensors_dir, rank_id, output_format, max_process_num)
     if not isinstance(network, Cell):
         raise ApiTypeError(f"{name}: network must be a Cell, not {type(network).__name__}")
     if predict_strategy is not None:
@@ -348,26 +347,6 @@ def _has_stages(paths: Mapping[int, Path], later: set[int]) -> bool:
     names = {rank: set(open_checkpoint(path).tensors) for rank, path in paths.items()}
     first = set[str]().union(*(found for rank, found in names.items() if rank not in later))
     return any(names[rank] - first for rank in later)
-
-
-def _write_all(
-    name: str, source: Checkpoint, strategy: Any, out: Any, rank_id: int | None, format: str, at_once: int
-) -> bool:
-    if out is None:
-        raise ApiValueError(f"{name}: without a network dst_safetensors_dir must name the output folder")
-    if isinstance(strategy, Mapping):
-        layouts = layouts_of(StrategyFile(parameters={key: _sharding(key, value) for key, value in strategy.items()}))
-    else:
-        layouts = layouts_in(_optional(name, "predict_strategy", strategy))
-    check_divides(source, layouts)
-    folder = strategy_path(name, "dst_safetensors_dir", out)
-
-    def writer(rank: int) -> Callable[[], None]:
-        return lambda: write_part(source, layouts, rank, folder / f"rank_{rank}" / f"net.{format}", format)
-
-    ranks = range(ranks_of(layouts)) if rank_id is None else [_rank(name, rank_id)]
-    in_threads([writer(rank) for rank in ranks], min(at_once, 4), lambda done: None)
-    return True
 
 
 def _rank(name: str, rank: Any) -> int:

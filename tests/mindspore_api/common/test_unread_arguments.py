@@ -45,7 +45,6 @@ REASONS = {
     "of an interface that others heed": """
         alias.py:PublicFinder.find_spec.target checks.py:anything.key
         common/dtype.py:_DtypeKind.__init__.letters common/initializers.py:Constant.draw.generator
-        dataset/nodes/processes.py:_Lent.part.first
         dataset/operation.py:Arithmetic.many.draws dataset/pipeline_random.py:EagerDraws.at.index
         dataset/pipeline_random.py:EagerDraws.inside.place dataset/transforms.py:OneHot.many.draws
         dataset/transforms.py:Fill.many.draws dataset/vision/operations.py:Grayscale.single.draws
