@@ -51,7 +51,11 @@ def all_pages() -> dict[str, str]:
 
 def generated() -> dict[str, str]:
     """The pages that are generated from the code: lists, and the pages that each list contains."""
+    from mspc.commands.verbs.explain import page_of
+    from mspc.ir.error_codes import MISTAKES
+
     lists = {
+        "errors": ("Errors", {entry.code: page_of(entry) for entry in MISTAKES}),
         "commands": ("Options of every command", dict(command_pages())),
         "passes": ("Passes", dict(pass_pages())),
         "operators": ("Operators and their rules", dict(operator_pages())),

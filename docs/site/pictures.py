@@ -45,6 +45,7 @@ PICTURES = (
     Picture("view-quickstart", "samples/quickstart/net.py", 8, "network", 2),
     Picture("view-graph", "samples/quickstart/net.py", 8, "graph", 2),
     Picture("view-step", TRANSFORMER, 8, "step", 2, (1280, 620)),
+    Picture("view-lesson", TRANSFORMER, 8, "lesson", None, (1280, 720)),
     Picture("view-stages", "staged.py", 8, "step", None, (1280, 620)),
     Picture("view-transformer", TRANSFORMER, 8, "network", 2),
     Picture("view-resnet50", RESNET, 8, "network", 20),

@@ -23,6 +23,7 @@ from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.profile import NodeTiming
 from tests.commands.test_run_script import NETWORK, TRAIN
 from tests.conftest import HANG
+from tests.explained import message_of
 from tests.gpu.programs import compiled
 from tests.serving import SERVED
 
@@ -262,7 +263,7 @@ def test_bad_use_is_status_2(script: Path) -> None:
         ),
     ):
         done = mspc("run", "train.py", *arguments)
-        assert (done.returncode, done.stdout, done.stderr) == (2, "", wanted)
+        assert (done.returncode, done.stdout, message_of(done.stderr)) == (2, "", wanted)
     done = mspc("run", "train.py", "--profile", "trace.json", "--profile-steps", "0")
     assert done.returncode == 2
     assert "--profile-steps" in done.stderr

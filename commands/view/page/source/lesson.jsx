@@ -4,7 +4,7 @@ import { because, boundOf, LIMITS, partsOf, total } from "./limits.js";
 import { joinedCollectives } from "./sums.js";
 import { bytesText, countText, shareText, timeText } from "./units.js";
 
-const MOST = 12; // cells in the table
+const MOST = 16; // cells in the table
 const FAR = 0.5; // share of a step above its limits from which on they do not explain it
 const REMEDIES = {
   compute: "A lower precision, or more ranks that divide the matmuls, shorten it.",
@@ -62,7 +62,7 @@ export function Lesson({ graph, select, setTab }) {
       </ul>
       <p>{overhead > FAR ? `This step is far from all limits: ${shareText(overhead)} of its time is above the largest, ${LIMITS[bound]}. Operators and messages are too small to reach the machine's rates, or wait for each other: larger batches on a rank, and fewer collectives and operators shorten it.` : `The largest limit is ${LIMITS[bound]}: ${shareText(1 - overhead)} of the step. ${REMEDIES[bound]}`}</p>
       <Table caption="Times of the phases at each limit, with the largest in bold" parts={phases} name={(part) => part.phase} />
-      <Table caption={`Times of the ${Math.min(MOST, cells.length)} longest cells of ${cells.length}`} parts={cells.slice(0, MOST)} name={(part) => <><span title={part.name}>{part.name.split("/").at(-1)}</span> <span class="type">{part.phase}</span></>} />
+      <Table caption={`Times of the cells${cells.length > MOST ? `, the ${MOST} longest of ${cells.length}` : ""}`} parts={cells.slice(0, MOST)} name={(part) => <><span title={part.name}>{part.name.split("/").at(-1)}</span> <span class="type">{part.phase}</span></>} />
       {most && most.seconds > 0 && (
         <>
           <h2>The most expensive collective</h2>
