@@ -8,7 +8,6 @@ number is added to `RETIRED`.
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import NamedTuple
 
 
@@ -67,12 +66,6 @@ def area_code(module: str) -> str:
     name = module.removeprefix("mspc.")
     found = max((start for start, _ in AREAS if name.startswith(start)), key=len, default="")
     return dict(AREAS).get(found, "E0000")
-
-
-@cache
-def mistakes() -> dict[str, ErrorCode]:
-    """Return all entries by code."""
-    return {entry.code: entry for entry in MISTAKES}
 
 
 MISTAKES = (

@@ -23,10 +23,10 @@ def explain(
 ) -> None:
     """Explain the codes of errors, each with a wrong and a right example."""
     from mspc.commands.report.tables import TextTable, check_json, line_width, print_table, write_json
-    from mspc.ir.error_codes import mistakes
+    from mspc.ir.error_codes import MISTAKES
 
     check_json(json)
-    known = mistakes()
+    known = {entry.code: entry for entry in MISTAKES}
     wanted = [code.upper() for code in codes or ()]
     for code in wanted:
         if code not in known:
