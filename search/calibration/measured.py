@@ -2,7 +2,7 @@
 links.
 
 Everything is timed as a network's nodes run: in steps, on the executor that runs networks (`timer`). Measurements
-disturbed by other load on the machine are repeated, and reported if they stay doubtful (`Machine.doubts`).
+that other load on the machine has disturbed are reported (`Machine.doubts`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mspc.ir.graph import Node
 from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64
 from mspc.runtime.device_choice import GPU, DeviceRequest
 from mspc.search.calibration.timed_operators import TimingSizes, by_urgency, touching, traffic, work
-from mspc.search.calibration.timer import SLOW_LINK, SLOW_NETWORK, Timer, host_rates, rates_of
+from mspc.search.calibration.timer import Timer, host_rates, not_falling, rates_of
 
 ON_CPU = TimingSizes((64, 256, 768), (((4, 16, 16),), ((8, 64, 28),)), (), (1 << 12, 1 << 16, 1 << 20, 1 << 24),
                (1 << 10, 1 << 14, 1 << 18, 1 << 22), (FLOAT32, FLOAT64), (FLOAT32,),
@@ -55,17 +55,12 @@ def calibrate(
     job.hardware.prepare(False, job.comm, job.watch)
     on_gpu = job.hardware.choice.device == GPU
     sizes = sizes or (ON_GPU if on_gpu else ON_CPU)
-    timer = Timer(job, sizes, begin, limit)
-    trust = timer.trust
+    timer = Timer(job, sizes)
     tell("small operators")
-    kernel = trust.kernel(timer.kernel)
+    kernel = timer.measured("small operators", timer.kernel)
     tell("memory")
-    memory = trust.times(
-        "memory",
-        lambda: [(nodes, timer.sums(nodes[0])) for nodes in touching(sizes)],
-        lambda times: rates_of(times, kernel, lambda node: 3.0 * node.type.nbytes),
-        falls=True,
-    )
+    times = timer.measured("memory", lambda: [(nodes, timer.sums(nodes[0])) for nodes in touching(sizes)])
+    memory = rates_of(times, kernel, lambda node: 3.0 * node.type.nbytes)
     machine = Machine(
         name=name,
         device="GPU" if on_gpu else "CPU",
@@ -79,7 +74,7 @@ def calibrate(
     machine = _with_traffic(machine, timer, tell)
     machine = _with_links(machine, timer, tell)
     machine = _with_work(machine, timer, tell, lambda: timer.is_over(begin, limit))
-    return replace(machine, doubts=tuple(trust.doubts))
+    return replace(machine, doubts=tuple(timer.doubts))
 
 
 def _with_traffic(machine: Machine, timer: Timer, tell: Callable[[str], None]) -> Machine:
@@ -87,9 +82,8 @@ def _with_traffic(machine: Machine, timer: Timer, tell: Callable[[str], None]) -
     for kind, groups in traffic(timer.sizes):
         what = kind.replace("_", " ")
         tell(what)
-        found[kind] = timer.trust.times(
-            what, partial(timer.times, groups), lambda times: rates_of(times, machine.kernel, moved_bytes), falls=True
-        )
+        times = timer.measured(what, partial(timer.times, groups))
+        found[kind] = rates_of(times, machine.kernel, moved_bytes)
     if not (timer.sizes.kinds and machine.device == "GPU"):
         return replace(machine, traffic=found)
     rates = host_rates(timer, machine.kernel, tell)
@@ -110,9 +104,8 @@ def _with_work(
             left.append(what)
             continue
         tell(what)
-        of_type = partial(timer.times, timed.groups(), timed.rounds)
-        rate = timer.trust.times(what, of_type, partial(_rates_of_work, kind, machine), falls=False)
-        found.setdefault(kind, {})[timed.rates] = rate
+        times = timer.measured(what, partial(timer.times, timed.groups(), timed.rounds))
+        found.setdefault(kind, {})[timed.rates] = not_falling(_rates_of_work(kind, machine, times))
         machine = replace(machine, work=found)
     slowest = min(found[PRODUCTS].values(), key=lambda rate: rate.points[-1][1])
     source = f"{machine.source}; no time was left for {', '.join(left)}" if left else machine.source
@@ -137,10 +130,10 @@ def _with_links(machine: Machine, timer: Timer, tell: Callable[[str], None]) -> 
     size, local = timer.job.size, timer.ranks_per_host
     handing = timer.handing_over(machine.kernel) if size > 1 else 0.0
 
-    def link(what: str, ranks: Sequence[int], slow: float) -> Link:
-        return timer.trust.link(what, lambda: timer.link(ranks, handing), slow)
+    def link(what: str, ranks: Sequence[int]) -> Link:
+        return timer.measured(what, lambda: timer.link(ranks, handing))
 
-    near = link("links", range(local), SLOW_LINK) if local > 1 else ALONE
+    near = link("links", range(local)) if local > 1 else ALONE
     if local == size:
         return replace(machine, link=near)
-    return replace(machine, link=near, ranks_per_host=local, network=link("the network", [0, local], SLOW_NETWORK))
+    return replace(machine, link=near, ranks_per_host=local, network=link("the network", [0, local]))

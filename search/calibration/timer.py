@@ -28,48 +28,13 @@ from mspc.ops.tensor.host_memory import AssignOnHost, AwaitHost, FromHost, ToHos
 from mspc.ops.tensor.parts import Slice
 from mspc.search.calibration.timed_operators import Groups, TimingSizes, collectives
 
-# Doubtful rates: on a machine with other load, times differ from one repeat to the next, rates fall and rise again with
-# the amount, and there are waits that no hardware has.
-
-
 NOISY = 0.35
-"""Largest difference of a step's repeats, as a share of their least time, in the median over steps timed together."""
-VALLEY = 0.6
-"""Least share of the rates on both sides of it that a rate must have: caches make rates fall, not rise again."""
+"""Difference of a step's repeats, as a share of their least time, in the median over steps timed together, above which
+a measurement is doubtful: the machine has other load."""
 FALL = 0.5
 """Least share of the best rate that larger work must have: computation needs no larger cache."""
-SLOW_KERNEL = 5e-4
-"""Seconds from one small operator to the next that no idle machine takes."""
-SLOW_LINK, SLOW_NETWORK = 1e-3, 1e-2
-"""The same for a small collective inside of a host, and between hosts."""
-ROUNDS = 3
-"""How often doubtful measurements are made."""
-LOST = 3
-"""Number of kinds of measurements that stay doubtful after which no measurement is repeated."""
 
 Measured = TypeVar("Measured")
-Times = list[tuple[Any, float]]
-
-
-def doubts_of_spreads(spreads: Sequence[float]) -> list[str]:
-    """Return a doubt if repeats differ. spreads: differences as shares of the least time."""
-    typical = statistics.median(spreads) if spreads else 0.0
-    return [f"repeats of one step differ by {typical:.0%}"] if typical > NOISY else []
-
-
-def doubts_of_rate(rate: Rate, falls: bool = True) -> list[str]:
-    """Return doubts if rates fall and rise again. falls: they may be lower for the largest amounts."""
-    found: list[str] = []
-    points = rate.points
-    for i in range(1, len(points) - 1):
-        amount, at = points[i]
-        around = min(max(each for _, each in points[:i]), max(each for _, each in points[i + 1 :]))
-        if at < VALLEY * around:
-            found.append(f"{at:.3g} per second at {amount:.3g}, and {around:.3g} with less and with more")
-    best = max(at for _, at in points)
-    if not falls and points[-1][1] < FALL * best:
-        found.append(f"{points[-1][1]:.3g} per second at {points[-1][0]:.3g}, and {best:.3g} with less, which is taken")
-    return found
 
 
 def not_falling(rate: Rate) -> Rate:
@@ -80,67 +45,6 @@ def not_falling(rate: Rate) -> Rate:
         best = max(best, at)
         found.append((amount, best if at < FALL * best else at))
     return Rate(tuple(found))
-
-
-def doubts_of_kernel(kernel: float) -> list[str]:
-    """Return a doubt if small operators take long."""
-    return [f"{kernel * 1e3:.2g} ms from one small operator to the next"] if kernel > SLOW_KERNEL else []
-
-
-def doubts_of_link(link: Link, slow: float) -> list[str]:
-    """Return doubts if small collectives take long, or if their rates fall and rise again. slow: seconds that are
-    too many."""
-    found: list[str] = []
-    for operator, own in {"AllReduce": link, **link.own}.items():
-        waits = own.latency + own.hop
-        if waits > slow:
-            found.append(f"{waits * 1e3:.2g} ms for a small {operator}")
-        found += [f"{operator}: {why}" for why in doubts_of_rate(own.bandwidth)]
-    return found
-
-
-class Trust:
-    """Measurements that are repeated while they are doubtful. spreads: differences between the repeats of every step
-    timed since it was emptied, as shares of the least time, the same on all ranks. doubts: those that remain.
-    is_late: returns, the same on all ranks, whether there is no time for more than one measurement."""
-
-    def __init__(self, is_late: Callable[[], bool] = lambda: False) -> None:
-        self._is_late = is_late
-        self.spreads: list[float] = []
-        self.doubts: list[str] = []
-        self.lost = 0
-
-    def kernel(self, measure: Callable[[], float]) -> float:
-        """Return the seconds from one small operator to the next."""
-        return self._measured("small operators", measure, doubts_of_kernel)
-
-    def times(self, what: str, measure: Callable[[], Times], rate_of: Callable[[Times], Rate], falls: bool) -> Rate:
-        """Return the rates of operators in several sizes. falls: see `doubts_of_rate`."""
-        rate = self._measured(what, lambda: rate_of(measure()), lambda rate: doubts_of_rate(rate, falls))
-        return rate if falls else not_falling(rate)
-
-    def link(self, what: str, measure: Callable[[], Link], slow: float) -> Link:
-        """Return the link between ranks. slow: see `doubts_of_link`."""
-        return self._measured(what, measure, lambda found: doubts_of_link(found, slow))
-
-    def _measured(
-        self, what: str, measure: Callable[[], Measured], doubts_of: Callable[[Measured], list[str]]
-    ) -> Measured:
-        """Measure at most `ROUNDS` times while the result is doubtful, and return the least disturbed result. This
-        is not the minimum: the difference of two steps is too small if the shorter one was disturbed."""
-        found: list[tuple[int, float, int, Measured, list[str]]] = []
-        for i in range(ROUNDS if self.lost < LOST else 1):
-            self.spreads.clear()
-            measured = measure()
-            doubts = [*doubts_of_spreads(self.spreads), *doubts_of(measured)]
-            typical = statistics.median(self.spreads) if self.spreads else 0.0
-            found.append((len(doubts), typical, i, measured, doubts))
-            if not doubts or self._is_late():
-                break
-        *_, best, doubts = min(found, key=lambda each: each[:3])
-        self.doubts += [f"{what}: {why}" for why in doubts]
-        self.lost += bool(doubts)
-        return best
 
 
 STEPS, PREPARING = 7, 3
@@ -155,9 +59,6 @@ REPEATS = 3
 """How often the steps are timed; the least time counts, because it was not disturbed."""
 LEAST = 0.2
 """Least share of a measured time that counts as work if most of it is the start of a kernel, or traffic."""
-AGAIN = 0.5
-"""The share of a limit of time in which doubtful measurements are repeated: the rest is for operators without a
-measurement."""
 SHORTEST = 1e-9
 """Lower bound of an operator's seconds, even if a clock measures less."""
 SMALL = 128
@@ -174,16 +75,28 @@ Fill = Callable[[Graph, int], None]
 
 
 class Timer:
-    """Timer of operators on this rank's executor; all ranks time the same ones. begin, limit: see `is_over`."""
+    """Timer of operators on this rank's executor; all ranks time the same ones. doubts: measurements that other load
+    has disturbed, the same on all ranks."""
 
-    def __init__(self, job: Any, sizes: TimingSizes, begin: float = 0.0, limit: float = 0.0) -> None:
+    def __init__(self, job: Any, sizes: TimingSizes) -> None:
         self.job, self.sizes = job, sizes
         everyone = tuple(range(job.size))
         firsts = job.aside.all_gather(np.array([job.hardware.local_rank == 0]), everyone, 0) if job.size > 1 else [True]
         self.ranks_per_host = job.size // max(1, int(np.sum(firsts)))
         self.number, self.small, self.rounds = 0, 0.0, False
-        self.trust = Trust(lambda: self.is_over(begin, AGAIN * limit))
+        self.doubts: list[str] = []
+        self._spreads: list[float] = []
+        """Differences between the repeats of every step of a measurement, as shares of the least time."""
         self._placed: dict[tuple[TensorType, int | None, bool], Any] = {}
+
+    def measured(self, what: str, measure: Callable[[], Measured]) -> Measured:
+        """Return a measurement, and note if it is doubtful."""
+        self._spreads.clear()
+        found = measure()
+        typical = statistics.median(self._spreads) if self._spreads else 0.0
+        if typical > NOISY:
+            self.doubts.append(f"{what}: repeats of one step differ by {typical:.0%}")
+        return found
 
     def times(self, groups: Groups, rounds: bool = False) -> list[tuple[Sequence[Node], float]]:
         """Return groups of operators, each with the total seconds of its operators. rounds: GPUs may round matmuls
@@ -223,7 +136,7 @@ class Timer:
         few, many = more
         preparing, steps = min(MOST, max(PREPARING, settling)), STEPS if about < SLOW else FEW[1]
         longer, shorter = (self._step(fill, count, preparing, steps) for count in (many, few))
-        self.trust.spreads.append(self._slowest(max(sorted(each)[1] / min(each) - 1 for each in (longer, shorter))))
+        self._spreads.append(self._slowest(max(sorted(each)[1] / min(each) - 1 for each in (longer, shorter))))
         return max(self._slowest((min(longer) - min(shorter)) / (many - few)), SHORTEST)
 
     def _step(self, fill: Fill, count: int, preparing: int, steps: int) -> list[float]:
@@ -444,7 +357,7 @@ def host_rates(timer: Timer, kernel: float, tell: Callable[[str], None]) -> Host
             fills = {n: partial(copies, n, timer.sizes.rotated, leaves, comes) for n in copied(timer.sizes)}
             return [([_copy(n)], timer.longer(fill)) for n, fill in fills.items()]
 
-        return timer.trust.times(what, times, lambda found: rates_of(found, kernel, _nbytes), falls=False)
+        return not_falling(rates_of(timer.measured(what, times), kernel, _nbytes))
 
     return HostRates(
         rate("copies to the host", True, False), rate("copies from the host", False, True),
