@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.types import FLOAT32, INT64
+from mspc.ir.types import FLOAT32
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.ops.checked import TensorLike
@@ -23,47 +23,6 @@ from mspc.mindspore_api.ops.function_arguments import (
 )
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 from mspc.ops.operator_arguments import describe
-
-
-def add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
-    """input + alpha * other."""
-    if alpha == 1:
-        return ops.Add()(input, other)
-    return ops.Add()(input, ops.Mul()(other, alpha))
-
-
-def sub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
-    """input - alpha * other."""
-    if alpha == 1:
-        return ops.Sub()(input, other)
-    return ops.Sub()(input, ops.Mul()(other, alpha))
-
-
-# Shapes -----------------------------------------------------------------------------------------------------
-
-
-def t(input: Any) -> Any:
-    """Return a matrix transposed, or a vector unchanged."""
-    if len(input.shape) < 2:
-        return input
-    return ops.Transpose()(input, (1, 0))
-
-
-# Reductions -------------------------------------------------------------------------------------------------
-
-
-def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the maximum, or (maxima, their indices) along `dim`."""
-    if dim is None:
-        return ops.Max()(input)
-    return ops.MaxDim()(input, dim, keepdim)
-
-
-def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the minimum, or (minima, their indices) along `dim`."""
-    if dim is None:
-        return ops.Min()(input)
-    return ops.MinDim()(input, dim, keepdim)
 
 
 def var(input: Any, dim: Any = None, *, correction: int = 1, keepdim: bool = False) -> Any:
@@ -88,12 +47,6 @@ def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, 
     if p == "nuc":
         return ops.norm(x, p, tuple(range(len(x.shape))) if dim is None else dim, keepdim)
     return ops.vector_norm(x, p, dim, keepdim)
-
-
-def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
-    """Return the indices, Int64, that sort the elements along `dim`."""
-    _, places = ops.SortExt()(input, dim, descending, stable)
-    return places
 
 
 def as_dtype(input: Any, dtype: Any) -> Any:
@@ -219,27 +172,9 @@ def narrow(input: Any, dim: int, start: int, length: int) -> Any:
     return ops.StridedSlice()(input, begin, tuple([b + n for b, n in zip(begin, sizes, strict=True)]), (1,) * rank)
 
 
-# Sorted and counted ---------------------------------------------------------------------------------------
-
-
-def median(input: TensorLike, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Return the median of all elements, or (medians, their indices) along `dim`; the smaller of two in the middle."""
-    if dim is None:
-        values, _ = ops.median(ops.Reshape()(input, (-1,)), 0)
-        return values
-    return ops.median(input, dim, keepdim)
-
-
 def kthvalue(input: TensorLike, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """Return (the k-th smallest elements along `dim`, counted from 1, their indices)."""
     least("kthvalue", "k", k, 1)
     values, places = ops.SortExt()(input, dim, False, True)
     found = narrow(values, dim, k - 1, 1), narrow(places, dim, k - 1, 1)
     return found if keepdim else (ops.Squeeze(dim)(found[0]), ops.Squeeze(dim)(found[1]))
-
-
-def bincount(input: TensorLike, weights: Any = None, minlength: int = 0) -> Any:
-    """Return the number of occurrences of each integer from 0 to the largest in a vector with known values, Int64, or
-    the sums of the weights at its positions."""
-    found = ops.bincount(input, weights, minlength)
-    return ops.cast(found, INT64) if weights is None else found

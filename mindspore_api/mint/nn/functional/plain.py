@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
-from mspc.mindspore_api.mint.functions import implicit_dim, not_in_place
+from mspc.mindspore_api.mint.functions import not_in_place
 from mspc.mindspore_api.ops.function_arguments import ints
 
 
@@ -38,18 +38,6 @@ def threshold(input: Any, threshold: float, value: float, inplace: bool = False)
     """x if it is above the threshold, else value."""
     not_in_place("threshold", inplace)
     return ops.threshold(input, threshold, value)
-
-
-def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
-    """exp(input) divided by its sum along `dim`; see `implicit_dim` for None."""
-    dim = implicit_dim(len(input.shape)) if dim is None else dim
-    return ops.Softmax(dim)(input if dtype is None else ops.cast(input, dtype))
-
-
-def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Any:
-    """Return the logarithm of the softmax along `dim`; see `implicit_dim` for None."""
-    dim = implicit_dim(len(input.shape)) if dim is None else dim
-    return ops.LogSoftmax(dim)(input if dtype is None else ops.cast(input, dtype))
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Any:
@@ -96,39 +84,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     return ops.dropout(input, p, training)
 
 
-def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
-    """Return target (log(target) - input); with `log_target`, `target` is given as its logarithm."""
-    if log_target:
-        target = ops.exp(target)
-    return ops.kl_div(input, target, reduction)
-
-
-def conv1d(
-    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Any:
-    """Convolve [n, c, l] with weights [out, c / groups, k]; `padding` is a number, "valid" or "same"."""
-    mode, sides = _sides(padding, 1, stride)
-    return ops.conv1d(input, weight, bias, stride, mode, sides, dilation, groups)
-
-
-def conv2d(
-    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Any:
-    """Convolve images [n, c, h, w] with weights [out, c / groups, kh, kw]; `padding` is a number, one for height and
-    one for width, "valid" or "same"."""
-    mode, sides = _sides(padding, 2, stride)
-    return ops.conv2d(input, weight, bias, stride, mode, sides, dilation, groups)
-
-
-def conv3d(
-    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Any:
-    """Convolve [n, c, d, h, w] with weights [out, c / groups, kd, kh, kw]; arguments as conv2d's."""
-    mode, sides = _sides(padding, 3, stride)
-    return ops.conv3d(input, weight, bias, stride, mode, sides, dilation, groups)
-
-
-def _sides(padding: Any, dims: int, stride: Any) -> Any:
+def sides(padding: Any, dims: int, stride: Any) -> Any:
     """Return (pad_mode, padding on both sides of every dimension)."""
     if isinstance(padding, str):
         if padding not in ("valid", "same"):
@@ -152,24 +108,6 @@ def avg_pool1d(
         for value in (kernel_size, kernel_size if stride is None else stride, padding)
     ]
     return ops.avg_pool1d(input, size, step, pad, ceil_mode, count_include_pad)
-
-
-def avg_pool2d(
-    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: Any = None,
-) -> Any:  # fmt: skip
-    """Return the mean of every window; `stride` is `kernel_size` by default."""
-    step = kernel_size if stride is None else stride
-    return ops.avg_pool2d(input, kernel_size, step, padding, ceil_mode, count_include_pad, divisor_override)
-
-
-def avg_pool3d(
-    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: Any = None,
-) -> Any:  # fmt: skip
-    """Return the mean of every window over depth, height and width; `stride` is `kernel_size` by default."""
-    step = kernel_size if stride is None else stride
-    return ops.avg_pool3d(input, kernel_size, step, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 def adaptive_max_pool1d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
@@ -197,21 +135,10 @@ def batch_norm(
     return ops.batch_norm(input, mean, variance, scale, shift, training, momentum, eps)
 
 
-def pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
-    """Return `input` with margins: pairs (before, after), beginning with the last dimension."""
-    return ops.pad(input, pad, mode, value)
-
-
 def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """Return the input with whole channels set to 0 with probability p, and the others divided by 1 - p."""
     not_in_place("dropout2d", inplace)
     return ops.dropout2d(input, p, training)
-
-
-def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
-    """Return `input` divided by its norm of order p along `dim`, or by eps if that is greater."""
-    length = ops.norm(input, p, dim, True)
-    return input / ops.clamp(length, eps)
 
 
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
