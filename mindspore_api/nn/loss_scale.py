@@ -195,12 +195,8 @@ class LossScaler:
         raise NotImplementedError
 
 
-class StaticLossScaler(LossScaler):
-    """A scale that never changes."""
-
-    def __init__(self, scale_value: float) -> None:
-        value = number("StaticLossScaler", "scale_value", scale_value, above=0.0)
-        self.scale_value = Parameter(Tensor(value, FLOAT32), "scale_value", requires_grad=False)
+class _Scaler(LossScaler):
+    scale_value: Parameter
 
     def scale(self, inputs: Any) -> Any:
         return _times(inputs, self.scale_value)
@@ -208,11 +204,19 @@ class StaticLossScaler(LossScaler):
     def unscale(self, inputs: Any) -> Any:
         return _times(inputs, 1.0 / self.scale_value)
 
+
+class StaticLossScaler(_Scaler):
+    """A scale that never changes."""
+
+    def __init__(self, scale_value: float) -> None:
+        value = number("StaticLossScaler", "scale_value", scale_value, above=0.0)
+        self.scale_value = Parameter(Tensor(value, FLOAT32), "scale_value", requires_grad=False)
+
     def adjust(self, grads_finite: Any) -> Any:
         return self.scale_value
 
 
-class DynamicLossScaler(LossScaler):
+class DynamicLossScaler(_Scaler):
     """A scale that is divided by `scale_factor` (to 1 at least) after an overflow and multiplied by it after
     `scale_window` steps without one.
 
@@ -226,12 +230,6 @@ class DynamicLossScaler(LossScaler):
         self.scale_window = positive(name, "scale_window", scale_window)
         self.scale_value = Parameter(Tensor(value, FLOAT32), "scale_value", requires_grad=False)
         self.counter = Parameter(Tensor(0, INT32), "counter", requires_grad=False)
-
-    def scale(self, inputs: Any) -> Any:
-        return _times(inputs, self.scale_value)
-
-    def unscale(self, inputs: Any) -> Any:
-        return _times(inputs, 1.0 / self.scale_value)
 
     def adjust(self, grads_finite: Any) -> Any:
         count = ops.select(grads_finite, self.counter + 1, ops.zeros_like(self.counter))

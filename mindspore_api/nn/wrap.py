@@ -32,7 +32,7 @@ class WithLossCell(Cell):
     def __init__(self, backbone: Cell, loss_fn: Any) -> None:
         super().__init__(auto_prefix=False)
         if not isinstance(backbone, Cell):
-            raise ApiTypeError(f"WithLossCell: backbone must be a Cell, not {type(backbone).__name__}")
+            raise ApiTypeError(f"{type(self).__name__}: backbone must be a Cell, not {type(backbone).__name__}")
         self._backbone = backbone
         self._loss_fn = loss_fn
 
@@ -45,17 +45,8 @@ class WithLossCell(Cell):
         return self._loss_fn(out, label)
 
 
-class WithWideLossCell(Cell):
+class WithWideLossCell(WithLossCell):
     """`loss_fn(backbone(data), label)` with the loss computed in Float32."""
-
-    def __init__(self, backbone: Cell, loss_fn: Any) -> None:
-        super().__init__(auto_prefix=False)
-        self._backbone = backbone
-        self._loss_fn = loss_fn
-
-    @property
-    def backbone_network(self) -> Cell:
-        return self._backbone
 
     def construct(self, data: Any, label: Any) -> Any:
         return self._loss_fn(_wide(self._backbone(data)), _wide(label))
