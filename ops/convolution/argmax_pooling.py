@@ -227,34 +227,38 @@ class AdaptiveMaxPool3D(_AdaptiveMax):
         return INT32
 
 
-class _Unpool(Op, abstract=True):
-    """output_shape: the images' global shape; () for the smallest image from which a pooling with these windows makes
-    x."""
+class MaxUnpool2D(Op):
+    """Zeros with the values of x at the places `argmax`, a result of MaxPoolWithArgmaxV2, in images [n, c, h, w].
+
+    output_shape: the images' global shape; () for the smallest image from which a pooling with these windows makes x.
+    """
 
     ksize: Any = 1
     strides: Any = 0
     pads: Any = 0
     output_shape: Any = ()
     data_format: str = ""
-    dims: ClassVar[int] = 2
     linear_in = (0,)
     omitted = ("data_format",)
     integers = (1,)
     float_only = True
+    samples = (
+        sample((2, 4, 1, 1), (2, 4, 1, 1), dtypes=("Float64", "Int64"), low=0, high=16, ksize=4),
+        sample((2, 2, 1, 1), (2, 2, 1, 1), dtypes=("Float64", "Int32"), low=0, high=9, ksize=2,
+               output_shape=(2, 2, 3, 3)),
+    )  # fmt: skip
 
     def lengths(self, shape: Shape) -> Shape:
         """Return the sizes of the images. Raise MspcError for bad attributes."""
         if self.output_shape:
             found = tuple(self.output_shape)
-            if len(found) != self.dims + 2 or found[:2] != shape[:2] or not all(isinstance(n, int) for n in found):
-                raise MspcError(
-                    f"{self.name}: output_shape {found} must be {self.dims + 2} numbers, {shape[:2]} the first two"
-                )
+            if len(found) != 4 or found[:2] != shape[:2] or not all(isinstance(n, int) for n in found):
+                raise MspcError(f"{self.name}: output_shape {found} must be 4 numbers, {shape[:2]} the first two")
             return found[2:]
-        sizes = numbers(self.name, "ksize", self.ksize, self.dims)
+        sizes = numbers(self.name, "ksize", self.ksize, 2)
         given: Any = self.strides
-        strides = sizes if given in (0, None) else numbers(self.name, "strides", given, self.dims)
-        pads = paddings(self.name, self.pads, self.dims)
+        strides = sizes if given in (0, None) else numbers(self.name, "strides", given, 2)
+        pads = paddings(self.name, self.pads, 2)
         found = tuple(
             (n - 1) * step - sum(pair) + size
             for n, step, pair, size in zip(shape[2:], strides, pads, sizes, strict=True)
@@ -267,10 +271,8 @@ class _Unpool(Op, abstract=True):
         return {1: math.prod(self.lengths(types[0].shape))}
 
     def rule(self, x: TensorType, argmax: TensorType) -> str:
-        if len(x.shape) != self.dims + 2:
-            raise MspcError(
-                f"{self.name}: the input must have {self.dims + 2} dimensions, but its shape is {x.shape}", code="E0303"
-            )
+        if len(x.shape) != 4:
+            raise MspcError(f"{self.name}: the input must have 4 dimensions, but its shape is {x.shape}", code="E0303")
         if x.shape != argmax.shape:
             raise MspcError(f"{self.name}: the input has shape {x.shape}, but argmax has {argmax.shape}")
         result, given = replicated_sides(self.lengths(x.shape), x.shape[2:])
@@ -296,22 +298,3 @@ class _Unpool(Op, abstract=True):
         flat = *x.shape[:2], math.prod(x.shape[2:])
         out[images, channels, argmax.reshape(flat)] = x.reshape(flat)
         return out.reshape(*x.shape[:2], *lengths)
-
-
-class MaxUnpool2D(_Unpool):
-    """Zeros with the values of x at the places `argmax`, a result of MaxPoolWithArgmaxV2, in images [n, c, h, w]."""
-
-    samples = (
-        sample((2, 4, 1, 1), (2, 4, 1, 1), dtypes=("Float64", "Int64"), low=0, high=16, ksize=4),
-        sample((2, 2, 1, 1), (2, 2, 1, 1), dtypes=("Float64", "Int32"), low=0, high=9, ksize=2,
-               output_shape=(2, 2, 3, 3)),
-    )  # fmt: skip
-
-
-class MaxUnpool3D(_Unpool):
-    """MaxUnpool2D of images [n, c, d, h, w]."""
-
-    dims = 3
-    samples = (
-        sample((2, 4, 1, 1, 1), (2, 4, 1, 1, 1), dtypes=("Float64", "Int64"), low=0, high=8, ksize=2),
-    )

@@ -36,7 +36,6 @@ EVERYWHERE: list[tuple[str, Any, Any]] = [
     ("tanhshrink", ops.tanhshrink, F.tanhshrink), ("softsign", ops.softsign, F.softsign),
     ("threshold", lambda x: ops.threshold(x, 0.1, -2.0), lambda x: F.threshold(x, 0.1, -2.0)),
     ("logsigmoid", ops.logsigmoid, F.logsigmoid), ("softplus", ops.softplus, F.softplus),
-    ("rrelu", lambda x: ops.rrelu(x, 0.25, 0.25), lambda x: F.rrelu(x, 0.25, 0.25)),
     ("softplus 2 5", lambda x: ops.softplus(x, 2.0, 5.0), lambda x: F.softplus(x, 2.0, 5.0)),
 ]  # fmt: skip
 

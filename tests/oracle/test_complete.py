@@ -75,7 +75,7 @@ REASONS = {
         ops.bernoulli_ext Tensor.multinomial Tensor.random_categorical Tensor.uniform Tensor.bernoulli mint.rand
         mint.randn mint.randint mint.randint_like mint.rand_like mint.randn_like mint.randperm mint.normal
         mint.multinomial mint.bernoulli ops.normal ops.rand ops.randn ops.standard_normal ops.uniform ops.dropout1d
-        ops.dropout2d ops.dropout3d ops.Dropout2D ops.Dropout3D ops.rrelu ops.DropoutGenMask ops.UniformReal""",
+        ops.dropout2d ops.dropout3d ops.Dropout2D ops.Dropout3D ops.DropoutGenMask ops.UniformReal""",
     "a loss, an activation or a norm, judged with the cells":
         """ops.cross_entropy ops.flash_attention_score ops.gelu ops.l1_loss ops.layer_norm ops.log_softmax ops.mse_loss
         ops.nll_loss ops.relu ops.relu6 ops.sigmoid ops.silu ops.softmax ops.softplus ops.tanh mint.sigmoid mint.softmax
@@ -96,8 +96,8 @@ REASONS = {
         mint.meshgrid""",
     "of images: tests/oracle/test_image_functions.py and test_resampled_images.py":
         """ops.Col2Im ops.adaptive_max_pool1d ops.adaptive_max_pool2d ops.adaptive_max_pool3d ops.affine_grid
-        ops.channel_shuffle ops.conv_transpose2d ops.fold ops.grid_sample ops.lp_pool1d ops.lp_pool2d ops.lrn
-        ops.max_unpool1d ops.max_unpool2d ops.max_unpool3d ops.pixel_shuffle ops.pixel_unshuffle ops.unfold ops.upsample
+        ops.channel_shuffle ops.conv_transpose2d ops.fold ops.grid_sample ops.lrn
+        ops.max_unpool2d ops.pixel_shuffle ops.pixel_unshuffle ops.unfold ops.upsample
         ops.ChannelWindowSum""",
     "tokens of experts, against formulas: tests/mindspore_api/common/test_names_of_language_models.py":
         "ops.moe_token_permute ops.moe_token_unpermute",

@@ -178,28 +178,3 @@ def test_unpooling(size: Any) -> None:
         same(lambda a, m=mine: m(a, Tensor(at)), lambda a: F.max_unpool2d(a, places, 2, output_size=size), [x])
     same(lambda a: ops.MaxUnpool2D(2)(a, Tensor(at)), lambda a: F.max_unpool2d(a, places, 2), [x])
     same(lambda a: mint.nn.MaxUnpool2d(2)(a, Tensor(at)), lambda a: F.max_unpool2d(a, places, 2), [x])
-
-
-def test_unpooling_of_lines_and_volumes() -> None:
-    values, places = F.max_pool1d(torch.tensor(LINE), 3, 2, 1, return_indices=True)
-    found = ops.max_unpool1d(Tensor(values.numpy()), Tensor(places.numpy()), 3, 2, 1).asnumpy()
-    near(found, F.max_unpool1d(values, places, 3, 2, 1).numpy(), "line")
-    values, places = F.max_pool3d(torch.tensor(VOLUME), (2, 2, 1), return_indices=True)
-    for mine in (
-        lambda a, i: ops.max_unpool3d(a, i, (2, 2, 1)),
-        lambda a, i: ops.MaxUnpool3D((2, 2, 1))(a, i),
-    ):
-        same(
-            lambda a, m=mine: m(a, Tensor(places.numpy())),
-            lambda a: F.max_unpool3d(a, places, (2, 2, 1)),
-            [values.numpy()],
-        )
-
-
-@pytest.mark.parametrize(("norm", "size", "stride"), [(2, 2, None), (3.0, (3, 2), 1), (1, 2, 3)])
-def test_power_means(norm: Any, size: Any, stride: Any) -> None:
-    x = floats(1, 2, 3, 6, 7, low=0.1)
-    same(lambda a: ops.lp_pool2d(a, norm, size, stride), lambda a: F.lp_pool2d(a, norm, size, stride), [x])
-    if isinstance(size, int):
-        for given in (x[0], x[0, 0]):
-            same(lambda a: ops.lp_pool1d(a, norm, size, stride), lambda a: F.lp_pool1d(a, norm, size, stride), [given])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,31 +26,8 @@ _Init = TypeVar("_Init", bound=Callable[..., Any])
 
 
 def opt_init_args_register(fn: _Init) -> _Init:
-    """Decorate the constructor of an optimizer so that it stores its arguments, for code that makes a copy.
-
-    The object gets `init_params`, a dict with the "params" of the argument of that name, or of its `optimizer`;
-    `init_learning_rate`, a number or a list, and None for a schedule; and `init_args`, all other arguments by name.
-    """
-    signature = inspect.signature(fn)
-
-    @functools.wraps(fn)
-    def remembering(self: Any, *args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        given = dict(list(bound.arguments.items())[1:])
-        if "params" in given:
-            self.init_params = {"params": given.pop("params")}
-        if "optimizer" in given:
-            inner = getattr(given.pop("optimizer"), "init_params", {})
-            self.init_params = {"params": inner.get("params")}
-        if "learning_rate" in given:
-            rate = given.pop("learning_rate")
-            rate = rate.asnumpy().tolist() if isinstance(rate, Tensor) else rate
-            self.init_learning_rate = None if isinstance(rate, Cell) else rate
-        self.init_args = given
-        fn(self, *args, **kwargs)
-
-    return cast(_Init, remembering)
+    """Return the constructor of an optimizer unchanged. MindSpore stores its arguments, for its own copies."""
+    return fn
 
 
 GROUP_KEYS = ("params", "lr", "weight_decay", "grad_centralization", "order_params")

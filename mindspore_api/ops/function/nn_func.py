@@ -57,17 +57,6 @@ def leaky_relu(input: Any, alpha: float = 0.2) -> Any:
     return ops.Select()(input > 0, input, input * alpha)
 
 
-def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3) -> Any:
-    """x if it is positive, elsewhere x times a slope sampled uniformly from [lower, upper) for every element; Xu et al.
-    2015."""
-    check_number("rrelu", "lower", lower)
-    check_number("rrelu", "upper", upper)
-    if lower > upper:
-        raise ApiValueError(f"rrelu(): lower {lower} is above upper {upper}")
-    slopes = ops.uniform(input.shape, float(lower), float(upper), dtype=input.dtype)
-    return ops.Select()(input > 0, input, input * ops.stop_gradient(slopes))
-
-
 def hardshrink(input: Any, lambd: float = 0.5) -> Any:
     """x if its absolute value is above lambd, else 0."""
     check_number("hardshrink", "lambd", lambd)

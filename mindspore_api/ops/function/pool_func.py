@@ -61,39 +61,6 @@ def avg_pool3d(
     return op(input_x)
 
 
-def lp_pool1d(x: Any, norm_type: Any, kernel_size: int, stride: Any = None, ceil_mode: bool = False) -> Any:
-    """Return the roots of order `norm_type` of the sums of x**norm_type in every window of [n, c, l] or [c, l]."""
-    single = len(x.shape) == 2
-    rows = ops.expand_dims(ops.expand_dims(x, 0) if single else x, 2)
-    step = kernel_size if stride is None else stride
-    out = ops.squeeze(lp_pool2d(rows, norm_type, (1, kernel_size), (1, step), ceil_mode), 2)
-    return ops.squeeze(out, 0) if single else out
-
-
-def lp_pool2d(x: Any, norm_type: Any, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Any:
-    """Return the roots of order `norm_type` of the sums of x**norm_type in every window of images [n, c, h, w]; the
-    largest |x| for inf."""
-    sizes = tuple(kernel_size) if isinstance(kernel_size, (tuple, list)) else (kernel_size, kernel_size)
-    moves = sizes if stride is None else stride
-    if norm_type == float("inf"):
-        return ops.max_pool2d(ops.abs(x), sizes, moves, ceil_mode=ceil_mode)
-    mean = ops.AvgPool(sizes, moves, "pad", "NCHW", 0, 1, ceil_mode)(x**norm_type)
-    return (ops.sign(mean) * ops.relu(ops.abs(mean)) * (sizes[0] * sizes[1])) ** (1.0 / norm_type)
-
-
-def max_unpool1d(
-    x: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
-) -> Any:
-    """Call max_unpool2d for [n, c, l] or [c, l]."""
-    size, step, pad = [
-        value[0] if isinstance(value, (tuple, list)) else value for value in (kernel_size, stride, padding)
-    ]
-    wanted = None if output_size is None else (*tuple(output_size)[:-1], 1, tuple(output_size)[-1])
-    rows, places = ops.expand_dims(x, -2), ops.expand_dims(indices, -2)
-    moves = None if step is None else (1, step)
-    return ops.squeeze(max_unpool2d(rows, places, (1, size), moves, (0, pad), wanted), -2)
-
-
 def max_unpool2d(
     x: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
 ) -> Any:
@@ -102,30 +69,20 @@ def max_unpool2d(
     output_size: height and width, or the whole shape, of the result; by default the smallest size from which a pooling
     with these windows gives the shape of x.
     """
-    op = ops.MaxUnpool2D(kernel_size, 0 if stride is None else stride, padding, _batched_size(x, output_size, 2))
+    op = ops.MaxUnpool2D(kernel_size, 0 if stride is None else stride, padding, _batched_size(x, output_size))
     if len(x.shape) == 3:
         return ops.squeeze(op(ops.expand_dims(x, 0), ops.expand_dims(indices, 0)), 0)
     return op(x, indices)
 
 
-def max_unpool3d(
-    x: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
-) -> Any:
-    """Undo a pooling as max_unpool2d does, for [n, c, d, h, w] or [c, d, h, w]."""
-    op = ops.MaxUnpool3D(kernel_size, 0 if stride is None else stride, padding, _batched_size(x, output_size, 3))
-    if len(x.shape) == 4:
-        return ops.squeeze(op(ops.expand_dims(x, 0), ops.expand_dims(indices, 0)), 0)
-    return op(x, indices)
-
-
-def _batched_size(x: Any, output_size: Any, dims: int) -> Any:
+def _batched_size(x: Any, output_size: Any) -> Any:
     """Return the shape of the result with a batch, () if none is given."""
     if output_size is None:
         return ()
-    if len(output_size) not in (dims, len(x.shape)):
-        raise ApiValueError(f"max_unpool{dims}d: output_size {output_size} must be {dims} numbers or the whole shape")
-    lead = x.shape[:-dims] if len(x.shape) == dims + 2 else (1, *x.shape[:-dims])
-    return (*lead, *tuple(output_size)[-dims:])
+    if len(output_size) not in (2, len(x.shape)):
+        raise ApiValueError(f"max_unpool2d: output_size {output_size} must be 2 numbers or the whole shape")
+    lead = x.shape[:-2] if len(x.shape) == 4 else (1, *x.shape[:-2])
+    return (*lead, *tuple(output_size)[-2:])
 
 
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:

@@ -117,7 +117,7 @@ class Pieces(nn.Cell):
         x = self.norm(self.stem(x))
         x = self.prelu(self.act(self.depthwise(self.dropout(x))))
         x = self.pad(self.up(x))[:, :, :-1, :-1]
-        x = ops.lp_pool2d(ops.sigmoid(x) + 0.5, 2, 2)
+        x = ops.sqrt(4 * ops.avg_pool2d(ops.square(ops.sigmoid(x) + 0.5), 2, 2))
         x = ops.interpolate(x, size=(4, 4), mode="bicubic", align_corners=False)
         most, places = ops.max_pool2d(x, 2, return_indices=True)
         x = ops.max_unpool2d(most, places, 2)
