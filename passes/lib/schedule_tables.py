@@ -46,11 +46,6 @@ def write_table(schedule: Schedule) -> str:
     return "".join(",".join(map(str, entries)) + "\n" for entries in schedule.entries)
 
 
-def read_table_file(path: Path, micro_batches: int | None = None) -> ScheduleTable:
-    """`read_table` of a file. Raise MspcError also if the file cannot be read."""
-    return read_table(text_of_table(path), shown_path(path), micro_batches)
-
-
 def text_of_table(path: Path) -> str:
     """The text of the file of a table. Raise MspcError if it cannot be read."""
     shown = shown_path(path)

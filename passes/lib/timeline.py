@@ -98,19 +98,14 @@ class ScheduleTimeline:
         return int(self.kept_bytes(stage, [1] * self.schedule.chunks))
 
     def kept_bytes(self, stage: int, bytes_of_chunk: Sequence[float]) -> float:
-        """Return the most bytes that a stage stores at once. bytes_of_chunk: those of one micro-batch of each chunk."""
-        return max(self.kept_behind(stage, bytes_of_chunk), default=0)
-
-    def kept_behind(self, stage: int, bytes_of_chunk: Sequence[float]) -> list[float]:
-        """Return the bytes that a stage stores during each of its entries: a forward adds its bytes at its start, a
-        gradient releases them at its end."""
-        found: list[float] = []
-        kept = 0.0
+        """Return the most bytes that a stage stores at once: a forward adds its bytes at its start, a gradient releases
+        them at its end. bytes_of_chunk: those of one micro-batch of each chunk."""
+        most = kept = 0.0
         for span in self.spans[stage]:
             kept += bytes_of_chunk[span.action.chunk] * (span.action.kind == FORWARD)
-            found.append(kept)
+            most = max(most, kept)
             kept -= bytes_of_chunk[span.action.chunk] * (span.action.kind in RELEASES)
-        return found
+        return most
 
 
 def equal_durations(

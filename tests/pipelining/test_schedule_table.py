@@ -10,7 +10,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGES
 from mspc.passes.lib import schedule_tables
 from mspc.passes.lib.schedule_checks import check_schedule, require_schedule
-from mspc.passes.lib.schedule_tables import read_table, read_table_file, write_table
+from mspc.passes.lib.schedule_tables import ScheduleTable, read_table, text_of_table, write_table
 from mspc.passes.lib.schedules import SCHEDULES, named_schedule
 from mspc.passes.lib.stage_placement import SCHEDULER, TABLE, placement_of
 
@@ -23,6 +23,10 @@ def test_every_schedule_is_read_as_it_was_written(name: str) -> None:
         assert (read.micro_batches, read.placement, read.entries) == (
             schedule.micro_batches, schedule.placement, schedule.entries,
         )  # fmt: skip
+
+
+def read_table_file(path: Path) -> ScheduleTable:
+    return read_table(text_of_table(path), path.name)
 
 
 def test_spaces_and_empty_cells_are_nothing() -> None:
