@@ -19,48 +19,33 @@ __all__ = [
 class ProfilerLevel(enum.Enum):
     """How much MindSpore's profiler notes."""
 
-    LevelNone = "LevelNone"
-    Level0 = "Level0"
-    Level1 = "Level1"
-    Level2 = "Level2"
+    LevelNone, Level0, Level1, Level2 = "LevelNone", "Level0", "Level1", "Level2"
 
 
 class ProfilerActivity(enum.Enum):
     """Activities that MindSpore's profiler records."""
 
-    CPU = "CPU"
-    GPU = "GPU"
-    NPU = "NPU"
+    CPU, GPU, NPU = "CPU", "GPU", "NPU"
 
 
 class AicoreMetrics(enum.Enum):
     """Counters of an Ascend device in MindSpore's profiler."""
 
-    AiCoreNone = "AiCoreNone"
-    ArithmeticUtilization = "ArithmeticUtilization"
-    PipeUtilization = "PipeUtilization"
-    Memory = "Memory"
-    MemoryL0 = "MemoryL0"
+    AiCoreNone, ArithmeticUtilization, PipeUtilization = "AiCoreNone", "ArithmeticUtilization", "PipeUtilization"
+    Memory, MemoryL0, MemoryUB, L2Cache = "Memory", "MemoryL0", "MemoryUB", "L2Cache"
     ResourceConflictRatio = "ResourceConflictRatio"
-    MemoryUB = "MemoryUB"
-    L2Cache = "L2Cache"
 
 
 class ExportType(enum.Enum):
     """Forms of the files that MindSpore's profiler writes."""
 
-    Db = "db"
-    Text = "text"
+    Db, Text = "db", "text"
 
 
 class HostSystem(enum.Enum):
     """Facts of the host for MindSpore's profiler."""
 
-    CPU = "cpu"
-    MEM = "mem"
-    DISK = "disk"
-    NETWORK = "network"
-    OSRT = "osrt"
+    CPU, MEM, DISK, NETWORK, OSRT = "cpu", "mem", "disk", "network", "osrt"
 
 
 class Profiler:
@@ -84,20 +69,12 @@ class Profiler:
     def start(self) -> None:
         """Do nothing."""
 
-    def stop(self) -> None:
-        """Do nothing."""
-
-    def step(self) -> None:
-        """Do nothing."""
+    stop = step = start
 
     def analyse(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
 
-    def add_metadata(self, *_: Any, **__: Any) -> None:
-        """Do nothing."""
-
-    def add_metadata_json(self, *_: Any, **__: Any) -> None:
-        """Do nothing."""
+    add_metadata = add_metadata_json = analyse
 
 
 class profile(Profiler):

@@ -139,19 +139,12 @@ def max_memory_allocated(*_: Any) -> int:
     return 0 if found is None else found.most_memory()
 
 
-def max_memory_reserved() -> int:
-    """Return the result of `max_memory_allocated`: all reserved memory is in use."""
-    return max_memory_allocated()
-
-
-def memory_allocated() -> int:
-    """Return the result of `max_memory_allocated`: networks free no memory before the script ends."""
-    return max_memory_allocated()
-
-
 def memory_reserved() -> int:
-    """Return the result of `max_memory_allocated`."""
+    """Return the result of `max_memory_allocated`: all memory of networks is in use until the script ends."""
     return max_memory_allocated()
+
+
+max_memory_reserved = memory_allocated = memory_reserved
 
 
 def memory_stats() -> dict[str, int]:
@@ -171,14 +164,7 @@ def reset_peak_memory_stats() -> None:
     _changes_nothing("reset_peak_memory_stats", "networks hold their memory, and that is counted")
 
 
-def reset_max_memory_allocated() -> None:
-    """Call `reset_peak_memory_stats`."""
-    reset_peak_memory_stats()
-
-
-def reset_max_memory_reserved() -> None:
-    """Call `reset_peak_memory_stats`."""
-    reset_peak_memory_stats()
+reset_max_memory_allocated = reset_max_memory_reserved = reset_peak_memory_stats
 
 
 class DeviceProperties(NamedTuple):
@@ -206,9 +192,8 @@ def is_available(device_target: str) -> bool:
     return device_count(device_target) > 0
 
 
-def is_initialized(device_target: str) -> bool:
-    """Return whether networks can run on this kind of device; no initialization is needed."""
-    return is_available(device_target)
+is_initialized = is_available
+"""No device is initialized by a script."""
 
 
 def _check(function: str, device_id: int, device_target: str | None) -> str:
@@ -256,14 +241,15 @@ _NUMBERS = itertools.count(2)
 _KEY = "stream"
 
 
-def _wait() -> None:
-    """Wait for all steps under way on a GPU; raises their errors."""
-    found = call_handler.installed()
-    if found is not None:
-        found.synchronize()
+class _Synchronized:
+    """A stream or an event, which is waited for with all steps."""
+
+    def synchronize(self) -> None:
+        """Wait for all steps under way; raises their errors."""
+        synchronize()
 
 
-class Stream:
+class Stream(_Synchronized):
     """Stream of work; all of its work is always done. priority changes nothing."""
 
     def __init__(self, priority: int = 0, **kwargs: Any) -> None:
@@ -300,10 +286,6 @@ class Stream:
         """Return True: there is no work left."""
         return True
 
-    def synchronize(self) -> None:
-        """Wait for all steps under way; raises their errors."""
-        _wait()
-
     def record_event(self, event: Event | None = None) -> Event:
         """Return an event that has happened."""
         event = Event() if event is None else event
@@ -317,7 +299,7 @@ class Stream:
         """Do nothing: the stream has no work left."""
 
 
-class Event:
+class Event(_Synchronized):
     """Point in time. enable_timing: whether `elapsed_time` will be called; blocking changes nothing."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
@@ -327,15 +309,11 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Record the current time, for any stream. Wait for all running steps if times are measured."""
         if self.enable_timing:
-            _wait()
+            synchronize()
         self.moment = time.perf_counter()
 
     def wait(self, stream: Stream | None = None) -> None:
         """Do nothing: the event has happened."""
-
-    def synchronize(self) -> None:
-        """Wait for all steps under way; raises their errors."""
-        _wait()
 
     def query(self) -> bool:
         """Return True: the event has happened."""

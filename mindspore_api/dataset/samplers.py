@@ -118,14 +118,10 @@ class Sampler(BuiltinSampler):
     def __iter__(self) -> Iterator[int]:
         raise NotImplementedError(f"{type(self).__name__} has no __iter__")
 
-    def indices(self, rows: int) -> Iterator[int]:
-        """Return the items of `__iter__` in an epoch over `rows` rows: numbers, or lists of numbers."""
-        self.dataset_size = rows
-        return itertools.islice(iter(self), self.num_samples)
-
     def numbers(self, rows: int) -> Iterator[int]:
         """Yield the row numbers of an epoch over `rows` rows. Raise TypeError or ValueError for invalid numbers."""
-        return (_row_number(i, rows) for i in _flat(self.indices(rows)))
+        self.dataset_size = rows
+        return (_row_number(i, rows) for i in _flat(itertools.islice(iter(self), self.num_samples)))
 
     def _limited(self, order: Any) -> Any:
         return order

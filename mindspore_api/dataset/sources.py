@@ -10,7 +10,6 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import dtype_of
 from mspc.mindspore_api.dataset.nodes.base import Arrays, Indexed, PipelineNode, RowFault
-from mspc.mindspore_api.dataset.nodes.batching import SampledBatches
 from mspc.mindspore_api.dataset.nodes.block import Block
 from mspc.mindspore_api.dataset.origins import MappableDataset, UnionBaseDataset
 from mspc.mindspore_api.dataset.pipeline_random import DataPass
@@ -50,15 +49,9 @@ class GeneratorDataset(MappableDataset, UnionBaseDataset):
         names = names_of(name, "column_names", column_names)
         if schema is not None:
             raise ApiValueError("GeneratorDataset: schema is not supported")
-        if batch_sampler is not None:
-            told = {"num_samples": num_samples, "shuffle": shuffle, "sampler": sampler, "num_shards": num_shards,
-                    "shard_id": shard_id}  # fmt: skip
-            _require_batches(source, batch_sampler, [option for option, value in told.items() if value is not None])
-            shuffle = False
-        if collate_fn is not None and batch_sampler is None:
-            raise ApiValueError("GeneratorDataset: collate_fn needs a batch_sampler", ["batch() takes a per_batch_map"])
-        if collate_fn is not None and not callable(collate_fn):
-            raise ApiTypeError(f"GeneratorDataset: collate_fn must be a function, not {collate_fn!r}")
+        if batch_sampler is not None or collate_fn is not None:
+            given = "collate_fn" if batch_sampler is None else "batch_sampler"
+            raise ApiValueError(f"GeneratorDataset: {given} is not supported", ["batch() takes a per_batch_map"])
         types = None if column_types is None else [dtype_of(t).numpy for t in column_types]
         if types is not None and len(types) != len(names):
             raise ApiValueError(f"GeneratorDataset: {len(types)} column_types for {len(names)} columns", code="E1101")
@@ -68,10 +61,7 @@ class GeneratorDataset(MappableDataset, UnionBaseDataset):
         workers = workers_of(name, num_parallel_workers, 1) if processes else 1
         if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
             chosen = select_sampler(name, sampler, shuffle, num_samples, num_shards, shard_id)
-            node: PipelineNode = _Items(source, checked, chosen, workers, fault)
-            if batch_sampler is not None:
-                node = SampledBatches(node, batch_sampler, collate_fn, fault)
-            super().__init__(node)
+            super().__init__(_Items(source, checked, chosen, workers, fault))
             return
         if not (callable(source) or hasattr(source, "__iter__") or hasattr(source, "__next__")):
             raise ApiTypeError(f"GeneratorDataset: source {type(source).__name__} gives no rows")
@@ -81,17 +71,6 @@ class GeneratorDataset(MappableDataset, UnionBaseDataset):
             )
         select_sampler(name, None, False, num_samples, num_shards, shard_id)
         super().__init__(_Stream(source, checked, num_samples or None, (num_shards or 1, shard_id or 0), fault))
-
-
-def _require_batches(source: Any, batch_sampler: Any, others: list[str]) -> None:
-    if others:
-        raise ApiValueError(
-            f"GeneratorDataset: batch_sampler and {others[0]} are both given; the sampler says the order"
-        )
-    if not hasattr(batch_sampler, "__iter__") or isinstance(batch_sampler, str):
-        raise ApiTypeError(f"GeneratorDataset: batch_sampler must give lists of rows, not {batch_sampler!r}")
-    if not (hasattr(source, "__getitem__") and hasattr(source, "__len__")):
-        raise ApiValueError("GeneratorDataset: only a source with __getitem__ and __len__ can be sampled")
 
 
 class _Checked:

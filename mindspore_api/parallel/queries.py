@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-from mspc.ir.layout import Layout
 from mspc.mindspore_api import context, state
 from mspc.mindspore_api.context import _reset_auto_parallel_context  # noqa: F401  # scripts import it from here
 from mspc.mindspore_api.errors import ApiRuntimeError, ApiValueError
@@ -92,28 +90,6 @@ def _parameter_broadcast_check(parallel_mode: str, parameter_broadcast: Any) -> 
 
 def _parallel_predict_check() -> None:
     """Do nothing: every mode supports prediction."""
-
-
-def _infer_rank_list(train_map: Any, predict_map: Any = None) -> dict[str, tuple[list[int], bool]]:
-    """Return the ranks with the files of each parameter of a network for prediction: by name (ranks, whether the slice
-    of the only one is this rank's own). A map has the device matrix and the tensor map of every parameter."""
-    found: dict[str, tuple[list[int], bool]] = {}
-    rank = state.current().rank
-    for name, (mesh, tensor_map, *_) in train_map.items():
-        trained = _layout_of(mesh, tensor_map)
-        wanted = predict_map.get(name) if predict_map else None
-        first = {trained.slice_index(r): r for r in reversed(range(trained.ranks))}
-        if trained.is_replicated:
-            found[name] = ([0], False)
-        elif wanted is not None and _layout_of(*wanted[:2]).strategy == trained.strategy:
-            found[name] = ([first[_layout_of(*wanted[:2]).slice_index(rank % math.prod(wanted[0]))]], True)
-        else:
-            found[name] = (sorted(first.values()), False)
-    return found
-
-
-def _layout_of(mesh: Any, tensor_map: Any) -> Layout:
-    return Layout.of(mesh, [() if axis < 0 else (len(mesh) - 1 - axis,) for axis in tensor_map])
 
 
 def _reset_op_id() -> None:

@@ -13,7 +13,6 @@ from mspc import Tensor, mint, nn, ops
 from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.mindspore_api.common.api import _cell_graph_executor
-from mspc.mindspore_api.parallel.queries import _infer_rank_list
 from tests.compiler.test_operator_strategies import HEAD
 
 NETWORKS = {
@@ -132,14 +131,6 @@ def test_operators_of_a_function_carry_facts() -> None:
         ops._add_attr(ops.relu, a=ops.relu)
     with pytest.raises(TypeError, match="fn must be a function, not 1"):
         ops._add_attr(1)
-
-
-def test_slices_that_a_network_that_predicts_needs() -> None:
-    sharded = {"w": [[4, 8], [-1, 0]]}
-    assert _infer_rank_list(sharded) == {"w": ([0, 1, 2, 3, 4, 5, 6, 7], False)}
-    assert _infer_rank_list(sharded, {"w": [[8], [-1, 0]]}) == {"w": ([0], True)}
-    assert _infer_rank_list(sharded, {"w": [[2, 2], [1, 0]]}) == {"w": ([0, 1, 2, 3, 4, 5, 6, 7], False)}
-    assert _infer_rank_list({"w": [[8], [-1, -1]]}, {"w": [[2, 2], [1, 0]]}) == {"w": ([0], False)}
 
 
 @pytest.mark.parametrize(("call", "message"), [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +15,6 @@ from mspc.mindspore_api.dataset.nodes.base import PipelineNode, RowFault, Rowwis
 from mspc.mindspore_api.dataset.nodes.block import Block, Column, column_values, joined
 from mspc.mindspore_api.dataset.pipeline_random import DataPass
 from mspc.mindspore_api.dataset.row_values import as_column, given, integer
-from mspc.mindspore_api.dataset.samplers import IterSampler, Sampler
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 
 Padding = dict[str, tuple[Sequence[int | None] | None, Any]]
@@ -158,35 +155,6 @@ class Batched(RowwiseNode):
         for i, column in enumerate(columns):
             found += results if i == self.taken[0] else [] if i in self.taken else [column]
         return found
-
-
-class SampledBatches(Batched):
-    """Batches of the rows that a sampler lists. batches: yields a list of row numbers for each batch. collate: a
-    function that takes a list of values per column and returns the columns of the batch; None stacks them."""
-
-    def __init__(self, source: PipelineNode, batches: Any, collate: Callable[..., Any] | None, fault: RowFault) -> None:
-        change = None
-        if collate is not None:
-            change = BatchChange(functools.wraps(collate)(lambda *given: collate(*given[:-1])), *[source.columns] * 2)
-        super().__init__(source, lambda info: 1, False, fault, change)
-        self.batches = batches
-
-    def count(self, most: int | None = None) -> int:
-        if not hasattr(self.batches, "__len__"):
-            return PipelineNode.count(self, most)
-        return len(self.batches) if most is None else min(most, len(self.batches))
-
-    def blocks(self, reading: DataPass) -> Iterator[Block]:
-        source: Any = copy.copy(self.source)
-        if isinstance(self.batches, Sampler):
-            drawn = [list(batch) for batch in self.batches.indices(source.length())]
-        else:
-            drawn = [list(batch) for batch in self.batches]
-        source.sampler = IterSampler([number for batch in drawn for number in batch])
-        sizes = [*map(len, drawn), 1]  # the size after the last batch is read, too
-        one = copy.copy(self)
-        one.sources, one.size = [source], lambda info: sizes[info.batch]
-        yield from Batched.blocks(one, reading)
 
 
 class BucketBatched(Batched):

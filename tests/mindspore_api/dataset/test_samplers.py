@@ -164,6 +164,8 @@ def test_samplers_of_the_user_have_children_and_are_children(sampler: Any, child
          "not"),
         (lambda: epochs(None, shard_id=1), RuntimeError, "NumpySlicesDataset: shard_id is given, but num_shards is no"),
         (lambda: epochs(None, num_shards=2, shard_id=2), ValueError, "NumpySlicesDataset: shard_id 2 must be below "),
+        (lambda: ds.GeneratorDataset([1], "x", batch_sampler=[[0]]), ValueError,
+         "GeneratorDataset: batch_sampler is not supported"),
     ],
 )  # fmt: skip
 def test_what_is_refused(make: Any, kind: type[Exception], message: str) -> None:
@@ -173,51 +175,3 @@ def test_what_is_refused(make: Any, kind: type[Exception], message: str) -> None
     assert caught.value.message.startswith(message)
     assert caught.value.location is not None
     assert "test_samplers.py" in caught.value.location.file
-
-
-class Lists:
-    """Gives lists of rows."""
-
-    def __iter__(self) -> Any:
-        return iter([[5, 0, 2], [1, np.int64(3)]])
-
-    def __len__(self) -> int:
-        return 2
-
-
-def sampled(source: Any = None, batch_sampler: Any = None, **named: Any) -> list[Any]:
-    source = [(10 * i, [i]) for i in range(6)] if source is None else source
-    dataset = ds.GeneratorDataset(source, ["x", "y"], batch_sampler=batch_sampler or Lists(), **named)
-    rows = dataset.create_tuple_iterator(num_epochs=1, output_numpy=True)
-    found = [[value.tolist() for value in row] for row in rows]
-    assert dataset.get_dataset_size() == len(found)
-    return found
-
-
-def test_a_batch_sampler_lists_the_rows_of_batches() -> None:
-    assert sampled() == [[[50, 0, 20], [[5], [0], [2]]], [[10, 30], [[1], [3]]]]
-    collated = sampled(collate_fn=lambda x, y: (np.stack(x) + 1, np.stack(y)[:, 0]))
-    assert collated == [[[51, 1, 21], [5, 0, 2]], [[11, 31], [1, 3]]]
-
-    class Halves(ds.Sampler):
-        def __iter__(self):
-            yield list(range(self.dataset_size // 2))
-            yield list(range(self.dataset_size // 2, self.dataset_size))
-
-    assert [row[0] for row in sampled(batch_sampler=Halves())] == [[0, 10, 20], [30, 40, 50]]
-
-
-@pytest.mark.parametrize(
-    ("named", "message"),
-    [
-        ({"shuffle": True}, "batch_sampler and shuffle are both given"),
-        ({"num_samples": 2}, "batch_sampler and num_samples are both given"),
-        ({"batch_sampler": 3}, "batch_sampler must give lists of rows, not 3"),
-        ({"batch_sampler": [[9]]}, "the sampler gives row 9, but the data set has 6 rows"),
-        ({"source": lambda: iter([(1, 2)])}, "only a source with __getitem__ and __len__ can be sampled"),
-        ({"collate_fn": 3}, "collate_fn must be a function, not 3"),
-    ],
-)
-def test_mistakes_in_batch_samplers_are_named(named: dict[str, Any], message: str) -> None:
-    with pytest.raises(MspcError, match=message):
-        sampled(**named)
