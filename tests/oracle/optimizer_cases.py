@@ -198,6 +198,11 @@ def _with_its_arguments() -> list[Case]:
               lambda o, p: o.Adam(p, 0.05, (0.8, 0.5), 1e-3, 0.05, True, maximize=True)),
         _case("mint.optim.AdamW", lambda p, s: mint.AdamW(p, 0.05, (0.8, 0.9), 1e-3, 0.05, amsgrad=True),
               lambda o, p: o.AdamW(p, 0.05, (0.8, 0.9), 1e-3, 0.05, True)),
+        _case("mint.optim.AdamW in groups", lambda p, s: mint.AdamW(_two(p[::-1]), 0.1, weight_decay=0.03),
+              lambda o, p: o.AdamW(_two(p[::-1]), 0.1, weight_decay=0.03)),
+        Case("mint.optim.AdamW of parameters of norms",
+             lambda: taken(lambda p, s: mint.AdamW(p, 0.1, weight_decay=0.03), names=("beta", "gamma")),
+             lambda torch: by_torch(torch, lambda p: torch.optim.AdamW(p, 0.1, weight_decay=0.03)), before=BEFORE),
         _case("mint.optim.SGD", lambda p, s: mint.SGD(p, 0.1, 0.9, 0.2, 0.05, maximize=True),
               lambda o, p: o.SGD(p, 0.1, 0.9, 0.2, 0.05, maximize=True)),
         *(twin(name, options) for name, options in SAME.items()),
@@ -359,6 +364,11 @@ def formulas() -> list[Case]:
              lambda p, s: nn.LARS(nn.Momentum(p, 0.1, 0.9, 0.05, s), 1e-5, 0.05, True), _clipped,
              "You, Gitman and Ginsburg 2017, algorithm 1, its rate over that of the optimizer at most 1", SCALE,
              ("bias", "b")),
+        case("nn.AdaFactor with compressed squares",
+             lambda p, s: nn.AdaFactor(p, beta1=0.7, warmup_init=True, compression=True), _factored,
+             "Shazeer and Stern 2018, algorithms 4 and 5"),
+        case("nn.Momentum with a decay of each step", lambda p, s: nn.Momentum(p, 0.1, 0.9, _decay_of_steps()),
+             _decayed_by_steps, "MindSpore's documentation of nn.Optimizer"),
         case("nn.AdaFactor with a rate of its own", lambda p, s: nn.AdaFactor(p, beta1=0.7, warmup_init=True),
              _factored, "Shazeer and Stern 2018, algorithms 4 and 5"),
         case("nn.SGD, its weight decay apart from the loss scale",
@@ -386,6 +396,22 @@ def _centralized() -> Array:
     parameter = Parameter(Tensor(WIDE.copy()), "a")
     nn.SGD([{"params": [parameter], "grad_centralization": True}], 0.1)((Tensor(PULL),))
     return parameter.asnumpy()
+
+
+def _decay_of_steps() -> Any:
+    from mspc.mindspore_api import nn, ops
+    from mspc.mindspore_api.common.dtype import float32
+
+    class Decay(nn.Cell):
+        def construct(self, step: Any) -> Any:
+            return ops.cast(step, float32) * 0.01
+
+    return Decay()
+
+
+def _decayed_by_steps(state: State, w: Array, g: Array, t: int, i: int) -> Array:
+    state["v"] = 0.9 * state.get("v", 0.0) + g + 0.01 * (t - 1) * w
+    return w - 0.1 * state["v"]
 
 
 def _means(state: State, gradient: Array, first: float, second: float) -> tuple[Array, Array]:
