@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 from tests import browser  # noqa: E402  # the checkout's folder must be known first
 
 COLOURS = 256
-WITH_FILES = ("start/ways-to-shard.md", "reference/pipelines.md")
+WITH_FILES = ("start/ten-minutes.md", "start/ways-to-shard.md", "reference/pipelines.md")
 FILE = re.compile(r"<!-- file: (\S+) -->\n```\w*\n(.*?)```", re.DOTALL)
 
 
@@ -50,6 +50,7 @@ PICTURES = (
     Picture("view-transformer", TRANSFORMER, 8, "network", 2),
     Picture("view-resnet50", RESNET, 8, "network", 20),
     Picture("view-memory", RESNET, 8, "memory", None, (1280, 720)),
+    Picture("ten-minutes", "layer.py", 4, "network", 0, TUTORIAL),
     Picture("tutorial-data", "data.py", 4, "network", 0, TUTORIAL),
     Picture("tutorial-operators", "operators.py", 4, "network", 0, TUTORIAL),
     Picture("tutorial-propagated", "propagated.py", 4, "network", 2, TUTORIAL),
