@@ -269,7 +269,7 @@ _WITHOUT_GRADIENT = frozenset(
     Log Log1p MaskedFill MatMul MatMulExt MeanExt NotEqual OnesLikeExt Outer Pow Reciprocal ReduceAll ReduceAny
     ReduceMean ReduceProd RepeatInterleaveInt RepeatInterleaveTensor ReverseV2 Rsqrt ScatterAdd ScatterNd ScatterNdAdd
     ScatterNdSub ScatterNdUpdate ScatterSub ScatterUpdate Select Sign Sin Sinh SplitTensor SplitV SplitWithSize Sqrt
-    Square SubExt Tan Tanh TensorScatterAdd TensorScatterSub TensorScatterUpdate TraceV2 Tril Triu UnsortedSegmentSum
+    Square SubExt Tan Tanh TensorScatterAdd TensorScatterSub TensorScatterUpdate Tril Triu UnsortedSegmentSum
     Assign AssignAdd AssignSub InplaceCopy""".split()
 )
 """Operators with kernels for complex numbers, but gradients without."""

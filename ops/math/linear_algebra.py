@@ -11,12 +11,12 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
-from mspc.ir.types import INT64, DType, TensorType, dtype_of
+from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul, Neg
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, require_float, sample
-from mspc.ops.operator_arguments import axis_in, describe, dtype_arg, int_of, plain, split_call
+from mspc.ops.operator_arguments import describe, plain, split_call
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.creation import Tril, Triu
 from mspc.ops.tensor.reshape import ExpandDims, Reshape
@@ -39,88 +39,6 @@ def decomposed(xp: Any, compute: Callable[[Any], Any], x: Any) -> Any:
     for part in parts:
         part[~fine] = np.nan
     return cast(Any, found)
-
-
-class TraceV2(Op):
-    """The sum along the diagonal `offset` of the dimensions axis1 and axis2: called as `TraceV2()(x, offset, axis1,
-    axis2, dtype)`. Integers and Bool are summed as Int64 unless `dtype` says otherwise."""
-
-    offset: int = 0
-    axis1: int = 1
-    axis2: int = 0
-    dtype: DType | None = None
-    omitted = ("dtype",)
-    linear_in = (0,)
-    samples = (
-        sample((4, 6)),
-        sample((4, 3, 5), offset=1, axis1=-2, axis2=-1),
-        sample((3, 8, 4), offset=-1, axis1=2, axis2=0),
-    )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 1, ("offset", "axis1", "axis2", "dtype"), optional=4)
-        numbers = {key: int_of(self.name, key, plain(value)) for key, value in found.items() if key != "dtype"}
-        kind = found.get("dtype")
-        return replace(self, **numbers, dtype=None if kind is None else dtype_arg(self.name, "dtype", kind)), tensors
-
-    def axes(self, rank: int) -> tuple[int, int]:
-        """Return both dimensions counted from 0. Raise MspcError if they are one, or do not exist."""
-        first, second = axis_in(self.name, self.axis1, rank), axis_in(self.name, self.axis2, rank)
-        if first == second:
-            raise MspcError(f"{self.name}: axis1 {self.axis1} and axis2 {self.axis2} are one dimension")
-        return first, second
-
-    def rule(self, x: TensorType) -> str:
-        axes = self.axes(len(x.shape))
-        names = factor_names(len(x.shape))
-        left = [name + "!" * (d in axes) for d, name in enumerate(names)]
-        return f"{' '.join(left)} -> {' '.join(name for d, name in enumerate(names) if d not in axes)}"
-
-    def result_dtype(self, *types: TensorType) -> DType:
-        kind = types[0].dtype
-        return self.dtype or (kind if kind.is_float else INT64)
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        if not x.tensor_type.dtype.is_float:
-            return (None,)
-        return (b.emit(TraceV2Grad(self.offset, *self.axes(len(x.shape)), shape=x.shape), dout),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        kind = self.result_dtype(TensorType(dtype_of(x.dtype), tuple(x.shape))).numpy
-        return be.xp.asarray(be.xp.trace(x, self.offset, self.axis1, self.axis2, dtype=kind))
-
-
-class TraceV2Grad(Op):
-    """Zeros of `shape` with dout everywhere on the diagonal."""
-
-    offset: int = 0
-    axis1: int = 1
-    axis2: int = 0
-    shape: tuple[int, ...] = ()
-    linear_in = (0,)
-    samples = (
-        sample((), shape=(4, 6)),
-        sample((4,), shape=(4, 3, 5), offset=1, axis1=1, axis2=2),
-        sample((8,), shape=(3, 8, 4), offset=-1, axis1=2, axis2=0),
-    )
-
-    def rule(self, dout: TensorType) -> str:
-        names = factor_names(len(self.shape))
-        axes = (self.axis1, self.axis2)
-        sized = [f"{name}={n}!" for name, n in zip(names, self.shape, strict=True)]
-        right = [sized[d] if d in axes else name for d, name in enumerate(names)]
-        return f"{' '.join(name for d, name in enumerate(names) if d not in axes)} -> {' '.join(right)}"
-
-    def bprop(self, b: Builder, dout: Value, out: Value, dgrad: Value) -> Gradients:
-        return (b.emit(TraceV2(self.offset, self.axis1, self.axis2), dgrad),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (dout,) = be.xp, inputs
-        rows, columns = self.shape[self.axis1], self.shape[self.axis2]
-        diagonal = xp.eye(rows, columns, self.offset, dtype=dout.dtype)
-        made = dout[..., None, None] * diagonal
-        return xp.ascontiguousarray(xp.moveaxis(made, (-2, -1), (self.axis1, self.axis2)))
 
 
 def _batched(name: str, a: TensorType, b: TensorType) -> str:
@@ -310,44 +228,6 @@ def _spread(b: Builder, value: Value) -> Value:
     return b.emit(ExpandDims(rank + 1), b.emit(ExpandDims(rank), value))
 
 
-class SingularValues(Op):
-    """The singular values of the matrices of the last two dimensions, in descending order."""
-
-    samples = (sample((8, 4, 6)), sample((5, 3)))
-
-    def rule(self, x: TensorType) -> str:
-        *batch, rows, columns = _matrices(self.name, x)
-        count = factor_names(len(x.shape) + 1)[-1]
-        return f"{' '.join(batch)} {rows}! {columns}! -> {' '.join(batch)} {count}={min(x.shape[-2:])}!"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(SingularValuesGrad(), x, dout),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp = be.xp
-        return decomposed(xp, lambda x: xp.linalg.svd(x, compute_uv=False), inputs[0])
-
-
-class SingularValuesGrad(Op):
-    """Gradient of SingularValues: the outer products of the singular vectors, weighted by dout."""
-
-    linear_in = (1,)
-    bprop = NotDifferentiable(
-        "it is a gradient, and second derivatives of singular values are not built"
-    )
-    samples = (sample((8, 4, 6), (8, 4)), sample((5, 3), (3,)))
-
-    def rule(self, x: TensorType, dout: TensorType) -> str:
-        *batch, rows, columns, count = factor_names(len(x.shape) + 1)
-        matrix = f"{' '.join(batch)} {rows}! {columns}!"
-        return f"{matrix}, {' '.join(batch)} {count}={min(x.shape[-2:])}! -> {matrix}"
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        x, dout = inputs
-        left, _, right = decomposed(be.xp, lambda x: tuple(be.xp.linalg.svd(x, full_matrices=False)), x)
-        return be.xp.matmul(left * dout[..., None, :], right)
-
-
 def _matrices(name: str, x: TensorType) -> list[str]:
     """Return the factors of the dimensions. Raise MspcError if there are fewer than two."""
     require_float(name, x)
@@ -423,6 +303,7 @@ class Svd(Op):
         sample((4, 8, 3, 2)),
         sample((2, 3)),
         sample((3, 2), gradient=False, full_matrices=True),
+        sample((8, 4, 6), gradient=False, compute_uv=False),
     )
 
     def rule(self, x: TensorType) -> str:
@@ -440,10 +321,17 @@ class Svd(Op):
                 f"{self.name} with full_matrices has no gradient for matrices of shape {x.shape}", code="E0310"
             )
         if not self.compute_uv:
-            return (None if dout[0] is None else b.emit(SingularValuesGrad(), x, dout[0]),)
+            return (None if dout[0] is None else self._of_values(b, x, dout[0]),)
         parts = [b.emit(TupleGetItem(i), out) for i in range(3)]
         given = [zeros(b, value.tensor_type) if d is None else d for value, d in zip(parts, dout, strict=True)]
         return (b.emit(SvdGrad(), *parts, *given),)
+
+    def _of_values(self, b: Builder, x: Value, dout: Value) -> Value:
+        """Return the gradient by the values alone: the outer products of the singular vectors, weighted by dout."""
+        vectors = b.emit(Svd(), x)
+        left, right = (b.emit(TupleGetItem(i), vectors) for i in (1, 2))
+        weighted = b.emit(Mul(), left, b.emit(ExpandDims(len(dout.shape) - 1), dout))
+        return b.emit(BatchMatMul(False, True), weighted, right)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs

@@ -16,17 +16,9 @@ from tests.oracle.against import floats, same  # noqa: E402  # it imports PyTorc
 
 @pytest.mark.parametrize("arguments", [(), (1, 0, 1), (-2, -1, 0), (0, 2, 1)])
 def test_a_trace_is_the_sum_of_a_diagonal(arguments: tuple[int, ...]) -> None:
-    offset, first, second = (*arguments, *(0, 1, 0)[len(arguments) :])
-    same(
-        lambda x: ops.TraceV2()(x, *arguments), lambda x: torch.diagonal(x, offset, first, second).sum(-1),
-        [floats(1, 4, 5, 3)],
-    )  # fmt: skip
-
-
-def test_a_trace_of_integers_is_int64() -> None:
-    x = np.arange(12, dtype=np.int32).reshape(3, 4)
-    found = ops.TraceV2()(Tensor(x)).asnumpy()
-    assert (found.dtype, found.tolist()) == (np.int64, 15)
+    offset, first, second = (*arguments, *(0, 0, 1)[len(arguments) :])
+    cubes = floats(1, 4, 5, 3)
+    same(lambda x: x.trace(*arguments), lambda x: torch.diagonal(x, offset, first, second).sum(-1), [cubes])
 
 
 @pytest.mark.parametrize("unit", [False, True])

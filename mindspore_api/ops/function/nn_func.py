@@ -265,7 +265,7 @@ def _power(total: Any, exponent: Any) -> Any:
 
 def _of_singular_values(x: Any, ord: Any, axes: Any, keepdim: bool) -> Any:
     rest = tuple([d for d in range(len(x.shape)) if d not in axes])
-    values = ops.SingularValues()(ops.Transpose()(x, (*rest, *axes)))
+    values, _, _ = ops.Svd(compute_uv=False)(ops.Transpose()(x, (*rest, *axes)))
     found = (
         ops.ReduceSum()(values, -1)
         if ord == "nuc"
