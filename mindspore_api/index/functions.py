@@ -95,8 +95,16 @@ def _class_of(row: IndexRow) -> Any:
     renamed = {k.value.id: k.arg for k in getattr(expression, "keywords", ())}
     from mspc.mindspore_api.ops.composite_table import class_of  # it imports NumPy
 
-    ask = functools.partial(_of_ops, called.id)
+    ask = functools.partial(_of_class, row, called.id)
     return class_of(row.names[0], called.id, ask, inspect.Signature(_signature(row, tree)), renamed)
+
+
+def _of_class(row: IndexRow, name: str) -> Any:
+    """Return the function that a row of a class names: one of `ops`, or another with checks of its arguments."""
+    own = rows_of(row.module).get(name)
+    if name not in row.uses and not (own is not None and own.kind == "let"):
+        return _of_ops(name)
+    return checked(row.names[0], _named(row, name))
 
 
 def _signature(row: IndexRow, tree: ast.FunctionDef) -> list[inspect.Parameter]:

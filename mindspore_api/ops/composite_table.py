@@ -92,6 +92,6 @@ def class_of(
     name: str, called: str, function: Callable[[], Any], signature: inspect.Signature, renamed: dict[str, str]
 ) -> type[FunctionAhead]:
     """Return the class of that name. called: the function's name. function: returns it, when an operator is made."""
-    described = f"`ops.{called}`, made with {', '.join(signature.parameters) or 'nothing'}; called with its tensors."
+    described = f"`{called}`, made with {', '.join(signature.parameters) or 'nothing'}; called with its tensors."
     body = {"_function": staticmethod(function), "signature": signature, "renamed": renamed, "__doc__": described}
     return type(name, (FunctionAhead,), {**body, "__module__": __name__})

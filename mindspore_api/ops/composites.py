@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from mspc.ir.types import BOOL, FLOAT32, INT32, INT64, dtype_of
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
 from mspc.mindspore_api.ops.composite_table import CompositeMarks
-from mspc.mindspore_api.ops.function.array_func import copied_diagonal
 from mspc.mindspore_api.setting_kind import place_of_caller, say_once
 from mspc.ops.operator_arguments import describe
 
@@ -165,227 +165,6 @@ class HistogramSummary(_Summary):
     """Notes how values are distributed."""
 
 
-class InvertPermutation(CompositeMarks):
-    """The index of each number in a permutation, a tuple. Called with a tuple known when the network is compiled. Raise
-    ValueError if it is no permutation."""
-
-    def __call__(self, order: Any) -> tuple[int, ...]:
-        if sorted(order) != list(range(len(order))):
-            raise ApiValueError(f"InvertPermutation: {tuple(order)} is no permutation of 0 to {len(order) - 1}")
-        return tuple([list(order).index(place) for place in range(len(order))])
-
-
-class StandardNormal(CompositeMarks):
-    """Numbers of the normal distribution with mean 0 and deviation 1, Float32. Called with a shape; with the same seeds
-    a run draws the same numbers. Box and Muller 1958."""
-
-    def __init__(self, seed: int = 0, seed2: int = 0) -> None:
-        self.radius, self.angle = (ops.UniformReal(seed, seed2 * 2 + i if seed or seed2 else 0) for i in (1, 2))
-
-    def __call__(self, shape: Any) -> Any:
-        shape = tuple(shape)
-        return ops.sqrt(ops.log(1.0 - self.radius(shape)) * -2.0) * ops.cos(self.angle(shape) * (2.0 * math.pi))
-
-
-class UniformInt(CompositeMarks):
-    """Integers from minval to below maxval, Int32. Called as `UniformInt(seed)(shape, minval, maxval)`."""
-
-    def __init__(self, seed: int = 0, seed2: int = 0) -> None:
-        self.uniform = ops.UniformReal(seed, seed2)
-
-    def __call__(self, shape: Any, minval: Any, maxval: Any) -> Any:
-        sampled = ops.floor(self.uniform(tuple(shape)) * ops.cast(maxval - minval, FLOAT32))
-        return ops.cast(sampled, INT32) + minval
-
-
-class Meshgrid(CompositeMarks):
-    """`ops.meshgrid` of a tuple of vectors. Called as `Meshgrid(indexing="xy")((x, y))`."""
-
-    def __init__(self, indexing: str = "xy") -> None:
-        if indexing not in ("xy", "ij"):
-            raise ApiValueError(f"Meshgrid: indexing must be 'xy' or 'ij', not {describe(indexing)}")
-        self.indexing = indexing
-
-    def __call__(self, inputs: Any) -> Any:
-        return ops.meshgrid(*inputs, indexing=self.indexing)
-
-
-class NLLLoss(CompositeMarks):
-    """(the loss of logarithms of probabilities [n, classes], the sum of the labels' weights). Called as
-    `NLLLoss(reduction)(logits, labels, weight)`; weight has one number for each class."""
-
-    def __init__(self, reduction: str = "mean", ignore_index: int = -100) -> None:
-        self.reduction, self.ignore_index = reduction, ignore_index
-
-    def __call__(self, logits: Any, labels: Any, weight: Any) -> Any:
-        counted = ops.cast(ops.not_equal(labels, self.ignore_index), weight.dtype)
-        inside = ops.select(ops.equal(labels, self.ignore_index), ops.zeros_like(labels), labels)
-        total = ops.reduce_sum(ops.gather(weight, inside, 0) * counted)
-        return ops.nll_loss(logits, labels, weight, self.ignore_index, self.reduction), total
-
-
-class BCEWithLogitsLoss(CompositeMarks):
-    """`ops.binary_cross_entropy_with_logits`. Called as `BCEWithLogitsLoss(reduction)(logits, label, weight,
-    pos_weight)`."""
-
-    def __init__(self, reduction: str = "mean") -> None:
-        self.reduction = reduction
-
-    def __call__(self, predict: Any, target: Any, weight: Any = None, pos_weight: Any = None) -> Any:
-        return ops.binary_cross_entropy_with_logits(predict, target, weight, pos_weight, self.reduction)
-
-
-class ScalarToTensor(CompositeMarks):
-    """A number as a tensor without dimensions. Called as `ScalarToTensor()(number, dtype)`."""
-
-    def __call__(self, input_scalar: Any, dtype: Any = FLOAT32) -> Any:
-        return ops.scalar_to_array(input_scalar, dtype)
-
-
-class ScalarToArray(CompositeMarks):
-    """A number as a tensor without dimensions, of Float32, Int64 or Bool. Called with the number."""
-
-    def __call__(self, input_scalar: Any) -> Any:
-        return ops.scalar_to_array(input_scalar)
-
-
-class ScalarCast(CompositeMarks):
-    """A Python number as another kind of number. Called as `ScalarCast()(number, dtype)`. Raise TypeError if it is no
-    number known when the network is compiled."""
-
-    def __call__(self, input_scalar: Any, dtype: Any) -> Any:
-        if not isinstance(input_scalar, bool | int | float):
-            raise ApiTypeError(f"ScalarCast: input_scalar must be a number, not {describe(input_scalar)}")
-        kind = dtype_of(dtype)
-        return bool(input_scalar) if kind == BOOL else float(input_scalar) if kind.is_float else int(input_scalar)
-
-
-class ReverseSequence(CompositeMarks):
-    """`ops.reverse_sequence`. Called as `ReverseSequence(seq_dim, batch_dim)(x, seq_lengths)`."""
-
-    def __init__(self, seq_dim: int, batch_dim: int = 0) -> None:
-        self.seq_dim, self.batch_dim = seq_dim, batch_dim
-
-    def __call__(self, x: Any, seq_lengths: Any) -> Any:
-        return ops.reverse_sequence(x, seq_lengths, self.seq_dim, self.batch_dim)
-
-
-class Einsum(CompositeMarks):
-    """`ops.einsum` of a tuple of tensors. Called as `Einsum(equation)((x, y))`."""
-
-    def __init__(self, equation: str) -> None:
-        self.equation = equation
-
-    def __call__(self, inputs: Any) -> Any:
-        return ops.einsum(self.equation, *inputs)
-
-
-class Chunk(CompositeMarks):
-    """`ops.chunk`: a tensor in parts along a dimension. Called as `Chunk()(input, chunks, dim)`."""
-
-    def __call__(self, input: Any, chunks: int, dim: int = 0) -> Any:
-        return ops.chunk(input, chunks, dim)
-
-
-class Diag(CompositeMarks):
-    """`ops.diag`: a matrix with a vector on its diagonal. Called with the vector."""
-
-    def __call__(self, input_x: Any) -> Any:
-        return ops.diag(input_x)
-
-
-class DiagPart(CompositeMarks):
-    """`ops.diagonal`: the diagonal of a matrix. Called with the matrix."""
-
-    def __call__(self, input_x: Any) -> Any:
-        return copied_diagonal(input_x, 0, 0, 1)
-
-
-class Scatter(CompositeMarks):
-    """Elements of src written, or added with reduce 1, at their index along dim. Called as `Scatter()(input, dim,
-    index, src, reduce)`."""
-
-    def __call__(self, input: Any, dim: int, index: Any, src: Any, reduce: int = 0) -> Any:
-        if reduce not in (0, 1):
-            raise ApiValueError(f"Scatter: reduce must be 0 or 1, not {describe(reduce)}")
-        return ops.tensor_scatter_elements(input, index, src, dim, ("none", "add")[reduce])
-
-
-class Bernoulli:
-    """1 with probability p, else 0, for every element of x. Called as `Bernoulli(seed)(x, p)`; a negative seed uses the
-    script's seed."""
-
-    def __init__(self, seed: int = -1, offset: int = 0) -> None:
-        self.seed = None if seed < 0 else seed + offset
-
-    def __call__(self, x: Any, p: Any) -> Any:
-        return ops.bernoulli(x, p, self.seed)
-
-
-class SearchSorted:
-    """`ops.searchsorted`. Called as `SearchSorted(dtype, right)(sorted_sequence, values, sorter)`."""
-
-    def __init__(self, dtype: Any = INT64, right: bool = False) -> None:
-        if dtype_of(dtype) not in (INT32, INT64):
-            raise ApiTypeError(f"SearchSorted: dtype must be int32 or int64, not {describe(dtype)}")
-        self.is_short, self.right = dtype_of(dtype) == INT32, right
-
-    def __call__(self, sorted_sequence: Any, values: Any, sorter: Any = None) -> Any:
-        return ops.searchsorted(sorted_sequence, values, out_int32=self.is_short, right=self.right, sorter=sorter)
-
-
-class Multinomial:
-    """`ops.multinomial`, sampled with replacement. Called as `Multinomial(seed)(x, num_samples)`."""
-
-    def __init__(self, seed: int = 0, seed2: int = 0, dtype: Any = INT32) -> None:
-        self.seed, self.dtype = (seed or seed2) or None, dtype
-
-    def __call__(self, x: Any, num_samples: int) -> Any:
-        return ops.cast(ops.multinomial(x, num_samples, True, self.seed), self.dtype)
-
-
-class RandomShuffle:
-    """`ops.shuffle`: the rows of a tensor in another order. Called with the tensor."""
-
-    def __init__(self, seed: int = 0, seed2: int = 0) -> None:
-        self.seed = (seed or seed2) or None
-
-    def __call__(self, x: Any) -> Any:
-        return ops.shuffle(x, self.seed)
-
-
-class ReduceStd:
-    """(the deviation over an axis or several, all for (), the mean). Called with the tensor."""
-
-    def __init__(self, axis: Any = (), unbiased: bool = True, keep_dims: bool = False) -> None:
-        self.axis = None if isinstance(axis, tuple | list) and not axis else axis
-        self.unbiased, self.keep_dims = unbiased, keep_dims
-
-    def __call__(self, x: Any) -> Any:
-        mean = ops.mean(x, self.axis, self.keep_dims)
-        return ops.std(x, self.axis, int(self.unbiased), self.keep_dims), mean
-
-
-class ResizeNearestNeighborV2:
-    """`ops.ResizeNearestNeighbor` with the size given in the call, as `(image, size)`. Raise ValueError if
-    half_pixel_centers is True."""
-
-    def __init__(self, align_corners: bool = False, half_pixel_centers: bool = False) -> None:
-        if half_pixel_centers:
-            raise ApiValueError("ResizeNearestNeighborV2: half_pixel_centers=True is not supported")
-        self.align_corners = align_corners
-
-    def __call__(self, image: Any, size: Any) -> Any:
-        return ops.ResizeNearestNeighbor(tuple(size), self.align_corners)(image)
-
-
-class TensorShape:
-    """The sizes of a tensor, Int64. Called with the tensor."""
-
-    def __call__(self, input_x: Any) -> Any:
-        return ops.dyn_shape(input_x)
-
-
 class _Sharded:
     """Stores a strategy until it is called."""
 
@@ -440,3 +219,76 @@ class GroupNorm(_Sharded):
         if bias is not None:
             out = out + ops.reshape(bias, channel)
         return out, ops.reshape(mean, (images, num_groups)), ops.reshape(scale, (images, num_groups))
+
+
+# Functions of operators with arguments of their own: ops-elsewhere.txt has a row for each.
+
+
+def inverse_permutation(order: Sequence[int]) -> tuple[int, ...]:
+    """Return the index of each number in a permutation, which is known when the network is compiled. Raise ValueError
+    if it is no permutation."""
+    if sorted(order) != list(range(len(order))):
+        raise ApiValueError(f"InvertPermutation: {tuple(order)} is no permutation of 0 to {len(order) - 1}")
+    return tuple([list(order).index(place) for place in range(len(order))])
+
+
+def normal_numbers(shape: Any, seed: int = 0, seed2: int = 0) -> Any:
+    """Return numbers of the normal distribution with mean 0 and deviation 1, Float32; with the same seeds a run draws
+    the same numbers. Box and Muller 1958."""
+    radius, angle = [ops.UniformReal(seed, seed2 * 2 + i if seed or seed2 else 0)(tuple(shape)) for i in (1, 2)]
+    return ops.sqrt(ops.log(1.0 - radius) * -2.0) * ops.cos(angle * (2.0 * math.pi))
+
+
+def uniform_integers(shape: Any, minval: Any, maxval: Any, seed: int = 0, seed2: int = 0) -> Any:
+    """Return integers from minval to below maxval, Int32."""
+    sampled = ops.floor(ops.UniformReal(seed, seed2)(tuple(shape)) * ops.cast(maxval - minval, FLOAT32))
+    return ops.cast(sampled, INT32) + minval
+
+
+def nll_loss_and_weight(
+    logits: Any, labels: Any, weight: Any, reduction: str = "mean", ignore_index: int = -100
+) -> tuple[Any, Any]:
+    """Return (the loss of logarithms of probabilities [n, classes], the sum of the labels' weights); weight has one
+    number for each class."""
+    counted = ops.cast(ops.not_equal(labels, ignore_index), weight.dtype)
+    inside = ops.select(ops.equal(labels, ignore_index), ops.zeros_like(labels), labels)
+    total = ops.reduce_sum(ops.gather(weight, inside, 0) * counted)
+    return ops.nll_loss(logits, labels, weight, ignore_index, reduction), total
+
+
+def scalar_cast(input_scalar: Any, dtype: Any) -> Any:
+    """Return a Python number as another kind of number. Raise TypeError if it is no number known when the network is
+    compiled."""
+    if not isinstance(input_scalar, bool | int | float):
+        raise ApiTypeError(f"ScalarCast: input_scalar must be a number, not {describe(input_scalar)}")
+    kind = dtype_of(dtype)
+    return bool(input_scalar) if kind == BOOL else float(input_scalar) if kind.is_float else int(input_scalar)
+
+
+def scatter_along(input: Any, dim: int, index: Any, src: Any, reduce: int = 0) -> Any:
+    """Return the input with elements of src written, or added with reduce 1, at their index along dim."""
+    if reduce not in (0, 1):
+        raise ApiValueError(f"Scatter: reduce must be 0 or 1, not {describe(reduce)}")
+    return ops.tensor_scatter_elements(input, index, src, dim, ("none", "add")[reduce])
+
+
+def search_sorted(
+    sorted_sequence: Any, values: Any, sorter: Any = None, dtype: Any = INT64, right: bool = False
+) -> Any:
+    """Return `ops.searchsorted` in one of two element types. Raise TypeError for another one."""
+    if dtype_of(dtype) not in (INT32, INT64):
+        raise ApiTypeError(f"SearchSorted: dtype must be int32 or int64, not {describe(dtype)}")
+    return ops.searchsorted(sorted_sequence, values, out_int32=dtype_of(dtype) == INT32, right=right, sorter=sorter)
+
+
+def deviation_and_mean(x: Any, axis: Any = (), unbiased: bool = True, keep_dims: bool = False) -> tuple[Any, Any]:
+    """Return (the deviation over an axis or several, all for (), the mean)."""
+    axis = None if isinstance(axis, tuple | list) and not axis else axis
+    return ops.std(x, axis, int(unbiased), keep_dims), ops.mean(x, axis, keep_dims)
+
+
+def resize_nearest(image: Any, size: Any, align_corners: bool = False, half_pixel_centers: bool = False) -> Any:
+    """Return the image in a size. Raise ValueError if half_pixel_centers is True."""
+    if half_pixel_centers:
+        raise ApiValueError("ResizeNearestNeighborV2: half_pixel_centers=True is not supported")
+    return ops.ResizeNearestNeighbor(tuple(size), align_corners)(image)

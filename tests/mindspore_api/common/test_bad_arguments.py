@@ -144,7 +144,7 @@ def is_cell(found: Any) -> bool:
     (lambda: nn.Dense(3), "Dense: missing a required argument: 'out_channels'"),
     (lambda: nn.ReLU6(x=1), "ReLU6: got an unexpected keyword argument 'x'"),
     (lambda: ops.ScalarCast(1), "ScalarCast: too many positional arguments"),
-    (lambda: ops.Bernoulli("x"), "Bernoulli: seed must be an int, not 'x'"),
+    (lambda: ops.Bernoulli("x")(X, 0.5), "Bernoulli(): seed must be an int, not 'x'"),
     (lambda: nn.Cell(flags=3), "Cell: flags must be a dict, not 3"),
     (lambda: nn.Dropout1d()(99), "Dropout1d: x must be a tensor, not 99"),
     (lambda: nn.MSELoss()(1j, "x"), "MSELoss: these arguments do not fit: logits=a complex, labels='x'"),

@@ -94,9 +94,9 @@ def test_names_of_the_files_of_functions() -> None:
 MISTAKES = [
     (lambda: P.Cross(1, 2), "Cross: too many positional arguments"),
     (lambda: P.GLU(dim=1), "GLU: got an unexpected keyword argument 'dim'"),
-    (lambda: P.ChannelShuffle(), "ChannelShuffle: missing a required argument: 'group'"),
-    (lambda: P.SearchSorted(mspc.float32), "SearchSorted: dtype must be int32 or int64, not DType"),
-    (lambda: P.ResizeNearestNeighborV2(half_pixel_centers=True),
+    (lambda: P.Einsum(), "Einsum: missing a required argument: 'equation'"),
+    (lambda: P.SearchSorted(mspc.float32)(Tensor(X), Tensor(X)), "SearchSorted: dtype must be int32 or int64, not DType"),
+    (lambda: P.ResizeNearestNeighborV2(half_pixel_centers=True)(Tensor(IMAGES), (4, 4)),
      "ResizeNearestNeighborV2: half_pixel_centers=True is not supported"),
 ]  # fmt: skip
 

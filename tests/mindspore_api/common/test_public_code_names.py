@@ -190,7 +190,7 @@ def test_what_notes_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 MISTAKES = [
-    (lambda: P.Meshgrid("ab"), "Meshgrid: indexing must be 'xy' or 'ij', not 'ab'"),
+    (lambda: P.Meshgrid("ab")((ROWS, ROWS)), "meshgrid(): indexing must be 'xy' or 'ij', not 'ab'"),
     (lambda: nn.PSNR(0), "PSNR: max_val must be above 0, not 0"),
     (lambda: nn.SSIM(filter_sigma=0.0), "SSIM: filter_sigma must be above 0, not 0.0"),
     (lambda: nn.Conv2dBnAct(3, 4, 3, activation=3),
