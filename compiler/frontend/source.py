@@ -27,7 +27,7 @@ _TRACED_OWN = (
     *(os.path.join(_API, *place) for place in (
         ("index", ""), ("nn", ""), ("boost",), ("experimental", ""), ("mint", ""), ("ops", "function", ""),
         ("ops", "tensor_method"), ("ops", "hyper_map"),
-        ("ops", "composite"), ("ops", "extended_functions"), ("numpy", ""), ("parallel", "reshard"),
+        ("ops", "composite"), ("numpy", ""), ("parallel", "reshard"),
         ("parallel", "transformer"), ("communication", "comm_func"), ("common", "recompute"),
         ("common", "derivatives"), ("common", "no_grad"),
     )),

@@ -19,7 +19,6 @@ from mspc.mindspore_api.ops.numpy_arguments import (
     line,
     made_line,
     made_of,
-    moved,
     number_kind,
     padded_widths,
     pieces,
@@ -111,16 +110,6 @@ def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy") -> Any:
     return ops.meshgrid(*xi, indexing=indexing)
 
 
-def ravel(x: Any) -> Any:
-    """Return all elements in one dimension."""
-    return ops.reshape(x, (-1,))
-
-
-def moveaxis(a: Any, source: Any, destination: Any) -> Any:
-    """Move some dimensions to other positions."""
-    return ops.transpose(a, moved(len(a.shape), source, destination))
-
-
 def expand_dims(a: Any, axis: Any) -> Any:
     """Insert a new dimension of size 1 at `axis`, or several."""
     if isinstance(axis, int):
@@ -164,28 +153,13 @@ def of_one_type(arrays: Any) -> Any:
 def concatenate(arrays: Any, axis: Any = 0) -> Any:
     """Concatenate tensors along `axis`; None flattens each first."""
     tensors = of_one_type(arrays)
-    return ops.concat([ravel(x) for x in tensors], 0) if axis is None else ops.concat(tensors, axis)
+    return ops.concat([ops.reshape(x, (-1,)) for x in tensors], 0) if axis is None else ops.concat(tensors, axis)
 
 
 def hstack(tup: Any) -> Any:
     """Concatenate tensors along dimension 1, vectors along dimension 0."""
     tensors = [atleast_1d(x) for x in tup]
     return concatenate(tensors, 0 if len(tensors[0].shape) == 1 else 1)
-
-
-def vstack(tup: Any) -> Any:
-    """Concatenate tensors along dimension 0; vectors are rows."""
-    return concatenate([atleast_2d(x) for x in tup], 0)
-
-
-def dstack(tup: Any) -> Any:
-    """Concatenate tensors along dimension 2."""
-    return concatenate([atleast_3d(x) for x in tup], 2)
-
-
-def column_stack(tup: Any) -> Any:
-    """Concatenate columns; vectors are columns."""
-    return concatenate([ops.expand_dims(x, 1) if len(x.shape) == 1 else x for x in map(array, tup)], 1)
 
 
 def parts_of(name: str, x: Any, wanted: Any, axis: int, equal: bool) -> Any:
@@ -223,7 +197,7 @@ def take(a: Any, indices: TensorLike | int | Sequence[Any], axis: Any = None, mo
     """Return slices along `axis` at indices, None: elements of the flat tensor. Indices out of range are clipped, or
     wrapped for mode "wrap"."""
     indices = array(indices)
-    data, dim = (ravel(a), 0) if axis is None else (a, axis_of("take", axis, len(a.shape)))
+    data, dim = (ops.reshape(a, (-1,)), 0) if axis is None else (a, axis_of("take", axis, len(a.shape)))
     size = data.shape[dim]
     if mode == "wrap":
         indices = ops.floor_mod(indices, size)
@@ -281,17 +255,7 @@ def _places(size: int, width: Any, mode: str) -> Any:
     return array(found, INT32)
 
 
-def size(a: Any, axis: Any = None) -> Any:
-    """Return the number of elements, of all or along `axis`, an int."""
-    return a.size if axis is None else a.shape[axis]
-
-
-def shape(a: Any) -> Any:
-    """Return the shape, a tuple of ints."""
-    return a.shape
-
-
 def sort(a: Any, axis: Any = -1) -> Any:
     """Return elements sorted along `axis`; None: the flat tensor."""
-    values, _ = ops.sort(ravel(a), 0) if axis is None else ops.sort(a, axis)
+    values, _ = ops.sort(ops.reshape(a, (-1,)), 0) if axis is None else ops.sort(a, axis)
     return values

@@ -9,7 +9,6 @@ from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiValueError
 from mspc.mindspore_api.numpy.array_ops import array, as_float, as_type, pair
 from mspc.mindspore_api.ops.function_arguments import axis_of, reduced_axes
-from mspc.mindspore_api.ops.numpy_arguments import share
 
 # Of two operands ------------------------------------------------------------------------------------------
 
@@ -69,35 +68,6 @@ def reciprocal(x: Any, dtype: Any = None) -> Any:
     """Return 1 / x, for integers the whole part."""
     found = ops.reciprocal(as_float(x))
     return as_type(found if x.dtype.is_float else ops.cast(ops.trunc(found), x.dtype), dtype)
-
-
-def dot(a: Any, b: Any) -> Any:
-    """Return sums of products over the last dimension of a and the last but one of b, or its only one."""
-    left, right = pair(a, b)
-    if len(left.shape) == 0 or len(right.shape) == 0:
-        return ops.mul(left, right)
-    return ops.tensor_dot(left, right, ([len(left.shape) - 1], [len(right.shape) - 2 if len(right.shape) > 1 else 0]))
-
-
-def inner(a: Any, b: Any) -> Any:
-    """Return sums of products over the last dimensions."""
-    left, right = pair(a, b)
-    if len(left.shape) == 0 or len(right.shape) == 0:
-        return ops.mul(left, right)
-    return ops.tensor_dot(left, right, ([len(left.shape) - 1], [len(right.shape) - 1]))
-
-
-def outer(a: Any, b: Any) -> Any:
-    """Return every element of a times every element of b."""
-    left, right = pair(a, b)
-    return ops.mul(ops.reshape(left, (-1, 1)), ops.reshape(right, (1, -1)))
-
-
-def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    """Return sums of products over the last `axes` dimensions of a and the first of b, or over those of a pair of
-    lists."""
-    left, right = pair(a, b)
-    return ops.tensor_dot(left, right, axes)
 
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None) -> Any:
@@ -181,14 +151,6 @@ def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
     return (found, total) if returned else found
 
 
-def var(x: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
-    """Return the sum of squared differences from the mean, divided by n - ddof."""
-    x = as_float(x)
-    axes = _axes("var", x, axis)
-    squares = ops.reduce_sum(ops.square(x - ops.reduce_mean(x, axes, True)), axes, keepdims)
-    return squares * share(_count(x, axes) - ddof)
-
-
 def _extreme(name: str, operator: Any, combine: Any, a: Any, axis: Any, initial: Any, where: Any) -> Any:
     x = a
     if where is not True:
@@ -248,31 +210,6 @@ def _at(a: Any, axis: int, place: int) -> Any:
 
 def _ends(a: Any, axis: int) -> Any:
     return tuple([a.shape[d] - 1 if d == axis else a.shape[d] for d in range(len(a.shape))])
-
-
-def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    """Return the norm of vectors along `axis`, None for all: of order `ord`, 2 by default, infinity for the
-    greatest."""
-    x = as_float(x)
-    axes = _axes("norm", x, axis)
-    if ord is None or ord == 2:
-        return ops.sqrt(ops.reduce_sum(ops.square(x), axes, keepdims))
-    if ord == float("inf"):
-        return ops.reduce_max(ops.abs(x), axes, keepdims)
-    if ord == -float("inf"):
-        return ops.reduce_min(ops.abs(x), axes, keepdims)
-    return ops.pow(ops.reduce_sum(ops.pow(ops.abs(x), ord), axes, keepdims), 1.0 / ord)
-
-
-def isclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """Return whether |a - b| <= atol + rtol |b|; NaN is near NaN with equal_nan."""
-    left, right = pair(a, b)
-    left, right = as_float(left), as_float(right)
-    near = ops.less_equal(ops.abs(left - right), ops.abs(right) * rtol + atol)
-    near = ops.logical_or(ops.logical_and(near, ops.isfinite(right)), ops.equal(left, right))
-    if equal_nan:
-        near = ops.logical_or(near, ops.logical_and(ops.isnan(left), ops.isnan(right)))
-    return near
 
 
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:

@@ -20,7 +20,7 @@ from mspc.ops.operator_arguments import describe, misfit
 from mspc.ops.tensor.reshape import Cast
 
 VIEWS = frozenset(
-    "BroadcastTo Depend ExpandDims Reshape Slice SliceExt Split SplitTensor SplitV SplitWithSize Squeeze StopGradient "
+    "BroadcastTo Depend ExpandDims Reshape Slice SliceExt Split SplitTensor SplitWithSize Squeeze StopGradient "
     "StridedSlice Transpose Unstack".split()
 )
 """Operators with results that are views of their first operand in MindSpore: writing to one writes to the other.
@@ -268,7 +268,7 @@ _WITHOUT_GRADIENT = frozenset(
     EmbeddingLookup Equal Exp Expm1 Gather GatherD GatherNd Identity IndexSelect Inv IsClose IsFinite IsInf IsNan
     Log Log1p MaskedFill MatMul MatMulExt MeanExt NotEqual OnesLikeExt Outer Pow Reciprocal ReduceAll ReduceAny
     ReduceMean ReduceProd RepeatInterleaveInt RepeatInterleaveTensor ReverseV2 Rsqrt ScatterAdd ScatterNd ScatterNdAdd
-    ScatterNdSub ScatterNdUpdate ScatterSub ScatterUpdate Select Sign Sin Sinh SplitTensor SplitV SplitWithSize Sqrt
+    ScatterNdSub ScatterNdUpdate ScatterSub ScatterUpdate Select Sign Sin Sinh SplitTensor SplitWithSize Sqrt
     Square SubExt Tan Tanh TensorScatterAdd TensorScatterSub TensorScatterUpdate Tril Triu UnsortedSegmentSum
     Assign AssignAdd AssignSub InplaceCopy""".split()
 )

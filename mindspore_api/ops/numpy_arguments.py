@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 from mspc.ir.types import BOOL, FLOAT32, INT32, DType, dtype_of
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.errors import ApiTypeError, ApiValueError
-from mspc.mindspore_api.ops.function_arguments import Shape, axis_of
 from mspc.ops.operator_arguments import describe
 
 _NARROWED = {"int64": np.int32, "float64": np.float32}
@@ -102,22 +100,6 @@ def pieces(name: str, size: int, wanted: Any, equal: bool) -> list[tuple[int, in
         return list(zip([0, *ends[:-1]], ends, strict=True))
     places = [slice(0, place).indices(size)[1] for place in wanted]
     return list(zip([0, *places], [*places, size], strict=True))
-
-
-def moved(rank: int, source: Any, destination: Any) -> Shape:
-    """Return the order of dimensions with some of them moved to other positions."""
-    given = [source] if isinstance(source, int) else list(source)
-    wanted = [destination] if isinstance(destination, int) else list(destination)
-    if len(given) != len(wanted):
-        raise ApiValueError(f"moveaxis(): {len(given)} dimensions cannot go to {len(wanted)} places")
-    places = {axis_of("moveaxis", w, rank): axis_of("moveaxis", g, rank) for g, w in zip(given, wanted, strict=True)}
-    others = iter(d for d in range(rank) if d not in places.values())
-    return tuple(places[d] if d in places else next(others) for d in range(rank))
-
-
-def share(count: float) -> float:
-    """Return 1 / count, infinity for 0."""
-    return math.inf if count == 0 else 1.0 / count
 
 
 def padded_widths(name: str, width: Any, rank: int) -> tuple[tuple[int, int], ...]:

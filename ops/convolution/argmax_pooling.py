@@ -34,13 +34,9 @@ def replicated_sides(image: Sequence[int], counts: Sequence[int], channels: str 
 
 
 class _WithPlaces(Op, abstract=True):
-    """Class attributes:
-    dims: dimensions of the image.
-    with_channels: places are counted over the channels, too.
-    """
+    """Class attribute: dims: dimensions of the image."""
 
     dims: ClassVar[int] = 2
-    with_channels: ClassVar[bool] = False
 
     def counts(self, image: Shape) -> Shape:
         """Return the sizes of the result of images of these sizes. Raise MspcError for bad attributes."""
@@ -64,15 +60,14 @@ class _WithPlaces(Op, abstract=True):
             )
         if 0 in x.shape[2:]:
             raise MspcError(f"{self.name}: the image of shape {x.shape} is empty along height or width")
-        image, result = replicated_sides(x.shape[2:], self.counts(x.shape[2:]), "c!" if self.with_channels else "c")
+        image, result = replicated_sides(x.shape[2:], self.counts(x.shape[2:]), "c")
         return f"{image} -> {result}, {result}"
 
     def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
         if dout[0] is None:
             return (None,)
-        leading = 1 if self.with_channels else 2
-        places = _flat(b, items(b, out, 2)[1], leading)
-        found = b.emit(GatherDGrad(leading, math.prod(x.shape[leading:])), places, _flat(b, dout[0], leading))
+        places = _flat(b, items(b, out, 2)[1])
+        found = b.emit(GatherDGrad(2, math.prod(x.shape[2:])), places, _flat(b, dout[0]))
         return (b.emit(Reshape(x.shape), found),)
 
     def values_and_places(self, be: ArrayBackend, x: Any) -> tuple[Any, Any]:
@@ -80,17 +75,13 @@ class _WithPlaces(Op, abstract=True):
         raise NotImplementedError
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        values, places = self.values_and_places(be, x)
-        if self.with_channels:
-            channels = xp.arange(x.shape[1]).reshape((-1,) + (1,) * self.dims)
-            places = places + channels * math.prod(x.shape[2:])
+        values, places = self.values_and_places(be, *inputs)
         return values, places.astype(self.places_type().numpy)
 
 
-def _flat(b: Builder, value: Value, leading: int) -> Value:
-    """Return `value` with all dimensions after the first `leading` as one."""
-    return b.emit(Reshape((*value.shape[:leading], math.prod(value.shape[leading:]))), value)
+def _flat(b: Builder, value: Value) -> Value:
+    """Return images with all dimensions after the channels as one."""
+    return b.emit(Reshape((*value.shape[:2], math.prod(value.shape[2:]))), value)
 
 
 class _Pooled(_WithPlaces, abstract=True):
@@ -109,28 +100,6 @@ class _Pooled(_WithPlaces, abstract=True):
     def values_and_places(self, be: ArrayBackend, x: Any) -> tuple[Any, Any]:
         pool = self.pool()
         return greatest_places(be.xp, x, pool.exact(x.shape[2:]), pool.counts(x.shape[2:]))
-
-
-class MaxPoolWithArgmax(_Pooled):
-    """MaxPool and the places that its values come from, counted over channels, height and width, Int32."""
-
-    kernel_size: Any = 1
-    strides: Any = 1
-    pad_mode: str = "valid"
-    data_format: str = "NCHW"
-    with_channels = True
-    samples = (
-        sample((4, 4, 8, 8), kernel_size=2, strides=2),
-        sample((2, 4, 7, 6), kernel_size=3, strides=2, pad_mode="same"),
-    )
-
-    def pool(self) -> Pooling:
-        if self.pad_mode.lower() not in ("same", "valid"):
-            raise MspcError(f"{self.name}: pad_mode must be 'same' or 'valid', not {self.pad_mode!r}")
-        return MaxPool(self.kernel_size, self.strides, self.pad_mode, self.data_format)
-
-    def places_type(self) -> DType:
-        return INT32
 
 
 class MaxPoolWithArgmaxV2(_Pooled):
@@ -284,7 +253,7 @@ class MaxUnpool2D(Op):
         return type(self)(self.ksize, self.strides, self.pads, (*local[:2], *self.lengths(shape)), self.data_format)
 
     def bprop(self, b: Builder, x: Value, argmax: Value, out: Value, dout: Value) -> Gradients:
-        found = b.emit(GatherD(2), _flat(b, dout, 2), _flat(b, argmax, 2))
+        found = b.emit(GatherD(2), _flat(b, dout), _flat(b, argmax))
         return b.emit(Reshape(x.shape), found), None
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:

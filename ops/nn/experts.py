@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import FLOAT32, INT32, INT64, TensorType, TupleType, Type
+from mspc.ir.types import INT32, INT64, TensorType, TupleType, Type
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Equal, Select
 from mspc.ops.op import (
@@ -23,10 +23,9 @@ from mspc.ops.op import (
     require_same,
     sample,
 )
-from mspc.ops.operator_arguments import int_of, number_of, size_of, split_call
+from mspc.ops.operator_arguments import int_of, size_of, split_call
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum
-from mspc.sharding.rules import Rule
 
 if TYPE_CHECKING:
     from mspc.ops.cuda.expert_rows import Grouping
@@ -481,13 +480,7 @@ class TopKRouter(Op):
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {0: self.expert_num}
 
-    def rule(self, *types: TensorType) -> str:
-        if len(types) != 1:
-            raise MspcError(f"{self.name} takes 1 tensor, not {len(types)}", kind=TypeError, code="E0301")
-        return self._ruled(types[0], "b s! k!")
-
-    def _ruled(self, input: TensorType, ins: str) -> str:
-        """Return the rule of these inputs. Raise MspcError if attributes or operands do not fit."""
+    def rule(self, input: TensorType) -> str:
         require_integer(self.name, 0, input)
         if len(input.shape) != 3:
             raise MspcError(f"{self.name}: input has shape {input.shape}, not [batch, tokens, choices]")
@@ -496,7 +489,7 @@ class TopKRouter(Op):
                 raise MspcError(f"{self.name}: {name} is {getattr(self, name)}, not a positive number")
         if self.drop_type not in (0, 1):
             raise MspcError(f"{self.name}: drop_type must be 0 or 1, not {self.drop_type}")
-        return f"{ins} -> b e={self.expert_num}! c={self.capacity}!, b s! k!"
+        return f"b s! k! -> b e={self.expert_num}! c={self.capacity}!, b s! k!"
 
     def infer(self, *types: Any) -> Type:
         shapes = self.parsed_rule(*types).output_shapes()
@@ -509,16 +502,11 @@ class TopKRouter(Op):
         return route_tokens(device, inputs[0], tables, places, self.drop_type == 0)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self._routed(be, inputs[0], None)
-
-    def _routed(self, be: ArrayBackend, experts: Any, allowed: Any) -> Any:
-        """Return both tables; allowed: which choices count, None for all."""
-        xp = be.xp
+        xp, (experts,) = be.xp, inputs
         batch, tokens, k = experts.shape
         if xp.__name__ == "numpy" and experts.max(initial=-1) >= self.expert_num:
             raise IndexError(f"{self.name}: expert {experts.max()} is chosen, there are {self.expert_num}")
-        wanted = xp.ones(experts.shape, bool) if allowed is None else allowed
-        wanted = wanted & (experts >= 0) & (experts < self.expert_num)
+        wanted = (experts >= 0) & (experts < self.expert_num)
         order = (0, 1, 2) if self.drop_type == 0 else (0, 2, 1)
         turns = experts.transpose(order).reshape(batch, tokens * k)
         mine = wanted.transpose(order).reshape(batch, tokens * k)
@@ -532,48 +520,3 @@ class TopKRouter(Op):
         of_experts[row, turns[row, at], number[row, at] - 1] = token[row, at] + 1
         shape = (batch, tokens, k) if self.drop_type == 0 else (batch, k, tokens)
         return of_experts, places.reshape(shape).transpose(order).astype(experts.dtype)
-
-
-class TopPRouter(TopKRouter):
-    """TopKRouter without the choices with which the weights of a token, router_prob in the shape of input, would add up
-    to threshold or more. Called as `TopPRouter()(input, capacity, expert_num, drop_type, threshold, router_prob)`. A
-    strategy has an entry for every argument, that of a number is (1,)."""
-
-    waits = True
-    capacity: int = 1
-    expert_num: int = 1
-    drop_type: int = 0
-    threshold: float = 0.0
-    samples = (
-        sample((2, 6, 2), (2, 6, 2), dtypes=("Int32", "Float32"), low=0, high=4, capacity=2, expert_num=4,
-               threshold=3.0, gradient=False),
-    )  # fmt: skip
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        if len(args) != 6:
-            names = "input, capacity, expert_num, drop_type, threshold, router_prob"
-            raise MspcError(f"{self.name} takes 6 arguments ({names}), not {len(args)}", kind=TypeError, code="E0301")
-        op, tensors = super().call(*args[:4])
-        settings: dict[str, Any] = {"threshold": float(number_of(self.name, "threshold", args[4]))}
-        return replace(op, **settings), (*tensors, args[5])
-
-    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        return (rule.inputs[0], *[((),)] * 4, rule.inputs[1])
-
-    def layout_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        return rule.inputs
-
-    def rule(self, *types: TensorType) -> str:
-        if len(types) != 2:
-            raise MspcError(f"{self.name} takes 2 tensors, not {len(types)}", kind=TypeError, code="E0301")
-        input, router_prob = types
-        if router_prob.shape != input.shape or router_prob.dtype != FLOAT32:
-            what = f"{router_prob.dtype} {router_prob.shape}"
-            raise MspcError(f"{self.name}: router_prob is {what}, not Float32 of input's shape {input.shape}")
-        return self._ruled(input, "b s! k!, b s! k!")
-
-    launch = Op.launch
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        experts, weights = inputs
-        return self._routed(be, experts, be.xp.cumsum(weights, axis=-1) < be.xp.float32(self.threshold))

@@ -98,28 +98,6 @@ class _Parts(TensorParts, abstract=True):
         return f"{' '.join(operand)} -> {', '.join(outs)}"
 
 
-class SplitV(_Parts):
-    """Parts of the given sizes along `split_dim`; one size may be -1, the rest."""
-
-    size_splits: tuple[int, ...] = ()
-    split_dim: int = 0
-    num_split: int = 0
-    samples = (
-        sample((8, 16), size_splits=(4, 2, 10), split_dim=1, num_split=3),
-        sample((8, 4), size_splits=(6, -1), num_split=2),
-    )
-
-    def pieces(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-        axis = axis_in(self.name, self.split_dim, len(shape))
-        sizes = ints_of(self.name, "size_splits", self.size_splits)
-        if self.num_split != len(sizes):
-            raise MspcError(f"SplitV: num_split is {self.num_split}, but size_splits has {len(sizes)} entries")
-        if sizes.count(-1) == 1:
-            rest = shape[axis] - sum(sizes) - 1
-            sizes = tuple(rest if size == -1 else size for size in sizes)
-        return axis, sizes
-
-
 class SplitWithSize(_Parts):
     """Parts of the given sizes. Called as `SplitWithSize()(input, split_sizes, dim)`."""
 

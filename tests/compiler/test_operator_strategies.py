@@ -250,15 +250,6 @@ class Net(nn.Cell):
         return self.linear(self.nearest(x), (4, 8))
 C.GradOperation(get_all=True)(Net())(tensor(2, 2, 4, 4))
 """,
-    "tokens whose weights may not add up to much": """
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.router = P._inner_ops.TopPRouter().shard(((2, 1, 1), (1,), (1,), (1,), (1,), (2, 1, 1)))
-    def construct(self, x, weights):
-        return self.router(x, 2, 4, 0, 1.5, weights)
-Net()(Tensor(random.integers(0, 4, (2, 6, 2)), ms.int32), tensor(2, 6, 2))
-""",
     "a cell sharded by a layout, whose Cast one device does not have": """
 class Net(nn.Cell):
     def __init__(self):

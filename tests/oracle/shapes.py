@@ -158,7 +158,6 @@ JOINED = [
     ),
     judged(everywhere("chunk"), lambda x, n, d=0: x.chunk(n, d), [[drawn(10, 6)]], (4,), (5,), (3, 1), (20,), (4, -1)),
     judged(("ops.Split",), lambda x: x.chunk(2, 1), TWO[:-1], ours=made(1, 2)),
-    judged(("ops.SplitV",), lambda x: x.split([1, 3], 1), TWO[:-1], ours=made((1, -1), 1, 2)),
     judged(("ops.SplitWithSize",), lambda x, s, d: x.split(list(s), d), TWO[:-1], ((1, 3), 1)),
     judged(("ops.SplitTensor",), lambda x, s, d: x.split(s, d), TWO, (3, 1), (2, -1)),
     judged(("ops.Unstack",), lambda x: x.unbind(1), TWO, ours=made(1)),

@@ -102,12 +102,7 @@ def _image_normalisations(torch: Any) -> dict[str, Counterpart]:
         found = f.batch_norm(x, *given, gamma, beta, op.is_training, 0.0, op.epsilon)
         return found, None, None, None, None
 
-    def response(op: Any, x: Tensor) -> Tensor:
-        size = 2 * op.depth_radius + 1
-        rows = x.reshape(*x.shape[:2], -1)
-        return f.local_response_norm(rows, size, op.alpha * size, op.beta, op.bias).reshape(x.shape)
-
-    return {"BatchNorm": batch, "LRN": response}
+    return {"BatchNorm": batch}
 
 
 def _sampled(torch: Any) -> dict[str, Counterpart]:
@@ -252,7 +247,6 @@ def _orders(torch: Any) -> dict[str, Counterpart]:
         "Cummax": lambda op, x: (torch.cummax(x, op.axis)[0], None),
         "Cummin": lambda op, x: (torch.cummin(x, op.axis)[0], None),
         "Sort": lambda op, x: (torch.sort(x, op.axis, op.descending)[0], None),
-        "SplitV": lambda op, x: torch.split(x, list(op.size_splits), op.split_dim),
     }
 
 

@@ -26,7 +26,7 @@ from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.creation import Eye, Fill, Ones, Range, Tril, Triu, Zeros
 from mspc.ops.tensor.embedding import EmbeddingLookup, Gather, GatherGrad, OneHot, UnsortedSegmentSum
 from mspc.ops.tensor.moving import Concat, Pad, Split, Stack, Tile
-from mspc.ops.tensor.parts import PadV3, Slice, SplitTensor, SplitV, SplitWithSize
+from mspc.ops.tensor.parts import PadV3, Slice, SplitTensor, SplitWithSize
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.selection import GatherD, GatherDGrad, TopK
 from mspc.ops.tensor.slicing import StridedSlice, StridedSliceGrad
@@ -429,7 +429,6 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     Concat: _joined,
     Stack: lambda op, operands, results: Row(frozen=[out_dim(op.axis % len(results[0].shape))]),
     Split: _split,
-    SplitV: _split,
     SplitWithSize: _split,
     SplitTensor: _split,
     Tile: _tiled,

@@ -95,7 +95,8 @@ MISTAKES = [
     (lambda: P.Cross(1, 2), "Cross: too many positional arguments"),
     (lambda: P.GLU(dim=1), "GLU: got an unexpected keyword argument 'dim'"),
     (lambda: P.Einsum(), "Einsum: missing a required argument: 'equation'"),
-    (lambda: P.SearchSorted(mspc.float32)(Tensor(X), Tensor(X)), "SearchSorted: dtype must be int32 or int64, not DType"),
+    (lambda: P.SearchSorted(mspc.float32)(Tensor(X), Tensor(X)),
+     "SearchSorted: dtype must be int32 or int64, not DType"),
     (lambda: P.ResizeNearestNeighborV2(half_pixel_centers=True)(Tensor(IMAGES), (4, 4)),
      "ResizeNearestNeighborV2: half_pixel_centers=True is not supported"),
 ]  # fmt: skip

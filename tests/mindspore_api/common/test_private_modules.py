@@ -14,7 +14,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.mindspore_api import _checkparam as checks
 from mspc.mindspore_api import state
 from mspc.mindspore_api.common import api
-from mspc.mindspore_api.ops import _utils as shapes
 from mspc.mindspore_api.parallel import _auto_parallel_context, algo_parameters, queries
 from mspc.mindspore_api.state import Session
 
@@ -73,10 +72,6 @@ def session() -> Iterator[Session]:
             lambda: checks.check_element_type_of_dict("x", {"a": 1}, [str], [str]),
             "The 'x['a']' must be of type 'str', but got 1 of type 'int'",
         ),
-        (
-            lambda: shapes.get_broadcast_shape((2, 4), (3,), "P"),
-            "For 'P', x of shape (2, 4) and y of shape (3,) do not broadcast",
-        ),
     ],
 )
 def test_checks_refuse(call: Any, message: str) -> None:
@@ -100,13 +95,6 @@ def test_checks_give_back_what_they_are_given() -> None:
     assert named("a", 2) == ("a", 2)
     with pytest.raises(TypeError, match="For 'named', the 'name' must be of type 'str', but got 1"):
         named(1)
-
-
-def test_shapes_of_results() -> None:
-    assert shapes.get_broadcast_shape((2, 1), (3,), "P") == [2, 3]
-    assert shapes.get_concat_offset([(2, 3), (4, 3)], None, 0, "P") == ([0, 2], 6, 0)
-    with pytest.raises(ValueError, match=r"shapes \(2, 3\) and \(2, 4\) differ beside dimension 0"):
-        shapes.get_concat_offset([(2, 3), (2, 4)], None, 0, "P")
 
 
 def test_a_script_asks_how_it_runs() -> None:
