@@ -1,7 +1,7 @@
-"""Search for ranks whose processes do not run: stopped by a signal, held by a debugger, or delayed before their first
-record.
+"""Judges of a job's ranks, from their records and from /proc: ranks that are stopped, idle, deadlocked or orphaned, and
+ranks for which a GPU waits in a collective.
 
-Everything here is read from /proc; on other systems no rank counts as stopped.
+On systems without /proc no rank counts as stopped or idle.
 """
 
 from __future__ import annotations
