@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import BOOL, TensorType
+from mspc.ir.types import TensorType
 from mspc.ops.bases import Binary, Unary, operator
 from mspc.ops.cuda.text import number
 from mspc.ops.device import Array, Device, Launch
@@ -19,7 +19,7 @@ from mspc.ops.math.arithmetic import FloorMod, IsFinite, Mul, TruncateMod
 from mspc.ops.math.elementwise import UNARY_SAMPLES, scaled
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.reduce import CumSum, ReduceMax, ReduceMean, ReduceMin
-from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, sample
 from mspc.ops.operator_arguments import (
     axis_in,
     dtype_arg,
@@ -318,54 +318,6 @@ class RepeatInterleaveInt(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.repeat(inputs[0], self.repeats, axis=self.dim)
-
-
-class Outer(Op):
-    """The products x[i] * y[j] of two vectors."""
-
-    promotes: ClassVar[str] = "common"
-    linear_in = (0, 1)
-    samples = (sample((8,), (16,)),)
-
-    def rule(self, x: TensorType, y: TensorType) -> str:
-        return "a, b -> a b"
-
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        column = b.emit(Reshape((*x.shape, 1)), x)
-        dx = b.emit(ReduceSum(axis=(1,)), b.emit(Mul(), dout, y))
-        return dx, b.emit(ReduceSum(axis=(0,)), b.emit(Mul(), dout, column))
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.outer(*inputs)
-
-
-class IsClose(Binary):
-    """Whether |x - y| <= atol + rtol * |y|. Called as `IsClose()(input, other, rtol, atol, equal_nan)`."""
-
-    rtol: float = 1e-05
-    atol: float = 1e-08
-    equal_nan: bool = False
-    bprop = NotDifferentiable("its result is Bool")
-    result_dtypes = (BOOL,)
-    samples = (
-        sample((8, 16), (8, 16), gradient=False),
-        sample((8, 16), (16,), atol=0.5, gradient=False),
-    )
-
-    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
-        tensors, found = split_call(self.name, args, 2, ("rtol", "atol", "equal_nan"), optional=3)
-        numbers = {name: float(number_of(self.name, name, found[name])) for name in ("rtol", "atol") if name in found}
-        return replace(self, **found | numbers), tensors
-
-    @property
-    def cuda(self) -> str:  # type: ignore[override]  # depends on the tolerances
-        return (
-            f"{{0}} == {{1}} || absolute(real<T>({{0}}) - real<T>({{1}})) <= "
-            f"{number(self.atol)} + {number(self.rtol)} * absolute(real<T>({{1}})) && {{1}} - {{1}} == T(0)"
-        ) + " || {0} != {0} && {1} != {1}" * self.equal_nan
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.isclose(*inputs, rtol=self.rtol, atol=self.atol, equal_nan=self.equal_nan)
 
 
 RemainderTensorTensor = operator(

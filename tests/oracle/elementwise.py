@@ -95,7 +95,7 @@ COMPARED = [
         [case for case in binary() if case[0].dtype == case[1].dtype],
     ),
     Judge(
-        everywhere("isclose", "IsClose"),
+        everywhere("isclose"),
         lambda x, y, *rest: torch.isclose(x, y, *rest),
         [case for case in binary(types=("float32", "float64")) if case[0].dtype == case[1].dtype],
         arguments=[(0.5, 0.1, True)],

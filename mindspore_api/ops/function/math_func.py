@@ -210,6 +210,26 @@ def mv(mat: TensorLike, vec: TensorLike) -> Any:
     return ops.matmul(mat, vec)
 
 
+def outer(input: TensorLike, vec2: TensorLike) -> Any:
+    """Return the products of every element of a vector (rows) with every one of another (columns)."""
+    of_rank("outer", "input", input.shape, 1)
+    of_rank("outer", "vec2", vec2.shape, 1)
+    return ops.Mul()(ops.ExpandDims()(input, 1), vec2)
+
+
+def isclose(
+    input: TensorLike, other: TensorLike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Any:
+    """Return whether |input - other| <= atol + rtol * |other|; NaN is close to NaN with equal_nan."""
+    x, y = [ops.cast(v, FLOAT32) if v.dtype in HALVES else v if v.dtype.is_float or v.dtype.is_complex
+            else ops.cast(v, FLOAT64) for v in (input, other)]  # fmt: skip
+    near = ops.LessEqual()(ops.Abs()(ops.Sub()(x, y)), ops.Abs()(y) * rtol + atol)
+    near = ops.LogicalOr()(ops.Equal()(x, y), ops.LogicalAnd()(near, ops.IsFinite()(y)))
+    if not equal_nan:
+        return near
+    return ops.LogicalOr()(near, ops.LogicalAnd()(ops.NotEqual()(x, x), ops.NotEqual()(y, y)))
+
+
 def cross(input: TensorLike, other: TensorLike, dim: int | None = None) -> Any:
     """Return the cross product of vectors of three along `dim`, by default the first dimension of size three. Raise
     ValueError if there is no dimension of size three, or `dim` is none."""
