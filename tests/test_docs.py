@@ -18,6 +18,8 @@ from mspc.passes.base import VERIFY
 from tests.conftest import ROOT
 from tests.serving import SERVED
 
+pytestmark = pytest.mark.usefixtures("brief_searches")
+
 DOCUMENTS = ("README.md", *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))))
 WITH_EXAMPLES = [name for name in DOCUMENTS if "\n<!-- run -->\n" in (ROOT / name).read_text(encoding="utf-8")]
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
