@@ -9,11 +9,15 @@ import pytest
 from mspc.passes.lib.schedule_tables import read_table, write_table
 from mspc.passes.lib.schedules import SCHEDULES, named_schedule
 
-pytorch: Any = pytest.importorskip("torch.distributed.pipelining.schedules")
+
+@pytest.fixture(scope="module")
+def pytorch() -> Any:
+    """PyTorch's schedules: every process that collects tests would take two seconds to load them."""
+    return pytest.importorskip("torch.distributed.pipelining.schedules")
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_cells_mean_the_same(name: str) -> None:
+def test_cells_mean_the_same(name: str, pytorch: Any) -> None:
     schedule = named_schedule(name, 4, 8)
     rows = [row.split(",") for row in write_table(schedule).splitlines()]
     read = [[pytorch._Action.from_str(cell) for cell in row] for row in rows]

@@ -17,7 +17,7 @@ SHARE = {
     "control": (0, 2),
     "experts": (1, 3, 4, 21),
     "context": (0, 45, 189, 202, 410),
-    "networks": (*range(share_of(12, 2)), 25, 66, 74, 94, 155, 171, 323, 1005),
+    "networks": (*range(share_of(12)), 25, 66, 74, 94, 155, 171, 323, 1005),
 }
 """Those too that were not: exchanges among several kinds, rows that travel by places, running sums, results of rows,
 exchanges of other rounds, constants of ranks, places of keys, a third, indices beyond small tables, other groups."""
