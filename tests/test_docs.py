@@ -133,6 +133,7 @@ def test_links_are_turned_to_pages_of_the_site() -> None:
 
 def test_no_page_has_the_place_of_one_that_sphinx_makes() -> None:
     assert not {"search.md", "genindex.md", "py-modindex.md"} & {*pages.sources().values()}
+    assert not {*pages.generated()} & {*pages.sources().values()}
 
 
 def test_docstrings_are_text_and_their_sections_lists() -> None:

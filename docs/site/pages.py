@@ -56,7 +56,7 @@ def generated() -> dict[str, str]:
 
     lists = {
         "errors": ("Errors", {entry.code: page_of(entry) for entry in MISTAKES}),
-        "commands": ("Options of every command", dict(command_pages())),
+        "options": ("Options of every command", dict(command_pages())),
         "passes": ("Passes", dict(pass_pages())),
         "operators": ("Operators and their rules", dict(operator_pages())),
         "python": ("Public names", {f"{f'mspc.{module}'.rstrip('.')}": reference(module) for module in MODULES}),
