@@ -192,11 +192,11 @@ class Config(_Attributes):
 
     def in_stages(self, plan: StagePlan) -> Config:
         """Return the same settings for a network in the stages of a plan. `ranks` is then the number of one stage."""
-        from mspc.passes.lib.schedules import ZERO_BUBBLE_V, check_name  # imported late: few networks have stages
+        from mspc.passes.lib.schedules import THERE_AND_BACK, check_name  # imported late: few networks have stages
 
         with told_at(self.place_of(*STRATEGIES_FROM)):
             check_name(plan.schedule)
-        several = plan.chunks > 1 and plan.schedule != ZERO_BUBBLE_V
+        several = plan.chunks > 1 and plan.schedule not in THERE_AND_BACK
         return replace(
             self, stage_plan=plan, pipeline_stages=plan.count, pipeline_scheduler=plan.schedule,
             pipeline_interleave=several, pipeline_segments=1, pipeline_table="",

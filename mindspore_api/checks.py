@@ -79,7 +79,7 @@ def gigabytes_in_bytes(key: str, value: Any) -> int:
     return int(float(gigabytes(key, value).removesuffix("GB")) * (1 << 30))
 
 
-SCHEDULES = ("gpipe", "1f1b", "zero_bubble_h1", "zero_bubble_2p", "zero_bubble_v")
+SCHEDULES = ("gpipe", "1f1b", "zero_bubble_h1", "zero_bubble_2p", "zero_bubble_v", "dual_pipe_v")
 """Orders in which the stages of a pipeline work; the first two, and the V, are MindSpore's names."""
 _SEQUENCES = ("seqpipe", "seqvpp", "seqsmartvpp")
 

@@ -10,7 +10,8 @@ from mspc.ir.diagnostics import MspcError, all_of, did_you_mean
 from mspc.ir.late_dataclass import dataclass
 
 GPIPE, ONE_FORWARD_ONE_BACKWARD, INTERLEAVED = "gpipe", "1f1b", "interleaved"
-ZERO_BUBBLE_H1, ZERO_BUBBLE_2P, ZERO_BUBBLE_V = "zero_bubble_h1", "zero_bubble_2p", "zero_bubble_v"
+ZERO_BUBBLE_H1, ZERO_BUBBLE_2P = "zero_bubble_h1", "zero_bubble_2p"
+ZERO_BUBBLE_V, DUAL_PIPE_V = "zero_bubble_v", "dual_pipe_v"
 """The schedules by the names that scripts give them."""
 # Chunks are numbered as values flow: with v chunks on each of p stages there are p v of them.
 
@@ -321,6 +322,97 @@ class _ZeroBubbleVStage:
         return made.issuperset(reads(action, 2 * self.stages))
 
 
+def dual_pipe_v(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
+    """DualPipe-V: stages with two chunks, there and back; forwards of one alternate with backwards of the other.
+
+    DualPipe is from the report on DeepSeek-V3 (arXiv 2412.19437); the half of it in which stage i has chunks i and 2
+    p - 1 - i needs each parameter on one stage only. It is 1F1B of 2 p stages folded in the middle: chunk k has 2 p
+    - k micro-batches on the way, so a stage keeps 2 p + 1 chunks' micro-batches. If a gradient is waited for,
+    gradients for weights are separate and later. A stage is idle for (p - 1) (F&B + B - 3 W), times of one chunk;
+    F&B is F + B here, since they run one after the other.
+
+    The numbers of iterations follow from when values arrive if every action takes one unit: on stage i the first
+    forward of the second chunk comes 2 (p - 1 - i) + 1 units after that of the first, its first gradient 2 (i + 1)
+    units later, and the first gradient of the first chunk 3 (p - 1 - i) units after that one.
+
+    Raise MspcError if a stage has not two chunks.
+    """
+    check_counts(DUAL_PIPE_V, stages, micro_batches, chunks, known=2)
+    entries = (_DualPipeVStage(stages, stage, micro_batches).entries() for stage in range(stages))
+    return Schedule(DUAL_PIPE_V, micro_batches, there_and_back(stages), tuple(entries))
+
+
+class _DualPipeVStage:
+    """The order of one stage as it is written; iterations for which no micro-batch is left are skipped."""
+
+    def __init__(self, stages: int, stage: int, micro_batches: int) -> None:
+        self.stages, self.stage, self.micro_batches = stages, stage, micro_batches
+        self.there, self.back = stage, 2 * stages - 1 - stage
+        self.forwards = {self.there: 0, self.back: 0}
+        self.backwards = {self.there: 0, self.back: 0}
+        self.late: list[Action] = []
+        """Gradients for weights that are still to be computed, the oldest first."""
+        self.found: list[Action] = []
+
+    def entries(self) -> tuple[Action, ...]:
+        there, back = self.there, self.back
+        behind = self.stages - 1 - self.stage
+        for _ in range(2 * behind):
+            self._forward(there)
+        for _ in range(self.stage + 1):
+            self._forward(there)
+            self._forward(back)
+        for _ in range(behind):
+            self._input_gradient(back)
+            self._weight_gradient()
+            self._forward(back)
+        while self.forwards[there] < self.micro_batches:
+            self._both(there, back)
+            self._both(back, there)
+        for _ in range(behind):
+            self._backward(back)
+            self._both(back, there)
+        for number in range(self.stage + 1):
+            step = self._backward if number < (self.stage + 1) // 2 else self._input_gradient
+            step(back)
+            step(there)
+        for _ in range(behind):
+            self._weight_gradient()
+            self._input_gradient(there)
+        for chunk in (self.back, self.there):
+            while self.backwards[chunk] < self.micro_batches:
+                self._input_gradient(chunk)
+        while self.late:
+            self._weight_gradient()
+        return tuple(self.found)
+
+    def _forward(self, chunk: int) -> None:
+        number = self.forwards[chunk]
+        if number < self.micro_batches:
+            self.found.append(Action(FORWARD, chunk, number))
+            self.forwards[chunk] += 1
+
+    def _backward(self, chunk: int, kind: str = BACKWARD) -> bool:
+        number = self.backwards[chunk]
+        if number == self.micro_batches:
+            return False
+        self.found.append(Action(kind, chunk, number))
+        self.backwards[chunk] += 1
+        return True
+
+    def _input_gradient(self, chunk: int) -> None:
+        if self._backward(chunk, INPUT_GRADIENT):
+            self.late.append(Action(WEIGHT_GRADIENT, chunk, self.backwards[chunk] - 1))
+
+    def _weight_gradient(self) -> None:
+        if self.late:
+            self.found.append(self.late.pop(0))
+
+    def _both(self, forward: int, backward: int) -> None:
+        self._forward(forward)
+        self._backward(backward)
+
+
 SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {
     GPIPE: gpipe,
     ONE_FORWARD_ONE_BACKWARD: one_forward_one_backward,
@@ -328,12 +420,15 @@ SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {
     ZERO_BUBBLE_H1: zero_bubble_h1,
     ZERO_BUBBLE_2P: zero_bubble_2p,
     ZERO_BUBBLE_V: zero_bubble_v,
+    DUAL_PIPE_V: dual_pipe_v,
 }
 """The function that makes a schedule for numbers of stages, of micro-batches and of chunks a stage, by its name."""
 IN_PARTS = ("seqpipe", "seqvpp", "seqsmartvpp")
 """MindSpore's schedules that cut micro-batches along the sequence, too."""
-WITH_SPLIT_GRADIENTS = frozenset((ZERO_BUBBLE_H1, ZERO_BUBBLE_2P, ZERO_BUBBLE_V))
+WITH_SPLIT_GRADIENTS = frozenset((ZERO_BUBBLE_H1, ZERO_BUBBLE_2P, ZERO_BUBBLE_V, DUAL_PIPE_V))
 """Those that take gradients for inputs and for weights apart."""
+THERE_AND_BACK = frozenset((ZERO_BUBBLE_V, DUAL_PIPE_V))
+"""Those whose stages have two chunks each: values go through the stages and back."""
 
 
 def check_name(name: str) -> None:
@@ -363,7 +458,7 @@ def named_schedule(
     if interleave and name == ONE_FORWARD_ONE_BACKWARD:
         name = INTERLEAVED
     if chunks is None:
-        several = name == ZERO_BUBBLE_V or name == INTERLEAVED or (interleave and name == GPIPE)
+        several = name in THERE_AND_BACK or name == INTERLEAVED or (interleave and name == GPIPE)
         chunks = 2 if several else 1
     return _made(name, stages, micro_batches, chunks)
 

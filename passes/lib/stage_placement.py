@@ -15,9 +15,9 @@ from mspc.passes.lib.schedule_tables import ScheduleTable, read_table
 from mspc.passes.lib.schedules import (
     BACKWARD,
     INPUT_GRADIENT,
+    THERE_AND_BACK,
     WEIGHT_GRADIENT,
     WITH_SPLIT_GRADIENTS,
-    ZERO_BUBBLE_V,
     Schedule,
     named_schedule,
 )
@@ -79,7 +79,7 @@ def placement_of(attrs: Mapping[str, Any]) -> StagePlacement:
     if table is not None:
         return _placement_of_table(table, stages)
     numbered = bool(attrs.get(GIVEN_CHUNKS))
-    if attrs.get(SCHEDULER) == ZERO_BUBBLE_V:
+    if attrs.get(SCHEDULER) in THERE_AND_BACK:
         return StagePlacement(stages, V_SHAPED, numbered)
     return StagePlacement(stages, ROUNDS if is_interleaved(attrs) else ONCE, numbered)
 
@@ -147,7 +147,7 @@ def chosen_schedule(attrs: Mapping[str, Any], micro_batches: int) -> Schedule:
         return table.schedule
     name, stages, interleave = str(attrs.get(SCHEDULER, "1f1b")), int(attrs.get(STAGES, 1)), is_interleaved(attrs)
     chunks = -(-int(attrs.get(CHUNKS, stages)) // stages)
-    fixed = name == ZERO_BUBBLE_V or not interleave
+    fixed = name in THERE_AND_BACK or not interleave
     return named_schedule(name, stages, micro_batches, None if fixed else max(chunks, 2), interleave=interleave)
 
 

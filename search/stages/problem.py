@@ -24,11 +24,11 @@ from mspc.passes.lib.schedules import (
     ONE_FORWARD_ONE_BACKWARD,
     RELEASES,
     SCHEDULES,
+    THERE_AND_BACK,
     WEIGHT_GRADIENT,
     WITH_SPLIT_GRADIENTS,
     ZERO_BUBBLE_2P,
     ZERO_BUBBLE_H1,
-    ZERO_BUBBLE_V,
     Made,
     Schedule,
     makes,
@@ -246,7 +246,7 @@ class Way:
     @property
     def name(self) -> str:
         """Name for people."""
-        several = f", {self.chunks} chunks" if self.chunks > 1 and self.schedule != ZERO_BUBBLE_V else ""
+        several = f", {self.chunks} chunks" if self.chunks > 1 and self.schedule not in THERE_AND_BACK else ""
         return self.schedule + several
 
     @property
@@ -269,7 +269,7 @@ def ways_of(
     rounds = range(2, MOST_CHUNKS + 1)
     found += [Way(stages, IN_ROUNDS, micro_batches, chunks) for chunks in rounds if stages * chunks <= units]
     if 2 * stages <= units:
-        found.append(Way(stages, ZERO_BUBBLE_V, micro_batches, 2))
+        found += [Way(stages, name, micro_batches, 2) for name in sorted(THERE_AND_BACK)]
     found = [replace(way, tensor=tensor, slices=slices, again=again, states=states) for way in found]
     return [way for way in found if not (again and way.is_apart)]
 

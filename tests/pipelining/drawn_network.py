@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LAYERS = (Path(__file__).parent / "layers.py").read_text(encoding="utf-8")
-SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble_h1", "zero_bubble_2p", "zero_bubble_v")
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble_h1", "zero_bubble_2p", "zero_bubble_v", "dual_pipe_v")
+THERE_AND_BACK = ("zero_bubble_v", "dual_pipe_v")
 STEPS = 3
 OPTIMIZERS = (
     "nn.SGD(GROUPS, 0.1, 0.9)", "nn.Adam(GROUPS, 0.01)", "nn.Momentum(GROUPS, 0.05, 0.9)",
@@ -190,7 +191,7 @@ class DrawnNetwork:
         r, count = self._r, len(self._layers)
         cells = [f"net.layers[{i}]" for i in range(count)] + [f"net.repeated[{i}]" for i in range(self._repeated)]
         places: list[int] = list(range(self._stages))
-        if self._schedule == "zero_bubble_v":
+        if self._schedule in THERE_AND_BACK:
             places += reversed(places)
         elif self._schedule == "interleaved":
             places *= r.choice((1, 2, 3))

@@ -11,9 +11,9 @@ from mspc.passes.lib.schedules import (
     FORWARD,
     INPUT_GRADIENT,
     SCHEDULES,
+    THERE_AND_BACK,
     WEIGHT_GRADIENT,
     WITH_SPLIT_GRADIENTS,
-    ZERO_BUBBLE_V,
     Schedule,
     check_name,
     groups_of,
@@ -26,7 +26,7 @@ MICRO_BATCHES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17)
 
 def chunks_of(name: str) -> tuple[int, ...]:
     """Numbers of chunks a stage that a schedule may have."""
-    if name == ZERO_BUBBLE_V:
+    if name in THERE_AND_BACK:
         return (2,)
     return (1, 2, 3) if name in ("gpipe", "interleaved") else (1,)
 

@@ -206,6 +206,16 @@ def test_idle_time_of_zero_bubble_h1(stages: int, times: tuple[int, int, int]) -
         assert idle(made) == {(stages - 1) * (forward + input_gradient - weight_gradient)}
 
 
+@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.parametrize("stages", STAGE_COUNTS)
+def test_idle_time_of_dual_pipe_v(stages: int, times: tuple[int, int, int]) -> None:
+    """(p - 1) (F&B + B - 3 W), for 2 p - 1 micro-batches and more."""
+    forward, backward, weight_gradient = times[0], times[1] + times[2], times[2]
+    for micro_batches in range(2 * stages - 1, 2 * stages + 9):
+        made = of_equal_stages(named_schedule("dual_pipe_v", stages, micro_batches), times)
+        assert idle(made) == {(stages - 1) * (forward + backward + backward - 3 * weight_gradient)}
+
+
 @pytest.mark.parametrize("stages", STAGE_COUNTS)
 @pytest.mark.parametrize("name", ["zero_bubble_2p", "zero_bubble_v"])
 def test_no_idle_time(name: str, stages: int) -> None:
@@ -224,6 +234,7 @@ def test_memory_is_within_its_bound(stages: int) -> None:
         "zero_bubble_h1": [stages] * stages,
         "zero_bubble_2p": [2 * stages - 1] * stages,
         "zero_bubble_v": [2 * stages] * stages,
+        "dual_pipe_v": [2 * stages + 1] * stages,
     }
     for name, bound in bounds.items():
         for micro_batches in range(1, 17):

@@ -72,5 +72,5 @@ def test_ways_have_work_for_every_stage() -> None:
     assert ways_of(4, 2, 9) == []
     assert ways_of(4, 8, 3) == []
     names = {way.name for way in ways_of(2, 4, 4)}
-    assert {"1f1b", "gpipe", "zero_bubble_h1", "interleaved, 2 chunks", "zero_bubble_v"} <= names
+    assert {"1f1b", "gpipe", "zero_bubble_h1", "interleaved, 2 chunks", "zero_bubble_v", "dual_pipe_v"} <= names
     assert "interleaved, 3 chunks" not in names
