@@ -139,6 +139,14 @@ def vector_of(name: str, what: str, values: Any) -> Tensor:
     return Tensor.from_array(found)
 
 
+def shares(name: str, q: Any) -> Tensor:
+    """Return numbers from 0 to 1, a vector, or one. Raise ValueError for other numbers."""
+    found = vector_of(name, "q", [q] if isinstance(q, int | float) else q)
+    if not ((found.array >= 0) & (found.array <= 1)).all():
+        raise ApiValueError(f"{name}(): q must be numbers from 0 to 1, not {describe(q)}")
+    return found if not isinstance(q, int | float) else Tensor.from_array(found.array.reshape(()))
+
+
 def crossed(name: str, dim: Any, shape: Shape) -> tuple[int, Tensor, Tensor]:
     """Return (a dimension of size three, the indices of the factors of a cross product along it: those of the second
     and of the third component for each). Raise ValueError if there is no such dimension."""

@@ -76,6 +76,31 @@ SubExt = operator(
 )  # fmt: skip
 
 
+class Muls(Unary):
+    """x times a number, in the element type of x. Called as `Muls()(x, other)`."""
+
+    other: int | float = 1
+    additive = True
+    settings = (("other", number_of),)
+    samples = (sample((8, 16), other=0.5), sample((8, 16), other=3))
+
+    def rule(self, x: TensorType) -> str:
+        if x.dtype.is_integer and isinstance(self.other, float):
+            raise MspcError(f"{self.name}: {self.other} is no integer, as the elements of x are; cast x first")
+        return super().rule(x)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (dout if self.other == 1 else scaled(b, self.other, dout),)
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on other
+        return f"{{0}} * {_factor(self.other)}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return (x * self.other).astype(x.dtype)
+
+
 class NanToNum(Unary):
     """x with other numbers in place of NaN and the infinities. Called as `NanToNum()(x, nan, posinf, neginf)`.
 

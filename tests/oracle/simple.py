@@ -139,6 +139,20 @@ SORTED = [
     ),
     Judge(("mint.kthvalue",), lambda x, *a: _pair(torch.kthvalue(x, *a)), _DISTINCT, arguments=[(2,), (2, -1, True)]),
     Judge(
+        everywhere("quantile"),
+        lambda x, q, *a: torch.quantile(x, q if isinstance(q, float) else torch.tensor(q, dtype=x.dtype), *a),
+        _DISTINCT,
+        arguments=[(0.3,), ([0.0, 0.5, 1.0], 0, True), (0.5, -1)],
+        loose=4,
+    ),
+    Judge(
+        everywhere("nanquantile"),
+        lambda x, q, *a: torch.nanquantile(x, q, *a),
+        _HOLES,
+        arguments=[(0.3,), (0.6, 1), (0.4, 1, True)],
+        loose=4,
+    ),
+    Judge(
         everywhere("top_k"),
         lambda x, k: (torch.topk(x, k).values, torch.topk(x, k).indices.int()),
         _DISTINCT,

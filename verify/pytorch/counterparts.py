@@ -324,6 +324,7 @@ def _arithmetic(torch: Any) -> dict[str, Counterpart]:
     return {
         "AddExt": lambda op, x, y: torch.add(x, y, alpha=op.alpha),
         "AddN": lambda op, *terms: sum(terms[1:], terms[0]),
+        "Muls": lambda op, x: torch.mul(x, op.other),
         "SubExt": lambda op, x, y: torch.sub(x, y, alpha=op.alpha),
     }
 

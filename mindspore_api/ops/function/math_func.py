@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from mspc.ir.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.errors import ApiTypeError
@@ -32,7 +34,7 @@ from mspc.mindspore_api.ops.function_arguments import (
     times,
     unbounded,
 )
-from mspc.mindspore_api.ops.index_arguments import chosen_places, crossed, vector_of
+from mspc.mindspore_api.ops.index_arguments import chosen_places, crossed, shares, vector_of
 
 
 def div(input: Any, other: Any, *, rounding_mode: Any = None) -> Any:
@@ -327,6 +329,45 @@ def median(input: TensorLike, axis: int = -1, keepdims: bool = False) -> Any:
     behind = [ops.GatherD()(x, axis, first) for x in (values, places)]
     behind = behind if keepdims else [ops.Squeeze(axis)(x) for x in behind]
     return ops.Select()(missing, behind[0], found[0]), ops.Select()(missing, behind[1], found[1])
+
+
+def quantile_along(name: str, x: Any, q: Any, axis: Any, keepdims: bool, numbers_only: bool) -> Any:
+    given = q.tolist() if isinstance(q, np.ndarray | np.generic) else q
+    parts = given if hasattr(given, "shape") else shares(name, given)
+    rank = len(x.shape)
+    if axis is None:
+        x, place = ops.Reshape()(x, (-1,)), 0
+    else:
+        place = axis_of(name, axis, rank)
+    last = len(x.shape) - 1
+    x = x if place == last else ops.swapaxes(x, place, last)
+    values, _ = ops.SortExt()(x, last, False, False)
+    numbers = ops.ReduceSum(True)(ops.cast(ops.Equal()(x, x), x.dtype), last)
+    top = ops.Maximum()(numbers - 1, 0) if numbers_only else ops.full_like(numbers, x.shape[last] - 1)
+    wanted = top * ops.Reshape()(ops.cast(parts, x.dtype), (-1,))
+    low = ops.Floor()(wanted)
+    below = ops.GatherD()(values, last, ops.cast(low, INT64))
+    above = ops.GatherD()(values, last, ops.cast(ops.Ceil()(wanted), INT64))
+    found = ops.Lerp()(below, above, wanted - low)
+    if not numbers_only:
+        found = ops.Select()(ops.Less()(numbers, x.shape[last]), ops.full_like(found, float("nan")), found)
+    return _parts_first(found, parts, axis, place, rank, keepdims)
+
+
+def _parts_first(found: Any, parts: Any, axis: Any, place: int, rank: int, keepdims: bool) -> Any:
+    """Return [..., parts] as [parts, ...], with the reduced dimension as 1 with keepdims."""
+    last = len(found.shape) - 1
+    found = ops.Transpose()(found, (last, *range(last)))
+    if keepdims:
+        found = ops.Reshape()(found, (-1, *[1] * rank)) if axis is None else _with_kept_dim(found, place, rank)
+    elif axis is not None and place != rank - 1:
+        found = ops.Squeeze(1 + place)(_with_kept_dim(found, place, rank))
+    return found if parts.shape else ops.Squeeze(0)(found)
+
+
+def _with_kept_dim(found: Any, place: int, rank: int) -> Any:
+    found = ops.ExpandDims()(found, -1)
+    return found if place == rank - 1 else ops.swapaxes(found, 1 + place, rank)
 
 
 # Counts ---------------------------------------------------------------------------------------------------

@@ -151,6 +151,7 @@ def is_cell(found: Any) -> bool:
     (lambda: Tensor([1, 2, 3]) + Tensor([1, 2]), "shapes (3,) and (2,) do not fit"),
     (lambda: Tensor([2]) ** Tensor([-1]), "operator **: integers have no negative powers that are integers"),
     (lambda: ops.jacfwd(ops.sin, "x"), "jacrev(): axes must be integers or None, not 'x'"),
+    (lambda: ops.nanquantile(X, np.array([1.5, 2])), "nanquantile(): q must be numbers from 0 to 1, not [1.5, 2.0]"),
     (lambda: ops.softmax(Tensor(1.0)), "Softmax: a number has no axis -1"),
     (lambda: ms.set_seed(2.5), "set_seed: seed must be an integer, not 2.5"),
     (lambda: ms.dataset.vision.Resize(2**30), "Resize: size 1073741824 must be at most 16777216"),
