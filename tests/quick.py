@@ -31,7 +31,7 @@ SLOW = frozenset(
     analysis/test_counted_bytes.py
     mindspore_api/common/test_bad_arguments.py mindspore_api/common/test_sharded_functions.py
     mindspore_api/common/test_unread_arguments.py
-    mindspore_api/dataset/test_crew.py mindspore_api/dataset/test_workers.py mindspore_api/nn/test_sharded_optimizers.py
+    mindspore_api/dataset/test_workers.py mindspore_api/nn/test_sharded_optimizers.py
     mindspore_api/test_notebook.py mindspore_api/train/test_tutorial_loss.py
     checkpoint/test_sets.py
     checkpoint/test_resuming.py checkpoint/test_strategies.py
