@@ -39,7 +39,7 @@ def compile_(
     ] = False,
     level: Annotated[
         int | None,
-        typer.Option(min=1, max=2, metavar="N", help="Dumps to write: 1 main stages, 2 every pass (default)."),
+        typer.Option(min=1, max=3, metavar="N", help="Dumps to write: 1 main stages, 2 and 3 every pass (default)."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to write (default: saved_graph).")

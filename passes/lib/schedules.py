@@ -328,8 +328,8 @@ def dual_pipe_v(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
     DualPipe is from the report on DeepSeek-V3 (arXiv 2412.19437); the half of it in which stage i has chunks i and 2
     p - 1 - i needs each parameter on one stage only. It is 1F1B of 2 p stages folded in the middle: chunk k has 2 p
     - k micro-batches on the way, so a stage keeps 2 p + 1 chunks' micro-batches. If a gradient is waited for,
-    gradients for weights are separate and later. A stage is idle for (p - 1) (F&B + B - 3 W), times of one chunk;
-    F&B is F + B here, since they run one after the other.
+    gradients for weights are separate and later. A stage is idle for at most (p - 1) (F + 2 B - 3 W), times of
+    one chunk: a forward and a backward run one after the other here.
 
     The numbers of iterations follow from when values arrive if every action takes one unit: on stage i the first
     forward of the second chunk comes 2 (p - 1 - i) + 1 units after that of the first, its first gradient 2 (i + 1)

@@ -202,6 +202,7 @@ def test_one_rank_alone_has_the_same_bytes(root: Path, tmp_path: Path, quickstar
         ([], ["execute"]),
         (["--level", "1"], ["frontend", "step_parallel_begin", "step_parallel_end", "execute"]),
         (["--level", "2"], ALL_STAGES),
+        (["--level", "3"], ALL_STAGES),
     ],
 )
 def test_level_decides_what_is_written(tmp_path: Path, flags: list[str], names: list[str]) -> None:
