@@ -50,7 +50,7 @@ def write_project(folder: Path) -> None:
 
 def carry_out(arguments: list[str], folder: Path) -> None:
     """Run a command of mspc in the folder. Raise ExecutionError if it fails, and Exit if nobody reads its output."""
-    done = subprocess.run([sys.executable, "-m", "mspc", *arguments], cwd=folder, check=False)
+    done = subprocess.run([sys.executable, "-P", "-m", "mspc", *arguments], cwd=folder, check=False)
     if done.returncode == PIPE_CLOSED:
         raise typer.Exit(PIPE_CLOSED)
     if done.returncode:
