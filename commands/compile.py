@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mspc.commands.options import NOTHING_SAID, ImportOptions, is_imported, target_name
+from mspc.commands.options import NOTHING_SAID, ImportOptions, is_capture, is_imported, target_name
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.summary import print_summary
 from mspc.commands.report.tables import check_json, print_report, write_report
@@ -235,6 +235,8 @@ def find_call(target: str, options: CompileOptions) -> FoundCall:
         MspcError: errors in the command or the script.
     """
     parsed = parse_target(target)
+    if is_capture(parsed):
+        options = _with_ranks_of(parsed, options)
     session = _session(options, Session.from_environment(), min(options.only_ranks, default=0))
     modules = frozenset(sys.modules)
     captured = _launch(parsed, options, session)
@@ -300,7 +302,21 @@ def _launch(target: NamedTarget | Path, options: CompileOptions, session: Sessio
     return replace(found, context=sharded_by_file(found.context, options.strategies))
 
 
+def _with_ranks_of(folder: Path, options: CompileOptions) -> CompileOptions:
+    """Return the options with the number of ranks of a capture. Raise MspcError if another one is asked for."""
+    from mspc.commands.captured import ranks_in  # late: few commands read captures
+
+    ranks = ranks_in(folder)
+    if options.ranks not in (None, ranks):
+        raise MspcError(f"{folder} was captured on {ranks} ranks, not on {options.ranks}", code="E0112")
+    return replace(options, ranks=ranks)
+
+
 def _own_launch(target: NamedTarget | Path, options: CompileOptions, session: Session) -> CapturedCall:
+    if is_capture(target):
+        from mspc.commands.captured import capture_step  # late, as above
+
+        return capture_step(target, session)
     if is_imported(target) or options.imported.torch:
         from mspc.commands.imported import capture_imported  # late: few networks come from PyTorch
 

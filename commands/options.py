@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import typer
 
@@ -73,12 +73,6 @@ class DeviceOption(StrEnum):
     AUTO = "auto"
     CPU = "cpu"
     GPU = "gpu"
-
-
-class Judge(StrEnum):
-    """Values of `--against`."""
-
-    TORCH = "torch"
 
 
 Verbose = Annotated[
@@ -207,6 +201,11 @@ def import_options(
         if found.setdefault(name.strip(), number) != number:
             raise MspcError(f"--size gives {name.strip():.60} two numbers")
     return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load, plan, device)
+
+
+def is_capture(target: NamedTarget | Path) -> TypeGuard[Path]:
+    """Return whether a target is a folder of `mspc capture`."""
+    return isinstance(target, Path) and os.path.isfile(target / "rank_0.pt2")
 
 
 def is_imported(target: NamedTarget | Path) -> bool:

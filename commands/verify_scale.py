@@ -12,7 +12,7 @@ from typing import Any
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.explain import place_in_dump
-from mspc.commands.options import is_imported
+from mspc.commands.options import is_capture, is_imported
 from mspc.commands.report.scale import report_scale, told_nodes
 from mspc.commands.report.tables import check_json
 from mspc.commands.search import check_fit
@@ -75,11 +75,12 @@ class ToProve:
         return prove(self.one, self.kinds, self.values, seed, self.own)
 
 
-def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
+def verify_scale(target: str, options: CompileOptions, seed: int, against: Path | None = None) -> None:
     """Compare, print the compared values and the verdict, and fail if anything differs.
 
     Args:
         target: as for `mspc compile`, the folder that it wrote, or a folder of MindSpore's dumps.
+        against: the capture of one device, if the target is a capture.
 
     Raises:
         MspcError: the program cannot be compiled or read, or it cannot be run at sizes that fit on this machine.
@@ -91,7 +92,18 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
     if is_folder and has_dumps(Path(target)):
         verify_dumps(Path(target), options.json)
         return
-    given = of_folder(Path(target), options) if is_folder else of_script(target, options)
+    if is_capture(Path(target)):
+        from mspc.commands.verify_capture import programs_of_captures  # late: few commands read captures
+
+        if against is None:
+            notes = ["mspc capture script.py --ranks 1 --out DIR records one device, and --against DIR names it"]
+            raise MspcError(f"{target} is a capture, and says nothing of one device", notes=notes)
+        one, kinds, values, said = programs_of_captures(Path(target), against, options)
+        given = ToProve(one, kinds, values, notes=said)
+    elif against is not None:
+        raise MspcError(f"--against {against} is for a capture, and {target} is none")
+    else:
+        given = of_folder(Path(target), options) if is_folder else of_script(target, options)
     gc.collect()
     try:
         with room_for("what ranks hold at small sizes"):

@@ -47,7 +47,7 @@ ROOMS: dict[str, str] = {
 ONLY_IN: dict[str, str | tuple[str, ...]] = {
     "cupy": "runtime/",
     "mpi4py": "runtime/comm/mpi_library.py",
-    "torch": ("verify/pytorch/counterparts.py", "readers/pytorch/exporting.py"),
+    "torch": ("verify/pytorch/counterparts.py", "readers/pytorch/exporting.py", "capture.py"),
 }
 THIRD_PARTY = {"ir": {"numpy", "lark", "networkx", "ml_dtypes"}}
 READS_LAUNCHERS = "engine/ranks/"

@@ -35,6 +35,7 @@ VERBS = (
     Verb("compile", "Compile for all ranks; run nothing."),
     Verb("search", "Find the best way to shard a network; run nothing."),
     Verb("calibrate", "Measure this machine, for mspc search."),
+    Verb("capture", "Write the step that a script of PyTorch runs on each rank."),
     Verb("run", "Train a script, or run a compile, on all ranks."),
     Verb("launch", "Start a script on many ranks, of several hosts too.", "mspc.commands.launch",
          {"allow_interspersed_args": False}),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mspc.commands import options as opts
 from mspc.commands.completion import complete_script
+
+TORCH = "torch"
+"""Value of --against for a comparison with PyTorch."""
 
 
 def verify(
@@ -28,7 +32,11 @@ def verify(
     strategies: opts.StrategiesFile = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the compared data and weights.")] = 0,
     against: Annotated[
-        opts.Judge | None, typer.Option(help="Hold one device against PyTorch instead, operator by operator.")
+        str | None,
+        typer.Option(
+            metavar="torch|DIR",
+            help="Hold one device against PyTorch, operator by operator; with --scale: a capture against one device's.",
+        ),
     ] = None,
     mpi: Annotated[bool, typer.Option("--mpi", help="Run the ranks under mpirun, not in this process.")] = False,
     scale: Annotated[
@@ -58,9 +66,14 @@ def verify(
     if scale:
         from mspc.commands.verify_scale import verify_scale
 
-        if against is not None or mpi:
-            notes = ["leave out --against and --mpi"]
+        if against == TORCH or mpi:
+            notes = ["leave out --against torch and --mpi"]
             raise MspcError("--scale holds ranks to one device in this process", notes=notes)
-        verify_scale(target, options, seed)
+        verify_scale(target, options, seed, None if against is None else Path(against))
         return
-    verify_target(target, options, seed, against is opts.Judge.TORCH, mpi)
+    if against not in (None, TORCH):
+        raise MspcError(
+            f"--against must be {TORCH}, not {against!r:.100}",
+            notes=["with --scale it may be the folder of a capture of one device"], code="E0105",
+        )
+    verify_target(target, options, seed, against == TORCH, mpi)

@@ -484,16 +484,19 @@ class _Walk:
 
     def _write(self, node: ExportedNode, kind: Kind, values: list[Any]) -> None:
         given = dict(node.arguments)
-        new = values[-len(kind.writes) :]
-        for name, value in zip(kind.writes, new, strict=True):
+        for name, value in zip(kind.writes, values[-len(kind.writes) :], strict=True):
             target = given.get(name)
-            if value is None or not isinstance(target, NodeResult):
-                continue
-            named = self.values[target.name]
-            type = self.evaluator.type_of(named.read(self.evaluator.call))
-            if type is not None and self.evaluator.type_of(value) != type:
-                value = self.evaluator.call(overwritten, [named.read(self.evaluator.call), value])
-            named.write(self.evaluator.call, value, self.is_differentiated)
+            pairs = zip(target, value, strict=True) if isinstance(target, tuple) else [(target, value)]
+            for each, new in pairs:
+                if new is not None and isinstance(each, NodeResult):
+                    self._write_one(each, new)
+
+    def _write_one(self, target: NodeResult, value: Any) -> None:
+        named = self.named(target.name)
+        type = self.evaluator.type_of(named.read(self.evaluator.call))
+        if type is not None and self.evaluator.type_of(value) != type:
+            value = self.evaluator.call(overwritten, [named.read(self.evaluator.call), value])
+        named.write(self.evaluator.call, value, self.is_differentiated)
 
     def _in_exported_type(self, name: str, value: Any, type: ExportedType | None) -> Any:
         """Return a result in the exported element type, or in the half of autocast. Raise MspcError if it has another

@@ -231,9 +231,9 @@ def _written_and_origin(graph: ExportedGraph, of_gradients: bool = False) -> tup
             continue
         kind = None if node.target in CONTROL else kind_of(node.target)
         given = dict(node.arguments)
-        overwritten = [given.get(name) for name in kind.writes] if kind is not None else []
+        overwritten = names_in(tuple(given.get(name) for name in kind.writes)) if kind is not None else []
         if node.target != STOPPED:
-            written |= {origin.get(each.name, each.name) for each in overwritten if isinstance(each, NodeResult)}
+            written |= {origin.get(name, name) for name in overwritten}
         base = returned(node, kind) if kind is not None and not (of_gradients and node.target in STOPS) else None
         if base is not None:
             origin |= dict.fromkeys(node.results, origin.get(base.name, base.name))

@@ -9,6 +9,7 @@ from functools import cache
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.readers.pytorch.exported_program import CONTROL, ExportedNode, ExportedProgram, all_nodes
+from mspc.readers.pytorch.kinds.backward import BACKWARD, COLLECTIVES
 from mspc.readers.pytorch.kinds.creation import CREATION, RANDOM
 from mspc.readers.pytorch.kinds.indexing import BAGS, INDEXING
 from mspc.readers.pytorch.kinds.kind import NEEDED, Kind, KindArgument
@@ -21,7 +22,7 @@ from mspc.readers.pytorch.kinds.spatial import IMAGES
 
 THEMES: tuple[Iterable[list[Kind]], ...] = (
     ELEMENTWISE, SHAPES, CREATION, REDUCTIONS, PRODUCTS, NORMS, ATTENTION, INDEXING, IMAGES, LOSSES, RANDOM,
-    EXPERTS, BAGS, COMPLEX, MATRICES, RECURRENT, BOOKKEEPING,
+    BACKWARD, COLLECTIVES, EXPERTS, BAGS, COMPLEX, MATRICES, RECURRENT, BOOKKEEPING,
 )  # fmt: skip
 
 OVERWRITTEN = "self"

@@ -200,20 +200,36 @@ def with_margins(self: Any, pad: Any, mode: Any, value: Any) -> Any:
 
 
 def strided(self: Any, size: Any, stride: Any, storage_offset: Any) -> Any:
-    """The elements in another shape, if the strides are those of elements that follow each other.
+    """Return elements that follow each other in another shape.
 
     Raises:
-        ValueError: they are others.
+        ValueError: the strides are others.
     """
     step = 1
-    whole = not storage_offset
+    dense = True
     for d in range(len(size) - 1, -1, -1):
-        whole = whole and (size[d] == 1 or stride[d] == step)
+        dense = dense and (size[d] == 1 or stride[d] == step)
         step = step * size[d]
-    if not whole or step != self.size:
-        raise ApiValueError(f"as_strided: sizes {tuple(size)} with strides {tuple(stride)} are no other shape of all "
-                            f"elements of {self.shape}, which alone is read")
-    return reshaped(self, size)
+    begin = storage_offset or 0
+    if not dense or begin + step > self.size:
+        raise ApiValueError(f"as_strided: sizes {tuple(size)} with strides {tuple(stride)} from {begin} are no "
+                            f"successive elements of {self.shape}, which alone are read")  # fmt: skip
+    if step == self.size:
+        return reshaped(self, size)
+    return reshaped(ops.Reshape()(self, (-1,))[begin : begin + step], size)
+
+
+def strided_replaced(base: Any, new: Any, size: Any, stride: Any, storage_offset: Any) -> Any:
+    """Return the base with successive elements replaced."""
+    if new.size == base.size:
+        return reshaped(new, base.shape)
+    begin, flat, parts = storage_offset or 0, ops.Reshape()(base, (-1,)), []
+    if begin > 0:
+        parts.append(flat[:begin])
+    parts.append(ops.Reshape()(new, (-1,)))
+    if begin + new.size < base.size:
+        parts.append(flat[begin + new.size :])
+    return reshaped(ops.concat(parts, 0), base.shape)
 
 
 def windows(self: Any, dimension: Any, size: Any, step: Any) -> Any:
@@ -260,7 +276,7 @@ SHAPES = (
     row("flatten.using_ints", "self, start_dim=0, end_dim=-1", flattened, as_before),
     row("unflatten.int", "self, dim, sizes", unflattened, as_before),
     row("_reshape_alias.default", "self, size, -stride", reshaped, as_before),
-    row("as_strided.default", "self, size, stride, storage_offset=None", strided, as_before),
+    row("as_strided.default", "self, size, stride, storage_offset=None", strided, strided_replaced),
     row("ravel.default", "self", lambda self: reshaped(self, (-1,)), as_before),
     row("hstack.default", "tensors", lambda tensors: ops.hstack(tensors)),
     row("vstack.default", "tensors", lambda tensors: ops.vstack(tensors)),

@@ -1,0 +1,120 @@
+"""Layouts of captured tensors, from DTensor's meshes and placements and from the sizes of slices."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.layout import Layout
+from mspc.readers.pytorch.captured import CapturedStep
+
+_SHARD = re.compile(r"(?:S|Shard)\((?:dim=)?(\d+)\)")
+_STRIDED = re.compile(r"(?:_S|_StridedShard)\((?:dim=)?(\d+), (?:sf=|split_factor=)?\d+\)")
+_PARTIAL = re.compile(r"(?:P|Partial)(?:\((\w*)\))?")
+Axis = tuple[int, int]
+"""(distance between the ranks of an axis, number of them)."""
+
+
+def mesh_of(steps: Sequence[CapturedStep]) -> tuple[int, ...]:
+    """Return the sizes of the mesh, row-major, on which all groups and placements lie. Raise MspcError if they overlap
+    otherwise."""
+    ranks = steps[0].ranks
+    axes = {(1, ranks), *(axis for step in steps for axis in _axes_in(step))}
+    ends = sorted({end for stride, size in axes for end in (stride, stride * size)})
+    sizes: list[int] = []
+    for low, high in pairwise(ends):
+        if high % low:
+            raise MspcError(f"{steps[0].program.name}: groups of ranks {low} and {high} apart are no axes of one mesh")
+        sizes.insert(0, high // low)
+    return tuple(sizes) or (1,)
+
+
+def _axes_in(step: CapturedStep) -> Iterator[Axis]:
+    for place in step.placements.values():
+        if "mesh" in place:
+            yield from mesh_axes(place["mesh"])
+    for group in step.groups.values():
+        if len(group) > 1 and len({b - a for a, b in pairwise(group)}) == 1:
+            yield group[1] - group[0], len(group)
+
+
+def mesh_axes(mesh: Any) -> list[Axis]:
+    """Return the axes of a mesh of ranks, nested lists."""
+    found: list[Axis] = []
+    while isinstance(mesh, list):
+        stride = _first(mesh[1]) - _first(mesh[0]) if len(mesh) > 1 else 1
+        found.append((stride, len(mesh)))
+        mesh = mesh[0]
+    return found
+
+
+def _first(mesh: Any) -> int:
+    while isinstance(mesh, list):
+        mesh = mesh[0]
+    return mesh
+
+
+def _within(mesh: tuple[int, ...], axis: Axis) -> list[int]:
+    """Return the numbers of the axes of the whole mesh that an axis consists of."""
+    stride, size = axis
+    ends = [math.prod(mesh[number + 1 :]) for number in range(len(mesh))]
+    return [number for number, end in enumerate(ends) if stride <= end < stride * size]
+
+
+def layout(
+    step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[int], whole: Sequence[int]
+) -> Layout:
+    """Return the layout of a tensor of a step. own: the shape of a rank's slice; whole: that on one device.
+
+    Raises:
+        MspcError: the placement contradicts the shapes.
+    """
+    place = step.placements.get(name, {})
+    if "mesh" not in place:
+        return _by_sizes(step, mesh, name, own, whole)
+    dims: list[list[int]] = [[] for _ in whole]
+    later: list[list[int]] = [[] for _ in whole]  # FSDP shards what tensor parallelism has sharded already
+    partial: list[int] = []
+    for axis, text in zip(mesh_axes(place["mesh"]), place["placements"], strict=True):
+        numbers = _within(mesh, axis)
+        if (found := _SHARD.fullmatch(text)) is not None:
+            dims[int(found[1])] += numbers
+        elif (found := _STRIDED.fullmatch(text)) is not None:
+            later[int(found[1])] += numbers
+        elif _PARTIAL.fullmatch(text) is not None:
+            partial += numbers
+        elif text not in ("R", "Replicate()"):
+            raise MspcError(f"{step.program.name}: {name} has placement {text!r:.60}, which mspc does not know")
+    made = Layout.of(mesh, [[*first, *then] for first, then in zip(dims, later, strict=True)], partial)
+    if not made.divides(whole) or made.local_shape(whole) != tuple(own):
+        raise MspcError(
+            f"{step.program.name}: {name} has shape {tuple(own)}, and {', '.join(place['placements'])} of "
+            f"{tuple(whole)} is another slice",
+            notes=["slices of uneven sizes are not compared yet"],
+        )
+    return made
+
+
+def _by_sizes(
+    step: CapturedStep, mesh: tuple[int, ...], name: str, own: Sequence[int], whole: Sequence[int]
+) -> Layout:
+    """Return the layout of a plain tensor: rows are divided over the outermost axes of the mesh that give its size."""
+    if len(own) != len(whole) or any(not n or m % n for n, m in zip(own, whole, strict=True)):
+        raise MspcError(f"{step.program.name}: {name} has shape {tuple(own)}, which is no slice of {tuple(whole)}")
+    dims: list[list[int]] = []
+    free = list(range(len(mesh)))
+    for n, m in zip(own, whole, strict=True):
+        parts, axes = m // n, []
+        for axis in list(free):
+            if parts % mesh[axis] == 0 and parts > 1:
+                axes.append(axis)
+                free.remove(axis)
+                parts //= mesh[axis]
+        if parts > 1:
+            raise MspcError(f"{step.program.name}: {name} is divided into {m // n} parts, and the mesh is {mesh}")
+        dims.append(axes)
+    return Layout.of(mesh, dims)

@@ -1,0 +1,131 @@
+"""Steps that PyTorch runs, recorded and compared with the step of one device."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.captured import ranks_in
+from mspc.ir.diagnostics import MspcError
+from mspc.readers.pytorch import placed
+from mspc.readers.pytorch.captured import read_step
+from tests.conftest import HANG
+from tests.serving import SERVED
+
+torch = pytest.importorskip("torch")
+SCRIPT = Path(__file__).parent / "train.py"
+
+
+def captured(folder: Path, ranks: int, *arguments: object) -> Path:
+    command = [*SERVED, "capture", SCRIPT, "--ranks", str(ranks), "--out", folder, "--", *map(str, arguments)]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def verified(folder: Path, single: Path) -> "subprocess.CompletedProcess[str]":
+    command = [*SERVED, "verify", "--scale", str(folder), "--against", str(single)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG)
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return captured(tmp_path_factory.mktemp("captures") / "single", 1, 1, 1)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """FSDP over two groups of ranks, tensor parallelism within each."""
+    return captured(tmp_path_factory.mktemp("captures") / "ranks", 4, 2, 2)
+
+
+def test_ranks_compute_the_step_of_one_device(ranks: Path, single: Path) -> None:
+    done = verified(ranks, single)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"equal: \d+ values of 4 ranks of 1 kind", done.stdout)
+
+
+def test_a_capture_is_compiled(ranks: Path, tmp_path: Path) -> None:
+    command = [*SERVED, "compile", str(ranks), "--out", str(tmp_path / "out"), "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 0, done.stderr
+    collectives = Counter(row["operator"] for row in json.loads(done.stdout)["collectives"])
+    assert collectives == {"AllGather": 4, "AllReduce": 4, "ReduceScatter": 2}  # of FSDP, tensor parallelism, FSDP
+
+
+@pytest.mark.parametrize(("data", "tensor", "fault"), [(1, 2, "doubled sum"), (2, 1, "divided twice")])
+def test_faults_are_found(data: int, tensor: int, fault: str, single: Path, tmp_path: Path) -> None:
+    done = verified(captured(tmp_path / "ranks", 2, data, tensor, fault), single)
+    assert done.returncode == 1, done.stdout
+    assert "values of 2 ranks of 1 kind are not those of one device" in done.stderr
+    assert re.search(r"train\.py:\d+", done.stderr)
+
+
+def test_values_are_recorded_before_the_step(tmp_path: Path) -> None:
+    folder = tmp_path / "values"
+    command = [*SERVED, "capture", str(SCRIPT), "--values", "--out", str(folder), "--", "1", "1"]
+    assert subprocess.run(command, capture_output=True, timeout=HANG).returncode == 0
+    step = read_step(folder / "rank_0.pt2")
+    torch.manual_seed(0)
+    assert step.program.weights.tensors.keys() >= {"layers.0.up.weight", "exp_avg.layers.0.up.weight"}
+    assert float(step.program.weights.read("step.layers.0.up.weight")) == 1.0  # one step makes the states
+
+
+def test_nodes_have_lines_modules_and_groups(ranks: Path) -> None:
+    step = read_step(ranks / "rank_3.pt2")
+    assert (step.rank, step.ranks) == (3, 4)
+    assert {"ranks 1-3", "ranks 2-3"} <= step.groups.keys()
+    kinds = {node.target for node in step.program.graph.nodes}
+    assert {"c10d._allgather_base_.default", "_c10d_functional.all_reduce.default"} <= kinds
+    product = next(node for node in step.program.graph.nodes if node.target == "aten.addmm.default")
+    assert product.scope == "layers.0.up"
+    assert product.frames[0].file.endswith("train.py")
+    assert placed.mesh_of([step]) == (2, 2)
+
+
+def edited(folder: Path, rank: int, change: dict[str, object]) -> None:
+    path = folder / f"rank_{rank}.pt2"
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    about = json.loads(members["step/extra/capture.json"]) | change
+    members["step/extra/capture.json"] = json.dumps(about).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def test_mistakes(ranks: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for rank in range(2):
+        shutil.copy(ranks / f"rank_{rank}.pt2", folder)
+    for command, said in (
+        (["verify", "--scale", str(folder)], "is a capture, and says nothing of one device"),
+        (["verify", "--scale", str(folder), "--against", str(folder)], "has 2 ranks, and one device is needed"),
+        (["verify", "--scale", str(folder), "--against", str(tmp_path)], "is no folder of mspc capture"),
+        (["compile", str(folder), "--ranks", "4"], "was captured on 2 ranks, not on 4"),
+        (["verify", str(SCRIPT), "--against", "jax"], "--against must be torch, not 'jax'"),
+    ):
+        done = subprocess.run([*SERVED, *command], capture_output=True, text=True, timeout=HANG)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    edited(folder, 1, {"version": 9})
+    with pytest.raises(MspcError, match="is of version 9 of captures; mspc reads version 1"):
+        read_step(folder / "rank_1.pt2")
+    edited(folder, 1, {"version": 1, "groups": {"0": [0, 7]}})
+    with pytest.raises(MspcError, match="group '0' is 7, not a whole number from 0 to 3"):
+        read_step(folder / "rank_1.pt2")
+    (folder / "rank_1.pt2").rename(folder / "rank_2.pt2")
+    with pytest.raises(MspcError, match="has no file of rank 1"):
+        ranks_in(folder)
+
+
+def test_the_module_needs_no_dependency_but_torch() -> None:
+    code = "import sys, mspc.capture; print([n for n in ('numpy', 'lark', 'typer') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=HANG)
+    assert done.stdout.strip() in ("[]", "['numpy']"), done.stdout + done.stderr  # numpy if torch imports it
