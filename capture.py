@@ -123,13 +123,13 @@ class Recorder(TorchDispatchMode):
         recorder, own = self, {}
 
         def noting(kind: Any) -> Any:
-            class Options(kind):
+            class NotingOptions(kind):
                 def __setattr__(self, name: str, value: Any) -> None:
                     if name == "reduceOp":
                         recorder.reduction = _reduction(value)
                     super().__setattr__(name, value)
 
-            return Options
+            return NotingOptions
 
         for name in ("AllreduceOptions", "ReduceScatterOptions", "ReduceOptions", "AllreduceCoalescedOptions"):
             own[name] = getattr(c10d, name)
