@@ -87,6 +87,7 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("relu6.default hardswish.default hardsigmoid.default", floats(3, 4, low=-8, high=8)),
     ("gelu.default", X), ("gelu.default", X, {"approximate": "tanh"}), ("softplus.default", X, 2.0, 1.0),
     ("prelu.default", IMAGE, floats(4)), ("threshold.default", X, 0.2, 7.0), ("threshold_backward.default", X, Y, 0.1),
+    ("native_layer_norm_backward.default", X, Y, [4], floats(3, 1), floats(3, 1), floats(4), floats(4), [True] * 3),
     ("view.default reshape.default _unsafe_view.default view_copy.default", X, (2, -1)),
     ("as_strided.default", floats(2, 3, 1, 1), (3, 2, 1, 1), (2, 1, 7, 7)),
     ("_reshape_alias.default", X, (2, 6), (6, 1)),

@@ -6,24 +6,33 @@ from typing import Any
 
 from mspc.mindspore_api import ops
 from mspc.mindspore_api.communication.group import get_group_size
-from mspc.mindspore_api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 
 
-def layer_norm_gradients(dout: Any, input: Any, normalized_shape: Any, weight: Any, bias: Any) -> Any:
-    """Return the gradients of the input, the weight and the bias of a layer norm."""
+def layer_norm_gradients(
+    dout: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any
+) -> Any:  # fmt: skip
+    """Return the gradients of the input, the weight and the bias of a layer norm, of which there may be none.
 
-    def forward(x: Any, w: Any, b: Any) -> Any:
-        return functional.layer_norm(x, normalized_shape, w, b, 1e-5)
-
-    return ops.GradOperation(get_all=True, sens_param=True)(forward)(input, weight, bias, dout)
+    With n = (x - mean) * rstd and d = dout * weight the first is rstd * (d - mean(d) - n * mean(d * n)), means over the
+    normalised dimensions; the others are the sums of dout * n and of dout over all others.
+    """
+    rank = len(input.shape)
+    own = tuple(range(rank - len(normalized_shape), rank))
+    others = tuple(range(rank - len(normalized_shape)))
+    normal = (input - mean) * rstd
+    scaled = dout if weight is None else dout * weight
+    average = ops.ReduceMean(True)
+    dx = rstd * (scaled - average(scaled, own) - normal * average(scaled * normal, own))
+    dweight = None if weight is None else ops.ReduceSum()(dout * normal, others)
+    return dx, dweight, None if bias is None else ops.ReduceSum()(dout, others)
 
 
 NAMES = {"product": "prod"}
 """Reductions of PyTorch that mspc has under another name."""
 BACKWARD = (
     row("native_layer_norm_backward.default",
-        "grad_out, input, normalized_shape, -mean, -rstd, weight, bias, -output_mask", layer_norm_gradients),
+        "grad_out, input, normalized_shape, mean, rstd, weight, bias, -output_mask", layer_norm_gradients),
 )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ OTHERWISE = {
     "batch_norm.default": "test_written_values.py", "_native_batch_norm_legit.default": "test_written_values.py",
     "searchsorted": "test_written_values.py", "bucketize": "test_written_values.py",
     "_scaled_dot_product": "PyTorch has each on one kind of device",
+    "c10d": "it needs several ranks: tests/captures", "fsdp.": "it needs several ranks: tests/captures",
 }  # fmt: skip
 """Kinds without a call here, by a part of their names, and why."""
 
@@ -52,7 +53,7 @@ NO_GRADIENT = {
     "_native_batch_norm_legit_functional.default": "of its statistics", "copy.default": "of any",
     "_native_batch_norm_legit_no_training.default": "of its statistics", "heaviside.default": "of any",
     "multi_margin_loss.default": "of its weights", "native_channel_shuffle.default": "of any",
-    "soft_margin_loss.default": "of its target",
+    "soft_margin_loss.default": "of its target", "native_layer_norm_backward.default": "of any",
 }  # fmt: skip
 """Kinds of which PyTorch has no gradient."""
 
