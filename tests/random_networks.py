@@ -94,7 +94,7 @@ def spread(
 
     def moved(array: np.ndarray) -> np.ndarray:
         errors = generator.choice([-4, 4], array.shape) * np.finfo(np.float64).eps
-        return array * (1 + errors) if array.dtype == np.float64 else array
+        return np.asarray(array * (1 + errors)) if array.dtype == np.float64 else array
 
     shifted = [{name: moved(array) for name, array in feed.items()} for feed in feeds]
     found = steps_global(RandomNetwork(seed, names).graph, shifted)

@@ -249,7 +249,7 @@ def _state(tracer: Tracer) -> tuple[Any, ...]:
     time."""
     return (
         sum(tracer.draws.values()), len(tracer.warnings), len(tracer.errors), len(tracer.attributes), tracer.regions,
-        len(tracer.constants), len(tracer.ignored), len(tracer.weak), len(tracer.guarded), tracer.guard,
+        len(tracer.constants), len(tracer.ignored), len(tracer.weak), tracer.ways, len(tracer.guarded), tracer.guard,
     )  # fmt: skip
 
 

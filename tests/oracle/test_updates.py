@@ -62,14 +62,6 @@ def test_elements(how: str, kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", ["Add", "Sub", "Update"])
-def test_rows_that_are_known(how: str, kind: Any) -> None:
-    x, updates = drawn(5, (5, 3), kind), drawn(6, (2, 3), kind)
-    expected = changed(x, np.array([3, 1]), updates, COMBINED[how])
-    near(getattr(ops, f"Inplace{how}")((3, 1))(Tensor(x), Tensor(updates)).asnumpy(), expected)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "how"), [
     ("Assign", "Update"), ("AssignAdd", "Add"), ("AssignSub", "Sub"),
     ("assign", "Update"), ("assign_add", "Add"), ("assign_sub", "Sub"),

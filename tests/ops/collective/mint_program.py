@@ -49,10 +49,6 @@ def combined():
     equal(out, part(everyone[-1], own))
     dist.reduce_scatter(out, [of(part(everyone[rank], i)) for i in range(size)], group="backwards")
     equal(out, part(total, own))
-    sizes = [size + 1] + [1] * (size - 1)
-    out = empty(sizes[own])
-    dist.reduce_scatter_tensor_uneven(out, mine(), sizes, group="backwards")
-    equal(out, np.split(total, np.cumsum(sizes)[:-1])[own])
 
 
 def gathered():
@@ -63,10 +59,6 @@ def gathered():
     out = empty(2 * size * size)
     dist.all_gather_into_tensor(out, mine(), "backwards")
     equal(out, np.concatenate(turned))
-    sizes = [i + 1 for i in range(size)]
-    out = empty(sum(sizes))
-    dist.all_gather_into_tensor_uneven(out, of(everyone[rank][: own + 1]), sizes, "backwards")
-    equal(out, np.concatenate([each[: i + 1] for i, each in enumerate(turned)]))
     many = [empty(2 * size) for _ in range(size)] if rank == 0 else None
     dist.gather(mine(), many, 0, "backwards")
     for found, expected in zip(many or [], turned if rank == 0 else [], strict=True):

@@ -39,7 +39,7 @@ OTHERWISE = {
     "batch_norm.default": "test_written_values.py", "_native_batch_norm_legit.default": "test_written_values.py",
     "searchsorted": "test_written_values.py", "bucketize": "test_written_values.py",
     "_scaled_dot_product": "PyTorch has each on one kind of device",
-    "c10d": "it needs several ranks: tests/captures", "fsdp.": "it needs several ranks: tests/captures",
+    "c10d": "it needs several ranks: test_captures.py", "fsdp.": "it needs several ranks: test_captures.py",
 }  # fmt: skip
 """Kinds without a call here, by a part of their names, and why."""
 

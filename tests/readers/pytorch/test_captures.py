@@ -19,7 +19,7 @@ from tests.conftest import HANG
 from tests.serving import SERVED
 
 torch = pytest.importorskip("torch")
-SCRIPT = Path(__file__).parent / "train.py"
+SCRIPT = Path(__file__).parent / "captured_training.py"
 
 
 def captured(folder: Path, ranks: int, *arguments: object) -> Path:
@@ -64,7 +64,7 @@ def test_faults_are_found(data: int, tensor: int, fault: str, single: Path, tmp_
     done = verified(captured(tmp_path / "ranks", 2, data, tensor, fault), single)
     assert done.returncode == 1, done.stdout
     assert "values of 2 ranks of 1 kind are not those of one device" in done.stderr
-    assert re.search(r"train\.py:\d+", done.stderr)
+    assert re.search(r"captured_training\.py:\d+", done.stderr)
 
 
 def test_values_are_recorded_before_the_step(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_nodes_have_lines_modules_and_groups(ranks: Path) -> None:
     assert {"c10d._allgather_base_.default", "_c10d_functional.all_reduce.default"} <= kinds
     product = next(node for node in step.program.graph.nodes if node.target == "aten.addmm.default")
     assert product.scope == "layers.0.up"
-    assert product.frames[0].file.endswith("train.py")
+    assert product.frames[0].file.endswith("captured_training.py")
     assert placed.mesh_of([step]) == (2, 2)
 
 
