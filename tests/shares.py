@@ -12,7 +12,7 @@ from typing import Any
 
 THOROUGH = "MSPC_TEST_THOROUGHLY"
 """The variable by which processes that tests start know of the option, too."""
-PARTS = 6
+PARTS = 12
 
 
 def share_of(count: int, parts: int = PARTS) -> int:

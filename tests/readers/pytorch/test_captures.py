@@ -18,12 +18,12 @@ from mspc.readers.pytorch.captured import read_step
 from tests.conftest import HANG
 from tests.serving import SERVED
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 SCRIPT = Path(__file__).parent / "captured_training.py"
 
 
-def captured(folder: Path, ranks: int, *arguments: object) -> Path:
-    command = [*SERVED, "capture", SCRIPT, "--ranks", str(ranks), "--out", folder, "--", *map(str, arguments)]
+def captured(folder: Path, ranks: int, *arguments: object, options: tuple[str, ...] = ()) -> Path:
+    command = [*SERVED, "capture", SCRIPT, "--ranks", ranks, "--out", folder, *options, "--", *arguments]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     return folder
@@ -36,7 +36,7 @@ def verified(folder: Path, single: Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return captured(tmp_path_factory.mktemp("captures") / "single", 1, 1, 1)
+    return captured(tmp_path_factory.mktemp("captures") / "single", 1, 1, 1, options=("--values",))
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +67,10 @@ def test_faults_are_found(data: int, tensor: int, fault: str, single: Path, tmp_
     assert re.search(r"captured_training\.py:\d+", done.stderr)
 
 
-def test_values_are_recorded_before_the_step(tmp_path: Path) -> None:
-    folder = tmp_path / "values"
-    command = [*SERVED, "capture", str(SCRIPT), "--values", "--out", str(folder), "--", "1", "1"]
-    assert subprocess.run(command, capture_output=True, timeout=HANG).returncode == 0
-    step = read_step(folder / "rank_0.pt2")
-    torch.manual_seed(0)
-    assert step.program.weights.tensors.keys() >= {"layers.0.up.weight", "exp_avg.layers.0.up.weight"}
-    assert float(step.program.weights.read("step.layers.0.up.weight")) == 1.0  # one step makes the states
+def test_values_are_recorded_before_the_step(single: Path) -> None:
+    weights = read_step(single / "rank_0.pt2").program.weights
+    assert weights.tensors.keys() >= {"layers.0.up.weight", "exp_avg.layers.0.up.weight"}
+    assert float(weights.read("step.layers.0.up.weight")) == 1.0  # one step makes the states
 
 
 def test_nodes_have_lines_modules_and_groups(ranks: Path) -> None:
