@@ -14,12 +14,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import runpy
 import sys
 import traceback
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +133,7 @@ class Recorder(TorchDispatchMode):
         for name in ("AllreduceOptions", "ReduceScatterOptions", "ReduceOptions", "AllreduceCoalescedOptions"):
             own[name] = getattr(c10d, name)
             setattr(c10d, name, noting(own[name]))
+
         def wait(*args: Any) -> Any:
             with torch.utils._python_dispatch._disable_current_modes():
                 return finish(*args)
@@ -273,7 +273,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and record it. Subclasses of tensors are asked first: they call operators on local ones."""
         kwargs = kwargs or {}
-        if _is_subclass_call(types):
+        if is_subclass_call(types):
             return NotImplemented
         schema = function._schema
         if schema.name.startswith(_SKIPPED):
@@ -297,7 +297,7 @@ class Recorder(TorchDispatchMode):
         return result
 
 
-def _is_subclass_call(types: Any) -> bool:
+def is_subclass_call(types: Any) -> bool:
     """Return whether an operator is called with a subclass of Tensor that calls operators on local tensors."""
     plain = (torch.Tensor, torch.nn.Parameter)
     return any(
@@ -456,78 +456,3 @@ def _rank() -> tuple[int, int]:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
-
-
-class _FakeFloats(TorchDispatchMode):
-    """Makes floating-point tensors without memory, so that networks of any size can be captured. Integers are real:
-    scripts and meshes of ranks read them."""
-
-    def __init__(self) -> None:
-        from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
-        super().__init__()
-        self._fake, self._mode = FakeTensor, FakeTensorMode(allow_non_fake_inputs=True)
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if _is_subclass_call(types):
-            return NotImplemented
-        tensors = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-        made = not tensors and any(each.name == "dtype" for each in function._schema.arguments)
-        if any(isinstance(each, self._fake) for each in tensors) or (made and _makes_floats(function, args, kwargs)):
-            with self._mode:
-                return function(*args, **kwargs)
-        return function(*args, **kwargs)
-
-
-def _makes_floats(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    dtype = kwargs.get("dtype")
-    if dtype is None:
-        counts = function._schema.name == "aten::arange" and all(isinstance(each, int) for each in args)
-        return not counts
-    return dtype.is_floating_point or dtype.is_complex
-
-
-def _run_rank(script: str, arguments: Sequence[str], rank: int, ranks: int, with_values: bool) -> None:
-    """Run a script as one rank of a job without other processes. The first captured step ends it."""
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks),
-                   "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}  # fmt: skip
-    sys.argv = [script, *arguments]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-    if ranks > 1:
-        import torch.distributed as distributed
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
-        distributed.init_process_group = lambda *args, **named: None
-    with nullcontext() if with_values else _FakeFloats():
-        runpy.run_path(script, run_name="__main__")
-    raise CaptureError(f"{script} ended without a call of mspc.capture.step")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run `SCRIPT RANKS WITH_VALUES ARGUMENTS...` once for each rank, in processes that share the import of PyTorch.
-    Return the exit status."""
-    script, ranks, with_values, *rest = arguments
-    for rank in range(int(ranks)):
-        sys.stdout.flush()
-        child = os.fork()
-        if child == 0:
-            status = 2
-            try:
-                _run_rank(script, rest, rank, int(ranks), with_values == "1")
-            except CaptureError as error:
-                print(f"error: rank {rank}: {error}", file=sys.stderr)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if status:
-            return 2
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

@@ -30,7 +30,8 @@ def capture_script(script: Path, arguments: Sequence[str], ranks: int, out: Path
         raise MspcError(f"{out} holds files that mspc capture did not write", notes=["name another folder with --out"],
                         code="E0108")  # fmt: skip
     with TemporaryDirectory(prefix="mspc-", dir=out.absolute().parent) as place:
-        command = [sys.executable, "-P", "-m", "mspc.capture", str(script), str(ranks), str(int(values)), *arguments]
+        job = [sys.executable, "-P", "-m", "mspc.readers.pytorch.capture_job"]
+        command = [*job, str(script), str(ranks), str(int(values)), *arguments]
         done = subprocess.run(command, env={**os.environ, "MSPC_CAPTURE": place})
         if done.returncode:
             raise MspcError(f"{script} cannot be captured on {ranks} rank{'s' * (ranks > 1)}: see above")

@@ -104,7 +104,8 @@ def prepare(graph: Graph, backend: NumPyBackend) -> None:
     """
     graphs = graph.graphs()
     lacking = [node for each in graphs for node in each.nodes if not _has_kernel(node.op)]
-    raise_all([node.error(f"{node.label} has no kernel") for node in lacking])
+    notes = ["`mspc ops` lists the operators; CHANGELOG.md names the replacement of each that was removed"]
+    raise_all([node.error(f"{node.label} has no kernel", notes=notes) for node in lacking])
     backend.halves = any(t.dtype.itemsize == 2 and t.dtype.is_float for each in graphs for v in each.values()
                          for t in element_types(v.type))  # fmt: skip
 

@@ -47,7 +47,10 @@ ROOMS: dict[str, str] = {
 ONLY_IN: dict[str, str | tuple[str, ...]] = {
     "cupy": "runtime/",
     "mpi4py": "runtime/comm/mpi_library.py",
-    "torch": ("verify/pytorch/counterparts.py", "readers/pytorch/exporting.py", "capture.py"),
+    "torch": (
+        "verify/pytorch/counterparts.py", "readers/pytorch/exporting.py", "readers/pytorch/capture_job.py",
+        "capture.py",
+    ),
 }
 THIRD_PARTY = {"ir": {"numpy", "lark", "networkx", "ml_dtypes"}}
 READS_LAUNCHERS = "engine/ranks/"
