@@ -53,19 +53,21 @@ def programs_of_captures(
     shapes = {p.name: p.tensor_type.shape for p in one.parameters}
     steps = [read_step(folder / f"rank_{rank}.pt2") for rank in range(len(graphs))]
     mesh = placed.mesh_of(steps)
-    batch: set[int] = set()
+    batch: Layout | None = None
     for graph, step in zip(graphs, steps, strict=True):
         _check_names(graph, shapes, folder, single)
         for parameter in graph.parameters:
             layout = placed.layout(step, mesh, parameter.name, parameter.tensor_type.shape, shapes[parameter.name])
             parameter.layout = layout
-            if parameter.kind == "input":
-                batch.update(axis for axes in layout.dims for axis in axes)
+            if parameter.kind == "input" and any(layout.dims):
+                batch = layout
     notes: tuple[str, ...] = ()
-    if batch:
-        for rank, graph in enumerate(graphs):
-            _average_results(graph, Layout.of(mesh, [()]).group(sorted(batch), rank))
-        notes = (f"each rank's loss is that of its own rows: its mean over {len(graphs)} ranks is compared",)
+    if batch is not None:
+        axes = [axis for dim in batch.dims for axis in dim]
+        groups = [batch.group(axes, rank) for rank in range(len(graphs))]
+        for graph, group in zip(graphs, groups, strict=True):
+            _average_results(graph, group)
+        notes = (f"each rank's loss is that of its own rows: its mean over {len(groups[0])} ranks is compared",)
     return one, merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)]), values, notes
 
 

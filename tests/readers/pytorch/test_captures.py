@@ -59,11 +59,12 @@ def test_a_capture_is_compiled(ranks: Path, tmp_path: Path) -> None:
     assert collectives == {"AllGather": 4, "AllReduce": 4, "ReduceScatter": 2}  # of FSDP, tensor parallelism, FSDP
 
 
-@pytest.mark.parametrize(("data", "tensor", "fault"), [(1, 2, "doubled sum"), (2, 1, "divided twice")])
+@pytest.mark.parametrize(("data", "tensor", "fault"), [(1, 2, "doubled sum"), (2, 2, "divided twice")])
 def test_faults_are_found(data: int, tensor: int, fault: str, single: Path, tmp_path: Path) -> None:
-    done = verified(captured(tmp_path / "ranks", 2, data, tensor, fault), single)
+    done = verified(captured(tmp_path / "ranks", data * tensor, data, tensor, fault), single)
     assert done.returncode == 1, done.stdout
-    assert "values of 2 ranks of 1 kind are not those of one device" in done.stderr
+    assert f"values of {data * tensor} ranks of 1 kind are not those of one device" in done.stderr
+    assert (data == 1) or "its mean over 2 ranks is compared" in done.stderr
     assert re.search(r"captured_training\.py:\d+", done.stderr)
 
 
