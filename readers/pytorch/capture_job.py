@@ -64,6 +64,13 @@ def _run_rank(script: str, arguments: Sequence[str], rank: int, ranks: int, with
     raise CaptureError(f"{script} ended without a call of mspc.capture.step")
 
 
+def _own_frames(error: BaseException) -> str:
+    """Return the frames of the script and its modules, as Python prints them."""
+    outside = (os.path.dirname(torch.__file__), "<frozen", __file__, runpy.__file__)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(outside)]
+    return "".join(traceback.format_list(frames)).rstrip()
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run `SCRIPT RANKS WITH_VALUES ARGUMENTS...` once for each rank, in processes that share the import of PyTorch.
     Return the exit status."""
@@ -77,8 +84,8 @@ def main(arguments: Sequence[str]) -> int:
                 _run_rank(script, rest, rank, int(ranks), with_values == "1")
             except CaptureError as error:
                 print(f"error: rank {rank}: {error}", file=sys.stderr)
-            except BaseException:
-                traceback.print_exc()
+            except BaseException as error:
+                print(f"error: rank {rank}: {type(error).__name__}: {error}\n{_own_frames(error)}", file=sys.stderr)
             finally:
                 sys.stderr.flush()
                 os._exit(status)

@@ -122,6 +122,18 @@ def test_mistakes(ranks: Path, tmp_path: Path) -> None:
         ranks_in(folder)
 
 
+def test_errors_of_the_script_have_its_frames_alone(tmp_path: Path) -> None:
+    script = tmp_path / "wrong.py"
+    for text, said in (("1 / 0\n", "error: rank 0: ZeroDivisionError: division"), ("", "ended without a call of")):
+        script.write_text(text)
+        command = [*SERVED, "capture", str(script), "--out", str(tmp_path / "out")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert not re.search("Traceback|runpy", done.stderr)
+        assert not (tmp_path / "out").exists()
+
+
 def test_the_module_needs_no_dependency_but_torch() -> None:
     code = "import sys, mspc.capture; print([n for n in ('numpy', 'lark', 'typer') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=HANG)
