@@ -6,6 +6,6 @@ import re
 
 
 def message_of(stderr: str) -> str:
-    """What stderr says before its last line, the command that explains the error."""
+    """Return stderr without its last line, the command that explains the error."""
     assert re.search(r"(?m)^explain: mspc explain E\d{4}( E\d{4})*\n\Z", stderr), stderr
     return stderr[: stderr.rindex("explain: ")]

@@ -186,7 +186,7 @@ def _name(found: object) -> str:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_results_have_the_types_that_stubs_state() -> None:
-    """Of the functions that take one or two tensors."""
+    """Test the functions that take one or two tensors."""
     x = Tensor(np.linspace(0.1, 0.9, 16, dtype=np.float32).reshape(4, 4))
     wrong: list[str] = []
     checked = 0
