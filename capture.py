@@ -308,8 +308,7 @@ def is_subclass_call(types: Any) -> bool:
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor that a rank holds of a DTensor, or the tensor itself."""
-    found = getattr(tensor, "_local_tensor", tensor)
-    return found.detach() if found is tensor and isinstance(tensor, torch.nn.Parameter) else found
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def _placement(tensor: torch.Tensor) -> dict[str, Any]:
@@ -388,8 +387,7 @@ def _declare(
     for path, tensor in leaves:
         if isinstance(tensor, torch.Tensor):
             name = "".join(pytree.keystr((key,)) for key in path[1:]).strip(".[]'\"")
-            found[f"input:{name}"] = _placement(tensor)
-            recorder.add_input("user", name, _local(tensor))
+            found[recorder.add_input("user", name, _local(tensor))] = _placement(tensor)  # it has no other name there
     return found
 
 

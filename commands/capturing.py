@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mspc.commands.captured import ranks_in
+from mspc.commands.captured import RANK_FILE, ranks_in
 from mspc.commands.report.tables import print_line
 from mspc.ir.diagnostics import MspcError
 
@@ -26,7 +26,7 @@ def capture_script(script: Path, arguments: Sequence[str], ranks: int, out: Path
         raise MspcError("mspc capture needs PyTorch, which is not installed", notes=["pip install torch"])
     if not script.is_file():
         raise MspcError(f"there is no script {str(script)!r}", code="E0101")
-    if out.exists() and any(not each.name.startswith("rank_") for each in out.iterdir()):
+    if out.exists() and not all(RANK_FILE.fullmatch(each.name) for each in out.iterdir()):
         raise MspcError(f"{out} holds files that mspc capture did not write", notes=["name another folder with --out"],
                         code="E0108")  # fmt: skip
     with TemporaryDirectory(prefix="mspc-", dir=out.absolute().parent) as place:
