@@ -2,73 +2,126 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mspc.commands.captured import ranks_in
-from mspc.commands.compile import CompileOptions, find_call
-from mspc.ir.builder import Builder
+from mspc.compiler.call import describe_call
+from mspc.compiler.config import Config
+from mspc.compiler.driver import trace_call
+from mspc.engine.capture import capture_made
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.math.arithmetic import Mul
-from mspc.output.dumps import NO_FILES, first_values
-from mspc.output.programs import compile_for
+from mspc.ir.types import TensorType
+from mspc.mindspore_api.state import Session
+from mspc.output.dumps import first_values
+from mspc.verify.plain_network import plain_network
 from mspc.verify.scale.rank_kinds import RankKind, merged
 
+if TYPE_CHECKING:
+    from mspc.readers.pytorch.captured import CapturedStep
 
-def compiled_steps(folder: Path, options: CompileOptions) -> tuple[list[Graph], Sequence[Any]]:
-    """Return (the program of every rank, the first values of rank 0)."""
-    graphs: list[Graph] = []
-    values: Sequence[Any] = ()
-    for rank in range(ranks_in(folder)):
-        found = find_call(str(folder), replace(options, only_ranks=(rank,)))
-        compiled = compile_for(found.captured, found.ranks, NO_FILES).compiled
-        graphs.append(compiled.rank_graph(rank))
-        values = values or first_values(compiled.traced, compiled.graph)
-    return graphs, values
+_CLASS = re.compile(r"-[^/]*")
+_GRADIENT = "gradient_to_parameter"
 
 
-def programs_of_captures(
-    folder: Path, single: Path, options: CompileOptions
-) -> tuple[Graph, list[RankKind], Sequence[Any], tuple[str, ...]]:
-    """Return (the step of one device, the kinds of all ranks, the first values, notes for the user).
+@dataclass(frozen=True)
+class CapturedPrograms:
+    """The steps of all ranks and of one device.
+
+    values: first values on one device. results: (kind, name) of each result: the loss and the gradients. batch: for
+    each rank those that share the batch, if inputs are divided.
+    """
+
+    one: Graph
+    kinds: list[RankKind]
+    values: Sequence[Any]
+    results: tuple[tuple[str, str], ...]
+    batch: tuple[tuple[int, ...], ...] = ()
+
+
+def programs_of_captures(folder: Path, single: Path) -> CapturedPrograms:
+    """Return the programs of two captures, with the layouts of their tensors.
 
     Raises:
         MspcError: a file cannot be read, or tensors of the two do not fit each other.
     """
     from mspc.readers.pytorch import placed
-    from mspc.readers.pytorch.captured import read_step
 
     if ranks_in(single) != 1:
         raise MspcError(
             f"{single} has {ranks_in(single)} ranks, and one device is needed to compare with",
             notes=["mspc capture script.py --ranks 1 --out DIR records one"],
         )
-    (one,), values = compiled_steps(single, options)
-    graphs, _ = compiled_steps(folder, options)
+    (step,) = _steps(single)
+    one, results, values = _program(step, single)
+    steps = _steps(folder)
     shapes = {p.name: p.tensor_type.shape for p in one.parameters}
-    steps = [read_step(folder / f"rank_{rank}.pt2") for rank in range(len(graphs))]
     mesh = placed.mesh_of(steps)
     batch: Layout | None = None
-    for graph, step in zip(graphs, steps, strict=True):
+    graphs: list[Graph] = []
+    for each in steps:
+        graph, found, _ = _program(each, folder)
+        graphs.append(graph)
         _check_names(graph, shapes, folder, single)
+        if found != results:
+            name = min({*found} ^ {*results})[1]
+            raise MspcError(f"{folder if (_GRADIENT, name) in results else single} has no gradient of {name!r}")
+        layouts: dict[str, Layout] = {}
         for parameter in graph.parameters:
-            layout = placed.layout(step, mesh, parameter.name, parameter.tensor_type.shape, shapes[parameter.name])
-            parameter.layout = layout
+            layout = placed.layout(each, mesh, parameter.name, parameter.tensor_type.shape, shapes[parameter.name])
+            parameter.layout = layouts[parameter.name] = layout
             if parameter.kind == "input" and any(layout.dims):
                 batch = layout
-    notes: tuple[str, ...] = ()
+        for value, (kind, name) in zip(graph.results, results, strict=True):
+            value.layout = layouts[name] if kind == _GRADIENT else None
+    groups: list[tuple[int, ...]] = []
     if batch is not None:
         axes = [axis for dim in batch.dims for axis in dim]
         groups = [batch.group(axes, rank) for rank in range(len(graphs))]
-        for graph, group in zip(graphs, groups, strict=True):
-            _average_results(graph, group)
-        notes = (f"each rank's loss is that of its own rows: its mean over {len(groups[0])} ranks is compared",)
-    return one, merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)]), values, notes
+    kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
+    named = tuple(("gradient", name) if kind == _GRADIENT else ("loss", "") for kind, name in results)
+    return CapturedPrograms(one, kinds, values, named, tuple(groups))
+
+
+def _steps(folder: Path) -> list[CapturedStep]:
+    from mspc.readers.pytorch.captured import read_step
+
+    ranks = ranks_in(folder)
+    steps = [read_step(folder / f"rank_{rank}.pt2") for rank in range(ranks)]
+    for rank, step in enumerate(steps):
+        if (step.rank, step.ranks) != (rank, ranks):
+            own = f"rank {step.rank} of {step.ranks}"
+            raise MspcError(f"{step.program.name} is of {own}, not of rank {rank} of {ranks}")
+    return steps
+
+
+def _program(step: CapturedStep, folder: Path) -> tuple[Graph, list[tuple[str, str]], Sequence[Any]]:
+    """Return (the step as a graph whose results are the loss and all gradients, their kinds and names, the first
+    values). The graph has one node for each recorded operator."""
+    from mspc.readers.pytorch.network import ImportedNetwork
+
+    outputs = tuple(each for each in step.program.outputs if each.kind in ("loss", _GRADIENT))
+    session = Session(step.rank, step.ranks, step.rank, step.ranks, launched=True, initialized=True)
+    session.groups.update(step.groups)
+
+    def make() -> tuple[Any, Sequence[TensorType]]:
+        network = ImportedNetwork(step.program, "loss")
+        object.__setattr__(network, "results", outputs)
+        return network, network.input_types
+
+    captured = capture_made(make, folder, session, lambda types: "full_batch")
+    config = Config(ranks=step.ranks, mode="stand_alone")
+    call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
+    graph, _ = plain_network(call.traced.graph)
+    for each in graph.graphs():
+        for node in each.nodes:
+            node.scope = _CLASS.sub("", node.scope)  # `fully_shard` gives modules other classes
+    return graph, [(each.kind, each.target) for each in outputs], first_values(call.traced, graph)
 
 
 def _check_names(graph: Graph, shapes: Mapping[str, Any], folder: Path, single: Path) -> None:
@@ -76,11 +129,3 @@ def _check_names(graph: Graph, shapes: Mapping[str, Any], folder: Path, single: 
     for others, where in ((names - shapes.keys(), single), (shapes.keys() - names, folder)):
         if others:
             raise MspcError(f"{where} has no parameter, state or input {min(others)!r}: it is another network")
-
-
-def _average_results(graph: Graph, group: tuple[int, ...]) -> None:
-    """Give the results of a rank's program as means over a group of ranks."""
-    builder = Builder(graph)
-    for place, value in enumerate(graph.results):
-        total = builder.emit(AllReduce("sum", rank_list=group), value)
-        graph.results[place] = builder.emit(Mul(), total, builder.constant(1.0 / len(group), value.tensor_type.dtype))

@@ -53,7 +53,7 @@ FEW_FILES = 3
 @dataclass(frozen=True)
 class ToProve:
     """Programs that are compared with one device; see `prove`. notes: for the user. compile_id: of a folder. program:
-    the folder's."""
+    the folder's. results: (kind, name) of each result of a capture. batch: see `prove`."""
 
     one: Graph
     kinds: list[RankKind]
@@ -62,6 +62,8 @@ class ToProve:
     notes: tuple[str, ...] = ()
     compile_id: str = ""
     program: Program | None = None
+    results: Sequence[tuple[str, str]] = ()
+    batch: Sequence[tuple[int, ...]] = ()
 
     def places(self, found: ScaleProof) -> tuple[str, ...]:
         """Return sentences with the positions of the reported nodes in a folder's files; () for a script."""
@@ -72,7 +74,12 @@ class ToProve:
 
     def proved(self, seed: int) -> ScaleProof:
         """Return the result of the comparison. Raise Unfit if the program cannot be made smaller."""
-        return prove(self.one, self.kinds, self.values, seed, self.own)
+        found = prove(self.one, self.kinds, self.values, seed, self.own, self.batch)
+        for place, row in enumerate(found.rows if self.results else ()):
+            if row.what == "result":
+                what, name = self.results[int(row.name)]
+                found.rows[place] = replace(row, what=what, name=name)
+        return found
 
 
 def verify_scale(target: str, options: CompileOptions, seed: int, against: Path | None = None) -> None:
@@ -98,8 +105,8 @@ def verify_scale(target: str, options: CompileOptions, seed: int, against: Path 
         if against is None:
             notes = ["mspc capture script.py --ranks 1 --out DIR records one device, and --against DIR names it"]
             raise MspcError(f"{target} is a capture, and says nothing of one device", notes=notes)
-        one, kinds, values, said = programs_of_captures(Path(target), against, options)
-        given = ToProve(one, kinds, values, notes=said)
+        made = programs_of_captures(Path(target), against)
+        given = ToProve(made.one, made.kinds, made.values, results=made.results, batch=made.batch)
     elif against is not None:
         raise MspcError(f"--against {against} is for a capture, and {target} is none")
     else:

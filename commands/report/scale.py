@@ -43,6 +43,8 @@ def report_scale(
         compared = f"{len(found.rows)} values of {_ranks(found)} in {seconds:.1f} s"
         sizes = "their own" if found.whole else "small"
         print_line(f"{'equal' if found.same else 'differs'}: {compared}, {STEPS} steps in Float64 at {sizes} sizes")
+        if found.loss:
+            print_line(f"each rank has the loss of its own rows: their {found.loss} is compared")
     if found.same:
         return
     raise ExecutionError(_what(found, wrong), notes=[*_told(found), *notes], frames=_frames(found))
@@ -142,6 +144,7 @@ def _content(found: ScaleProof) -> dict[str, Any]:
         "kinds": found.kinds,
         "steps": STEPS,
         "own_sizes": found.whole,
+        "loss": found.loss,
         "sizes": [
             {"tensors": names, "real": list(real), "small": list(small)}
             for (real, small), names in _by_size(found).items()

@@ -60,6 +60,8 @@ class ScaleProof:
     """Branches and loops that no step runs on one device."""
     whole: bool = False
     """Whether all values have their own sizes: small ones would have said that something differs."""
+    loss: str = ""
+    """The loss of one device as the ranks have it: "sum" or "mean" over ranks of their own ones, "" for the same."""
 
     @property
     def same(self) -> bool:
@@ -116,6 +118,7 @@ def failed_node(graph: Graph, failure: NodeFailure) -> Node | None:
 
 
 Array = Any
+Groups = Sequence[tuple[int, ...]]
 AN_OVERFLOW = "only these ranks find an overflow there, and others do not do the same as one device"
 MOST = 8
 """Number that is pretended, each of which takes a step of all ranks."""
@@ -240,7 +243,9 @@ STEPS = 2
 @dataclass
 class SmallProgram:
     """A program of small sizes. reference: the judge of the ranks. kinds: of all ranks. weights: first stored values,
-    global and small. inputs: of every step the global inputs, by name. kept: how many dimensions keep their sizes."""
+    global and small. inputs: of every step the global inputs, by name. kept: how many dimensions keep their sizes.
+    batch: of each rank the ranks that share its batch, if the first result is the loss of a rank's own rows. loss: see
+    `ScaleProof`."""
 
     reference: OneDeviceReference | OwnRowsReference
     kinds: list[RankKind]
@@ -248,6 +253,8 @@ class SmallProgram:
     inputs: list[dict[str, Array]]
     kept: int
     rows: list[Compared] = field(default_factory=list[Compared])
+    batch: Groups = ()
+    loss: str = ""
 
     @contextmanager
     def beside(self) -> Generator[None]:
@@ -391,6 +398,8 @@ class SmallProgram:
         states = self.states()
         for step in range(STEPS):
             results = run_step(states, self.feeds(step), step + 1, seen)
+            if self.batch:
+                self._join_losses(results, step)
             for state, found in zip(states, results, strict=True):
                 self._results(state.kind, found, step)
                 self._parameters(state, step)
@@ -406,6 +415,22 @@ class SmallProgram:
                 layout = None
             held = self.reference.of_ranks(slices, wanted, layout)
             self._row("result", str(number), ("result", number), step, kind, held, array)
+
+    def _join_losses(self, results: Sequence[list[Array]], step: int) -> None:
+        """Replace the losses of the ranks' own rows by their sum or mean, if it is that of one device."""
+        wanted = self.reference.result(step, 0)
+        own = {
+            rank: array
+            for kind, found in zip(self.kinds, results, strict=True)
+            for rank, array in zip(kind.ranks, flat(found[0], kind.mesh), strict=True)
+        }
+        sums = {rank: sum(own[member] for member in group) for rank, group in enumerate(self.batch)}
+        ways = {"": own, "sum": sums, "mean": {rank: sums[rank] / len(self.batch[rank]) for rank in sums}}
+        fits = [way for way, values in ways.items() if np.allclose([*values.values()], wanted, CLOSE)]
+        self.loss = next(iter(fits), "mean") if step == 0 else self.loss
+        for kind, found in zip(self.kinds, results, strict=True):
+            joined = np.stack([ways[self.loss][rank] for rank in kind.ranks])
+            found[0] = joined.reshape(*kind.mesh, *joined.shape[1:])
 
     def _parameters(self, state: KindState, step: int, given: dict[str, Array] | None = None) -> None:
         slices = Slices(state.kind)
@@ -450,7 +475,7 @@ def layout_of(value: Value) -> Layout | None:
 
 def small_program(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None,
-    kept: Sequence[Value] = (), one_way: bool = False,
+    kept: Sequence[Value] = (), one_way: bool = False, batch: Groups = (),
 ) -> SmallProgram:  # fmt: skip
     """The program of small sizes; arguments and errors are those of `prove`. kept, one_way: see `small_programs`.
 
@@ -470,12 +495,13 @@ def small_program(
         if sum(len(kind.ranks) for kind in kinds) >= MANY_RANKS:
             small = _in_turns(small, int(kinds[0].graph.attrs.get(STAGES, 1)))
         reference = OneDeviceReference(small, weights, fed)
-    return SmallProgram(reference, few, weights, fed, len(sizing.divisors.frozen))
+    return SmallProgram(reference, few, weights, fed, len(sizing.divisors.frozen), batch=batch)
 
 
 def prove(
-    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None
-) -> ScaleProof:
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None,
+    batch: Groups = (),
+) -> ScaleProof:  # fmt: skip
     """Run the programs of all ranks at small sizes beside one device. If something cannot be computed at small sizes,
     as a row beyond the end of a shorter table, its sizes are kept. The memory of every program is checked as it is
     planned for its real sizes.
@@ -483,27 +509,29 @@ def prove(
     Args:
         one: the network on one device. kinds: the programs of all ranks. values: first stored values, each with `name`
             and `make`. seed: of inputs and of trained weights. own: how ranks feed that have rows of their own; `one`
-            is on the rows of one rank then.
+            is on the rows of one rank then. batch: see `SmallProgram`.
 
     Raises:
         Unfit: a program does not take Float64. MspcError: one device cannot be computed, or there is no memory for the
             small programs.
     """
     memory = memory_of_kinds(kinds)
-    found = _found(one, kinds, values, seed, own)
+    found = _found(one, kinds, values, seed, own, batch)
     if any(not row.same for row in found.rows):
-        whole = _found_whole(one, kinds, values, seed, own)
+        whole = _found_whole(one, kinds, values, seed, own, batch)
         found = whole if whole is not None and whole.same else found
     found.memory = memory
     return found
 
 
-def _found(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None) -> ScaleProof:
+def _found(
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups
+) -> ScaleProof:
     odd = odd_one(kinds)
     real = numbered([one, *(kind.graph for kind in kinds)])
     kept: list[Value] = []
     one_way = False
-    program = small_program(one, kinds, values, seed, own)
+    program = small_program(one, kinds, values, seed, own, batch=batch)
     while True:
         try:
             return _proved(program, one, odd)
@@ -513,13 +541,13 @@ def _found(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: i
             if error.node is not None and not crowded:
                 node = real[error.node.attrs[NUMBER]]
                 kept += [value for each in alike_nodes(real, node) for value in (*each.inputs, each)]
-            before, program = program.kept, small_program(one, kinds, values, seed, own, kept, one_way)
+            before, program = program.kept, small_program(one, kinds, values, seed, own, kept, one_way, batch)
             if program.kept == before and not crowded:
                 return _proved(program, one, odd, True)
 
 
 def _found_whole(
-    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups
 ) -> ScaleProof | None:
     """Prove at the programs' own sizes, if these are small; None else."""
     if values_nbytes(one, kinds) > MOST_WHOLE:
@@ -529,7 +557,7 @@ def _found_whole(
     kept = [value for graph in graphs for each in graph.graphs() for value in each.parameters]
     kept += [value for node in nodes for value in (*node.inputs, node)]
     try:
-        found = _proved(small_program(one, kinds, values, seed, own, kept), one, None, True, is_told=False)
+        found = _proved(small_program(one, kinds, values, seed, own, kept, batch=batch), one, None, True, is_told=False)
     except (MspcError, NodeFailure, Unfit):
         return None
     found.whole = True
@@ -567,7 +595,7 @@ def _proved(
             made.first = program.missed_overflow()
         except Deadlock as error:
             made.stuck = tuple(error.waiting)
-    made.kinds = len(program.kinds)
+    made.kinds, made.loss = len(program.kinds), program.loss
     if is_told and not made.same and made.first is None:
         made.first = program.first_wrong()
         made.odd = odd if odd is not None and made.may_be_of(odd, program.kinds) else None
