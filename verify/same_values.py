@@ -293,12 +293,3 @@ class Comparison:
 
 
 MARK = "verify"
-
-
-def mark_of_line(mark: object, line: int, lines: int) -> int | None:
-    """The mark of a line of a fused operator, whose marks are those of its members: None if lines and members are not
-    as many, because a member was several lines."""
-    if isinstance(mark, tuple) and len(mark) == lines:
-        found = mark[line]
-        return found if isinstance(found, int) else None
-    return None

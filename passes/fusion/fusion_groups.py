@@ -18,7 +18,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
-from mspc.ir.varying import Varying
+from mspc.ir.varying import OpKey, Varying
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import BodyLine, divides, fusible, moves_elements, reshapes
 from mspc.ops.fused.elementwise import Expanded, FusedElementwise, expanded_lines, loaded_bytes, steps_of
@@ -320,12 +320,12 @@ class LineTable:
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
-        self._known: dict[tuple[Op, tuple[object, ...]], int] = {}
+        self._known: dict[tuple[OpKey, tuple[object, ...]], int] = {}
 
     def add(self, op: Op, sources: Iterable[Source]) -> tuple[str, int]:
         """Add a line, and return how others read it."""
         read = tuple(sources)
-        key = op, tuple(id(s) if isinstance(s, Value) else s for s in read)
+        key = OpKey(op), tuple(id(s) if isinstance(s, Value) else s for s in read)
         number = self._known.setdefault(key, len(self.lines))
         if number == len(self.lines):
             self.lines.append((op, read))

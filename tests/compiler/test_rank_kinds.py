@@ -193,15 +193,18 @@ def test_slices_that_know_where_they_begin_are_of_kinds(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize(
-    ("ranks", "most", "arguments"),
+    ("name", "ranks", "most", "arguments"),
     [
-        (64, 8, ["2"]),
-        (96, 2, ["2", "64", "96", "4", "8", "12", "8"]),
-        (1024, 1, ["2", "64", "1024", "16", "8", "128", "8"]),
+        ("layers", 64, 8, ["2"]),
+        ("layers", 96, 2, ["2", "64", "96", "4", "8", "12", "8"]),
+        ("layers", 1024, 1, ["2", "64", "1024", "16", "8", "128", "8"]),
+        ("llama", 64, 2, ["1", "64", "4", "128", "256", "32", "2", "32", "128"]),  # classes over two ranks
     ],
 )
-def test_layers_on_many_ranks_are_of_few_kinds(root: Path, ranks: int, most: int, arguments: list[str]) -> None:
-    graphs = compiled(root / "benchmarks" / "networks" / "layers.py", ranks, *arguments).rank_graphs
+def test_layers_on_many_ranks_are_of_few_kinds(
+    root: Path, name: str, ranks: int, most: int, arguments: list[str]
+) -> None:
+    graphs = compiled(root / "benchmarks" / "networks" / f"{name}.py", ranks, *arguments).rank_graphs
     for rank in range(ranks):
         graphs.of(rank, ())
     assert 1 <= graphs.kinds <= most

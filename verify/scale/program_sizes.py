@@ -28,7 +28,6 @@ from mspc.ops.fused.updates import FusedUpdate, GroupedUpdate
 from mspc.ops.nn.experts import AddRows, TakeRows
 from mspc.ops.op import Op
 from mspc.verify.finite_differences import wide_type
-from mspc.verify.same_values import MARK, mark_of_line
 from mspc.verify.scale.operator_sizes import Dim, Row, row_of
 from mspc.verify.scale.rank_kinds import RankKind, told_apart
 from mspc.verify.scale.readers import Readers, choices, has_multiples, named_by
@@ -632,23 +631,13 @@ class Tied:
     phase: str
 
 
-@dataclass(frozen=True)
-class Marked:
-    """The key of a value by the number of its operator before sharding, and its node: on a rank it may have become
-    several."""
-
-    mark: int
-    name: str
-
-
 def tie(sizing: Sizing, one: Graph, other: Graph) -> None:
     """Tie two programs: otherwise a dimension of which a rank has one element looks like one of size 1, as the heads if
     every rank has one."""
-    by_place = not any(MARK in node.attrs for each in one.graphs() for node in each.nodes)
-    known, tied = _by_key(sizing, one, by_place), _by_key(sizing, other, by_place)
-    for key, values in tied.items():
-        for whole, own in _pairs(known.get(key, ()), values):
-            if isinstance(key, Marked) or _may_be_piece(whole, own):
+    known = _by_place(sizing, one)
+    for place, values in _by_place(sizing, other).items():
+        for whole, own in _pairs(known.get(place, ()), values):
+            if _may_be_piece(whole, own):
                 sizing.same([whole.dims], [own.dims])
 
 
@@ -661,40 +650,21 @@ def _may_be_piece(whole: Tied, own: Tied) -> bool:
     return own.phase != "backward" or any(mine == 1 < n for n, mine in pairs)
 
 
-def _by_key(sizing: Sizing, graph: Graph, by_place: bool) -> dict[Hashable, list[Tied]]:
+def _by_place(sizing: Sizing, graph: Graph) -> dict[Hashable, list[Tied]]:
+    """Return the tensors of a program by their operators' places in the script."""
     found: dict[Hashable, list[Tied]] = {}
-    for each in graph.graphs():
-        for node in each.nodes:
-            for number, key in enumerate(_keys_of(node, by_place)):
-                if key is not None:
-                    tied = Tied(element_types(node.type)[number], sizing.dims(node)[number], node.phase)
-                    found.setdefault(key, []).append(tied)
+    for node in (node for each in graph.graphs() for node in each.nodes if node.frames):
+        place = (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
+        for number, (tensor, dims) in enumerate(zip(element_types(node.type), sizing.dims(node), strict=True)):
+            found.setdefault((place, number), []).append(Tied(tensor, dims, node.phase))
     return found
 
 
 def _pairs(known: Sequence[Tied], values: Sequence[Tied]) -> Iterator[tuple[Tied, Tied]]:
-    """Pair values of one key: one by one, or all if one device has them of one type."""
+    """Pair values of one place: one by one, or all if one device has them of one type."""
     pairs: Iterable[tuple[Tied, Tied]] = ()
     if len(known) == len(values):
         pairs = zip(known, values, strict=True)
     elif len({value.type for value in known}) == 1:
         pairs = ((known[0], value) for value in values)
     return (pair for pair in pairs if len(pair[0].dims) == len(pair[1].dims))
-
-
-def _keys_of(node: Node, by_place: bool) -> list[Hashable]:
-    """Return a key for each tensor of a node's result: its mark; by_place: in programs without marks, as a folder's
-    files, its place in the script; None if unknown."""
-    number = node.attrs.get(MARK)
-    tensors = len(element_types(node.type))
-    if isinstance(node.op, FusedElementwise):
-        lines = steps_of(node.op)
-        marks = [mark_of_line(number, i, len(lines)) for i in node.op.returns]
-        names = (lines[i].op.name for i in node.op.returns)
-        return [None if mark is None else Marked(mark, name) for mark, name in zip(marks, names, strict=True)]
-    if isinstance(number, int):
-        return [Marked(number, node.op.name)] if tensors == 1 else [None] * tensors
-    if not (by_place and node.frames):
-        return [None] * tensors
-    where = (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
-    return [(where, place) for place in range(tensors)]

@@ -19,7 +19,6 @@ import numpy as np
 from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
-from mspc.verify.same_values import MARK, mark_of_line
 from mspc.verify.scale.rank_kinds import RankKind, widened
 
 Array = Any
@@ -282,30 +281,23 @@ def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
     for each in graph.graphs():
         for node in each.nodes:
             for number, name in _named(node):
-                mark = node.attrs.get(MARK)
-                if isinstance(mark, tuple):
-                    mark = mark_of_line(mark, number[1], len(steps_of(node.op)))  # type: ignore[arg-type]  # it is fused
-                if mark is not None:
-                    yield (mark, name), node, number[0]
-                elif isinstance(node.op, FusedElementwise):
-                    yield OfName(name, node.phase), node, number[0]
+                if isinstance(node.op, FusedElementwise):
+                    yield OfName(name, node.phase), node, number
                 elif node.frames:
-                    yield _where(node), node, number[0]
+                    yield _where(node), node, number
 
 
 def _where(node: Node) -> Hashable:
     return (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
 
 
-def _named(node: Node) -> Iterator[tuple[tuple[int, int], str]]:
-    """((number of the tensor in the result, of the line that makes it), operator) of a node's results."""
+def _named(node: Node) -> Iterator[tuple[int, str]]:
+    """Return (number of the tensor in the result, operator) of a node's results."""
     if isinstance(node.op, FusedElementwise):
-        op: Any = node.op
-        lines = steps_of(op)
-        for place, line in enumerate(op.returns):
-            yield (place, line), lines[line].op.name
+        lines = steps_of(node.op)
+        yield from ((place, lines[line].op.name) for place, line in enumerate(node.op.returns))
     elif len(element_types(node.type)) == 1:
-        yield (0, 0), node.op.name
+        yield 0, node.op.name
 
 
 # Remembers which values of one device those of ranks are, and finds ranks' that are those of another place.

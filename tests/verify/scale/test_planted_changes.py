@@ -220,3 +220,10 @@ def test_sizes_that_no_machine_has_become_small(capsys: pytest.CaptureFixture[st
     table = re.search(r"table and \d+ more +\(128256, 16384\) +\((\d+), (\d+)\)", said)
     assert table is not None
     assert int(table[1]) * int(table[2]) < 4096
+
+
+def test_ranks_with_one_row_of_the_batch_are_right(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their batch stays as large as on one device, where it could be made smaller."""
+    words = ("1", "512", "32", "1408", "2048", "8", "2", "8", "128")
+    verify_scale(str(NETWORKS / "llama.py"), CompileOptions(ranks=16, loudness=QUIET, script_arguments=words), 0)
+    assert "equal: 82 values of 16 ranks of 1 kind" in capsys.readouterr().out
