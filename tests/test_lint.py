@@ -27,6 +27,13 @@ def test_ruff_is_content(root: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_texts_are_spelled_right(root: Path) -> None:
+    texts = (p.name for p in sorted(root.iterdir()) if p.suffix in (".md", ".py") or (p / "__init__.py").exists())
+    command = [sys.executable, "-m", "codespell_lib", "docs", "samples", *(name for name in texts if name != "tests")]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_what_is_ignored_is_named_and_has_its_reason(root: Path) -> None:
     found = list[str]()
     for path in sorted(root.rglob("*.py")):
