@@ -14,7 +14,7 @@ from mspc.commands.compile import CompileOptions, FoundCall, find_call
 from mspc.commands.options import is_imported
 from mspc.commands.report.tables import check_json
 from mspc.commands.report.verification import report, report_against
-from mspc.commands.verify_folder import verify_folder
+from mspc.commands.verify_folder import ToProve, give_layouts, locate, verify_folder
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, TracedCall, compile_traced, trace_call
@@ -22,6 +22,7 @@ from mspc.compiler.frontend.trace import Traced
 from mspc.compiler.rank_graphs import before_joining
 from mspc.compiler.unreduced_gradients import decided_by_script
 from mspc.engine.capture import CapturedCall
+from mspc.engine.script import forget_script
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import TensorType
@@ -39,6 +40,8 @@ from mspc.verify.made_inputs import made_inputs
 from mspc.verify.plain_network import PlainNetwork, plain_network
 from mspc.verify.pytorch.against import against_torch
 from mspc.verify.same_values import MARK, number_operators
+from mspc.verify.scale.rank_kinds import kinds_of
+from mspc.verify.scale.reference import OwnRows
 from mspc.verify.verification import STEPS, VerifiedProgram, verified
 
 Array = Any
@@ -79,7 +82,9 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
         judged.rows += rows
         report_against(judged, options.json, options.loudness, seed, all_rows=options.all_rows)
         return
-    report(verified(program, seed, mpi), config, options.json, options.loudness, seed, all_rows=options.all_rows)
+    compared = verified(program, seed, mpi)
+    locate(compared, lambda: of_call(found.captured, many), seed)
+    report(compared, config, options.json, options.loudness, seed, all_rows=options.all_rows)
 
 
 def compiled_call(target: str, options: CompileOptions) -> tuple[FoundCall, Compiled]:
@@ -226,3 +231,29 @@ def compiled_with_numbers(call: TracedCall, on_pass: OnPass | None = None) -> Co
 
     return compile_traced(call, mark, on_pass)
 
+
+def of_script(target: str, options: CompileOptions) -> ToProve:
+    """Return the programs of a script or of an imported network. Raise MspcError if they cannot be compiled."""
+    found, many = compiled_call(target, options)
+    given = of_call(found.captured, many)
+    forget_script(found.captured.script)
+    return given
+
+
+def of_call(captured: CapturedCall, many: Compiled) -> ToProve:
+    """Return the programs of a launch. many: it compiled for its ranks."""
+    config = many.config
+    rows = config.feeds_own_rows
+    given = with_global_types(captured, [f.graph_type if rows else f.global_type for f in many.fed])
+    alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
+    call = traced(given, alone)
+    one = reference_of(given, call, own_weights=False)
+    kinds = kinds_of(many.rank_graphs, range(config.all_ranks))
+    own = None
+    if rows:
+        batch = global_batch(captured, one, [f.global_type for f in many.fed], alone)
+        own = OwnRows(config.ranks, tuple(f.layout for f in many.fed), config.gradients_mean, batch.graph)
+    else:
+        for kind in kinds:
+            give_layouts(kind.graph, many.graph)
+    return ToProve(one.graph, kinds, first_values(call.traced, one.graph), own)

@@ -3,39 +3,46 @@ network as it was read from the script; `program.json` contains the network's te
 
 from __future__ import annotations
 
-import re
 import sys
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mspc.commands.compile import CompileOptions
-from mspc.commands.facts.equal_ranks import dump_text
-from mspc.commands.report.tables import print_line, write_report
+from mspc.commands.explain import place_in_dump
+from mspc.commands.report.scale import first_wrong, told_nodes
 from mspc.commands.report.verification import report, report_against
+from mspc.commands.search import check_fit
 from mspc.compiler.config import Config
 from mspc.compiler.in_memory import read_network
 from mspc.compiler.pipeline import VIEWS, shared_passes
 from mspc.compiler.rank_graphs import copied
-from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGES, Graph, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
-from mspc.ir.text.parser import parse
 from mspc.ir.text.source_text import Malformed
 from mspc.ir.types import TensorType, Type, dtype_of
 from mspc.ops.check_graph import check_graph
-from mspc.ops.op import REGISTRY
 from mspc.passes.base import PassManager, find_pass
 from mspc.passes.lib.choices import release_constraints
-from mspc.runtime.program import PROGRAM, Program, load_program, load_slices
+from mspc.runtime.faults.record import NodeFailure
+from mspc.runtime.program import PROGRAM, Program, load_program, load_slices, slices_to_load
 from mspc.verify.global_batch import GlobalBatchNetwork
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.plain_network import PlainNetwork, plain_network
 from mspc.verify.pytorch.against import against_torch
-from mspc.verify.scale.foreign_dumps import BEGIN, END, EXECUTE, DumpsFound, ForeignDump, look_at
-from mspc.verify.verification import STEPS, VerifiedProgram, verified
+from mspc.verify.same_values import FirstOperator
+from mspc.verify.scale.proof import ScaleProof, first_difference, prove
+from mspc.verify.scale.rank_kinds import RankKind, merged
+from mspc.verify.scale.reference import OwnRows
+from mspc.verify.scale.small_programs import Unfit
+from mspc.verify.verification import STEPS, Verified, VerifiedProgram, verified
+
+FEW_FILES = 3
+"""Most edited files that are listed."""
 
 
 def verify_folder(
@@ -84,7 +91,29 @@ def verify_folder(
     if with_torch:
         report_against(against_torch(compared), options.json, options.loudness, seed, notes, options.all_rows)
         return
-    report(verified(compared, seed, mpi), config, options.json, options.loudness, seed, notes, options.all_rows)
+    found = verified(compared, seed, mpi)
+    locate(found, lambda: of_program(program, graphs, edited), seed)
+    report(found, config, options.json, options.loudness, seed, notes, options.all_rows)
+
+
+def locate(found: Verified, programs: Callable[[], ToProve], seed: int) -> None:
+    """Name the first wrong value, if values differ and no operator is known to be the first.
+
+    A folder's operators have no numbers by which ranks and one device are matched, and fused ones have none in scripts
+    either. The proof of `--scale` matches values by what they are.
+    """
+    if found.first is not None or all(row.same for row in found.rows):
+        return
+    try:
+        given = programs()
+        proof = first_difference(given.one, given.kinds, given.values, seed, given.own)
+    except (MspcError, NodeFailure, Unfit):  # the difference is reported without its place
+        return
+    nodes = told_nodes(proof)
+    if proof.same or not nodes:
+        return
+    found.first = FirstOperator(nodes[0][2])
+    found.note = "; ".join((*first_wrong(proof), *given.places(proof)))
 
 
 def fed_layouts(program: Program) -> tuple[Layout, ...]:
@@ -232,77 +261,76 @@ def _layout(program: Program, entry: dict[str, Any], type: TensorType, stages: i
     return found
 
 
-RANK = re.compile(r"rank_?(\d+)")
-DUMP_STAGES = {"begin": BEGIN, "end": END, "validate": EXECUTE, "execute": EXECUTE}
-"""Stages by words in the names of files. A dump without such a word counts as a graph that ranks execute."""
-NEVER_SAID = (
-    "values: nothing is run, so that sums which are missing or doubled are not seen",
-    "the number of ranks, which is taken to be one more than the largest that a group names",
-)
-FEW = 8
+@dataclass(frozen=True)
+class ToProve:
+    """Programs that are compared with one device; see `prove`. notes: for the user. compile_id: of a folder. program:
+    the folder's. results: (kind, name) of each result of a capture. batch: see `prove`."""
+
+    one: Graph
+    kinds: list[RankKind]
+    values: Sequence[Any]
+    own: OwnRows | None = None
+    notes: tuple[str, ...] = ()
+    compile_id: str = ""
+    program: Program | None = None
+    results: Sequence[tuple[str, str]] = ()
+    batch: Sequence[tuple[int, ...]] = ()
+
+    def places(self, found: ScaleProof) -> tuple[str, ...]:
+        """Return sentences with the positions of the reported nodes in a folder's files; () for a script."""
+        if self.program is None:
+            return ()
+        places = (place_in_dump(self.program, rank, kind.graph, node) for rank, kind, node in told_nodes(found))
+        return tuple(f"it stands in {place}" for place in dict.fromkeys(places) if place)
+
+    def proved(self, seed: int) -> ScaleProof:
+        """Return the result of the comparison. Raise Unfit if the program cannot be made smaller."""
+        found = prove(self.one, self.kinds, self.values, seed, self.own, self.batch)
+        for place, row in enumerate(found.rows if self.results else ()):
+            if row.what == "result":
+                what, name = self.results[int(row.name)]
+                found.rows[place] = replace(row, what=what, name=name)
+        return found
 
 
-def has_dumps(folder: Path) -> bool:
-    """Return whether a folder contains dumps and is not that of a compile."""
-    return not (folder / PROGRAM).exists() and any(folder.rglob("*.ir"))
+@dataclass(frozen=True)
+class StoredFirstValue:
+    """A first value stored in a folder."""
+
+    name: str
+    make: Callable[[], Any]
 
 
-def verify_dumps(folder: Path, json: Path | None) -> None:
-    """Check all dumps of a folder; dumps with one name or in one folder belong to one compile.
-
-    Raises:
-        MspcError: a file is no dump of MindSpore, or cannot be read. ExecutionError: a check fails.
-    """
-    compiles: dict[str, list[ForeignDump]] = {}
-    for path in sorted(folder.rglob("*.ir")):
-        module = parse(dump_text(path), REGISTRY, str(path))
-        if module.dialect != "mindspore":
-            raise MspcError(f"{path} is no dump of MindSpore, and its folder has no {PROGRAM}")
-        found = RANK.search(str(path.relative_to(folder)))
-        stage = next((stage for word, stage in DUMP_STAGES.items() if word in path.stem), EXECUTE)
-        dump = ForeignDump(str(path), int(found[1]) if found else 0, stage, tuple(module.graphs))
-        place = RANK.sub("rank", str(path.relative_to(folder).parent))
-        begin, *rest = path.stem.split(".")  # the name before that of the stage
-        compiles.setdefault(f"{place}/{begin}" if rest else place, []).append(dump)
-    told = [look_at(dumps) for dumps in compiles.values()]
-    files = sum(map(len, compiles.values()))
-    if json is not None:
-        content = _content(files, told)
-        write_report(json, "verify --scale", content, int(not content["fits"]))
-    if json != Path("-"):
-        _show(files, told)
-    wrong = [each for found in told for each in found.wrong]
-    if wrong:
-        notes = [f"{each.dump.name}: {each.node.label}: {each.why}" for each in wrong[1:FEW]]
-        first = wrong[0]
-        message = f"{first.dump.name}: {first.node.label}: {first.why}"
-        raise ExecutionError(message, notes=notes, frames=first.node.frames)
+def of_folder(folder: Path, options: CompileOptions) -> ToProve:
+    """Return the programs of a folder that `mspc compile` wrote, edited by hand or not."""
+    program = checked_program(folder, options)
+    graphs, edited = graphs_of_ranks(program)
+    return of_program(program, graphs, edited)
 
 
-def _counts(told: Sequence[DumpsFound], what: str) -> Counter[str]:
-    return sum((Counter(getattr(each, what)) for each in told), Counter[str]())
+def of_program(program: Program, graphs: Sequence[Graph], edited: Sequence[str]) -> ToProve:
+    """Return the programs of a folder, given the graph of every rank and the files that have been edited."""
+    network = read_network(program.network, str(program.folder / PROGRAM))
+    mean = bool(network.attrs.get("gradients_mean"))
+    held = ranks_together(program, network)
+    one, _ = plain_network(network)
+    own = None
+    rows = Config(ranks=program.ranks, mode=program.mode).feeds_own_rows
+    check_fit(program, one, graphs, fed_layouts(program) if rows else ())
+    if rows:
+        own = OwnRows(program.ranks, fed_layouts(program), mean)
+    else:
+        for graph in graphs:
+            give_layouts(graph, held)
+    kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
+    values = [StoredFirstValue(name, load) for name, load in slices_to_load(program, one, 0).items()]
+    more = f" and {len(edited) - FEW_FILES} more" * (len(edited) > FEW_FILES)
+    notes = [f"edited since the compile: {', '.join(edited[:FEW_FILES])}{more}"] if edited else []
+    return ToProve(one, kinds, values, own, tuple(notes), program.compile_id, program)
 
 
-def _show(files: int, told: Sequence[DumpsFound]) -> None:
-    checked = ", ".join(f"{count} {what}" for what, count in sorted(_counts(told, "checked").items())) or "nothing"
-    wrong = sum(len(found.wrong) for found in told)
-    print_line(f"{'fits' if not wrong else 'does not fit'}: {checked} in {files} dumps of MindSpore")
-    print_line("not said, and not checked:")
-    for what, count in sorted(_counts(told, "unsaid").items()):
-        print_line(f"  {what} ({count})")
-    for what in NEVER_SAID:
-        print_line(f"  {what}")
-
-
-def _content(files: int, told: Sequence[DumpsFound]) -> dict[str, object]:
-    return {
-        "fits": not any(found.wrong for found in told),
-        "files": files,
-        "checked": _counts(told, "checked"),
-        "wrong": [
-            {"file": each.dump.name, "operator": each.node.label, "why": each.why}
-            for found in told
-            for each in found.wrong
-        ],
-        "unsaid": [*_counts(told, "unsaid"), *NEVER_SAID],
-    }
+def give_layouts(graph: Graph, many: Graph) -> None:
+    """Copy missing layouts of a rank's results from the graph of all ranks."""
+    for value, whole in zip(graph.results, many.results, strict=False):
+        if value.layout is None and not isinstance(value, Parameter):
+            value.layout = whole.layout

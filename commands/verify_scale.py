@@ -4,82 +4,26 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mspc.commands.compile import CompileOptions
-from mspc.commands.explain import place_in_dump
+from mspc.commands.facts.equal_ranks import dump_text
 from mspc.commands.options import is_capture, is_imported
-from mspc.commands.report.scale import report_scale, told_nodes
-from mspc.commands.report.tables import check_json
-from mspc.commands.search import check_fit
-from mspc.commands.verify import (
-    compiled_call,
-    global_batch,
-    reference_of,
-    traced,
-    with_global_types,
-)
-from mspc.commands.verify_folder import (
-    checked_program,
-    fed_layouts,
-    graphs_of_ranks,
-    has_dumps,
-    ranks_together,
-    verify_dumps,
-)
-from mspc.compiler.config import Config
-from mspc.compiler.in_memory import read_network
-from mspc.engine.script import forget_script
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Parameter
-from mspc.ir.late_dataclass import dataclass
-from mspc.output.dumps import first_values
+from mspc.commands.report.scale import report_scale
+from mspc.commands.report.tables import check_json, print_line, write_report
+from mspc.commands.verify import of_script
+from mspc.commands.verify_folder import ToProve, of_folder
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.text.parser import parse
+from mspc.ops.op import REGISTRY
 from mspc.runtime.available_memory import room_for
-from mspc.runtime.program import PROGRAM, Program, slices_to_load
-from mspc.verify.plain_network import plain_network
-from mspc.verify.scale.proof import ScaleProof, prove
-from mspc.verify.scale.rank_kinds import RankKind, kinds_of, merged
-from mspc.verify.scale.reference import OwnRows
+from mspc.runtime.program import PROGRAM
+from mspc.verify.scale.foreign_dumps import BEGIN, END, EXECUTE, DumpsFound, ForeignDump, look_at
 from mspc.verify.scale.small_programs import Unfit
-
-FEW_FILES = 3
-"""Most edited files that are listed."""
-
-
-@dataclass(frozen=True)
-class ToProve:
-    """Programs that are compared with one device; see `prove`. notes: for the user. compile_id: of a folder. program:
-    the folder's. results: (kind, name) of each result of a capture. batch: see `prove`."""
-
-    one: Graph
-    kinds: list[RankKind]
-    values: Sequence[Any]
-    own: OwnRows | None = None
-    notes: tuple[str, ...] = ()
-    compile_id: str = ""
-    program: Program | None = None
-    results: Sequence[tuple[str, str]] = ()
-    batch: Sequence[tuple[int, ...]] = ()
-
-    def places(self, found: ScaleProof) -> tuple[str, ...]:
-        """Return sentences with the positions of the reported nodes in a folder's files; () for a script."""
-        if self.program is None:
-            return ()
-        places = (place_in_dump(self.program, rank, kind.graph, node) for rank, kind, node in told_nodes(found))
-        return tuple(f"it stands in {place}" for place in dict.fromkeys(places) if place)
-
-    def proved(self, seed: int) -> ScaleProof:
-        """Return the result of the comparison. Raise Unfit if the program cannot be made smaller."""
-        found = prove(self.one, self.kinds, self.values, seed, self.own, self.batch)
-        for place, row in enumerate(found.rows if self.results else ()):
-            if row.what == "result":
-                what, name = self.results[int(row.name)]
-                found.rows[place] = replace(row, what=what, name=name)
-        return found
 
 
 def verify_scale(target: str, options: CompileOptions, seed: int, against: Path | None = None) -> None:
@@ -122,62 +66,77 @@ def verify_scale(target: str, options: CompileOptions, seed: int, against: Path 
     report_scale(found, options.json, options.loudness, seed, seconds, notes, given.compile_id)
 
 
-def of_script(target: str, options: CompileOptions) -> ToProve:
-    """Return the programs of a script or of an imported network. Raise MspcError if they cannot be compiled."""
-    found, many = compiled_call(target, options)
-    config = many.config
-    rows = config.feeds_own_rows
-    given = with_global_types(found.captured, [f.graph_type if rows else f.global_type for f in many.fed])
-    alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
-    call = traced(given, alone)
-    one = reference_of(given, call, own_weights=False)
-    kinds = kinds_of(many.rank_graphs, range(config.all_ranks))
-    own = None
-    if rows:
-        batch = global_batch(found.captured, one, [f.global_type for f in many.fed], alone)
-        own = OwnRows(config.ranks, tuple(f.layout for f in many.fed), config.gradients_mean, batch.graph)
-    else:
-        for kind in kinds:
-            give_layouts(kind.graph, many.graph)
-    values = first_values(call.traced, one.graph)
-    forget_script(found.captured.script)
-    return ToProve(one.graph, kinds, values, own)
+RANK = re.compile(r"rank_?(\d+)")
+DUMP_STAGES = {"begin": BEGIN, "end": END, "validate": EXECUTE, "execute": EXECUTE}
+"""Stages by words in the names of files. A dump without such a word counts as a graph that ranks execute."""
+NEVER_SAID = (
+    "values: nothing is run, so that sums which are missing or doubled are not seen",
+    "the number of ranks, which is taken to be one more than the largest that a group names",
+)
+FEW = 8
 
 
-def give_layouts(graph: Graph, many: Graph) -> None:
-    """Copy missing layouts of a rank's results from the graph of all ranks."""
-    for value, whole in zip(graph.results, many.results, strict=False):
-        if value.layout is None and not isinstance(value, Parameter):
-            value.layout = whole.layout
+def has_dumps(folder: Path) -> bool:
+    """Return whether a folder contains dumps and is not that of a compile."""
+    return not (folder / PROGRAM).exists() and any(folder.rglob("*.ir"))
 
 
-def of_folder(folder: Path, options: CompileOptions) -> ToProve:
-    """Return the programs of a folder that `mspc compile` wrote, edited by hand or not."""
-    program: Program = checked_program(folder, options)
-    network = read_network(program.network, str(program.folder / PROGRAM))
-    mean = bool(network.attrs.get("gradients_mean"))
-    held = ranks_together(program, network)
-    one, _ = plain_network(network)
-    graphs, edited = graphs_of_ranks(program)
-    own = None
-    rows = Config(ranks=program.ranks, mode=program.mode).feeds_own_rows
-    check_fit(program, one, graphs, fed_layouts(program) if rows else ())
-    if rows:
-        own = OwnRows(program.ranks, fed_layouts(program), mean)
-    else:
-        for graph in graphs:
-            give_layouts(graph, held)
-    kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
-    values = [StoredFirstValue(name, load) for name, load in slices_to_load(program, one, 0).items()]
-    more = f" and {len(edited) - FEW_FILES} more" * (len(edited) > FEW_FILES)
-    notes = [f"edited since the compile: {', '.join(edited[:FEW_FILES])}{more}"] if edited else []
-    return ToProve(one, kinds, values, own, tuple(notes), program.compile_id, program)
+def verify_dumps(folder: Path, json: Path | None) -> None:
+    """Check all dumps of a folder; dumps with one name or in one folder belong to one compile.
+
+    Raises:
+        MspcError: a file is no dump of MindSpore, or cannot be read. ExecutionError: a check fails.
+    """
+    compiles: dict[str, list[ForeignDump]] = {}
+    for path in sorted(folder.rglob("*.ir")):
+        module = parse(dump_text(path), REGISTRY, str(path))
+        if module.dialect != "mindspore":
+            raise MspcError(f"{path} is no dump of MindSpore, and its folder has no {PROGRAM}")
+        found = RANK.search(str(path.relative_to(folder)))
+        stage = next((stage for word, stage in DUMP_STAGES.items() if word in path.stem), EXECUTE)
+        dump = ForeignDump(str(path), int(found[1]) if found else 0, stage, tuple(module.graphs))
+        place = RANK.sub("rank", str(path.relative_to(folder).parent))
+        begin, *rest = path.stem.split(".")  # the name before that of the stage
+        compiles.setdefault(f"{place}/{begin}" if rest else place, []).append(dump)
+    told = [look_at(dumps) for dumps in compiles.values()]
+    files = sum(map(len, compiles.values()))
+    if json is not None:
+        content = _content(files, told)
+        write_report(json, "verify --scale", content, int(not content["fits"]))
+    if json != Path("-"):
+        _show(files, told)
+    wrong = [each for found in told for each in found.wrong]
+    if wrong:
+        notes = [f"{each.dump.name}: {each.node.label}: {each.why}" for each in wrong[1:FEW]]
+        first = wrong[0]
+        message = f"{first.dump.name}: {first.node.label}: {first.why}"
+        raise ExecutionError(message, notes=notes, frames=first.node.frames)
 
 
-@dataclass(frozen=True)
-class StoredFirstValue:
-    """A first value stored in a folder."""
+def _counts(told: Sequence[DumpsFound], what: str) -> Counter[str]:
+    return sum((Counter(getattr(each, what)) for each in told), Counter[str]())
 
-    name: str
-    make: Callable[[], Any]
 
+def _show(files: int, told: Sequence[DumpsFound]) -> None:
+    checked = ", ".join(f"{count} {what}" for what, count in sorted(_counts(told, "checked").items())) or "nothing"
+    wrong = sum(len(found.wrong) for found in told)
+    print_line(f"{'fits' if not wrong else 'does not fit'}: {checked} in {files} dumps of MindSpore")
+    print_line("not said, and not checked:")
+    for what, count in sorted(_counts(told, "unsaid").items()):
+        print_line(f"  {what} ({count})")
+    for what in NEVER_SAID:
+        print_line(f"  {what}")
+
+
+def _content(files: int, told: Sequence[DumpsFound]) -> dict[str, object]:
+    return {
+        "fits": not any(found.wrong for found in told),
+        "files": files,
+        "checked": _counts(told, "checked"),
+        "wrong": [
+            {"file": each.dump.name, "operator": each.node.label, "why": each.why}
+            for found in told
+            for each in found.wrong
+        ],
+        "unsaid": [*_counts(told, "unsaid"), *NEVER_SAID],
+    }

@@ -47,7 +47,7 @@ def report_scale(
             print_line(f"each rank has the loss of its own rows: their {found.loss} is compared")
     if found.same:
         return
-    raise ExecutionError(_what(found, wrong), notes=[*_told(found), *notes], frames=_frames(found))
+    raise ExecutionError(_what(found, wrong), notes=[*first_wrong(found), *notes], frames=_frames(found))
 
 
 def _ranks(found: ScaleProof) -> str:
@@ -97,13 +97,14 @@ def _what(found: ScaleProof, wrong: Sequence[Compared]) -> str:
     return f"{len(wrong)} of {len(found.rows)} values of {_ranks(found)} are not those of one device"
 
 
-def _told(found: ScaleProof) -> list[str]:
+def first_wrong(found: ScaleProof) -> list[str]:
+    """Return sentences on the first wrong value, and on the one difference in the programs of a few ranks."""
     first, odd = found.first, found.odd
     said = [] if odd is None else [odd.words]
     if first is None:
         return said
     ranks = ", ".join(map(str, first.ranks[:FEW_RANKS])) + ", ..." * (len(first.ranks) > FEW_RANKS)
-    label = label_of_result(first.node)
+    label = label_of_result(first.node) + f" in {first.node.scope}" * bool(first.node.scope)
     said.append(f"the first value that is none of one device's is that of {label} on rank {ranks}")
     return [*said, *[first.equals] * bool(first.equals), *first.reads]
 
@@ -139,7 +140,7 @@ def _content(found: ScaleProof) -> dict[str, Any]:
     wrong = [row for row in found.rows if not row.same]
     return {
         "equal": found.same,
-        "said": [] if found.same else [_what(found, wrong), *_told(found)],
+        "said": [] if found.same else [_what(found, wrong), *first_wrong(found)],
         "ranks": found.ranks,
         "kinds": found.kinds,
         "steps": STEPS,

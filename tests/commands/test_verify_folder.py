@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,3 +176,64 @@ def test_a_program_that_is_not_its_networks_is_refused(
 def test_an_empty_folder_is_no_program(tmp_path: Path) -> None:
     with pytest.raises(MspcError, match=r"holds no compiled program: program\.json is missing"):
         verify(tmp_path)
+
+
+LAYERS = """
+import mindspore as ms, numpy as np
+from mindspore import nn, ops, Tensor
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+ms.set_seed(1)
+class Layer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Dense(8, 16), nn.Dense(16, 8)
+        self.up.matmul.shard(((1, 1), (2, 1)))
+        self.down.matmul.shard(((1, 2), (1, 2)))
+    def construct(self, x):
+        return x + self.down(ops.gelu(self.up(x)))
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.CellList([Layer() for _ in range(4)])
+    def construct(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+net = Net()
+step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Adam(net.trainable_params(), 0.1))
+step(Tensor(np.ones([4, 8]), ms.float32), Tensor(np.ones([4, 8]), ms.float32))
+"""
+
+
+def value_and_readers(text: str, line: str) -> set[str]:
+    """The value of a line of a dump, and the values of the nodes that read it."""
+    name = line.split("(")[0].split()[0]
+    reads = re.compile(re.escape(name) + r"[,)]")
+    lines = (each for each in text.splitlines() if " = " in each)
+    return {name, *(each.split("(")[0].split()[0] for each in lines if reads.search(each))}
+
+
+@pytest.mark.parametrize(
+    ("operator", "old", "new", "number"),
+    [
+        ("AllReduce", 'op: "sum"', 'op: "max"', 2), ("AllReduce", 'op: "sum"', 'op: "max"', 5),
+        ("FusedElementwise", "value=0.5", "value=0.25", 2),
+    ],
+)  # fmt: skip
+def test_the_first_wrong_value_of_an_edited_folder_is_named(
+    tmp_path: Path, operator: str, old: str, new: str, number: int
+) -> None:
+    (tmp_path / "net.py").write_text(LAYERS)
+    compile_target(str(tmp_path / "net.py"), CompileOptions(ranks=2, out=tmp_path / "out", loudness=QUIET))
+    fine: set[str] = set()
+    for name in json.loads((tmp_path / "out/program.json").read_text())["execute"].values():
+        path = tmp_path / "out" / name
+        text = path.read_text()
+        line = [each for each in text.splitlines() if f" = {operator}(" in each and old in each][number]
+        path.write_text(text.replace(line, line.replace(old, new)))
+        fine = value_and_readers(text, line)
+    with pytest.raises(ExecutionError) as raised:
+        verify(tmp_path / "out")
+    said = "\n".join(raised.value.notes)
+    assert (found := re.search(r"it stands in rank_0/\S+\.ir:\d+, (%\d+)", said)) is not None, said
+    assert found[1] in fine

@@ -524,6 +524,18 @@ def prove(
     return found
 
 
+def first_difference(
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None
+) -> ScaleProof:
+    """Return the proof that describes the first wrong value of programs that are known to differ.
+
+    The proof is at small sizes if they differ there, else at the programs' own sizes if there is memory for these.
+    Arguments and errors are those of `prove`.
+    """
+    found = _found(one, kinds, values, seed, own, ())
+    return (_found_whole(one, kinds, values, seed, own, (), is_told=True) or found) if found.same else found
+
+
 def _found(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups
 ) -> ScaleProof:
@@ -547,9 +559,10 @@ def _found(
 
 
 def _found_whole(
-    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None, batch: Groups,
+    is_told: bool = False,
 ) -> ScaleProof | None:
-    """Prove at the programs' own sizes, if these are small; None else."""
+    """Prove at the programs' own sizes, if these are small; None else. is_told: describe errors."""
     if values_nbytes(one, kinds) > MOST_WHOLE:
         return None
     graphs = [one, *(kind.graph for kind in kinds)]
@@ -557,7 +570,7 @@ def _found_whole(
     kept = [value for graph in graphs for each in graph.graphs() for value in each.parameters]
     kept += [value for node in nodes for value in (*node.inputs, node)]
     try:
-        found = _proved(small_program(one, kinds, values, seed, own, kept, batch=batch), one, None, True, is_told=False)
+        found = _proved(small_program(one, kinds, values, seed, own, kept, batch=batch), one, None, True, is_told)
     except (MspcError, NodeFailure, Unfit):
         return None
     found.whole = True

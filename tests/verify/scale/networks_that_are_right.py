@@ -28,8 +28,8 @@ from typing import Any
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify import verify_target
-from mspc.commands.verify_scale import give_layouts, of_script
+from mspc.commands.verify import of_script, verify_target
+from mspc.commands.verify_folder import give_layouts
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import DumpPoint, TracedCall, compile_traced
 from mspc.compiler.frontend.trace import Traced

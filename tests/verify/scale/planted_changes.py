@@ -27,8 +27,7 @@ from typing import Any
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify_folder import checked_program, ranks_together, verify_folder
-from mspc.commands.verify_scale import StoredFirstValue, give_layouts
+from mspc.commands.verify_folder import StoredFirstValue, checked_program, give_layouts, ranks_together, verify_folder
 from mspc.compiler.in_memory import read_network
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value

@@ -9,7 +9,8 @@ import pytest
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.options import ImportOptions
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify_scale import of_folder, of_script
+from mspc.commands.verify import of_script
+from mspc.commands.verify_folder import of_folder
 from tests.exported_programs import two_layers
 
 QUIET = Loudness(quiet=True)

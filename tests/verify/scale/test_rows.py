@@ -12,8 +12,8 @@ import pytest
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify import verify_target
-from mspc.commands.verify_scale import of_folder, of_script
+from mspc.commands.verify import of_script, verify_target
+from mspc.commands.verify_folder import of_folder
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, INT32, TensorType
