@@ -3,272 +3,188 @@
     import mspc.capture
     mspc.capture.step(model, (tokens, labels), optimizer=optimizer)
 
-The step is recorded below autograd and below tensor subclasses (DTensor, FSDP), so that operators have local tensors,
-and the backward pass, gradient clipping by hooks, the optimizer and all collectives are in one program. A file is a zip
-archive of JSON in the form of `torch.export.save`, with groups, placements and versions in `extra/capture.json`.
-`mspc capture` runs a script under a process group without other processes.
+The step is recorded below autograd and below tensor subclasses (DTensor, FSDP): operators have local tensors, and the
+backward pass, hooks, the optimizer and all collectives are in one program. A file is a zip archive of `capture.json`
+and the bytes of known tensors. `mspc capture` runs a script without other processes; in a job each rank writes one.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
+import linecache
 import math
 import os
 import sys
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-VERSION = 1
-"""The version of `extra/capture.json`."""
+VERSION = 2
+"""The version of `capture.json`."""
 FOLDER = "MSPC_CAPTURE"
 """Environment variable with the folder of the files. `mspc capture` sets it and ends scripts after the first step."""
-_SKIPPED = ("profiler::", "prim::device", "aten::_assert")
-"""Operators that compute nothing."""
-_SAME = ("_c10d_functional::_wrap_tensor_autograd",)
-"""Operators that return their operand."""
-_DTYPES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float16": 6, "float32": 7, "float64": 8,
-           "complex32": 9, "complex64": 10, "complex128": 11, "bool": 12, "bfloat16": 13, "uint16": 28,
-           "float8_e4m3fn": 29, "float8_e5m2": 30, "uint32": 34, "uint64": 35}  # fmt: skip
-_FORMATS = {"contiguous_format": 1, "channels_last": 2, "channels_last_3d": 3, "preserve_format": 4}
+
+OUTSIDE = (os.path.dirname(torch.__file__), "<", __file__)
+"""Beginnings of files that are none of the script's."""
 
 
 class CaptureError(Exception):
     """A step that cannot be recorded, with its line."""
 
 
-def _dtype(dtype: torch.dtype) -> int:
-    return _DTYPES[str(dtype).removeprefix("torch.")]
+def _short(value: Any) -> str:
+    return str(value).rpartition(".")[2]
 
 
-def _reduction(value: Any) -> str:
-    """Return `sum`, `avg`, `max`, `min` or `product`; `sum*0.5` for a sum of operands times 0.5."""
-    name = str(getattr(value, "op", value)).rpartition(".")[2].lower()
+def _frames() -> tuple[tuple[str, int, str], ...]:
+    """Return the lines of the script's stack, the innermost first, without those of PyTorch and of this file."""
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None)
+             if not frame.f_code.co_filename.startswith(OUTSIDE)]  # fmt: skip
+    return tuple((file, line, linecache.getline(file, line).strip()) for file, line in lines[:8])
+
+
+def _reduction() -> str:
+    """Return the reduction of the options in the nearest frame, because dispatched calls have it as an object that
+    cannot be read: `sum`, `avg`, `max`, `min`, `product`, or `sum*0.5` for a sum of operands times 0.5."""
+    near = (each for frame, _ in traceback.walk_stack(None) for each in frame.f_locals.values())
+    found = (each.reduceOp for each in near if "Options" in type(each).__name__ and hasattr(each, "reduceOp"))
+    value = next(found, "sum")
+    name = _short(getattr(value, "op", value)).lower()
     return f"sum*{value.factor!r}" if name == "premul_sum" else name
 
 
-def _frames() -> str:
-    """Return the stack of the script as Python prints it, without frames of PyTorch and of this file."""
-    library = os.path.dirname(torch.__file__)
-    outside = (library, "<", __file__)
-    frames = [frame for frame in traceback.extract_stack() if not frame.filename.startswith(outside)]
-    return "".join(traceback.format_list(frames[-8:]))
-
-
 class Recorder(TorchDispatchMode):
-    """Records calls of operators as nodes of an exported program."""
+    """Records calls of operators."""
 
-    def __init__(self, modules: Mapping[int, str]) -> None:
+    def __init__(self, model: torch.nn.Module, outside: str) -> None:
         super().__init__()
-        self.nodes: list[dict[str, Any]] = []
-        self.metas: dict[str, dict[str, Any]] = {}
-        self.inputs: list[tuple[str, str, str]] = []
-        """(kind, name in the graph, name in the model) of every input."""
-        self.groups: dict[str, list[int]] = {}
-        self.values: dict[str, tuple[str, torch.Tensor]] = {}
-        """Kind and value before the step of parameters, buffers and constants, by their names in the model."""
-        self.reduction = "sum"
-        """Reduction of the last options made for c10d: dispatched calls have it as an object that cannot be read."""
+        self._outside = outside
+        self.nodes: list[Any] = []
+        """(operator, arguments, how many of them by name, results, number of the place) of every call."""
+        self.places: dict[Any, int] = {}
+        """Stacks of the script with paths of modules, and their numbers."""
+        self.inputs: list[dict[str, Any]] = []
+        self.values: list[torch.Tensor] = []
+        """Known values of inputs before the step."""
+        self.losses: list[torch.Tensor] = []
+        """Tensors from which backward passes began."""
+        self._modules = {id(module): name for name, module in model.named_modules()}
         self._names: Any = WeakIdKeyDictionary()
-        self._storages: dict[int, tuple[StorageWeakRef, str, tuple[int, ...] | None, int]] = {}
-        """The first tensor of each storage: its name, its sizes if its elements follow each other, its offset."""
-        self._unwritten: set[int] = set()
-        """Storages without known values, made before the step: buffers of FSDP, which it overwrites."""
         self._count = 0
-        self._modules = modules
-        self._scopes: list[str] = []
-        self._sources: dict[int, tuple[str, str]] = {}
-        """Stack and modules of the forward operators, by the sequence number of their autograd node."""
-
-    # Modules are entered by global hooks, so that operators know the path of the module that called them.
+        self._storages: dict[int, tuple[StorageWeakRef, str, int, int]] = {}
+        """The first tensor of each storage: its name, its offset, its elements if they follow each other, else -1."""
+        self._scopes: list[tuple[str, str]] = []
+        self._sources: dict[int, int] = {}
+        """Places of the forward operators, by the sequence number of their autograd node."""
 
     @contextmanager
-    def scopes(self) -> Iterator[None]:
-        """Follow calls of modules."""
-        from torch.nn.modules import module as hooks
+    def recording(self) -> Iterator[None]:
+        """Record operators, with the modules that call them, the losses, and the reductions of c10d's collectives."""
 
         def enter(module: torch.nn.Module, inputs: Any) -> None:
-            path = self._modules.get(id(module))
-            if path is not None:
-                kind = type(module)
-                self._scopes.append(f"{path or 'self'},{path},{kind.__module__}.{kind.__qualname__}")
+            if id(module) in self._modules:
+                self._scopes.append((self._modules[id(module)], type(module).__name__))
 
         def leave(module: torch.nn.Module, inputs: Any, output: Any) -> None:
-            if id(module) in self._modules and self._scopes:
-                self._scopes.pop()
+            if id(module) in self._modules:
+                del self._scopes[-1:]
 
-        handles = [hooks.register_module_forward_pre_hook(enter),
-                   hooks.register_module_forward_hook(leave, always_call=True)]  # fmt: skip
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    @contextmanager
-    def reductions(self) -> Iterator[None]:
-        """Note the reductions in options of c10d's collectives."""
-        import torch.distributed.distributed_c10d as c10d
-
-        recorder, own = self, {}
-
-        def noting(kind: Any) -> Any:
-            class NotingOptions(kind):
-                def __setattr__(self, name: str, value: Any) -> None:
-                    if name == "reduceOp":
-                        recorder.reduction = _reduction(value)
-                    super().__setattr__(name, value)
-
-            return NotingOptions
-
-        for name in ("AllreduceOptions", "ReduceScatterOptions", "ReduceOptions", "AllreduceCoalescedOptions"):
-            own[name] = getattr(c10d, name)
-            setattr(c10d, name, noting(own[name]))
+        def backward(tensors: Any, *args: Any, **named: Any) -> Any:
+            self.losses += [tensors] if isinstance(tensors, torch.Tensor) else tensors
+            return own_backward(tensors, *args, **named)
 
         def wait(*args: Any) -> Any:
-            with torch.utils._python_dispatch._disable_current_modes():
-                return finish(*args)
+            with _disable_current_modes():  # gloo copies its buffers there
+                return own_wait(*args)
 
-        finish, c10d.Work.wait = c10d.Work.wait, wait  # gloo copies its buffers there
-        try:
+        own_backward, own_wait = torch.autograd.backward, torch.distributed.Work.wait
+        with (register_module_forward_pre_hook(enter),
+              register_module_forward_hook(leave, always_call=True),
+              patch("torch.compiler.is_compiling", lambda: True), patch("torch.autograd.backward", backward),
+              patch("torch.distributed.Work.wait", wait), self):  # fmt: skip
             yield
-        finally:
-            c10d.Work.wait = finish
-            for name, kind in own.items():
-                setattr(c10d, name, kind)
 
-    def add_input(self, kind: str, name: str, tensor: torch.Tensor) -> str:
-        """Declare a tensor as an input of the program and return its name in the graph."""
-        known = f"{kind[0]}_{len(self.inputs)}"
-        self.inputs.append((kind, known, name))
-        self._define(known, tensor)
+    def declare(self, kind: str, name: str, tensor: torch.Tensor) -> None:
+        """Declare a tensor as an input of the program: a parameter, a buffer, a constant or a user's input."""
+        whole, tensor = tensor, getattr(tensor, "_local_tensor", tensor)
+        found = {"kind": kind, "name": name, "tensor": self._define(tensor), "shape": list(whole.shape)}
+        if (spec := getattr(whole, "_spec", None)) is not None:
+            found |= {"placements": list(map(str, spec.placements)), "mesh": spec.mesh.mesh.tolist()}
         if kind != "user" and not tensor.is_meta and type(tensor).__name__ != "FakeTensor":
-            self.values[name] = kind, tensor.detach().clone(memory_format=torch.contiguous_format)
-        return known
+            found["value"] = len(self.values)
+            self.values.append(tensor.detach().clone(memory_format=torch.contiguous_format))
+        self.inputs.append(found)
 
     def name_of(self, tensor: torch.Tensor) -> str:
         """Return the name of a tensor in the graph: of a result, an input, another view of these, or a constant."""
-        known = self._names.get(tensor)
-        if known is not None:
-            return known
-        owner = self._storages.get(tensor.untyped_storage()._cdata)
-        if owner is not None and not owner[0].expired():
-            return self._view(tensor, *owner[1:])
-        if type(tensor).__name__ == "FakeTensor":
-            self._unwritten.add(tensor.untyped_storage()._cdata)
-        return self.add_input("constant", f"constant_{len(self.inputs)}", tensor)
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        if tensor not in self._names:
+            owner = self._storages.get(tensor.untyped_storage()._cdata)
+            if owner is not None and not owner[0].expired():
+                self._view(tensor, *owner[1:])
+            else:
+                self.declare(self._outside if tensor.ndim else "constant", f"outside_{len(self.inputs)}", tensor)
+        return self._names[tensor]
 
-    def _view(self, tensor: torch.Tensor, base: str, sizes: tuple[int, ...] | None, begin: int) -> str:
-        """Add the node that views a known storage as another tensor does (as flat shards of FSDP do). sizes: of the
-        base, None if its elements do not follow each other; begin: its first element."""
-        given = {"self": {"as_tensor": {"name": base}}, "size": {"as_ints": list(tensor.shape)}}
-        if sizes is not None and tensor.is_contiguous() and tensor.numel() == math.prod(sizes):
-            return self._node("torch.ops.aten.view.default", given, tensor)
-        given |= {"stride": {"as_ints": list(tensor.stride())},
-                  "storage_offset": {"as_int": tensor.storage_offset() - begin}}  # fmt: skip
-        return self._node("torch.ops.aten.as_strided.default", given, tensor)
+    def _view(self, tensor: torch.Tensor, base: str, begin: int, elements: int) -> None:
+        """Add the node that views a known storage as another tensor does (as flat shards of FSDP do)."""
+        kind, given = "view", {"self": {"tensor": base}, "size": list(tensor.shape)}
+        if not tensor.is_contiguous() or tensor.numel() != elements:
+            kind, offset = "as_strided", tensor.storage_offset() - begin
+            given |= {"stride": list(tensor.stride()), "storage_offset": offset}
+        self._node(f"aten.{kind}.default", given, 0, tensor)
 
-    def _define(self, name: str, tensor: torch.Tensor) -> None:
+    def _define(self, tensor: torch.Tensor) -> list[Any]:
+        """Name a tensor and return its name, element type and shape."""
         storage = tensor.untyped_storage()
         owner = self._storages.get(storage._cdata)
+        self._count += 1
+        self._names[tensor] = name = f"v{self._count}"
         if owner is None or owner[0].expired():
-            sizes = tuple(tensor.shape) if tensor.is_contiguous() else None
-            self._storages[storage._cdata] = StorageWeakRef(storage), name, sizes, tensor.storage_offset()
-        self._names[tensor] = name
-        self.metas[name] = {"dtype": _dtype(tensor.dtype), "sizes": [{"as_int": int(n)} for n in tensor.shape],
-                            "requires_grad": False, "layout": 7}  # fmt: skip
+            elements = tensor.numel() if tensor.is_contiguous() else -1
+            self._storages[storage._cdata] = StorageWeakRef(storage), name, tensor.storage_offset(), elements
+        return [name, _short(tensor.dtype), list(tensor.shape)]
 
-    def _node(self, target: str, given: Mapping[str, Any], result: Any, keywords: Sequence[str] = ()) -> str:
-        """Add a node for a call with these arguments in the form of the file. Return the name of its one result."""
-        inputs = [{"name": name, "arg": value, "kind": 1 + (name in keywords)} for name, value in given.items()]
-        outputs = [self._result(each) for each in (result if isinstance(result, tuple) else (result,))]
-        stack, scope = self._source()
-        self.nodes.append({"target": target, "inputs": inputs, "outputs": [each for each in outputs if each],
-                           "metadata": {"stack_trace": stack, "nn_module_stack": scope}})  # fmt: skip
-        return self._names.get(result) if isinstance(result, torch.Tensor) else ""
+    def _node(self, operator: str, given: Mapping[str, Any], by_name: int, result: Any) -> None:
+        tensors = [each for each in pytree.tree_leaves(result) if each is None or isinstance(each, torch.Tensor)]
+        results = [each if each is None else self._define(each) for each in tensors]
+        self.nodes.append([operator, given, by_name, results, self._place()])
 
-    def _source(self) -> tuple[str, str]:
+    def _place(self) -> int:
         node = torch._C._current_autograd_node()
-        if node is not None:
-            return self._sources.get(node._sequence_nr(), ("", ""))
-        found = _frames(), ";".join(self._scopes)
-        self._sources[torch.autograd._get_sequence_nr()] = found
+        found = self._sources.get(node._sequence_nr()) if node is not None else None
+        if found is None:
+            found = self.places.setdefault((_frames(), tuple(self._scopes)), len(self.places))
+            self._sources[torch.autograd._get_sequence_nr()] = found
         return found
 
-    def _result(self, value: Any) -> dict[str, Any] | None:
+    def _argument(self, value: Any) -> Any:
+        """Return an argument as JSON."""
         if isinstance(value, torch.Tensor):
-            self._count += 1
-            self._define(f"v{self._count}", value)
-            return {"as_tensor": {"name": self._names[value]}}
+            return {"tensor": self.name_of(value)}
         if isinstance(value, (list, tuple)):
-            return {"as_tensors": [each["as_tensor"] for each in map(self._result, value) if each is not None]}
-        return {"as_none": True} if value is None else None
-
-    def _argument(self, value: Any) -> dict[str, Any]:
-        if isinstance(value, torch.Tensor):
-            return {"as_tensor": {"name": self.name_of(value)}}
-        if value is None:
-            return {"as_none": True}
-        for kind, tag in ((bool, "as_bool"), (int, "as_int"), (float, "as_float"), (str, "as_string")):
-            if isinstance(value, kind):
-                return {tag: value}
-        if isinstance(value, torch.dtype):
-            return {"as_scalar_type": _dtype(value)}
-        if isinstance(value, torch.memory_format):
-            return {"as_memory_format": _FORMATS[str(value).removeprefix("torch.")]}
-        if isinstance(value, torch.layout):
-            return {"as_layout": 7}
-        if isinstance(value, torch.device):
-            return {"as_device": {"type": value.type, "index": value.index}}
-        if isinstance(value, (list, tuple)):
-            return self._list(value)
-        return {"as_string": self._object(value)}
-
-    def _list(self, values: Sequence[Any]) -> dict[str, Any]:
-        if any(isinstance(each, torch.Tensor) for each in values):
-            if all(isinstance(each, torch.Tensor) for each in values):
-                return {"as_tensors": [{"name": self.name_of(each)} for each in values]}
-            return {"as_optional_tensors": [self._argument(each) for each in values]}
-        for kind, tag in ((bool, "as_bools"), (int, "as_ints"), (float, "as_floats"), (str, "as_strings")):
-            if all(isinstance(each, kind) for each in values):
-                return {tag: list(values)}
-        return {"as_floats": [float(each) for each in values]}
-
-    def _object(self, value: Any) -> str:
-        """Return the name of a process group, whose ranks are noted, or the requested reduction of c10d."""
-        from torch.distributed import ProcessGroup
-
-        kind = value._type().qualified_name() if hasattr(value, "_type") else ""
-        if kind.endswith(".ProcessGroup"):
-            return self._group(ProcessGroup.unbox(value).group_name)
-        return self.reduction if kind.endswith(".ReduceOp") else type(value).__name__
-
-    def _group(self, name: str) -> str:
-        from torch.distributed.distributed_c10d import _resolve_process_group, get_process_group_ranks
-
-        self.groups[name] = get_process_group_ranks(_resolve_process_group(name))
-        return name
-
-    def _check_written(self, schema: Any, given: Mapping[str, Any]) -> None:
-        """Raise CaptureError if an operator reads a tensor whose values nobody knows."""
-        for argument in schema.arguments:
-            for tensor in pytree.tree_leaves(given.get(argument.name)):
-                if not isinstance(tensor, torch.Tensor) or tensor.untyped_storage()._cdata not in self._unwritten:
-                    continue
-                if argument.alias_info is None:
-                    raise CaptureError(f"a tensor of shape {tuple(tensor.shape)} was made before the step and is no "
-                                       f"parameter, buffer or input\n{_frames()}")  # fmt: skip
-                if argument.alias_info.is_write:
-                    self._unwritten.discard(tensor.untyped_storage()._cdata)
+            return [self._argument(each) for each in value]
+        if value is None or isinstance(value, (bool, int, str)):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"float": str(value)}
+        kind = value._type().name() if hasattr(value, "_type") else ""
+        if kind == "ProcessGroup":
+            return torch.distributed.ProcessGroup.unbox(value).group_name
+        return _reduction() if kind == "ReduceOp" else {"torch": _short(value)}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and record it. Subclasses of tensors are asked first: they call operators on local ones."""
@@ -276,63 +192,30 @@ class Recorder(TorchDispatchMode):
         if is_subclass_call(types):
             return NotImplemented
         schema = function._schema
-        if schema.name.startswith(_SKIPPED):
-            return function(*args, **kwargs)
-        if schema.name in _SAME:
-            result = function(*args, **kwargs)
-            self._names[result] = self.name_of(args[0])
-            return result
         if schema.name == "aten::_local_scalar_dense":
-            raise CaptureError(f"a number of the program depends on data\n{_frames()}")
-        names = [each.name for each in schema.arguments]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        if "group_name" in given:
-            self._group(given["group_name"])
+            raise CaptureError("a number of the program depends on data (`.item()`, or a size)")
+        given = dict(zip([each.name for each in schema.arguments], args, strict=False)) | kwargs
         named = {name: self._argument(value) for name, value in given.items()}  # before an operator overwrites them
-        if self._unwritten:
-            self._check_written(schema, given)
         result = function(*args, **kwargs)
-        target = f"torch.ops.{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
-        self._node(target, named, result, list(kwargs))
+        self._node(f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}", named, len(kwargs), result)
         return result
 
 
 def is_subclass_call(types: Any) -> bool:
     """Return whether an operator is called with a subclass of Tensor that calls operators on local tensors."""
-    plain = (torch.Tensor, torch.nn.Parameter)
-    return any(
-        kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and kind.__name__ != "FakeTensor"
-        for kind in types if kind not in plain
-    )  # fmt: skip
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor that a rank holds of a DTensor, or the tensor itself."""
-    return getattr(tensor, "_local_tensor", tensor)
-
-
-def _placement(tensor: torch.Tensor) -> dict[str, Any]:
-    """Return the whole shape of a tensor, and the mesh and placements of a DTensor."""
-    spec = getattr(tensor, "_spec", None)
-    found: dict[str, Any] = {"shape": [int(n) for n in tensor.shape]}
-    if spec is not None:
-        mesh = spec.mesh
-        found |= {"placements": [str(each) for each in spec.placements], "mesh": mesh.mesh.tolist(),
-                  "axes": list(mesh.mesh_dim_names or ())}  # fmt: skip
-    return found
+    return any(kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+               and kind.__name__ not in ("FakeTensor", "Tensor", "Parameter") for kind in types)  # fmt: skip
 
 
 def step(
     model: torch.nn.Module, inputs: Any, loss: Callable[[Any], torch.Tensor] | None = None,
-    optimizer: torch.optim.Optimizer | None = None, folder: str | Path | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Run one training step of a model and write its program to `rank_R.pt2`; return the loss.
+    """Run one training step of a model, write its program to `capture/rank_R.step`, and return the loss.
 
     inputs: a tensor, a tuple of the model's arguments or a dictionary of named ones. loss: computes the loss of the
     model's result; None if the model returns it. optimizer: its step is part of the program; a step before makes its
-    states. folder: of the files, else that of `mspc capture` or `capture`.
-
-    Raise CaptureError if a number depends on data, or a tensor comes from outside of the step.
+    states. Raise CaptureError if a number depends on data.
     """
     args, named = ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
 
@@ -340,117 +223,79 @@ def step(
         found = model(*args, **named)
         value = found if loss is None else loss(found)
         value.backward()
-        if optimizer is not None:
+        if optimizer:
             optimizer.step()
         return value
 
-    for group in optimizer.param_groups if optimizer is not None else ():
-        group["foreach"] = group["fused"] = False
-        if "capturable" in group:
-            group["capturable"] = True  # the number of the step is a tensor, not a number of the program
-    is_compiling, torch.compiler.is_compiling = torch.compiler.is_compiling, lambda: True
-    try:
-        if optimizer is not None:
-            run()
-            optimizer.zero_grad()
-        recorder = Recorder({id(module): name for name, module in model.named_modules()})
-        placements = _declare(recorder, model, args, named, optimizer)
-        with recorder, recorder.scopes(), recorder.reductions():
-            value = run()
-    finally:
-        torch.compiler.is_compiling = is_compiling
-    _write(recorder, model, value, placements, Path(os.environ.get(FOLDER) or folder or "capture"))
-    if FOLDER in os.environ:
-        sys.stdout.flush()
-        os._exit(0)
-    return value
+    if optimizer:
+        run()
+        optimizer.zero_grad()
+    outside = inspect.getclosurevars(loss) if inspect.isfunction(loss) else None
+    with _recorded(model, (args, named, {**outside.globals, **outside.nonlocals} if outside else {}), optimizer):
+        return run()
 
 
-def _declare(
-    recorder: Recorder, model: torch.nn.Module, args: Any, named: Any, optimizer: torch.optim.Optimizer | None
-) -> dict[str, Any]:
-    """Declare the inputs of the program and return their placements by name."""
-    found: dict[str, Any] = {}
-    names: dict[int, str] = {}
-    for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
-        for name, tensor in tensors:
-            names[id(tensor)] = name
-            found[name] = _placement(tensor)
-            recorder.add_input(kind, name, _local(tensor))
-    for parameter, states in optimizer.state.items() if optimizer is not None else ():
-        for key, tensor in states.items():
-            if isinstance(tensor, torch.Tensor):
-                name = f"{key}.{names.get(id(parameter), '')}"
-                found[name] = _placement(tensor)
-                recorder.add_input("buffer", name, _local(tensor))
-    leaves = pytree.tree_flatten_with_path((args, named))[0]
-    for path, tensor in leaves:
-        if isinstance(tensor, torch.Tensor):
-            name = "".join(pytree.keystr((key,)) for key in path[1:]).strip(".[]'\"")
-            found[recorder.add_input("user", name, _local(tensor))] = _placement(tensor)  # it has no other name there
-    return found
+def backend() -> Callable[..., Any]:
+    """Return a backend for `torch.compile` that runs a model as it is. The second step after this call is recorded: all
+    from the call of the model to the end of the optimizer's step, with gradients accumulated or clipped in between."""
+    stack, handles, optimizers = ExitStack(), list[Any](), list[torch.optim.Optimizer]()
+
+    def called(module: torch.nn.Module, inputs: Any) -> None:
+        handles.pop().remove()
+        stack.enter_context(_recorded(getattr(module, "_orig_mod", module), (inputs,), optimizers[0], "user"))
+
+    def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if optimizers:
+            handles.pop().remove()
+            stack.close()
+            return
+        optimizers.append(optimizer)
+        torch.compiler.set_stance("force_eager")
+        handles.append(register_module_forward_pre_hook(called))
+
+    handles.append(register_optimizer_step_post_hook(stepped))
+    return lambda graph, inputs: graph.forward
 
 
-_INPUTS = {"parameter": ("parameter", "parameter_name"), "buffer": ("buffer", "buffer_name"),
-           "constant": ("tensor_constant", "tensor_constant_name")}  # fmt: skip
-
-
-def _write(
-    recorder: Recorder, model: torch.nn.Module, value: torch.Tensor, placements: Mapping[str, Any], folder: Path
-) -> None:
-    """Write the file of this rank."""
-    outputs = [({"as_tensor": {"name": recorder.name_of(_local(value))}}, "loss_output", {})]
+@contextmanager
+def _recorded(
+    model: torch.nn.Module, inputs: Any, optimizer: torch.optim.Optimizer | None, outside: str = "constant"
+) -> Iterator[None]:
+    """Record a step and write the file of this rank. `mspc capture` ends the script then. outside: the kind of tensors
+    that are no parameter, buffer or given input."""
+    named = [("parameter", *each) for each in model.named_parameters()]
+    named += [("buffer", *each) for each in model.named_buffers()]
+    names = {id(tensor): name for _, name, tensor in named}
+    for parameter, states in optimizer.state.items() if optimizer else ():
+        named += [("buffer", f"{key}.{names.get(id(parameter), '')}", state) for key, state in states.items()]
+    for path, tensor in pytree.tree_flatten_with_path(inputs)[0]:
+        named.append(("user", "".join(pytree.keystr((key,)) for key in path[1:]).strip(".[]'\""), tensor))
+    recorder = Recorder(model, outside)
+    for each in named:
+        if isinstance(each[2], torch.Tensor):
+            recorder.declare(*each)
+    for group in optimizer.param_groups if optimizer else ():
+        group |= {key: key == "capturable" for key in ("foreach", "fused", "capturable") if key in group}
+    with recorder.recording():
+        yield
+    outputs = [["loss", "", recorder.name_of(loss)] for loss in recorder.losses]
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            outputs.append(({"as_tensor": {"name": recorder.name_of(_local(parameter.grad))}}, "gradient_to_parameter",
-                            {"parameter_name": name}))  # fmt: skip
-    specs: list[Any] = []
-    for kind, name, qualified in recorder.inputs:
-        argument = {"name": name}
-        if kind == "user":
-            specs.append({"user_input": {"arg": {"as_tensor": argument}}})
-        else:
-            tag, key = _INPUTS[kind]
-            specs.append({tag: {"arg": argument, key: qualified}})
-    graph = {"inputs": [{"as_tensor": {"name": name}} for _, name, _ in recorder.inputs], "nodes": recorder.nodes,
-             "outputs": [each for each, _, _ in outputs], "tensor_values": recorder.metas}  # fmt: skip
-    given = [{tag: {"arg": each["as_tensor"], **more}} for each, tag, more in outputs]
-    signature = {"input_specs": specs, "output_specs": given}
-    program = {"graph_module": {"graph": graph, "signature": signature}, "schema_version": {"major": 8, "minor": 0},
-               "torch_version": torch.__version__}  # fmt: skip
-    rank, ranks = _rank()
-    about = {"version": VERSION, "rank": rank, "ranks": ranks, "groups": recorder.groups, "placements": placements,
-             "torch": torch.__version__, "script": os.path.basename(sys.argv[0])}  # fmt: skip
+            outputs.append(["gradient_to_parameter", name, recorder.name_of(parameter.grad)])
+    dist = torch.distributed
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    groups = {group.group_name: {"ranks": dist.get_process_group_ranks(group), "about": group.group_desc}
+              for group in dist.distributed_c10d._world.pg_map}  # fmt: skip
+    content = {"version": VERSION, "torch": torch.__version__, "script": os.path.basename(sys.argv[0]), "rank": rank,
+               "ranks": ranks, "groups": groups, "inputs": recorder.inputs, "nodes": recorder.nodes,
+               "places": list(recorder.places), "outputs": outputs}  # fmt: skip
+    folder = Path(os.environ.get(FOLDER, "capture"))
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"rank_{rank}.pt2"
-    with zipfile.ZipFile(path.with_suffix(".tmp"), "w", zipfile.ZIP_STORED) as archive:
-        texts = {"archive_format": "pt2", "archive_version": "0", "byteorder": sys.byteorder,
-                 "models/step.json": json.dumps(program), "extra/capture.json": json.dumps(about)}  # fmt: skip
-        for name, text in texts.items():
-            archive.writestr(f"step/{name}", text, zipfile.ZIP_DEFLATED)
-        _write_values(archive, recorder.values)
-    os.replace(path.with_suffix(".tmp"), path)
-
-
-def _write_values(archive: zipfile.ZipFile, values: Mapping[str, tuple[str, torch.Tensor]]) -> None:
-    """Write tensors as plain bytes, and the lists of them."""
-    listed: dict[str, dict[str, Any]] = {"weights": {}, "constants": {}}
-    for number, (name, (kind, tensor)) in enumerate(values.items()):
-        part = "constants" if kind == "constant" else "weights"
-        strides = torch.empty(tensor.shape, device="meta").stride()
-        meta = {"dtype": _dtype(tensor.dtype), "sizes": [{"as_int": n} for n in tensor.shape], "requires_grad": False,
-                "strides": [{"as_int": n} for n in strides], "storage_offset": {"as_int": 0}, "layout": 7}  # fmt: skip
-        listed[part][name] = {"path_name": f"value_{number}", "is_param": kind == "parameter", "use_pickle": False,
-                              "tensor_meta": meta}  # fmt: skip
-        content = tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
-        archive.writestr(f"step/data/{part}/value_{number}", content)
-    for part, found in listed.items():
-        archive.writestr(f"step/data/{part}/step_{part}_config.json", json.dumps({"config": found}))
-
-
-def _rank() -> tuple[int, int]:
-    import torch.distributed as distributed
-
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
+    path = folder / f"rank_{rank}.tmp"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("step/capture.json", json.dumps(content), zipfile.ZIP_DEFLATED, 1)
+        for number, tensor in enumerate(recorder.values):
+            archive.writestr(f"step/value_{number}", tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    os.replace(path, path.with_suffix(".step"))
+    if FOLDER in os.environ:
+        raise SystemExit

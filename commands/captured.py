@@ -14,13 +14,13 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
 from mspc.mindspore_api.state import Session
 
-RANK_FILE = re.compile(r"rank_(\d{1,9})\.pt2")
+RANK_FILE = re.compile(r"rank_(\d{1,9})\.step")
 
 
 def ranks_in(folder: Path) -> int:
     """Return the number of ranks of a folder. Raise MspcError if it is no capture, or the file of a rank is missing."""
     if not is_capture(folder):
-        raise MspcError(f"{folder} is no folder of mspc capture: it has no rank_0.pt2")
+        raise MspcError(f"{folder} is no folder of mspc capture: it has no rank_0.step")
     found = {int(match[1]) for path in folder.iterdir() if (match := RANK_FILE.fullmatch(path.name))}
     missing = [rank for rank in range(max(found) + 1) if rank not in found]
     if missing:
@@ -37,7 +37,7 @@ def capture_step(folder: Path, session: Session) -> CapturedCall:
     rank = session.rank
 
     def make() -> tuple[Any, Sequence[TensorType]]:
-        step = read_step(folder / f"rank_{rank}.pt2")
+        step = read_step(folder / f"rank_{rank}.step")
         if (step.rank, step.ranks) != (rank, session.size):
             raise MspcError(
                 f"{step.program.name} is of rank {step.rank} of {step.ranks}, not of rank {rank} of {session.size}"

@@ -205,7 +205,7 @@ def import_options(
 
 def is_capture(target: NamedTarget | Path) -> TypeGuard[Path]:
     """Return whether a target is a folder of `mspc capture`."""
-    return isinstance(target, Path) and os.path.isfile(target / "rank_0.pt2")
+    return isinstance(target, Path) and os.path.isfile(target / "rank_0.step")
 
 
 def is_imported(target: NamedTarget | Path) -> bool:

@@ -92,7 +92,7 @@ def _steps(folder: Path) -> list[CapturedStep]:
     from mspc.readers.pytorch.captured import read_step
 
     ranks = ranks_in(folder)
-    steps = [read_step(folder / f"rank_{rank}.pt2") for rank in range(ranks)]
+    steps = [read_step(folder / f"rank_{rank}.step") for rank in range(ranks)]
     for rank, step in enumerate(steps):
         if (step.rank, step.ranks) != (rank, ranks):
             own = f"rank {step.rank} of {step.ranks}"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import runpy
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mspc.capture import CaptureError, is_subclass_call
+from mspc import capture
+from mspc.capture import FOLDER, CaptureError, is_subclass_call
 
 
 class _FakeFloats(TorchDispatchMode):
@@ -59,14 +62,27 @@ def _run_rank(script: str, arguments: Sequence[str], rank: int, ranks: int, with
 
         distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
         distributed.init_process_group = lambda *args, **named: None
-    with nullcontext() if with_values else _FakeFloats():
-        runpy.run_path(script, run_name="__main__")
+    torch.compiler.is_compiling = lambda: True
+    register_optimizer_step_pre_hook(_make_capturable)
+    try:
+        with contextlib.nullcontext() if with_values else _FakeFloats():
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        if ended.code is None and os.path.isfile(os.path.join(os.environ[FOLDER], f"rank_{rank}.step")):
+            return
+        raise
     raise CaptureError(f"{script} ended without a call of mspc.capture.step")
+
+
+def _make_capturable(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Let the number of the step be a tensor, not a number of the program."""
+    for group in optimizer.param_groups:
+        group |= {"capturable": True} if "capturable" in group else {}
 
 
 def _own_frames(error: BaseException) -> str:
     """Return the frames of the script and its modules, as Python prints them."""
-    outside = (os.path.dirname(torch.__file__), "<frozen", __file__, runpy.__file__)
+    outside = capture.OUTSIDE
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(outside)]
     return "".join(traceback.format_list(frames)).rstrip()
 
@@ -75,6 +91,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run `SCRIPT RANKS WITH_VALUES ARGUMENTS...` once for each rank, in processes that share the import of PyTorch.
     Return the exit status."""
     script, ranks, with_values, *rest = arguments
+    capture.OUTSIDE += (__file__, runpy.__file__, contextlib.__file__)
+    for module in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"):
+        importlib.import_module(module)  # all processes have it then
+
     for rank in range(int(ranks)):
         sys.stdout.flush()
         child = os.fork()
@@ -82,11 +102,13 @@ def main(arguments: Sequence[str]) -> int:
             status = 2
             try:
                 _run_rank(script, rest, rank, int(ranks), with_values == "1")
+                status = 0
             except CaptureError as error:
-                print(f"error: rank {rank}: {error}", file=sys.stderr)
+                print(f"error: rank {rank}: {error}\n{_own_frames(error)}".rstrip(), file=sys.stderr)
             except BaseException as error:
                 print(f"error: rank {rank}: {type(error).__name__}: {error}\n{_own_frames(error)}", file=sys.stderr)
             finally:
+                sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -2,72 +2,305 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from mspc.ir.diagnostics import MspcError
+from mspc.checkpoint.files import Files
+from mspc.checkpoint.stored_tensors import StoredSlice, TensorPieces, box_of_shape
+from mspc.ir.diagnostics import Frames, Location, MspcError
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.late_dataclass import dataclass
-from mspc.readers.pytorch.archive import Archive, entry, list_in, object_in, text_in, whole_in
-from mspc.readers.pytorch.exported_program import Argument, ExportedNode, ExportedProgram
-from mspc.readers.pytorch.graph_reader import read_program
+from mspc.ir.types import DTYPES, DType, TensorType, dtype_of
+from mspc.readers.pytorch.archive import (
+    MOST_DIMENSIONS,
+    NOT_HERE,
+    Archive,
+    ProgramWeights,
+    entry,
+    list_in,
+    object_in,
+    text_in,
+    whole_in,
+)
+from mspc.readers.pytorch.exported_program import (
+    Argument,
+    ExportedGraph,
+    ExportedNode,
+    ExportedProgram,
+    ExportedType,
+    NodeResult,
+    ProgramInput,
+    ProgramOutput,
+    TensorPlace,
+    names_in,
+)
+from mspc.readers.pytorch.kinds.aten_table import kind_of
 
-ABOUT = "extra/capture.json"
-VERSION = 1
-"""The version of `ABOUT` that is read."""
+CONTENT = "capture.json"
+VERSION = 2
+"""The version of `CONTENT` that is read."""
 _GROUPS = frozenset({"group_name", "process_group"})
 """Arguments that name a group."""
+_NOTHING = re.compile(r"profiler\.|prim\.device|aten\._assert")
+"""Operators that compute nothing."""
+_KINDS = ("parameter", "buffer", "constant", "user")
+_BUFFER = "all_gather_output"
+"""The argument of FSDP's copy into its buffer that is overwritten."""
+_TARGETS = ("loss", "gradient_to_parameter")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The place of a tensor among ranks: its whole shape, the mesh (nested lists of ranks), None for a plain tensor,
+    and PyTorch's placement for each axis of the mesh."""
+
+    shape: tuple[int, ...]
+    mesh: Any = None
+    placements: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class CapturedStep:
     """A training step as one rank of `ranks` runs it.
 
-    program: its groups are named by their ranks. groups: the ranks of each. placements: of parameters, buffers and
-    inputs, as PyTorch has them, by name.
+    program: its groups are named by their ranks. groups: the ranks of each. about: the description that the script or a
+    mesh gave each. placements: of parameters, buffers and inputs, as PyTorch has them, by name.
     """
 
     program: ExportedProgram
     rank: int
     ranks: int
     groups: Mapping[str, tuple[int, ...]]
-    placements: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    about: Mapping[str, str]
+    placements: Mapping[str, Placement] = field(default_factory=dict[str, Placement])
 
 
 def read_step(path: Path) -> CapturedStep:
     """Return the step in a file. Raise MspcError if it is none, or damaged, or of another version."""
     archive = Archive(path)
-    if ABOUT not in archive:
-        raise MspcError(f"{archive.shown} is no captured step: it has no {ABOUT}")
+    if CONTENT not in archive:
+        raise MspcError(
+            f"{archive.shown} is no captured step: it has no {CONTENT}",
+            notes=["mspc.capture.step writes one"], code="E0701",
+        )  # fmt: skip
     try:
-        about = object_in(parsed_json(archive.text(ABOUT)), "it")
-        version = whole_in(entry(about, "version", "it"), "its version", 0)
+        content = object_in(parsed_json(archive.text(CONTENT)), "it")
+        version = whole_in(entry(content, "version", "it"), "its version", 0)
         if version != VERSION:
-            raise MspcError(f"{archive.shown} is of version {version} of captures; mspc reads version {VERSION}")
-        ranks = whole_in(entry(about, "ranks", "it"), "its ranks", 1)
-        rank = whole_in(entry(about, "rank", "it"), "its rank", 0, ranks - 1)
-        found = object_in(entry(about, "groups", "it"), "its groups")
-        groups = {
-            name: tuple(whole_in(each, f"group {name!r:.40}", 0, ranks - 1) for each in list_in(listed, name))
-            for name, listed in found.items()
-        }
-        placements = object_in(entry(about, "placements", "it"), "its placements")
+            raise MspcError(
+                f"{archive.shown} is of version {version} of captures; mspc reads version {VERSION}",
+                notes=["capture it again with this version of mspc"],
+            )
+        return _StepReader(archive, content).step()
     except ValueError as error:
-        raise MspcError(f"{archive.shown} is damaged: {ABOUT}: {error}") from None
-    labels = {name: f"ranks {'-'.join(map(str, members))}" for name, members in groups.items()}
-    program = read_program(path)
-    nodes = tuple(_with_labels(node, labels) for node in program.graph.nodes)
-    program = replace(program, graph=replace(program.graph, nodes=nodes))
-    return CapturedStep(program, rank, ranks, {labels[name]: members for name, members in groups.items()}, placements)
+        raise MspcError(f"{archive.shown} is damaged: {CONTENT}: {error}", code="E0116") from None
 
 
-def _with_labels(node: ExportedNode, labels: Mapping[str, str]) -> ExportedNode:
-    """Return the node with its group named by its ranks, which all ranks call the same."""
-    if not any(name in _GROUPS for name, _ in node.arguments):
-        return node
-    arguments: tuple[tuple[str, Argument], ...] = tuple(
-        (name, labels[text_in(value, name)] if name in _GROUPS else value) for name, value in node.arguments
-    )
-    return replace(node, arguments=arguments)
+class _StepReader:
+    """Reads the content of one file. Its methods raise ValueError with the error and its place."""
+
+    def __init__(self, archive: Archive, content: Mapping[str, Any]) -> None:
+        self.archive, self.content = archive, dict(content)
+        self.ranks = whole_in(self._entry("ranks"), "its ranks", 1)
+        self.rank = whole_in(self._entry("rank"), "its rank", 0, self.ranks - 1)
+        self.known: set[str] = set()
+        self.used: set[str] = set()
+        """Groups that nodes name."""
+        self.dtypes: dict[str, DType] = {}
+
+    def _entry(self, name: str) -> Any:
+        return entry(self.content, name, "it")
+
+    def step(self) -> CapturedStep:
+        groups, about = dict[str, tuple[int, ...]](), dict[str, str]()
+        for name, value in object_in(self._entry("groups"), "its groups").items():
+            owner, where = object_in(value, f"group {name!r:.40}"), f"group {name!r:.40}"
+            groups[name] = tuple(whole_in(rank, where, 0, self.ranks - 1) for rank in self._list(owner, "ranks", where))
+            about[name] = text_in(owner.get("about", ""), where)
+        self.labels = {name: f"ranks {'-'.join(map(str, members))}" for name, members in groups.items()}
+        self.places = [
+            self._place(each, f"place {at}") for at, each in enumerate(list_in(self._entry("places"), "its"))
+        ]
+        inputs, placements, tensors = list[ProgramInput](), dict[str, Placement](), dict[str, TensorPieces]()
+        for at, value in enumerate(list_in(self._entry("inputs"), "its inputs")):
+            owner, where = object_in(value, f"input {at}"), f"input {at}"
+            inputs.append(self._input(owner, where))
+            name = inputs[-1].qualified
+            if name in placements:
+                raise ValueError(f"it has {name!r:.80} twice")
+            placements[name] = self._placement(owner, f"the placement of {name!r:.80}")
+            if owner.get("value") is not None:
+                tensors[name] = self._value(owner["value"], inputs[-1].type, name)
+        nodes = [self._node(each, f"node {at}") for at, each in enumerate(list_in(self._entry("nodes"), "its nodes"))]
+        nodes = [node for node in nodes if not _NOTHING.match(node.target)]
+        outputs = [self._output(each) for each in list_in(self._entry("outputs"), "its outputs")]
+        graph = ExportedGraph(
+            tuple(nodes), tuple((each.name, each.type) for each in inputs), tuple(each.value for each in outputs)
+        )
+        weights = ProgramWeights(self.archive.shown, Files([self.archive.path], [self.archive.size]), tensors)
+        program = ExportedProgram(
+            self.archive.shown, graph, tuple(inputs), tuple(outputs), weights,
+            torch=text_in(self.content.get("torch", ""), "its torch"),
+        )  # fmt: skip
+        _check_values(program)
+        used = {self.labels[name]: name for name in groups if name in self.used}
+        return CapturedStep(
+            program, self.rank, self.ranks, {label: groups[name] for label, name in used.items()},
+            {label: about[name] for label, name in used.items()}, placements,
+        )  # fmt: skip
+
+    def _list(self, owner: Mapping[str, Any], name: str, where: str) -> list[Any]:
+        return list_in(entry(dict(owner), name, where), where)
+
+    def _input(self, owner: dict[str, Any], where: str) -> ProgramInput:
+        kind = text_in(entry(owner, "kind", where), where)
+        if kind not in _KINDS:
+            raise ValueError(f"{where} is of kind {kind!r:.40}, which mspc does not know")
+        name, type = self._defined(entry(owner, "tensor", where), where)
+        qualified = text_in(entry(owner, "name", where), where)
+        if kind == "user" and not qualified[:1].isalpha():
+            qualified = f"input_{qualified}".rstrip("_")
+        return ProgramInput(kind, name, qualified, type, kind == "parameter", kind != "constant")
+
+    def _placement(self, owner: Mapping[str, Any], where: str) -> Placement:
+        shape = tuple(whole_in(n, where, 0) for n in self._list(owner, "shape", where))
+        mesh = owner.get("mesh")
+        if mesh is None:
+            return Placement(shape)
+        depth, level = 0, [mesh]
+        while any(isinstance(each, list) for each in level):  # all of one depth and length, or it is no mesh
+            if len({len(list_in(each, where)) for each in level}) > 1 or not level[0] or depth > MOST_DIMENSIONS:
+                raise ValueError(f"{where} has a mesh that is no array")
+            depth, level = depth + 1, [inner for each in level for inner in each]
+        for rank in level:
+            whole_in(rank, f"{where}: mesh", 0, self.ranks - 1)
+        placements = tuple(text_in(each, where) for each in self._list(owner, "placements", where))
+        if len(placements) != depth:
+            raise ValueError(f"{where} has {len(placements)} placements for a mesh of {depth} dimensions")
+        return Placement(shape, mesh, placements)
+
+    def _value(self, number: Any, type: ExportedType | None, name: str) -> TensorPieces:
+        assert type is not None
+        shape = tuple(n for n in type.shape if isinstance(n, int))
+        stored = TensorType(type.dtype, shape)
+        place = self.archive.place(f"value_{whole_in(number, name, 0)}")
+        if place.size != stored.nbytes:
+            raise ValueError(f"{name!r:.80} is of type {stored}, and {place.size} bytes of it are stored")
+        return TensorPieces(stored, (StoredSlice(box_of_shape(shape), 0, ((place.offset, place.size),)),))
+
+    def _place(self, value: Any, where: str) -> tuple[Frames, str, tuple[str, ...]]:
+        """Return (the lines, the innermost first, the path of the module, the classes on it)."""
+        frames, modules = _tuple(value, where, 2)
+        lines: list[Location] = []
+        for each in list_in(frames, where):
+            file, line, text = _tuple(each, where, 3)
+            lines.append(Location(text_in(file, where), whole_in(line, where, 0), text=text_in(text, where)))
+        scopes = [_tuple(each, where, 2) for each in list_in(modules, where)]
+        path = text_in(scopes[-1][0], where) if scopes else ""
+        return tuple(lines), path, tuple(text_in(each[1], where) for each in scopes)
+
+    def _node(self, value: Any, where: str) -> ExportedNode:
+        operator, given, by_name, results, place = _tuple(value, where, 5)
+        target = text_in(operator, where)
+        where = f"{where} ({target:.80})"
+        arguments = tuple(
+            (name, self._group(each, where) if name in _GROUPS else self._argument(each, where))
+            for name, each in object_in(given, where).items()
+        )
+        made = [("", None) if each is None else self._defined(each, where) for each in list_in(results, where)]
+        frames, scope, modules = self.places[whole_in(place, where, 0, len(self.places) - 1)]
+        return ExportedNode(
+            next((name for name, _ in made if name), ""), target, arguments, tuple(name for name, _ in made),
+            tuple(type for _, type in made), frames, scope, modules, whole_in(by_name, where, 0),
+        )  # fmt: skip
+
+    def _group(self, value: Any, where: str) -> str:
+        name = text_in(value, where)
+        if name not in self.labels:
+            raise ValueError(f"{where} names group {name!r:.40}, which the file does not list")
+        self.used.add(name)
+        return self.labels[name]
+
+    def _argument(self, value: Any, where: str) -> Argument:
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, list):
+            return tuple([self._argument(each, where) for each in value])
+        owner = object_in(value, where)
+        kind = next(iter(owner), "")
+        text = text_in(owner.get(kind), where)
+        if kind == "tensor":
+            return self._known(text, where)
+        if kind == "float" and text in ("inf", "-inf", "nan"):
+            return float(text)
+        if kind != "torch":
+            raise ValueError(f"{where} has an argument of kind {kind!r:.40}, which mspc does not know")
+        return self._dtype(text, where) if text.lower() in _TYPES else TensorPlace(text)
+
+    def _known(self, name: str, where: str) -> NodeResult:
+        if name not in self.known:
+            raise ValueError(f"{where} is {name!r:.60}, which nothing before it gives")
+        return NodeResult(name)
+
+    def _defined(self, value: Any, where: str) -> tuple[str, ExportedType]:
+        name, dtype, sizes = _tuple(value, where, 3)
+        if text_in(name, where) in self.known:
+            raise ValueError(f"{where} is called {name!r:.60}, as another value before it")
+        self.known.add(name)
+        shape = tuple(whole_in(size, f"{where}: sizes", 0) for size in list_in(sizes, where))
+        if len(shape) > MOST_DIMENSIONS:
+            raise ValueError(f"{where} has {len(shape)} dimensions")
+        return name, ExportedType(self._dtype(text_in(dtype, where), where), shape)
+
+    def _dtype(self, name: str, where: str) -> DType:
+        if name not in self.dtypes:
+            if name in NOT_HERE.values():
+                raise ValueError(f"{where} is of {name}, which mspc does not have")
+            if name.lower() not in _TYPES:
+                raise ValueError(f"{where} has element type {name!r:.40}, which mspc does not know")
+            self.dtypes[name] = dtype_of(name)
+        return self.dtypes[name]
+
+    def _output(self, value: Any) -> ProgramOutput:
+        kind, target, name = (text_in(each, "an output") for each in _tuple(value, "an output", 3))
+        if kind not in _TARGETS:
+            raise ValueError(f"an output is of kind {kind!r:.40}, which mspc does not know")
+        return ProgramOutput(kind, self._known(name, f"output {target!r:.80}"), target)
+
+
+def _check_values(program: ExportedProgram) -> None:
+    """Raise MspcError if a node reads a tensor from outside of the step before the step writes it (as FSDP does with
+    its buffers): nobody knows its values."""
+    known = program.weights.tensors
+    root = {each.name: each for each in program.inputs if each.kind == "constant" and each.qualified not in known}
+    written = set[str]()
+    for node in program.graph.nodes if root else ():
+        kind = kind_of(node.target)
+        for argument, value in node.arguments:
+            for name in names_in(value):
+                if kind is None or name not in root or root[name].name in written:
+                    continue
+                if argument in kind.writes or argument == _BUFFER:
+                    written.add(root[name].name)
+                elif kind.put is not None:
+                    root.update((result, root[name]) for result in node.results)
+                else:
+                    found = root[name].type
+                    raise MspcError(
+                        f"{node.target} reads a tensor of shape {found.shape if found else ()} that was made before "
+                        "the step and is no parameter, buffer or input", node.user_line,
+                        [f"in {program.name}", "make it a buffer of the model, or one of the inputs of the step"],
+                    )  # fmt: skip
+
+
+_TYPES = frozenset({name.lower() for name in DTYPES} | set(NOT_HERE.values()))
+
+
+def _tuple(value: Any, where: str, count: int) -> Sequence[Any]:
+    found = list_in(value, where)
+    if len(found) != count:
+        raise ValueError(f"{where} has {len(found)} entries, not {count}")
+    return found

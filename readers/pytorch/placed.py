@@ -35,8 +35,7 @@ def mesh_of(steps: Sequence[CapturedStep]) -> tuple[int, ...]:
 
 def _axes_in(step: CapturedStep) -> Iterator[Axis]:
     for place in step.placements.values():
-        if "mesh" in place:
-            yield from mesh_axes(place["mesh"])
+        yield from mesh_axes(place.mesh)
     for group in step.groups.values():
         if len(group) > 1 and len({b - a for a, b in pairwise(group)}) == 1:
             yield group[1] - group[0], len(group)
@@ -73,13 +72,13 @@ def layout(
     Raises:
         MspcError: the placement contradicts the shapes.
     """
-    place = step.placements.get(name, {})
-    if "mesh" not in place:
+    place = step.placements.get(name)
+    if place is None or place.mesh is None:
         return _by_sizes(step, mesh, name, own, whole)
     dims: list[list[int]] = [[] for _ in whole]
     later: list[list[int]] = [[] for _ in whole]  # FSDP shards what tensor parallelism has sharded already
     partial: list[int] = []
-    for axis, text in zip(mesh_axes(place["mesh"]), place["placements"], strict=True):
+    for axis, text in zip(mesh_axes(place.mesh), place.placements, strict=True):
         numbers = _within(mesh, axis)
         if (found := _SHARD.fullmatch(text)) is not None:
             dims[int(found[1])] += numbers
@@ -92,7 +91,7 @@ def layout(
     made = Layout.of(mesh, [[*first, *then] for first, then in zip(dims, later, strict=True)], partial)
     if not made.divides(whole) or made.local_shape(whole) != tuple(own):
         raise MspcError(
-            f"{step.program.name}: {name} has shape {tuple(own)}, and {', '.join(place['placements'])} of "
+            f"{step.program.name}: {name} has shape {tuple(own)}, and {', '.join(place.placements)} of "
             f"{tuple(whole)} is another slice",
             notes=["slices of uneven sizes are not compared yet"],
         )

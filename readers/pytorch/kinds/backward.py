@@ -100,6 +100,7 @@ COLLECTIVES = (
     row("_c10d_functional.reduce_scatter_tensor.default", "input, reduce_op, -group_size, group_name",
         reduce_scattered),
     row("_c10d_functional.wait_tensor.default", "tensor", lambda tensor: tensor),
+    row("_c10d_functional._wrap_tensor_autograd.default", "input", lambda input: input),
     row("c10d._allgather_base_.default", "output_tensor, input_tensor, process_group, -async_op=True, -timeout=-1",
         gathered_into, writes="output_tensor"),
     row("c10d._reduce_scatter_base_.default",

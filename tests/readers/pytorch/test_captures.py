@@ -69,13 +69,13 @@ def test_faults_are_found(data: int, tensor: int, fault: str, single: Path, tmp_
 
 
 def test_values_are_recorded_before_the_step(single: Path) -> None:
-    weights = read_step(single / "rank_0.pt2").program.weights
+    weights = read_step(single / "rank_0.step").program.weights
     assert weights.tensors.keys() >= {"layers.0.up.weight", "exp_avg.layers.0.up.weight"}
     assert float(weights.read("step.layers.0.up.weight")) == 1.0  # one step makes the states
 
 
 def test_nodes_have_lines_modules_and_groups(ranks: Path) -> None:
-    step = read_step(ranks / "rank_3.pt2")
+    step = read_step(ranks / "rank_3.step")
     assert (step.rank, step.ranks) == (3, 4)
     assert {"ranks 1-3", "ranks 2-3"} <= step.groups.keys()
     kinds = {node.target for node in step.program.graph.nodes}
@@ -87,11 +87,11 @@ def test_nodes_have_lines_modules_and_groups(ranks: Path) -> None:
 
 
 def edited(folder: Path, rank: int, change: dict[str, object]) -> None:
-    path = folder / f"rank_{rank}.pt2"
+    path = folder / f"rank_{rank}.step"
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    about = json.loads(members["step/extra/capture.json"]) | change
-    members["step/extra/capture.json"] = json.dumps(about).encode()
+    about = json.loads(members["step/capture.json"]) | change
+    members["step/capture.json"] = json.dumps(about).encode()
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content)
@@ -101,7 +101,7 @@ def test_mistakes(ranks: Path, tmp_path: Path) -> None:
     folder = tmp_path / "ranks"
     folder.mkdir()
     for rank in range(2):
-        shutil.copy(ranks / f"rank_{rank}.pt2", folder)
+        shutil.copy(ranks / f"rank_{rank}.step", folder)
     for command, said in (
         (["verify", "--scale", str(folder)], "is a capture, and says nothing of one device"),
         (["verify", "--scale", str(folder), "--against", str(folder)], "has 2 ranks, and one device is needed"),
@@ -112,12 +112,12 @@ def test_mistakes(ranks: Path, tmp_path: Path) -> None:
         done = subprocess.run([*SERVED, *command], capture_output=True, text=True, timeout=HANG)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     edited(folder, 1, {"version": 9})
-    with pytest.raises(MspcError, match="is of version 9 of captures; mspc reads version 1"):
-        read_step(folder / "rank_1.pt2")
-    edited(folder, 1, {"version": 1, "groups": {"0": [0, 7]}})
+    with pytest.raises(MspcError, match="is of version 9 of captures; mspc reads version 2"):
+        read_step(folder / "rank_1.step")
+    edited(folder, 1, {"version": 2, "groups": {"0": {"ranks": [0, 7]}}})
     with pytest.raises(MspcError, match="group '0' is 7, not a whole number from 0 to 3"):
-        read_step(folder / "rank_1.pt2")
-    (folder / "rank_1.pt2").rename(folder / "rank_2.pt2")
+        read_step(folder / "rank_1.step")
+    (folder / "rank_1.step").rename(folder / "rank_2.step")
     with pytest.raises(MspcError, match="has no file of rank 1"):
         ranks_in(folder)
 
