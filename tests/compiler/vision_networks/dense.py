@@ -1,4 +1,4 @@
-"""Networks that join or group channels, and newer stems: DenseNet, ResNeXt, ConvNeXt, a vision transformer."""
+"""Networks that join channels or normalise them last: DenseNet, ConvNeXt."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import mspc as ms
-from mspc import Parameter, Tensor, mint, nn, ops
-from mspc.common.initializer import TruncatedNormal, XavierUniform, initializer
+from mspc import Parameter, Tensor, nn, ops
+from mspc.common.initializer import TruncatedNormal, initializer
 
 
 class _DenseLayer(nn.Cell):
@@ -92,67 +92,6 @@ class DenseNet(nn.Cell):
         return self.classifier(self.flatten(x))
 
 
-class Bottleneck(nn.Cell):
-    expansion = 2
-
-    def __init__(self, in_channels: int, out_channels: int, stride: int, down_sample: bool, groups: int) -> None:
-        super().__init__()
-        out_chls = out_channels
-        self.conv1 = nn.Conv2d(in_channels, out_chls, kernel_size=1, stride=1)
-        self.bn1 = nn.BatchNorm2d(out_chls)
-        self.conv2 = nn.Conv2d(out_chls, out_chls, kernel_size=3, stride=stride, pad_mode="pad", padding=1,
-                               group=groups)  # fmt: skip
-        self.bn2 = nn.BatchNorm2d(out_chls)
-        self.conv3 = nn.Conv2d(out_chls, out_channels * self.expansion, kernel_size=1, stride=1)
-        self.bn3 = nn.BatchNorm2d(out_channels * self.expansion, gamma_init="zeros")
-        self.relu = ops.ReLU()
-        self.down_sample = None
-        if down_sample:
-            self.down_sample = nn.SequentialCell([
-                nn.Conv2d(in_channels, out_channels * self.expansion, kernel_size=1, stride=stride),
-                nn.BatchNorm2d(out_channels * self.expansion),
-            ])  # fmt: skip
-        self.add = ops.Add()
-
-    def construct(self, x: Any) -> Any:
-        identity = x
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        if self.down_sample is not None:
-            identity = self.down_sample(x)
-        return self.relu(self.add(out, identity))
-
-
-class ResNeXt(nn.Cell):
-    """Xie et al. 2017."""
-
-    def __init__(self, num_classes: int = 10, groups: int = 4) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 8, kernel_size=7, stride=2, padding=3, pad_mode="pad")
-        self.bn = nn.BatchNorm2d(8)
-        self.relu = ops.ReLU()
-        self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, pad_mode="same")
-        self.layer1 = self._make_layer(8, 8, 2, 1, groups)
-        self.layer2 = self._make_layer(16, 16, 2, 2, groups)
-        self.head = nn.SequentialCell(nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.Dense(32, num_classes))
-        for _, cell in self.cells_and_names():
-            if isinstance(cell, nn.Conv2d):
-                cell.weight.set_data(initializer(XavierUniform(), cell.weight.shape, cell.weight.dtype))
-
-    @staticmethod
-    def _make_layer(inp: int, out: int, blocks: int, stride: int, groups: int) -> nn.Cell:
-        layers = [Bottleneck(inp, out, stride, True, groups)]
-        for _ in range(1, blocks):
-            layers.append(Bottleneck(out * Bottleneck.expansion, out, 1, False, groups))
-        return nn.SequentialCell(layers)
-
-    def construct(self, x: Any) -> Any:
-        x = self.maxpool(self.relu(self.bn(self.conv(x))))
-        x = self.layer2(self.layer1(x))
-        return self.head(x)
-
-
 class DropPath(nn.Cell):
     def __init__(self, drop_prob: float) -> None:
         super().__init__()
@@ -224,42 +163,3 @@ class ConvNeXt(nn.Cell):
             x = self.stages[i](self.downsample[i](x))
         x = self.norm(x.mean([-2, -1]))
         return self.head(x)
-
-
-class PatchEmbed(nn.Cell):
-    def __init__(self, image_size: int, patch: int, width: int) -> None:
-        super().__init__()
-        self.num_patches = (image_size // patch) ** 2
-        self.proj = mint.nn.Conv2d(3, width, kernel_size=patch, stride=patch, bias=True)
-
-    def construct(self, x: Any) -> Any:
-        x = self.proj(x)
-        return mint.flatten(x, 2).swapaxes(1, 2)
-
-
-class ViT(nn.Cell):
-    """Dosovitskiy et al. 2020, one block, in the newer spelling."""
-
-    def __init__(self, num_classes: int = 10, width: int = 16, heads: int = 2) -> None:
-        super().__init__()
-        self.embed = PatchEmbed(32, 8, width)
-        self.cls_token = Parameter(initializer("normal", (1, 1, width)), name="cls_token")
-        self.pos = Parameter(initializer(TruncatedNormal(0.02), (1, self.embed.num_patches + 1, width)), name="pos")
-        self.norm1, self.norm2 = mint.nn.LayerNorm((width,)), mint.nn.LayerNorm((width,))
-        self.qkv = mint.nn.Linear(width, 3 * width)
-        self.out = mint.nn.Linear(width, width)
-        self.mlp = nn.SequentialCell(mint.nn.Linear(width, 32), mint.nn.GELU(), mint.nn.Linear(32, width))
-        self.head = mint.nn.Linear(width, num_classes)
-        self.heads, self.each = heads, width // heads
-
-    def construct(self, x: Any) -> Any:
-        x = self.embed(x)
-        x = mint.cat((mint.broadcast_to(self.cls_token, (x.shape[0], 1, x.shape[2])), x), dim=1)
-        x = x + self.pos
-        b, n, c = x.shape
-        qkv = self.qkv(self.norm1(x)).reshape(b, n, 3, self.heads, self.each).permute(2, 0, 3, 1, 4)
-        q, k, v = mint.unbind(qkv, 0)
-        weights = mint.nn.functional.softmax(mint.matmul(q, k.swapaxes(-2, -1)) * self.each**-0.5, dim=-1)
-        x = x + self.out(mint.matmul(weights, v).swapaxes(1, 2).reshape(b, n, c))
-        x = x + self.mlp(self.norm2(x))
-        return self.head(x[:, 0])

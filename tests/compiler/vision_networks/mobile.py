@@ -1,15 +1,12 @@
-"""Networks of depthwise convolutions: MobileNetV2 and V3, ShuffleNetV2, EfficientNet."""
+"""Networks of depthwise convolutions: MobileNetV3, ShuffleNetV2, EfficientNet."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import mspc as ms
-from mspc import Tensor, nn, ops
+from mspc import nn, ops
 from mspc.ops import operations as P
-from mspc.ops.operations import Add
 
 
 def _make_divisible(v: float, divisor: int, min_value: int | None = None) -> int:
@@ -28,85 +25,6 @@ class GlobalAvgPooling(nn.Cell):
 
     def construct(self, x: Any) -> Any:
         return self.mean(x, (2, 3))
-
-
-class ConvBNReLU(nn.Cell):
-    def __init__(self, in_planes: int, out_planes: int, kernel_size: int = 3, stride: int = 1, groups: int = 1) -> None:
-        super().__init__()
-        padding = (kernel_size - 1) // 2
-        if groups == 1:
-            conv = nn.Conv2d(in_planes, out_planes, kernel_size, stride, pad_mode="pad", padding=padding)
-        else:
-            conv = nn.Conv2d(in_planes, in_planes, kernel_size, stride, pad_mode="pad", padding=padding,
-                             group=in_planes)  # fmt: skip
-        layers = [conv, nn.BatchNorm2d(out_planes), nn.ReLU6()]
-        self.features = nn.SequentialCell(layers)
-
-    def construct(self, x: Any) -> Any:
-        return self.features(x)
-
-
-class InvertedResidual(nn.Cell):
-    def __init__(self, inp: int, oup: int, stride: int, expand_ratio: int) -> None:
-        super().__init__()
-        hidden_dim = round(inp * expand_ratio)
-        self.use_res_connect = stride == 1 and inp == oup
-        layers: list[Any] = []
-        if expand_ratio != 1:
-            layers.append(ConvBNReLU(inp, hidden_dim, kernel_size=1))
-        layers.extend([
-            ConvBNReLU(hidden_dim, hidden_dim, stride=stride, groups=hidden_dim),
-            nn.Conv2d(hidden_dim, oup, kernel_size=1, stride=1, has_bias=False),
-            nn.BatchNorm2d(oup),
-        ])  # fmt: skip
-        self.conv = nn.SequentialCell(layers)
-        self.add = Add()
-        self.cast = P.Cast()
-
-    def construct(self, x: Any) -> Any:
-        identity = x
-        x = self.conv(x)
-        if self.use_res_connect:
-            return self.add(identity, x)
-        return x
-
-
-class MobileNetV2(nn.Cell):
-    """Sandler et al. 2018."""
-
-    def __init__(self, num_classes: int = 10, round_nearest: int = 4) -> None:
-        super().__init__()
-        input_channel = 8
-        settings = [[1, 4, 1, 1], [3, 8, 2, 2], [3, 12, 2, 2]]
-        features: list[Any] = [ConvBNReLU(3, input_channel, stride=2)]
-        for t, c, n, s in settings:
-            output_channel = _make_divisible(c, round_nearest)
-            for i in range(n):
-                stride = s if i == 0 else 1
-                features.append(InvertedResidual(input_channel, output_channel, stride, expand_ratio=t))
-                input_channel = output_channel
-        features.append(ConvBNReLU(input_channel, 32, kernel_size=1))
-        self.features = nn.SequentialCell(features)
-        self.head = nn.SequentialCell([GlobalAvgPooling(), nn.Dense(32, num_classes, has_bias=True)])
-        self._initialize_weights()
-
-    def _initialize_weights(self) -> None:
-        self.init_parameters_data()
-        for _, m in self.cells_and_names():
-            if isinstance(m, nn.Conv2d):
-                n = m.kernel_size[0] * m.kernel_size[1] * m.out_channels
-                m.weight.set_data(
-                    Tensor(np.random.default_rng(n).normal(0, np.sqrt(2.0 / n), m.weight.data.shape).astype("float32"))
-                )
-                if m.bias is not None:
-                    m.bias.set_data(Tensor(np.zeros(m.bias.data.shape, dtype="float32")))
-            elif isinstance(m, nn.BatchNorm2d):
-                m.gamma.set_data(Tensor(np.ones(m.gamma.data.shape, dtype="float32")))
-                m.beta.set_data(Tensor(np.zeros(m.beta.data.shape, dtype="float32")))
-
-    def construct(self, x: Any) -> Any:
-        x = self.features(x)
-        return self.head(x)
 
 
 class Activation(nn.Cell):

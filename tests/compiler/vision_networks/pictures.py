@@ -1,4 +1,4 @@
-"""Networks whose result is an image or a grid: UNet, DeepLab, YOLO's head, SRCNN, ESPCN, a style network."""
+"""Networks whose result is an image or a grid: UNet, DeepLab, YOLO's head, ESPCN, a style network."""
 
 from __future__ import annotations
 
@@ -182,22 +182,6 @@ class Yolo(nn.Cell):
         wh = P.Exp()(prediction[:, :, :, :, 2:4]) / grid[1]
         rest = P.Sigmoid()(prediction[:, :, :, :, 4:])
         return P.Reshape()(P.Concat(-1)((xy, wh, rest)), (num_batch, -1, self.attributes))
-
-
-class SRCNN(nn.Cell):
-    """Dong et al. 2014: an image of its size, sharper."""
-
-    def __init__(self, num_channels: int = 3) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(num_channels, 8, kernel_size=9, padding=9 // 2, pad_mode="pad")
-        self.conv2 = nn.Conv2d(8, 4, kernel_size=5, padding=5 // 2, pad_mode="pad")
-        self.conv3 = nn.Conv2d(4, num_channels, kernel_size=5, padding=5 // 2, pad_mode="pad")
-        self.relu = nn.ReLU()
-
-    def construct(self, x: Any) -> Any:
-        x = self.relu(self.conv1(x))
-        x = self.relu(self.conv2(x))
-        return self.conv3(x)
 
 
 class ESPCN(nn.Cell):

@@ -45,20 +45,6 @@ def test_the_message(name: str) -> None:
     assert raised.value.message == message
 
 
-@pytest.mark.parametrize(("function", "message"), [
-    (lambda x: ops.maximum(x, LARGE), f"{LARGE}"),
-    (lambda x: ops.full((2,), LARGE) + x[0], f"Fill: {LARGE} is no number of Int64"),
-    (lambda x: ops.fill(ms.int16, (3,), 70000) + x, "Fill: 70000 is no number of Int16"),
-])  # fmt: skip
-def test_the_message_of_a_network(function: Any, message: str) -> None:
-    class Net(nn.Cell):
-        def construct(self, x: Any) -> Any:
-            return function(x)
-
-    with pytest.raises(ValueError, match=message):
-        Net()(X)
-
-
 def test_numbers_of_64_bits_without_a_sign() -> None:
     assert (Tensor([2**63]).dtype, Tensor([1, 2**64 - 1]).asnumpy().tolist()) == (ms.uint64, [1, 2**64 - 1])
     assert Tensor([np.uint64(5), 2**63 - 1]).dtype == ms.int64

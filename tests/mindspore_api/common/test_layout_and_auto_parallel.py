@@ -28,15 +28,6 @@ def test_first_axis_of_a_tuple_cuts_coarsest():
     ]  # fmt: skip
 
 
-def test_to_dict():
-    assert Layout((2, 4), ("a", "b")).to_dict() == {
-        "device_matrix": (2, 4),
-        "alias_name": ("a", "b"),
-        "interleaved_parallel": False,
-        "rank_list": [0, 1, 2, 3, 4, 5, 6, 7],
-    }
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

@@ -133,55 +133,6 @@ def test_eager_errors_name_the_users_line():
     assert caught.value.location.text.strip() == "ops.MatMul()(x, x)"
 
 
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [
-        (lambda x: ops.relu(x - 2), [[0, 0, 0], [1, 2, 3]]),
-        (lambda x: ops.matmul(x, x.T), [[5, 14], [14, 50]]),
-        (lambda x: ops.shape(x), (2, 3)),
-        (lambda x: ops.reshape(x, (3, 2)), [[0, 1], [2, 3], [4, 5]]),
-        (lambda x: ops.cast(x, ms.int32).sum(), 15),
-        (lambda x: ops.sum(x, 0), [3, 5, 7]),
-        (lambda x: ops.mean(x), 2.5),
-        (lambda x: ops.transpose(x, (1, 0)), [[0, 3], [1, 4], [2, 5]]),
-        (lambda x: ops.swapaxes(x, 0, -1), [[0, 3], [1, 4], [2, 5]]),
-        (lambda x: ops.flatten(ops.expand_dims(x, 0)), [[0, 1, 2, 3, 4, 5]]),
-        (lambda x: ops.concat((x, x), 1).shape, (2, 6)),
-        (lambda x: ops.stack([x, x]).shape, (2, 2, 3)),
-        (lambda x: ops.split(x, 1, axis=1)[2], [[2], [5]]),
-        (lambda x: ops.square(x), [[0, 1, 4], [9, 16, 25]]),
-        (lambda x: ops.where(x > 2, x, ops.zeros_like(x)), [[0, 0, 0], [3, 4, 5]]),
-        (lambda x: ops.maximum(x, 3), [[3, 3, 3], [3, 4, 5]]),
-        (lambda x: ops.clip_by_value(x, 1, 4), [[1, 1, 2], [3, 4, 4]]),
-        (lambda x: ops.clip_by_value((x, x + 1), 1, 4)[1], [[1, 2, 3], [4, 4, 4]]),
-        (lambda x: ops.zeros((2,), ms.int32), [0, 0]),
-        (lambda x: ops.ones((1,)), [1]),
-        (lambda x: ops.scalar_to_array(-1.0), -1.0),
-        (lambda x: ops.arange(3), [0, 1, 2]),
-        (lambda x: ops.one_hot(Tensor([1], ms.int32), 3, 1.0, 0.0), [[0, 1, 0]]),
-        (lambda x: ops.mse_loss(x, x + 2), 4.0),
-        (lambda x: ops.slice(x, (0, 1), (-1, 2)), [[1, 2], [4, 5]]),
-        (lambda x: ops.gather(x, Tensor([1], ms.int32), 0), [[3, 4, 5]]),
-    ],
-)
-def test_functions_run_at_once(call, expected):
-    found = call(Tensor(np.arange(6).reshape(2, 3), ms.float32))
-    assert (found.array.tolist() if isinstance(found, Tensor) else found) == expected
-
-
-def test_cross_entropy_is_the_mean_of_the_classes_losses():
-    logits = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    labels = np.array([0, 2, 1, 1], np.int32)
-    log = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-    expected = -log[np.arange(4), labels].mean()
-    assert ops.cross_entropy(Tensor(logits), Tensor(labels)).item() == pytest.approx(expected, rel=1e-6)
-    hot = Tensor(np.eye(3, dtype=np.float32)[labels])
-    assert ops.cross_entropy(Tensor(logits), hot).item() == pytest.approx(expected, rel=1e-6)
-    smooth = ops.cross_entropy(Tensor(logits), Tensor(labels), label_smoothing=0.1).item()
-    target = np.eye(3)[labels] * 0.9 + 0.1 / 3
-    assert smooth == pytest.approx(-(log * target).sum(1).mean(), rel=1e-6)
-
-
 def test_clip_by_global_norm_scales_all_alike():
     a, b = ops.clip_by_global_norm([Tensor([3.0]), Tensor([4.0])], 1.0)
     assert [round(t.item(), 6) for t in (a, b)] == [0.6, 0.8]

@@ -72,43 +72,12 @@ def test_arithmetic_promotes_as_mindspore(result, dtype, values):
     assert found.array.tolist() == values
 
 
-@pytest.mark.parametrize(
-    ("index", "expected"),
-    [(0, [0, 1, 2]), ((1, -1), 5), ((slice(None), 1), [1, 4]), (Tensor([1, 0]), [[3, 4, 5], [0, 1, 2]])],
-)
-def test_indexing_reads_like_numpy(index, expected):
-    assert Tensor(np.arange(6).reshape(2, 3))[index].array.tolist() == expected
-
-
 def test_setitem_changes_values_and_leaves_shared_memory_alone():
     array = np.zeros(3, np.float32)
     x = Tensor.from_array(array)
     x[1] = 5
     assert x.array.tolist() == [0, 5, 0]
     assert array.tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [
-        (lambda x: x.sum(), 15.0),
-        (lambda x: x.mean(0), [1.5, 2.5, 3.5]),
-        (lambda x: x.max(axis=1, keepdims=True), [[2.0], [5.0]]),
-        (lambda x: x.argmax(1), [2, 2]),
-        (lambda x: x.reshape(3, 2), [[0, 1], [2, 3], [4, 5]]),
-        (lambda x: x.reshape((-1,)), [0, 1, 2, 3, 4, 5]),
-        (lambda x: x.T, [[0, 3], [1, 4], [2, 5]]),
-        (lambda x: x.transpose(1, 0), [[0, 3], [1, 4], [2, 5]]),
-        (lambda x: x.expand_dims(0).squeeze(0), [[0, 1, 2], [3, 4, 5]]),
-        (lambda x: x.astype(ms.int32).sum(), 15),
-        (lambda x: x.clip(1, 4), [[1, 1, 2], [3, 4, 4]]),
-        (lambda x: x.split(2, axis=1)[1], [[2.0], [5.0]]),
-        (lambda x: x.flatten(), [0, 1, 2, 3, 4, 5]),
-    ],
-)
-def test_methods_compute_with_numpy(call, expected):
-    x = Tensor(np.arange(6).reshape(2, 3), ms.float32)
-    assert call(x).array.tolist() == expected
 
 
 def test_reductions_keep_the_element_type():

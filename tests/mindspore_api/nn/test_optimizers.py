@@ -53,45 +53,6 @@ def test_adam_of_halves_has_its_numbers_in_float32(half):
         np.testing.assert_allclose(w.asnumpy().astype(np.float32), value, rtol=0.02, atol=0.02)
 
 
-def test_adam():
-    found, optimizer = run(lambda p: nn.Adam(p, 0.01, weight_decay=0.02))
-    w, m, v, expected = START.astype(float), 0.0, 0.0, []
-    for t, g in enumerate(GRADS, 1):
-        g = g + 0.02 * w
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-        rate = 0.01 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
-        w = w - rate * m / (np.sqrt(v) + 1e-8)
-        expected.append(w)
-    np.testing.assert_allclose(found, np.array(expected), rtol=1e-4)
-    assert optimizer.beta1_power.item() == pytest.approx(0.9**4)
-
-
-@pytest.mark.parametrize("slots", [True, False])
-def test_adagrad(slots):
-    found, optimizer = run(lambda p: nn.Adagrad(p, 0.3, 0.1, update_slots=slots, weight_decay=0.02))
-    w, a, expected = START.astype(float), 0.3, []
-    for g in GRADS:
-        g = g + 0.02 * w
-        a = a + g * g if slots else a
-        w = w - 0.1 * g / np.sqrt(a)
-        expected.append(w)
-    close(found, expected)
-    assert optimizer.accum[0].name == "accum.w"
-
-
-@pytest.mark.parametrize("centered", [False, True])
-def test_rmsprop(centered):
-    found, optimizer = run(lambda p: nn.RMSProp(p, 0.1, 0.8, 0.5, 1e-3, centered=centered, loss_scale=2.0))
-    w, s, v, m, expected = START.astype(float), 1.0, 0.0, 0.0, []
-    for g in GRADS / 2:
-        s, m = 0.8 * s + 0.2 * g * g, 0.8 * m + 0.2 * g
-        v = 0.5 * v + 0.1 * g / np.sqrt((s - m * m if centered else s) + 1e-3)
-        w = w - v
-        expected.append(w)
-    np.testing.assert_allclose(found, np.array(expected), rtol=1e-5)
-    assert [optimizer.ms[0].name, optimizer.moment[0].name] == ["mean_square.w", "moment.w"]
-
-
 @pytest.mark.parametrize(("power", "l1", "l2"), [(-0.5, 0.0, 0.0), (-0.5, 0.4, 0.1), (-0.3, 0.4, 0.0)])
 def test_ftrl(power, l1, l2):
     found, optimizer = run(lambda p: nn.FTRL(p, 0.2, 0.1, power, l1, l2))
@@ -110,10 +71,6 @@ def test_lamb_moves_a_parameter_of_zeros():
     w = Parameter(Tensor(np.zeros(3, np.float32)), "w")
     nn.Lamb([w], 0.5).construct((Tensor(GRADS[0]),))
     np.testing.assert_allclose(w.asnumpy(), -0.5 * np.sign(GRADS[0]), rtol=1e-4)
-
-
-def test_lazy_adam_is_adam():
-    np.testing.assert_array_equal(run(lambda p: nn.LazyAdam(p, 0.01))[0], run(lambda p: nn.Adam(p, 0.01))[0])
 
 
 @pytest.mark.parametrize(

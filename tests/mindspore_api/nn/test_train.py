@@ -9,10 +9,10 @@ import mspc as ms
 from mspc import Model, Parameter, Tensor, nn
 from mspc.communication import init
 from mspc.dataset import GeneratorDataset
-from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.diagnostics import ExecutionError
 from mspc.mindspore_api import call_handler
 from mspc.parallel import AutoParallel
-from mspc.train import Callback, CheckpointConfig, LossMonitor, ModelCheckpoint, TimeMonitor
+from mspc.train import CheckpointConfig, LossMonitor, ModelCheckpoint
 
 
 class Losses:
@@ -109,34 +109,6 @@ def test_auto_parallel_networks_stay_outermost():
     assert target.network.network.backbone_network.training
 
 
-def test_callbacks_see_the_run():
-    seen = []
-
-    class Watcher(Callback):
-        def on_train_begin(self, run_context):
-            param = run_context.original_args()
-            seen.append(("begin", param.epoch_num, param.batch_num, param.device_number))
-
-        def epoch_end(self, run_context):
-            seen.append(("epoch", run_context.original_args().cur_epoch_num))
-
-        def step_end(self, run_context):
-            param = run_context.original_args()
-            seen.append((param.cur_step_num, param.net_outputs.item()))
-            if param.cur_step_num == 4:
-                run_context.request_stop()
-
-        def end(self, run_context):
-            seen.append("end")
-
-    call_handler.install(Losses())
-    model()[1].train(3, data(3), [Watcher()])
-    assert seen == [
-        ("begin", 3, 3, 1), (1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3)), ("epoch", 1), (4, 0.25),
-        ("epoch", 2), "end",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("loss", ["nan", "inf", "-inf"])
 def test_a_loss_that_is_no_number_stops(loss, capsys):
     call_handler.install(Losses([1.0, float(loss)]))
@@ -145,20 +117,6 @@ def test_a_loss_that_is_no_number_stops(loss, capsys):
     assert caught.value.message == f"epoch: 1 step: 2, loss is {loss}: training stops"
     assert caught.value.exit_status == 1
     assert capsys.readouterr().out == "epoch: 1 step: 1, loss is 1.0\n"
-
-
-def test_sink_size_is_the_length_of_an_epoch(capsys):
-    call_handler.install(Losses())
-    model()[1].train(2, data(3), LossMonitor(), dataset_sink_mode=True, sink_size=2)
-    assert [line[:16] for line in capsys.readouterr().out.splitlines()] == [
-        "epoch: 1 step: 1", "epoch: 1 step: 2", "epoch: 2 step: 1", "epoch: 2 step: 2",
-    ]  # fmt: skip
-
-
-def test_time_monitor_prints_times(capsys):
-    call_handler.install(Losses())
-    model()[1].train(1, data(2), TimeMonitor())
-    assert capsys.readouterr().out.startswith("Train epoch time: ")
 
 
 def test_checkpoints_hold_all_parameters_under_epoch_and_step(tmp_path):
@@ -225,33 +183,6 @@ def test_what_does_not_fit_is_named(values, message):
     with pytest.raises(ValueError, match="load_param_into_net") as caught:
         ms.load_param_into_net(Net(), values)
     assert caught.value.message == message
-
-
-def test_missing_and_damaged_checkpoints_are_named(tmp_path):
-    with pytest.raises(MspcError, match="there is no checkpoint"):
-        ms.load_checkpoint(str(tmp_path / "x.safetensors"))
-    (tmp_path / "x.safetensors").write_bytes(b"12345678901234567890")
-    with pytest.raises(MspcError, match="is no safetensors file"):
-        ms.load_checkpoint(str(tmp_path / "x.safetensors"))
-
-
-def test_eval_and_predict():
-    logits = np.array([[0.1, 0.9], [0.8, 0.2]], np.float32)
-
-    class Evaluator:
-        def call(self, target, args):
-            if isinstance(target, nn.WithEvalCell):
-                return Tensor(0.5), Tensor(logits), args[1]
-            return args[0] * 2
-
-    call_handler.install(Evaluator())
-    rows = GeneratorDataset(lambda: iter([(logits, np.array([1, 1], np.int32))] * 2), ["x", "y"])
-    net = Net()
-    evaluated = Model(net, nn.CrossEntropyLoss(), metrics={"accuracy", "loss"})
-    assert evaluated.eval(rows) == {"accuracy": 0.5, "loss": 0.5}
-    assert evaluated.predict(Tensor([1.0])).item() == 2
-    with pytest.raises(ValueError, match="the model has no metrics"):
-        Model(net).eval(rows)
 
 
 @pytest.mark.parametrize(
