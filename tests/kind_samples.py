@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from mspc.ir.types import FLOAT64, INT64
+import numpy as np
+
+from mspc.ir.types import FLOAT32, FLOAT64, INT64
 from tests.drawn import Drawn, bools, exactly, floats, integers
 
 
@@ -26,7 +28,7 @@ COMPLEX, COMPLEX_ROW = Drawn("complex64", (2, 4)), Drawn("complex64", (4,))
 
 def calls() -> Iterator[Call]:
     """At least one of every kind whose numbers PyTorch has, too."""
-    for kinds, *args in (*_CALLS, *_MORE, *_SPECIAL):
+    for kinds, *args in (*_CALLS, *_MORE, *_SPECIAL, *_GRADIENTS):
         named = args.pop() if args and isinstance(args[-1], dict) else {}
         for kind in kinds.split():
             yield Call(kind if kind.count(".") > 1 else f"aten.{kind}", tuple(args), named)
@@ -84,10 +86,9 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("relu.default silu.default sigmoid.default special_expit.default log_sigmoid.default elu.default celu.default", X),
     ("selu.default mish.default softplus.default hardtanh.default leaky_relu.default hardshrink.default", X),
     ("softshrink.default glu.default", X),
-    ("relu6.default hardswish.default hardsigmoid.default", floats(3, 4, low=-8, high=8)),
+    ("relu6.default hardswish.default hardsigmoid.default elu.default", floats(3, 4, low=-8, high=8)),
     ("gelu.default", X), ("gelu.default", X, {"approximate": "tanh"}), ("softplus.default", X, 2.0, 1.0),
     ("prelu.default", IMAGE, floats(4)), ("threshold.default", X, 0.2, 7.0), ("threshold_backward.default", X, Y, 0.1),
-    ("native_layer_norm_backward.default", X, Y, [4], floats(3, 1), floats(3, 1), floats(4), floats(4), [True] * 3),
     ("view.default reshape.default _unsafe_view.default view_copy.default", X, (2, -1)),
     ("as_strided.default", floats(2, 3, 1, 1), (3, 2, 1, 1), (2, 1, 7, 7)),
     ("_reshape_alias.default", X, (2, 6), (6, 1)),
@@ -110,8 +111,9 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("narrow.default", floats(7, 3), 0, 2, 3), ("select.int", X, 1, -2),
     ("slice_scatter.default", floats(7, 3), floats(3, 3), 0, 1, 6, 2),
     ("slice_scatter.default", floats(7, 3), floats(2, 3), 0, 3, 5), ("select_scatter.default", X, floats(3), 1, -1),
-    ("split.Tensor", floats(7, 2), 3), ("split.sizes split_with_sizes.default", floats(7, 2), (3, 4)),
-    ("split.Tensor chunk.default", floats(3, 8), 3, -1), ("unbind.int", X, 1),
+    ("split.Tensor unsafe_split.Tensor", floats(7, 2), 3),
+    ("split.sizes split_with_sizes.default unsafe_split_with_sizes.default", floats(7, 2), (3, 4)),
+    ("split.Tensor chunk.default unsafe_chunk.default", floats(3, 8), 3, -1), ("unbind.int", X, 1),
     ("cat.default concat.default", (X, Y), 1), ("cat.default", (floats(0), X)), ("stack.default", (X, Y), -1),
     ("repeat.default tile.default", X, (2, 1, 3)), ("repeat_interleave.self_int", X, 2, 1),
     ("repeat_interleave.self_int", X, 2),
@@ -403,3 +405,86 @@ _SPECIAL: tuple[tuple[Any, ...], ...] = (
     ("margin_ranking_loss.default", EQUAL, ORDERED, exactly([1, -1, 1, -1])),
 )  # fmt: skip
 """Calls with infinite numbers and NaN, equal elements, and other arguments that are easily forgotten."""
+
+IMAGE_AFTER, VOLUME = floats(2, 4, 3, 3), floats(2, 2, 4, 4, 4)
+_ALL = [True] * 3
+_LABELS = (floats(6, 4), integers(6))
+_PLACES = integers(2, 4, 3, 3, high=36)
+_POOLED = (floats(2, 4, 3, 3), IMAGE, (2, 2), (2, 2), (0, 0))
+_ATTENDED = (floats(2, 4, 5, 8), *_ATTENTION, floats(2, 4, 5, 8), floats(2, 4, 5, low=1, high=3))
+
+_GRADIENTS: tuple[tuple[Any, ...], ...] = (
+    ("sigmoid_backward.default tanh_backward.default silu_backward.default gelu_backward.default "
+     "mish_backward.default", X, Y), ("native_dropout_backward.default", X, TRUTH, 2.0),
+    ("gelu_backward.default", X, Y, {"approximate": "tanh"}),
+    ("hardswish_backward.default hardsigmoid_backward.default", floats(3, 4), floats(3, 4, low=-8, high=8)),
+    ("elu_backward.default", X, 0.7, 1.2, 0.5, False, Y), ("elu_backward.default", X, 0.7, 1.2, 0.5, True, Y),
+    ("elu.default", X, 0.7, 1.2), ("elu.default", X, 0.7, 1.2, 0.5),
+    ("leaky_relu_backward.default", X, Y, 0.1, False), ("hardtanh_backward.default", X, Y, -0.3, 0.5),
+    ("softplus_backward.default", X, Y, 2.0, 1.0), ("softshrink_backward.default hardshrink_backward.default", X, Y, 0.3),
+    ("glu_backward.default", floats(3, 2), X, 1), ("logit_backward.default", X, floats(3, 4, low=0.1, high=0.9)),
+    ("log_sigmoid_forward.default", X),
+    ("log_sigmoid_backward.default", floats(3), exactly([0, 1, -2]), exactly(np.exp([0, -1, -2]))),
+    ("_prelu_kernel.default", X, floats(3, 4)), ("_prelu_kernel_backward.default", X, Y, floats(3, 4)),
+    ("_softmax_backward_data.default _log_softmax_backward_data.default", X, Y, 1, FLOAT32),
+    ("native_layer_norm_backward.default", X, Y, [4], floats(3, 1), floats(3, 1), floats(4), floats(4), _ALL),
+    ("_fused_rms_norm.default", X, (4,), ROW, None), ("_fused_rms_norm.default", floats(2, 3, 4), (3, 4), None, 1e-3),
+    ("native_group_norm_backward.default", IMAGE, IMAGE, floats(2, 2), floats(2, 2), floats(4), 2, 4, 36, 2, _ALL),
+    ("native_batch_norm_backward.default", IMAGE, *_NORM[:2], None, None, floats(4), floats(4), True, 1e-5, _ALL),
+    ("native_batch_norm_backward.default", IMAGE, *_NORM[:2], *_NORM[3:], None, None, False, 1e-5, _ALL),
+    ("_weight_norm_interface.default", X, floats(3, 1)),
+    ("_weight_norm_interface_backward.default", floats(2, 2), exactly([[3, 4], [8, 6]]), floats(2, 1),
+     exactly([[5], [10]]), 0),
+    ("embedding_dense_backward.default", floats(2, 3, 4), integers(2, 3), 5, 1, False),
+    ("nll_loss_forward.default", *_LABELS, floats(4, low=0.5), 2, 1), ("nll_loss_forward.default", *_LABELS, None, 0, 2),
+    ("nll_loss_backward.default", floats(), *_LABELS, floats(4, low=0.5), 1, 2, floats(low=1, high=2)),
+    ("nll_loss_backward.default", floats(6), *_LABELS, None, 0, -100, floats()),
+    ("nll_loss_backward.default", floats(), floats(4), integers(), None, 2, -100, floats()),
+    ("nll_loss2d_backward.default", floats(), floats(2, 4, 3, 3), integers(2, 3, 3), floats(4), 1, 2, floats(low=1)),
+    ("mse_loss_backward.default soft_margin_loss_backward.default", X, X, Y, 0),
+    ("mse_loss_backward.default", floats(), X, Y, 1),
+    ("smooth_l1_loss_backward.default huber_loss_backward.default", floats(), X, Y, 1, 0.4),
+    ("binary_cross_entropy_backward.default", floats(), floats(3, 4, low=0.1, high=0.9), POSITIVE, X),
+    ("slice_backward.default", floats(3, 3), (7, 3), 0, 1, 6, 2), ("slice_backward.default", floats(2, 3), (7, 3), 0, 3, 5, 1),
+    ("select_backward.default", floats(3), (3, 4), 1, -2), ("diagonal_backward.default", floats(3), (3, 4), 1, 0, 1),
+    ("unfold_backward.default", floats(2, 3, 3), (2, 7), 1, 3, 2),
+    ("reflection_pad1d_backward.default replication_pad1d_backward.default", floats(2, 3, 7), floats(2, 3, 4), (1, 2)),
+    ("reflection_pad2d_backward.default replication_pad2d_backward.default", floats(2, 4, 9, 9), IMAGE, (1, 2, 0, 3)),
+    ("reflection_pad3d_backward.default replication_pad3d_backward.default", floats(2, 2, 6, 7, 7), VOLUME,
+     (1, 2, 0, 3, 1, 1)),
+    ("convolution_backward.default", floats(2, 6, 6, 3), IMAGE, floats(6, 2, 3, 3), (6,), (1, 2), (1, 1), (1, 1),
+     False, (0, 0), 2, _ALL),
+    ("convolution_backward.default", floats(2, 3, 12, 12), IMAGE, floats(4, 3, 3, 3), (3,), (2, 2), (1, 1), (1, 1),
+     True, (1, 1), 1, _ALL),
+    ("max_pool2d_with_indices_backward.default", *_POOLED, (1, 1), False, _PLACES),
+    ("max_pool3d_with_indices.default", VOLUME, (2, 2, 2)),
+    ("max_pool3d_with_indices_backward.default", floats(2, 2, 2, 2, 2), VOLUME, (2, 2, 2), (2, 2, 2), (0, 0, 0),
+     (1, 1, 1), False, integers(2, 2, 2, 2, 2, high=64)),
+    ("adaptive_max_pool2d_backward.default", floats(2, 4, 3, 3), IMAGE, _PLACES),
+    ("adaptive_max_pool3d_backward.default", floats(2, 2, 2, 2, 2), VOLUME, integers(2, 2, 2, 2, 2, high=64)),
+    ("avg_pool2d_backward.default", floats(2, 4, 4, 4), IMAGE, (3, 3), (2, 2), (1, 1), True, False, None),
+    ("avg_pool3d_backward.default", floats(2, 2, 2, 2, 2), VOLUME, (2, 2, 2), (2, 2, 2), (0, 0, 0), False, True, None),
+    ("_adaptive_avg_pool2d_backward.default", IMAGE_AFTER, IMAGE),
+    ("_adaptive_avg_pool2d_backward.default", floats(2, 4, 1, 1), IMAGE),
+    ("_adaptive_avg_pool3d_backward.default", floats(2, 2, 2, 2, 2), VOLUME),
+    ("upsample_nearest1d_backward.default _upsample_nearest_exact1d_backward.default", floats(2, 4, 9), (9,), (2, 4, 4)),
+    ("upsample_nearest2d_backward.default _upsample_nearest_exact2d_backward.default", floats(2, 4, 9, 12), (9, 12),
+     (2, 4, 6, 6)),
+    ("upsample_nearest3d_backward.default _upsample_nearest_exact3d_backward.default", floats(2, 2, 8, 6, 6), (8, 6, 6),
+     (2, 2, 4, 4, 4)),
+    ("upsample_linear1d_backward.default", floats(2, 4, 9), (9,), (2, 4, 4), False),
+    ("upsample_bilinear2d_backward.default upsample_bicubic2d_backward.default", floats(2, 4, 9, 12), (9, 12),
+     (2, 4, 6, 6), False),
+    ("upsample_bilinear2d_backward.default upsample_bicubic2d_backward.default", floats(2, 4, 10, 3), (10, 3),
+     (2, 4, 6, 6), False, 1.7, 0.6),
+    ("grid_sampler_2d_backward.default", IMAGE_AFTER, IMAGE, floats(2, 3, 3, 2), 0, 0, False, [True, True]),
+    ("_cdist_backward.default", floats(3, 5), floats(3, 4), floats(5, 4), 1.0, floats(3, 5)),
+    ("_scaled_dot_product_flash_attention_for_cpu.default", *_ATTENTION, 0.0, False),
+    ("_scaled_dot_product_flash_attention_for_cpu.default", *_ATTENTION, 0.0, True, {"scale": 0.3}),
+    ("_scaled_dot_product_flash_attention_for_cpu.default", *_ATTENTION, {"attn_mask": floats(1, 1, 5, 6)}),
+    ("_scaled_dot_product_flash_attention_for_cpu_backward.default", *_ATTENDED, 0.0, False),
+    ("_scaled_dot_product_flash_attention_for_cpu_backward.default", *_ATTENDED, 0.0, True, {"scale": 0.3}),
+    ("_scaled_dot_product_flash_attention_for_cpu_backward.default", *_ATTENDED, 0.0, False,
+     {"attn_mask": floats(1, 1, 5, 6)}),
+)  # fmt: skip
+"""Calls of the kinds that autograd calls."""

@@ -9,8 +9,9 @@ from functools import cache
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.readers.pytorch.exported_program import CONTROL, ExportedNode, ExportedProgram, all_nodes
-from mspc.readers.pytorch.kinds.backward import BACKWARD, COLLECTIVES
+from mspc.readers.pytorch.kinds.collectives import COLLECTIVES
 from mspc.readers.pytorch.kinds.creation import CREATION, RANDOM
+from mspc.readers.pytorch.kinds.gradients import GRADIENTS
 from mspc.readers.pytorch.kinds.indexing import BAGS, INDEXING
 from mspc.readers.pytorch.kinds.kind import NEEDED, Kind, KindArgument
 from mspc.readers.pytorch.kinds.linear import ATTENTION, EXPERTS, MATRICES, PRODUCTS
@@ -22,7 +23,7 @@ from mspc.readers.pytorch.kinds.spatial import IMAGES
 
 THEMES: tuple[Iterable[list[Kind]], ...] = (
     ELEMENTWISE, SHAPES, CREATION, REDUCTIONS, PRODUCTS, NORMS, ATTENTION, INDEXING, IMAGES, LOSSES, RANDOM,
-    BACKWARD, COLLECTIVES, EXPERTS, BAGS, COMPLEX, MATRICES, RECURRENT, BOOKKEEPING,
+    GRADIENTS, COLLECTIVES, EXPERTS, BAGS, COMPLEX, MATRICES, RECURRENT, BOOKKEEPING,
 )  # fmt: skip
 
 OVERWRITTEN = "self"
@@ -56,7 +57,7 @@ def kind_of(name: str) -> Kind | None:
         return replace(plain, name=name, arguments=(*plain.arguments, given), put=None, writes=(GIVEN,))
     if not operator.endswith("_") or operator.endswith("__"):
         return None
-    plain = kinds().get(f"{library}.{operator[:-1]}.{overload}")
+    plain = kinds().get(f"{library}.{operator[:-1]}.{overload}") or kinds().get(f"{library}.{operator[:-1]}.int")
     if plain is None:
         return None
     first = replace(plain.arguments[0], name=OVERWRITTEN)

@@ -187,6 +187,10 @@ RANDOM = (
         lambda self, lambd: ops.cast(ops.Log1p()(ops.Neg()(mint.rand(self.shape))) / -lambd, self.dtype)),
     row("bernoulli.p", "self, p, -generator=None",
         lambda self, p: ops.cast(ops.Less()(mint.rand(self.shape), p), self.dtype)),
+    row("bernoulli_.float", "self, p=0.5, -generator=None",
+        lambda self, p: ops.cast(ops.Less()(mint.rand(self.shape), p), self.dtype), writes="self"),
+    row("normal_.default", "self, mean=0.0, std=1.0, -generator=None",
+        lambda self, mean, std: ops.cast(mint.randn(self.shape) * std + mean, self.dtype), writes="self"),
     row("uniform.default", "self, from=0.0, to=1.0, -generator=None",
         lambda self, least, most: ops.cast(mint.rand(self.shape) * (most - least) + least, self.dtype)),
 )  # fmt: skip

@@ -22,6 +22,11 @@ def scaled_product(self: Any, product: Any, beta: Any, alpha: Any) -> Any:
     return ops.Add()(scaled, self if beta == 1 else ops.Mul()(self, beta))
 
 
+def distances(x1: Any, x2: Any, p: Any) -> Any:
+    """Return the distances of all rows of two matrices."""
+    return ops.Cdist(float(p))(x1, x2)
+
+
 def of_parts(product: Any, operands: Any) -> Any:
     """A product of several tensors, in each of which it is linear; complex ones by their real and imaginary parts."""
     for place, each in enumerate(operands):
@@ -47,8 +52,8 @@ PRODUCTS = (
         lambda self, batch1, batch2, beta, alpha: scaled_product(self, ops.BatchMatMul()(batch1, batch2), beta, alpha)),
     row("addmv.default", "self, mat, vec, beta=1, alpha=1",
         lambda self, mat, vec, beta, alpha: scaled_product(self, mint.mv(mat, vec), beta, alpha)),
-    row("cdist.default", "x1, x2, p=2.0, -compute_mode=None", lambda x1, x2, p: ops.Cdist(float(p))(x1, x2)),
-    row("_cdist_forward.default", "x1, x2, p, -compute_mode", lambda x1, x2, p: ops.Cdist(float(p))(x1, x2)),
+    row("cdist.default", "x1, x2, p=2.0, -compute_mode=None", distances),
+    row("_cdist_forward.default", "x1, x2, p, -compute_mode", distances),
     row("einsum.default", "equation, tensors, -path=None",
         lambda equation, tensors: of_parts(lambda *each: ops.einsum(equation, *each), tensors)),
     row("outer.default", "self, vec2", mint.outer),
@@ -175,32 +180,38 @@ def attention(
 ) -> Any:
     """Return softmax(query @ key^T * scale + mask) @ value. A Bool mask has the visible keys; a pair of numbers, how
     many keys before and after a query's own place."""
-    heads, depth = query.shape[-3], query.shape[-1]
-    batch = query.shape[:-3]
+    heads, batch = query.shape[-3], query.shape[:-3]
     q, k, v = _in_four(query), _in_four(key), _in_four(value)
-    factor = 1 / math.sqrt(depth) if scale is None else scale
-    shift, hidden = None, None
+    if dropout_p > 0:
+        out = _written_out(q, k, v, attn_mask, _factor(query, scale), is_causal, dropout_p)
+    else:
+        settings, shift, hidden = _settings(q, attn_mask, is_causal, scale)
+        _, _, _, out = ops.FlashAttentionScore(*settings)(q, k, v, shift, None, None, hidden, None)
+    shape = (*batch, heads, query.shape[-2], value.shape[-1])
+    return out if out.shape == shape else ops.Reshape()(out, shape)
+
+
+def _factor(query: Any, scale: Any) -> Any:
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+def _settings(query: Any, attn_mask: Any, is_causal: Any, scale: Any) -> Any:
+    """Return (settings of an operator of attention, what it adds to scores, the keys that it hides)."""
+    shift, hidden = _mask_parts(query, attn_mask)
     mode, before, behind = 2 if is_causal else 0, 2147483647, 2147483647
     if isinstance(attn_mask, tuple):
         mode, before, behind = 4, attn_mask[0], attn_mask[1]
-        if dropout_p > 0:
-            queries, keys = ops.arange(0, q.shape[2], 1), ops.arange(0, k.shape[2], 1)
-            apart = ops.ExpandDims()(keys, 0) - ops.ExpandDims()(queries, 1)
-            hidden = ops.LogicalOr()(ops.Less()(apart, -before), ops.Greater()(apart, behind))
-    elif attn_mask is not None:
-        mask = _in_four_by_ones(attn_mask)
-        if mask.dtype == BOOL:
-            hidden = ops.LogicalNot()(mask)
-            mode, behind = 0, 0 if is_causal else behind
-        else:
-            shift = ops.cast(mask, query.dtype)
-    if dropout_p > 0:
-        out = _written_out(q, k, v, shift, hidden, factor, is_causal, dropout_p)
-    else:
-        score = ops.FlashAttentionScore(heads, 1.0, factor, before, behind, 0, "BNSD", mode)
-        _, _, _, out = score(q, k, v, shift, None, None, hidden, None)
-    shape = (*batch, heads, query.shape[-2], value.shape[-1])
-    return out if out.shape == shape else ops.Reshape()(out, shape)
+    elif hidden is not None:
+        mode, behind = 0, 0 if is_causal else behind
+    return (query.shape[1], 1.0, _factor(query, scale), before, behind, 0, "BNSD", mode), shift, hidden
+
+
+def _mask_parts(query: Any, attn_mask: Any) -> Any:
+    """Return (the mask if it is added to scores, its hidden keys if it is of Bool), None for a band and for none."""
+    if attn_mask is None or isinstance(attn_mask, tuple):
+        return None, None
+    mask = _in_four_by_ones(attn_mask)
+    return (None, ops.LogicalNot()(mask)) if mask.dtype == BOOL else (ops.cast(mask, query.dtype), None)
 
 
 def _in_four(x: Any) -> Any:
@@ -221,13 +232,18 @@ def _in_four_by_ones(mask: Any) -> Any:
 
 
 def _written_out(
-    query: Any, key: Any, value: Any, shift: Any, hidden: Any, factor: Any, is_causal: Any, dropout_p: Any
+    query: Any, key: Any, value: Any, attn_mask: Any, factor: Any, is_causal: Any, dropout_p: Any
 ) -> Any:
     """Return attention with dropped weights as separate operators, which the compiler fuses into one again.
 
     A query that sees no key gives zeros. Its scores are not masked, so that neither its softmax nor a gradient is NaN,
     and its result is replaced. (A causal mask hides no row.)
     """
+    shift, hidden = _mask_parts(query, attn_mask)
+    if isinstance(attn_mask, tuple):
+        queries, keys = ops.arange(0, query.shape[2], 1), ops.arange(0, key.shape[2], 1)
+        apart = ops.ExpandDims()(keys, 0) - ops.ExpandDims()(queries, 1)
+        hidden = ops.LogicalOr()(ops.Less()(apart, -attn_mask[0]), ops.Greater()(apart, attn_mask[1]))
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key = ops.repeat_interleave(key, groups, 1)
@@ -256,9 +272,26 @@ def _written_out(
 def with_statistics(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any
 ) -> Any:
-    """Return (the result, nothing for each result that only PyTorch's own gradient reads)."""
-    found = attention(query, key, value, attn_mask, dropout_p, is_causal, scale, True)
-    return (found,) + (None,) * 8
+    """Return (the result, the logarithm of the sum of exp(score), nothing for each other result of ATen)."""
+    if dropout_p > 0:
+        return (attention(query, key, value, attn_mask, dropout_p, is_causal, scale, True), *(None,) * 8)
+    settings, shift, hidden = _settings(query, attn_mask, is_causal, scale)
+    total, _, _, out = ops.FlashAttentionScore(*settings)(query, key, value, shift, None, None, hidden, None)
+    return (out, ops.Squeeze(-1)(total), *(None,) * 7)
+
+
+def attention_gradients(
+    dout: Any, query: Any, key: Any, value: Any, attn_mask: Any, out: Any, logsumexp: Any, is_causal: Any, scale: Any
+) -> Any:  # fmt: skip
+    """Return the gradients of attention in query, key, value and mask. Weights are exp(score - logsumexp): the keys may
+    be a part of those that `out` has seen."""
+    settings, shift, hidden = _settings(query, attn_mask, is_causal, scale)
+    names = tuple([name for name, each in (("real_shift", shift), ("attn_mask", hidden)) if each is not None])
+    masks = [each for each in (shift, hidden) if each is not None]
+    settings = (*settings, names, 0, 0, 0, (0, key.shape[2]))
+    operands = (query, key, value, dout, *masks, ops.ExpandDims()(logsumexp, -1), out)
+    found = ops.FlashAttentionScoreGrad(*settings)(*operands)
+    return (*found, None if shift is None else ops.FlashAttentionScoreShiftGrad(*settings)(*operands))
 
 
 def with_known_mask(given: dict[str, Any]) -> dict[str, Any]:
@@ -298,5 +331,17 @@ ATTENTION = (
         "scale=None",
         lambda query, key, value, attn_bias, dropout_p, is_causal, scale: with_statistics(
             query, key, value, attn_bias, dropout_p, is_causal, scale), known=with_known_mask),
+    row("_scaled_dot_product_flash_attention_for_cpu_backward.default",
+        "grad_out, query, key, value, out, logsumexp, !dropout_p=0.0, is_causal, attn_mask=None, scale=None",
+        lambda dout, query, key, value, out, logsumexp, is_causal, mask, scale: attention_gradients(
+            dout, query, key, value, mask, out, logsumexp, is_causal, scale)[:3], known=with_known_mask),
+    row("_scaled_dot_product_flash_attention_backward.default",
+        "grad_out, query, key, value, out, logsumexp, -cum_seq_q, -cum_seq_k, -max_q, -max_k, !dropout_p=0.0, "
+        "is_causal, -philox_seed, -philox_offset, scale=None",
+        lambda dout, query, key, value, out, logsumexp, is_causal, scale: attention_gradients(
+            dout, query, key, value, None, out, logsumexp, is_causal, scale)[:3]),
+    row("_scaled_dot_product_efficient_attention_backward.default",
+        "grad_out_, query, key, value, attn_bias, out, logsumexp, -philox_seed, -philox_offset, !dropout_p=0.0, "
+        "-grad_input_mask, is_causal=False, scale=None", attention_gradients, known=with_known_mask),
 )  # fmt: skip
 """Kinds of attention."""

@@ -56,6 +56,14 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
     return input * ops.Rsqrt()(ops.ReduceMean(True)(ops.Square()(input), dims) + small) * scale
 
 
+def rms_norm_with_statistics(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+    """Return (the normalised tensor, 1 / root of the mean of squares)."""
+    dims = tuple(range(len(input.shape) - len(normalized_shape), len(input.shape)))
+    small = 1.1920928955078125e-07 if eps is None else eps
+    scale = ops.Rsqrt()(ops.ReduceMean(True)(ops.Square()(input), dims) + small)
+    return rms_norm(input, normalized_shape, weight, eps), scale
+
+
 def batch_norm(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any
 ) -> Any:
@@ -155,12 +163,13 @@ NORMS = (
         layer_norm),
     row("native_layer_norm.default", "input, normalized_shape, weight, bias, eps", layer_norm_with_statistics),
     row("rms_norm.default", "input, normalized_shape, weight=None, eps=None", rms_norm),
+    row("_fused_rms_norm.default", "input, normalized_shape, weight, eps", rms_norm_with_statistics),
     row("group_norm.default", "input, num_groups, weight=None, bias=None, eps=1e-05, -cudnn_enabled=True",
         functional.group_norm),
     row("batch_norm.default",
         "input, weight, bias, running_mean, running_var, training, momentum, eps, -cudnn_enabled=True", batch_norm,
         writes="running_mean running_var"),
-    row("_native_batch_norm_legit.default",
+    row("_native_batch_norm_legit.default native_batch_norm.default",
         "input, weight, bias, running_mean, running_var, training, momentum, eps", batch_norm_with_statistics,
         writes="running_mean running_var"),
     row("_native_batch_norm_legit_functional.default",

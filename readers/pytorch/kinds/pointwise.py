@@ -108,6 +108,15 @@ def of_floats(operator: Any) -> Any:
     return lambda self: operator()(self if self.dtype.is_float or self.dtype.is_complex else ops.cast(self, FLOAT32))
 
 
+def elu(self: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
+    """Return scale * x, and scale * alpha * (exp(x * input_scale) - 1) below 0."""
+    if input_scale == 1:
+        found = ops.elu(self, float(alpha))
+        return found if scale == 1 else found * scale
+    below = ops.Expm1()(ops.Minimum()(self, 0) * input_scale) * (alpha * scale)
+    return ops.where(ops.LessEqual()(self, 0), below, self * scale)
+
+
 def entropy(self: Any) -> Any:
     """-x log(x), and no number is as small as that of one below 0."""
     return ops.where(ops.Less()(self, 0), ops.full_like(self, float("-inf")), ops.Neg()(ops.xlogy(self, self)))
@@ -217,7 +226,7 @@ ELEMENTWISE = (
     row("log_sigmoid.default", "self", functional.logsigmoid),
     row("gelu.default", "self, approximate='none'", lambda self, approximate: ops.gelu(self, approximate)),
     row("leaky_relu.default", "self, negative_slope=0.01", ops.leaky_relu),
-    row("elu.default", "self, alpha=1, !scale=1, !input_scale=1", ops.elu),
+    row("elu.default", "self, alpha=1, scale=1, input_scale=1", elu),
     row("celu.default", "self, alpha=1.0", ops.celu),
     row("softplus.default", "self, beta=1, threshold=20", ops.softplus),
     row("hardtanh.default", "self, min_val=-1, max_val=1", ops.hardtanh),

@@ -218,6 +218,16 @@ def of_each(found: Any, reduction: Any) -> Any:
     return (found, ops.ReduceMean()(found), ops.ReduceSum()(found))[reduction] if reduction else found
 
 
+def weight_of(self: Any, target: Any, weight: Any, reduction: Any, ignored: Any) -> Any:
+    """Return the sum of the weights of all labels that are not ignored, 0 for losses without a reduction."""
+    if reduction == 0:
+        return ops.zeros((), self.dtype)
+    seen = ops.NotEqual()(target, ignored)
+    labels = ops.where(seen, target, ops.zeros_like(target))
+    each = ops.ones(target.shape, self.dtype) if weight is None else ops.Gather()(weight, labels, 0)
+    return ops.ReduceSum()(ops.where(seen, each, ops.zeros_like(each)))
+
+
 def divergence(self: Any, target: Any, reduction: Any, log_target: Any) -> Any:
     """target (log target - self), which is differentiated by both; a target of 0 adds nothing."""
     if log_target:
@@ -264,7 +274,7 @@ LOSSES = (
     row("soft_margin_loss.default", "self, target, reduction=1", of_target(functional.soft_margin_loss)),
     row("nll_loss_forward.default nll_loss2d_forward.default", "self, target, weight, reduction, ignore_index",
         lambda self, target, weight, reduction, ignored: (functional.nll_loss(
-            self, target, weight, ignored, reduced(reduction)), None)),
+            self, target, weight, ignored, reduced(reduction)), weight_of(self, target, weight, reduction, ignored))),
     row("kl_div.default", "self, target, reduction=1, log_target=False", divergence),
     row("poisson_nll_loss.default", "input, target, log_input, full, eps, reduction", of_counts),
     row("margin_ranking_loss.default", "input1, input2, target, margin=0.0, reduction=1",

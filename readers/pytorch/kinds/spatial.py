@@ -316,6 +316,10 @@ IMAGES = (
         lambda self, size, stride, padding, dilation, ceil: ops.Squeeze(-2)(greatest(
             ops.ExpandDims()(self, -2), (1, _one(size)), (1, _one(stride)) if stride else None, (0, _one(padding)),
             (1, _one(dilation)), ceil))),
+    row("max_pool3d_with_indices.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
+        lambda self, size, stride, padding, dilation, ceil: ops.max_pool3d(
+            self, of_number(size), of_number(stride) if stride else None, of_number(padding), of_number(dilation),
+            ceil, True)),
     row("max_pool3d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
         lambda self, size, stride, padding, dilation, ceil: ops.max_pool3d(
             self, of_number(size), of_number(stride) if stride else None, of_number(padding), of_number(dilation),

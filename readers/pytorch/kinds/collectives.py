@@ -1,4 +1,4 @@
-"""Kinds that autograd calls: gradients of other kinds, and what FSDP and DTensor send."""
+"""Kinds that communicate: functional collectives, and those of c10d and FSDP."""
 
 from __future__ import annotations
 
@@ -9,31 +9,8 @@ from mspc.mindspore_api.communication.group import get_group_size
 from mspc.readers.pytorch.kinds.kind import row
 
 
-def layer_norm_gradients(
-    dout: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any
-) -> Any:  # fmt: skip
-    """Return the gradients of the input, the weight and the bias of a layer norm, of which there may be none.
-
-    With n = (x - mean) * rstd and d = dout * weight the first is rstd * (d - mean(d) - n * mean(d * n)), means over the
-    normalised dimensions; the others are the sums of dout * n and of dout over all others.
-    """
-    rank = len(input.shape)
-    own = tuple(range(rank - len(normalized_shape), rank))
-    others = tuple(range(rank - len(normalized_shape)))
-    normal = (input - mean) * rstd
-    scaled = dout if weight is None else dout * weight
-    average = ops.ReduceMean(True)
-    dx = rstd * (scaled - average(scaled, own) - normal * average(scaled * normal, own))
-    dweight = None if weight is None else ops.ReduceSum()(dout * normal, others)
-    return dx, dweight, None if bias is None else ops.ReduceSum()(dout, others)
-
-
 NAMES = {"product": "prod"}
 """Reductions of PyTorch that mspc has under another name."""
-BACKWARD = (
-    row("native_layer_norm_backward.default",
-        "grad_out, input, normalized_shape, mean, rstd, weight, bias, -output_mask", layer_norm_gradients),
-)  # fmt: skip
 
 
 def reduced(x: Any, reduce_op: Any, group: Any) -> Any:

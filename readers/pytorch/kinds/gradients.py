@@ -1,0 +1,277 @@
+"""Kinds that autograd calls: gradients of other kinds, which recorded steps and traced joint graphs contain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.mindspore_api import mint, ops
+from mspc.mindspore_api.mint.nn import functional
+from mspc.readers.pytorch.kinds.indexing import embedding
+from mspc.readers.pytorch.kinds.kind import row
+from mspc.readers.pytorch.kinds.linear import distances, grouped_product
+from mspc.readers.pytorch.kinds.nn_layers import weight_norm
+from mspc.readers.pytorch.kinds.pointwise import log_odds
+from mspc.readers.pytorch.kinds.reductions import of_target, of_truths, reduced
+from mspc.readers.pytorch.kinds.shapes import part_replaced, reshaped, selected_replaced, windows
+from mspc.readers.pytorch.kinds.spatial import (
+    any_convolution,
+    averaged,
+    averaged_adaptively,
+    cubic_weights,
+    of_nearest,
+    of_number,
+    resized,
+    resized_by,
+)
+
+
+def gradients(function: Any, count: Any = 1) -> Any:
+    """Return a function of (dout, *arguments of `function`) that returns its gradients in the first `count` arguments,
+    None in an argument that is None. Formulas of other kinds in this file need less: a result instead of an operand."""
+
+    def of(dout: Any, *args: Any) -> Any:
+        there = [i for i in range(count) if args[i] is not None]
+
+        def own(*values: Any) -> Any:
+            return function(*[values[there.index(i)] if i in there else args[i] for i in range(len(args))])
+
+        found = ops.GradOperation(get_all=True, sens_param=True)(own)(*[args[i] for i in there], dout)
+        return found[0] if count == 1 else tuple([found[there.index(i)] if i in there else None for i in range(count)])
+
+    return of
+
+
+def of_size(function: Any) -> Any:
+    """Return a function of (dout, sizes, *others): the gradient of `function` in a tensor of these sizes."""
+    gradient = gradients(function)
+    return lambda dout, sizes, *others: gradient(dout, ops.zeros(tuple(sizes), dout.dtype), *others)
+
+
+def softmax_gradient(dout: Any, output: Any, dim: Any, input_dtype: Any) -> Any:
+    product = dout * output
+    return ops.cast(product - output * ops.ReduceSum(True)(product, dim), input_dtype)
+
+
+def log_softmax_gradient(dout: Any, output: Any, dim: Any, input_dtype: Any) -> Any:
+    return ops.cast(ops.LogSoftmaxGrad(dim)(output, dout), input_dtype)
+
+
+def elu_gradient(dout: Any, alpha: Any, scale: Any, input_scale: Any, is_result: Any, self_or_result: Any) -> Any:
+    """Return the gradient of scale * (x, or alpha * (exp(x * input_scale) - 1) below 0)."""
+    power = self_or_result + alpha * scale if is_result else ops.Exp()(self_or_result * input_scale) * (alpha * scale)
+    below = ops.LessEqual()(self_or_result, 0)
+    return ops.where(below, dout * power * input_scale, dout * scale)
+
+
+def prelu_gradients(dout: Any, self: Any, weight: Any) -> Any:
+    positive, nothing = ops.Greater()(self, 0), ops.zeros_like(dout)
+    return ops.where(positive, dout, dout * weight), ops.where(positive, nothing, dout * self)
+
+
+def layer_norm_gradients(
+    dout: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any
+) -> Any:  # fmt: skip
+    """Return the gradients in the input, the weight and the bias of a layer norm, None for missing ones.
+
+    With n = (x - mean) * rstd and d = dout * weight the first is rstd * (d - mean(d) - n * mean(d * n)), means over the
+    normalised dimensions; the others are the sums of dout * n and of dout over all others.
+    """
+    rank = len(input.shape)
+    own = tuple(range(rank - len(normalized_shape), rank))
+    others = tuple(range(rank - len(normalized_shape)))
+    normal = (input - mean) * rstd
+    dx = centred(dout if weight is None else dout * weight, normal, own) * rstd
+    dweight = None if weight is None else ops.ReduceSum()(dout * normal, others)
+    return dx, dweight, None if bias is None else ops.ReduceSum()(dout, others)
+
+
+def centred(dout: Any, normal: Any, dims: Any) -> Any:
+    """Return dout - mean(dout) - normal * mean(dout * normal), means over `dims`."""
+    average = ops.ReduceMean(True)
+    return dout - average(dout, dims) - normal * average(dout * normal, dims)
+
+
+def rms_norm_gradients(dout: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any) -> Any:
+    """Return the gradients in the input and the weight of `x * rstd * weight`, the second None without a weight."""
+    rank = len(input.shape)
+    own = tuple(range(rank - len(normalized_shape), rank))
+    others = tuple(range(rank - len(normalized_shape)))
+    normal = input * rstd
+    scaled = dout if weight is None else dout * weight
+    dx = (scaled - normal * ops.ReduceMean(True)(scaled * normal, own)) * rstd
+    return dx, None if weight is None else ops.ReduceSum()(dout * normal, others)
+
+
+def group_norm_gradients(
+    dout: Any, input: Any, mean: Any, rstd: Any, weight: Any, n: Any, channels: Any, group: Any
+) -> Any:  # fmt: skip
+    """Return the gradients in the input, the weight and the bias of a group norm."""
+    shape = (n, group, channels // group, -1)
+    x, d = ops.Reshape()(input, shape), ops.Reshape()(dout, shape)
+    one = (n, group, 1, 1)
+    scale = ops.Reshape()(rstd, one)
+    normal = (x - ops.Reshape()(mean, one)) * scale
+    scaled = d if weight is None else d * ops.Reshape()(weight, (1, group, channels // group, 1))
+    dx = ops.Reshape()(centred(scaled, normal, (2, 3)) * scale, input.shape)
+    dweight = ops.Reshape()(ops.ReduceSum()(d * normal, (0, 3)), (channels,))
+    return dx, dweight, ops.Reshape()(ops.ReduceSum()(d, (0, 3)), (channels,))
+
+
+def batch_norm_gradients(
+    dout: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, save_mean: Any, save_invstd: Any,
+    train: Any, eps: Any,
+) -> Any:  # fmt: skip
+    """Return the gradients in the input, the weight and the bias of a batch norm."""
+    dims = tuple([d for d in range(len(input.shape)) if d != 1])
+    channels = (1, -1) + (1,) * (len(input.shape) - 2)
+    scale = ops.Reshape()(save_invstd if train else ops.Rsqrt()(running_var + eps), channels)
+    normal = (input - ops.Reshape()(save_mean if train else running_mean, channels)) * scale
+    scaled = dout if weight is None else dout * ops.Reshape()(weight, channels)
+    dx = (centred(scaled, normal, dims) if train else scaled) * scale
+    return dx, ops.ReduceSum()(dout * normal, dims), ops.ReduceSum()(dout, dims)
+
+
+def embedding_gradient(dout: Any, indices: Any, num_weights: Any, padding_idx: Any) -> Any:
+    """Return the sums of the rows of dout for every row of a table; the one at padding_idx, from 0, gets none."""
+    table = ops.zeros((num_weights, dout.shape[-1]), dout.dtype)
+    return gradients(lambda weight: embedding(weight, indices, padding_idx))(dout, table)
+
+
+def nll_gradient(
+    dout: Any, self: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, total_weight: Any
+) -> Any:  # fmt: skip
+    """Return the gradient of a negative log likelihood, whose mean is divided by total_weight."""
+    place = max(0, len(self.shape) - (1 if len(self.shape) < 3 else 3)) if len(self.shape) < 3 else 1
+    seen = ops.NotEqual()(target, ignore_index)
+    labels = ops.where(seen, target, ops.zeros_like(target))
+    each = ops.ones(target.shape, self.dtype) if weight is None else ops.Gather()(weight, labels, 0)
+    each = ops.where(seen, each, ops.zeros_like(each)) * dout
+    each = ops.Neg()(each / total_weight if reduction == 1 else each)
+    column = ops.ExpandDims()(labels, place)
+    return mint.scatter(ops.zeros_like(self), place, column, ops.ExpandDims()(each, place))
+
+
+def convolution_gradients(
+    dout: Any, input: Any, weight: Any, bias_sizes: Any, stride: Any, padding: Any, dilation: Any, transposed: Any,
+    output_padding: Any, groups: Any,
+) -> Any:  # fmt: skip
+    """Return the gradients in the input, the weight and the bias of a convolution."""
+    dx, dweight = gradients(any_convolution, 2)(
+        dout, input, weight, None, stride, padding, dilation, transposed, output_padding, groups)
+    return dx, dweight, ops.ReduceSum()(dout, tuple([d for d in range(len(dout.shape)) if d != 1]))
+
+
+def to_places(dout: Any, self: Any, indices: Any, dims: Any) -> Any:
+    """Return the gradient of maxima at `indices` of the last `dims` dimensions, which count as one."""
+    front = self.shape[: len(self.shape) - dims]
+    zeros = ops.Reshape()(ops.zeros_like(self), (*front, -1))
+    flat = mint.scatter_add(zeros, -1, ops.Reshape()(indices, (*front, -1)), ops.Reshape()(dout, (*front, -1)))
+    return ops.Reshape()(flat, self.shape)
+
+
+_SCALES = {1: "scales=None", 2: "scales_h=None, scales_w=None", 3: "scales_d=None, scales_h=None, scales_w=None"}
+
+
+GRADIENTS = (
+    row("sigmoid_backward.default", "grad_output, output", lambda dout, output: ops.SigmoidGrad()(output, dout)),
+    row("tanh_backward.default", "grad_output, output", lambda dout, output: ops.TanhGrad()(output, dout)),
+    row("silu_backward.default", "grad_output, self", lambda dout, self: ops.SiLUGrad()(dout, self)),
+    row("gelu_backward.default", "grad_output, self, approximate='none'", gradients(ops.gelu)),
+    row("elu_backward.default", "grad_output, alpha, scale, input_scale, is_result, self_or_result", elu_gradient),
+    row("leaky_relu_backward.default", "grad_output, self, negative_slope, -self_is_result",
+        lambda dout, self, slope: ops.where(ops.Greater()(self, 0), dout, dout * slope)),
+    row("hardswish_backward.default", "grad_output, self", gradients(ops.hardswish)),
+    row("hardsigmoid_backward.default", "grad_output, self", gradients(ops.hardsigmoid)),
+    row("mish_backward.default", "grad_output, self", gradients(ops.mish)),
+    row("hardtanh_backward.default", "grad_output, self, min_val, max_val", gradients(ops.hardtanh)),
+    row("softplus_backward.default", "grad_output, self, beta, threshold", gradients(ops.softplus)),
+    row("softshrink_backward.default", "grad_output, self, lambd", gradients(ops.softshrink)),
+    row("hardshrink_backward.default", "grad_out, self, lambd", gradients(ops.hardshrink)),
+    row("glu_backward.default", "grad_output, self, dim", gradients(ops.glu)),
+    row("logit_backward.default", "grad_output, self, eps=None", gradients(log_odds)),
+    row("log_sigmoid_forward.default", "self", lambda self: (functional.logsigmoid(self), None)),
+    row("log_sigmoid_backward.default", "grad_output, self, -buffer", gradients(functional.logsigmoid)),
+    row("_prelu_kernel.default", "self, weight",
+        lambda self, weight: ops.where(ops.Greater()(self, 0), self, self * weight)),
+    row("_prelu_kernel_backward.default", "grad_output, self, weight", prelu_gradients),
+    row("native_dropout_backward.default", "grad_output, mask, scale",
+        lambda dout, mask, scale: dout * ops.cast(mask, dout.dtype) * scale),
+    row("_softmax_backward_data.default", "grad_output, output, dim, input_dtype", softmax_gradient),
+    row("_log_softmax_backward_data.default", "grad_output, output, dim, input_dtype", log_softmax_gradient),
+    row("native_layer_norm_backward.default",
+        "grad_out, input, normalized_shape, mean, rstd, weight, bias, -output_mask", layer_norm_gradients),
+    row("_fused_rms_norm_backward.default", "grad_out, input, normalized_shape, rstd, weight, -output_mask",
+        rms_norm_gradients),
+    row("native_group_norm_backward.default", "grad_out, input, mean, rstd, weight, N, C, -HxW, group, -output_mask",
+        group_norm_gradients),
+    row("native_batch_norm_backward.default", "grad_out, input, weight, running_mean, running_var, save_mean, "
+        "save_invstd, train, eps, -output_mask", batch_norm_gradients),
+    row("_weight_norm_interface.default", "v, g, dim=0", lambda v, g, dim: (weight_norm(v, g, dim), None)),
+    row("_weight_norm_interface_backward.default", "grad_w, saved_v, saved_g, -saved_norms, dim",
+        gradients(weight_norm, 2)),
+    row("embedding_dense_backward.default", "grad_output, indices, num_weights, padding_idx, !scale_grad_by_freq=False",
+        embedding_gradient),
+    row("nll_loss_backward.default nll_loss2d_backward.default",
+        "grad_output, self, target, weight, reduction, ignore_index, total_weight", nll_gradient),
+    row("mse_loss_backward.default", "grad_output, self, target, reduction",
+        gradients(of_target(functional.mse_loss))),
+    row("smooth_l1_loss_backward.default", "grad_output, self, target, reduction, beta",
+        gradients(lambda self, target, reduction, beta: functional.smooth_l1_loss(
+            self, target, reduced(reduction), beta))),
+    row("huber_loss_backward.default", "grad_output, self, target, reduction, delta",
+        gradients(lambda self, target, reduction, delta: ops.huber_loss(self, target, reduced(reduction), delta))),
+    row("soft_margin_loss_backward.default", "grad_output, self, target, reduction",
+        gradients(of_target(functional.soft_margin_loss))),
+    row("binary_cross_entropy_backward.default", "grad_output, self, target, weight=None, reduction=1",
+        gradients(of_truths)),
+    row("slice_backward.default", "grad_output, input_sizes, dim, start, end, step",
+        lambda dout, sizes, *part: part_replaced(ops.zeros(tuple(sizes), dout.dtype), dout, *part)),
+    row("select_backward.default", "grad_output, input_sizes, dim, index",
+        lambda dout, sizes, dim, index: selected_replaced(ops.zeros(tuple(sizes), dout.dtype), dout, dim, index)),
+    row("diagonal_backward.default", "grad_output, input_sizes, offset, dim1, dim2",
+        lambda dout, sizes, *along: ops.diagonal_scatter(ops.zeros(tuple(sizes), dout.dtype), dout, *along)),
+    row("unfold_backward.default", "grad_in, input_sizes, dim, size, step", of_size(windows)),
+    *(row(f"{name}_pad{dims}d_backward.default", "grad_output, self, padding",
+          gradients(lambda self, padding, mode=mode: ops.pad(self, tuple(padding), mode)))
+      for name, mode in (("reflection", "reflect"), ("replication", "replicate")) for dims in (1, 2, 3)),
+    row("convolution_backward.default", "grad_output, input, weight, bias_sizes, stride, padding, dilation, "
+        "transposed, output_padding, groups, -output_mask", convolution_gradients),
+    *(row(f"{name}.default", f"grad_output, self, {rest}", lambda dout, self, indices, dims=dims: to_places(
+        dout, self, indices, dims))
+      for name, rest, dims in (
+          ("max_pool2d_with_indices_backward",
+           "-kernel_size, -stride, -padding, -dilation, -ceil_mode, indices", 2),
+          ("max_pool3d_with_indices_backward",
+           "-kernel_size, -stride, -padding, -dilation, -ceil_mode, indices", 3),
+          ("adaptive_max_pool2d_backward", "indices", 2), ("adaptive_max_pool3d_backward", "indices", 3))),
+    row("avg_pool2d_backward.default", "grad_output, self, kernel_size, stride, padding, ceil_mode, "
+        "count_include_pad, divisor_override", gradients(averaged)),
+    row("avg_pool3d_backward.default", "grad_output, self, kernel_size, stride, padding, ceil_mode, "
+        "count_include_pad, divisor_override",
+        gradients(lambda self, size, stride, padding, ceil, counts, divisor: functional.avg_pool3d(
+            self, of_number(size), of_number(stride) if stride else None, of_number(padding), ceil, counts, divisor))),
+    row("_adaptive_avg_pool2d_backward.default", "grad_output, self",
+        lambda dout, self: gradients(averaged_adaptively)(dout, self, dout.shape[-2:])),
+    row("_adaptive_avg_pool3d_backward.default", "grad_output, self", lambda dout, self: gradients(
+        functional.adaptive_avg_pool3d)(dout, self, dout.shape[-3:])),
+    *(row(f"{name}{dims}d_backward.default", f"grad_output, -output_size, input_size, {_SCALES[dims]}",
+          lambda dout, sizes, *factors, exact=exact: of_size(of_nearest)(dout, sizes, dout.shape[2:], factors, exact))
+      for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)) for dims in (1, 2, 3)),
+    *(row(f"{name}_backward.default", f"grad_output, -output_size, input_size, align_corners, {_SCALES[dims]}",
+          lambda dout, sizes, corners, *factors, mode=mode: of_size(resized)(
+              dout, sizes, dout.shape[2:], mode, corners, factors))
+      for name, mode, dims in (("upsample_linear1d", "linear", 1), ("upsample_bilinear2d", "bilinear", 2))),
+    row("upsample_bicubic2d_backward.default",
+        f"grad_output, -output_size, input_size, align_corners, {_SCALES[2]}",
+        lambda dout, sizes, corners, *factors: of_size(lambda x: resized_by(
+            cubic_weights, x, dout.shape[2:], corners, factors))(dout, sizes)),
+    row("grid_sampler_2d_backward.default",
+        "grad_output, input, grid, interpolation_mode, padding_mode, align_corners, -output_mask",
+        gradients(lambda input, grid, mode, padding, corners: functional.grid_sample(
+            input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding],
+            corners), 2)),
+    row("_cdist_backward.default", "grad, x1, x2, p, -cdist", gradients(distances)),
+    row("transformers.grouped_mm_fallback_backward.default", "input, weight, offs, grad_output",
+        lambda input, weight, offs, dout: gradients(grouped_product, 2)(dout, input, weight, offs)),
+)  # fmt: skip
+"""Kinds of gradients."""
