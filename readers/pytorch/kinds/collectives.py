@@ -8,7 +8,6 @@ from mspc.mindspore_api import ops
 from mspc.mindspore_api.communication.group import get_group_size
 from mspc.readers.pytorch.kinds.kind import row
 
-
 NAMES = {"product": "prod"}
 """Reductions of PyTorch that mspc has under another name."""
 

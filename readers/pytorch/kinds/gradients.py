@@ -12,7 +12,7 @@ from mspc.readers.pytorch.kinds.linear import distances, grouped_product
 from mspc.readers.pytorch.kinds.nn_layers import weight_norm
 from mspc.readers.pytorch.kinds.pointwise import log_odds
 from mspc.readers.pytorch.kinds.reductions import of_target, of_truths, reduced
-from mspc.readers.pytorch.kinds.shapes import part_replaced, reshaped, selected_replaced, windows
+from mspc.readers.pytorch.kinds.shapes import part_replaced, selected_replaced, windows
 from mspc.readers.pytorch.kinds.spatial import (
     any_convolution,
     averaged,
