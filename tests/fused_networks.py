@@ -1,27 +1,19 @@
-"""Random networks as GPUs compute them beside the same networks without any fusion:
-`python -m tests.fused_networks SEED COUNT`.
+"""Random networks as GPUs compute them beside the same networks without any fusion.
 
-Draws COUNT seeds from SEED. Each writes a network as people do (`tests/written`), which is trained for two steps: on
-the CPU, operator by operator; compiled for GPUs, with kernels that g++ compiles; and by the dump of that. Losses,
-parameters and states must be the same, but for rounding. Prints a line for each network of which that is not so, with
-its seed, the operators made by fusion with how many there were of each, and a closing line; exits with 1 if there is
-any. `--gpu` runs on this machine's GPU instead of the emulated one, `--processes N` shares the seeds over N processes
-(on a GPU several compile at once), `--only SEED` runs one network, and `--show` prints its script.
+Each seed writes a network as people do (`tests/written`), which is trained for two steps: on the CPU, operator by
+operator; compiled for GPUs, with kernels that g++ compiles; and by the dump of that. Losses, parameters and states must
+be the same, but for rounding.
 """
 
 from __future__ import annotations
 
-import argparse
 import linecache
 import random
-import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +49,6 @@ BATCH = 10
 WRONG, REFUSED, INTERNAL = "differs", "is refused", "internal error"
 
 Arrays = dict[str, np.ndarray]
-OpenDevice = Callable[[], Any]
 
 
 class Different(Exception):
@@ -73,12 +64,6 @@ class Found:
     kinds: Counter[str] = field(default_factory=Counter[str])
     lines: list[str] = field(default_factory=list[str])
     fused: Counter[str] = field(default_factory=Counter[str])
-
-    def add(self, other: Found) -> None:
-        self.count += other.count
-        self.kinds.update(other.kinds)
-        self.lines += other.lines
-        self.fused.update(other.fused)
 
 
 @dataclass
@@ -235,7 +220,7 @@ def _eps(dtype: Any) -> float:
 
 # Networks
 
-def check(seed: int, open_device: OpenDevice, folder: Path) -> tuple[str, str, Counter[str]]:
+def check(seed: int, folder: Path) -> tuple[str, str, Counter[str]]:
     """(what is wrong with a network's steps, "" where nothing is, the message, the operators that fusion made)."""
     fused: Counter[str] = Counter()
     try:
@@ -246,7 +231,7 @@ def check(seed: int, open_device: OpenDevice, folder: Path) -> tuple[str, str, C
         fused.update(_made_by_fusion(unfused, graph))
         bounds = Bounds(network, exact, found, unfused)
         bounds.add(graph, found.values, found.feeds)
-        bounds.check(steps_on_gpu(graph, found.values, found.feeds, open_device()), "on the GPU")
+        bounds.check(steps_on_gpu(graph, found.values, found.feeds, _emulated(folder)), "on the GPU")
         read = parse(print_graph(graph), REGISTRY).main
         bounds.check(steps_on_cpu(read, found.values, found.feeds), "the dump on the CPU")
     except Different as error:
@@ -264,27 +249,19 @@ def _made_by_fusion(unfused: Graph, graph: Graph) -> Iterator[str]:
     return (node.op.name for node in graph.nodes if node.op.name not in there)
 
 
-def check_all(seeds: Sequence[int], gpu: bool) -> Found:
+def check_all(seeds: Sequence[int]) -> Found:
     """`check` of some networks."""
     load_operators()
     found = Found(len(seeds))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for seed in seeds:
-            kind, message, fused = check(seed, _gpu if gpu else partial(_emulated, folder), folder)
+            kind, message, fused = check(seed, folder)
             found.fused.update(fused)
             if kind:
                 found.kinds[kind] += 1
                 found.lines.append(f"seed {seed} {kind}: {' '.join(message.split())[:300]}")
     return found
-
-
-@cache
-def _gpu() -> Any:
-    """This machine's GPU."""
-    from mspc.runtime.gpu.device import open_device  # late: it needs CuPy
-
-    return open_device(deterministic=True)
 
 
 def _emulated(folder: Path) -> Any:
@@ -304,38 +281,3 @@ def batches(first: int, count: int) -> Iterator[list[int]]:
     generator = random.Random(first)
     seeds = [generator.getrandbits(40) for _ in range(count)]
     return (seeds[i : i + BATCH] for i in range(0, count, BATCH))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Random networks as GPUs compute them beside unfused ones.")
-    parser.add_argument("seed", type=int, nargs="?", default=0)
-    parser.add_argument("count", type=int, nargs="?", default=100)
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--only", type=int, help="the seed of one network, as a line names it")
-    parser.add_argument("--show", action="store_true", help="print the script of that network")
-    parser.add_argument("--gpu", action="store_true", help="run on this machine's GPU")
-    given = parser.parse_args()
-    if given.only is not None and given.show:
-        print(Network(given.only).text)
-    start, total = time.perf_counter(), Found()
-    work = [[given.only]] if given.only is not None else batches(given.seed, given.count)
-    if not given.gpu:
-        from tests.ops.cuda.cuda_emulator import headers
-
-        headers()  # once for all processes, and this one takes them away
-    with ProcessPoolExecutor(given.processes) as pool:
-        for found in [pool.submit(check_all, seeds, given.gpu) for seeds in work]:
-            total.add(found.result())
-            for line in found.result().lines:
-                print(line, flush=True)
-    kinds = [total.kinds[kind] for kind in (WRONG, REFUSED, INTERNAL)]
-    print(", ".join(f"{count} {name}" for name, count in total.fused.most_common()))
-    print(
-        f"{total.count} networks from seed {given.seed}: {kinds[0]} differ, {kinds[1]} are refused, "
-        f"{kinds[2]} internal errors, {time.perf_counter() - start:.1f} s"
-    )
-    return 1 if any(kinds) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,19 +1,15 @@
-"""Random programs of derivatives of derivatives beside PyTorch: `python -m tests.higher_derivatives SEED COUNT`.
+"""Random programs of derivatives of derivatives beside PyTorch.
 
 Each program has functions of two vectors and a weight, some with branches and loops, and derivatives of these and of
 one another up to order 4, requested in every form. It returns several of them, so that one derivative is taken beside
-another. PyTorch's `torch.func` computes the same in Float64. Prints a line for each program that differs, with its
-seed, and a closing line; exits with 1 if there is any. `--show` prints the programs.
+another. PyTorch's `torch.func` computes the same in Float64.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import random
 import re
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -326,30 +322,3 @@ def check(seed: int, folder: Path) -> tuple[Program, str]:
         if not np.allclose(value, right, TOLERANCE, TOLERANCE * size, equal_nan=True):
             return program, f"{name} (order {order}) is {value}, PyTorch says {right}"
     return program, ""
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("seed", type=int)
-    parser.add_argument("count", type=int, nargs="?", default=1)
-    parser.add_argument("--show", action="store_true", help="print the programs")
-    options = parser.parse_args()
-    wrong, orders, forms, ways = 0, Counter[int](), Counter[str](), Counter[str]()
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(options.seed, options.seed + options.count):
-            program, message = check(seed, Path(folder))
-            if options.show:
-                print(program.text)
-            orders[program.order] += 1
-            forms.update(program.forms)
-            ways[WAYS[seed % len(WAYS)]] += 1
-            if message:
-                wrong += 1
-                print(f"seed {seed} ({WAYS[seed % len(WAYS)]}): {message}", flush=True)
-    print(f"{options.count} programs, {wrong} wrong; highest orders {sorted(orders.items())}; {dict(ways)}")
-    print(f"forms: {dict(forms.most_common())}")
-    return int(wrong > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,20 +1,12 @@
-"""Kills a process at every call by which it changes files, one process for each call.
-
-    python -m tests.kills
-
-compiles over an earlier compile, into a free place, behind a link, and where folders cannot change places; it kills
-each of them at every such call and says how many there were, and what stood there afterwards.
-"""
+"""Kills a process at every call by which it changes files, one process for each call."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,27 +15,12 @@ from types import FrameType
 from typing import Any
 
 from mspc.ir.files.refill import finish_refill, is_own_name
-from mspc.output import dumps as output
 from mspc.runtime.program import PROGRAM
 
 AUDITED = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"}
 OF_FILES = {"write", "writelines", "flush", "truncate", "close", "__exit__"}
 OF_SYSTEM = {"fsync", "ftruncate", "write", "fchmod", "flock", "close"}
 Files = dict[str, bytes] | None
-
-NETWORK = """
-import numpy as np, mindspore as ms
-from mindspore import nn, ops, Tensor, Parameter
-ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True)
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(Tensor(np.full((8, 4), VALUE, np.float32)), "w")
-        self.matmul = ops.MatMul().shard(((1, 2), (2, 1)))
-    def construct(self, x):
-        return self.matmul(x, self.w)
-Net()(Tensor(np.ones((4, 8), np.float32)))
-"""
 
 
 class Counted:
@@ -140,45 +117,3 @@ def killed_everywhere(
         in_a_process(work)
         assert files(around) == whole, f"killed at call {number} of {calls}: something is left behind"
     return found
-
-
-def compiles(folder: Path, place: Path) -> Counter[str]:
-    """Kill a compile over another one's folder."""
-    from mspc.commands.compile import CompileOptions, compile_target
-
-    for value in (1, 2):
-        (folder / f"net{value}.py").write_text(NETWORK.replace("VALUE", str(value)))
-
-    def compiled(value: int, out: Path = place) -> None:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            compile_target(f"net{value}.py", CompileOptions(ranks=2, level=value - 1, out=out))
-
-    compiled(2, folder / "first")  # what a process imports once is imported here
-
-    def prepare() -> None:
-        shutil.rmtree(place, ignore_errors=True) if place.name == "free" else in_a_process(lambda: compiled(1))
-
-    return killed_everywhere(prepare, lambda: compiled(2), lambda: program_files(place), place.parent)
-
-
-def main() -> None:
-    """Kill compiles everywhere."""
-    for name in ("over", "free", "link", "no exchange"):
-        with tempfile.TemporaryDirectory() as created:
-            folder = Path(created)
-            os.chdir(folder)
-            place = folder / "results" / name
-            place.parent.mkdir()
-            if name == "link":
-                (folder / "results" / "there").mkdir()
-                place.symlink_to("there")
-            if name == "no exchange":
-                output.exchange = lambda one, other: False
-            start = time.monotonic()
-            found = compiles(folder, place)
-            print(f"{name}: killed {found.total()} times, {dict(found)}, {time.monotonic() - start:.0f} s", flush=True)
-            os.chdir("/")
-
-
-if __name__ == "__main__":
-    main()

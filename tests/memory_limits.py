@@ -1,19 +1,15 @@
-"""Limits of memory in `mspc search` beside the plans there are: `python -m tests.memory_limits SEED COUNT`.
+"""Limits of memory in `mspc search` beside the plans there are.
 
-Draws COUNT small networks from SEED. Operators of each are cut in several ways, all of them up to `--plans N`, which
-are compiled for their peak of memory and their time; then the search is asked for plans within limits between the
-smallest peak and the largest. A limit that is refused though a compiled plan keeps it is a false refusal; a plan that
-takes longer than a compiled one within the limit is slower than it need be. Prints a line for each, and at last how
-many there are; exits with 1 if there is a false refusal. `--only SEED` draws one network.
+Operators of small random networks are cut in several ways, which are compiled for their peak of memory and their time;
+then the search is asked for plans within limits between the smallest peak and the largest. A limit that is refused
+though a compiled plan keeps it is a false refusal; a plan that takes longer than a compiled one within the limit is
+slower than it need be.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
 import random
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +28,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.mindspore_api.context import freeze
-from mspc.ops.op import load_operators
 from mspc.passes.lib.choices import ShardingChoice
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.plans.operator_names import CONFIGURED
@@ -48,8 +43,6 @@ RANKS = (2, 4, 4, 8)
 SIZES = (256, 1024, 2048, 8192)
 SHARES = (0.0, 0.1, 0.5)
 """Where limits lie between the smallest peak and the largest."""
-PLANS = 400
-"""How many plans of a network are compiled."""
 SLOWER = 1.001
 """How many times the time of the quickest is still as quick."""
 
@@ -261,30 +254,3 @@ def searched(case: Case, limit: int) -> PlanResult | str:
     except MspcError as error:
         return error.message
     return next(plan for plan in plans if plan.name == SEARCH)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Limits of memory beside the plans there are.")
-    parser.add_argument("seed", type=int, nargs="?", default=0)
-    parser.add_argument("count", type=int, nargs="?", default=20)
-    parser.add_argument("--plans", type=int, default=PLANS)
-    parser.add_argument("--only", type=int, help="the seed of one network, as a line names it")
-    given = parser.parse_args()
-    os.environ.pop("MSPC_VERIFY", None)
-    load_operators()
-    generator, found, begin = random.Random(given.seed), Found(), time.perf_counter()
-    seeds = [given.only] if given.only is not None else [generator.getrandbits(32) for _ in range(given.count)]
-    for seed in seeds:
-        case = case_of(seed)
-        for line in hold(case, known_plans(case, given.plans), found):
-            print(line, flush=True)
-    print(
-        f"{found.limits} limits of {len(seeds)} networks from seed {given.seed}, {found.plans} plans compiled: "
-        f"{found.refused} false refusals, {found.slower} slower than a plan that fits, at most {found.worst:.1%}; "
-        f"the search {found.seconds:.1f} s, all {time.perf_counter() - begin:.1f} s"
-    )
-    return 1 if found.refused else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,22 +1,12 @@
-"""Training steps of random networks beside one device: `python -m tests.random_networks SEED COUNT`.
+"""Training steps of random networks of 2 to 24 ranks beside one device, in float64.
 
-Draws COUNT seeds from SEED. Each grows a network of 2 to 24 ranks; its steps on all ranks must equal one device's, in
-float64. Prints a line for each network that does not, with its seed, and a closing line; exits with 1 if there is any.
-`--processes N` shares the seeds over N processes (with OPENBLAS_NUM_THREADS=1), `--steps N` runs so many steps,
-`--only SEED` one network. Graphs are checked behind every pass, as in all tests.
-"""
+Graphs are checked behind every pass, as in all tests."""
 
 from __future__ import annotations
 
-import argparse
-import gc
-import os
 import random
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,9 +14,9 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ops.op import load_operators
-from mspc.passes.base import VERIFY, parse_passes, run_passes
+from mspc.passes.base import parse_passes, run_passes
 from tests.interpret import Apart, same, steps_global, steps_on_ranks
-from tests.networks import PASSES, RandomNetwork, usable
+from tests.networks import PASSES, RandomNetwork
 
 TOLERANCE = 1e-12
 GROWTH = 8.0
@@ -45,12 +35,6 @@ class Found:
     kinds: Counter[str] = field(default_factory=Counter[str])
     lines: list[str] = field(default_factory=list[str])
     operators: set[str] = field(default_factory=set[str])
-
-    def add(self, other: Found) -> None:
-        self.count += other.count
-        self.kinds.update(other.kinds)
-        self.lines += other.lines
-        self.operators |= other.operators
 
 
 def check(seed: int, names: Sequence[str], steps: int = STEPS) -> tuple[str, str, set[str]]:
@@ -137,33 +121,3 @@ def batches(first: int, count: int) -> Iterator[list[int]]:
     generator = random.Random(first)
     seeds = [generator.getrandbits(48) for _ in range(count)]
     return (seeds[i : i + BATCH] for i in range(0, count, BATCH))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Random networks on ranks beside one device.")
-    parser.add_argument("seed", type=int, nargs="?", default=0)
-    parser.add_argument("count", type=int, nargs="?", default=100)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--only", type=int, help="the seed of one network, as a line names it")
-    given = parser.parse_args()
-    os.environ[VERIFY] = "1"
-    load_operators()
-    gc.freeze()  # nor do the processes look for garbage among what is loaded
-    names, start, total = usable(), time.perf_counter(), Found()
-    work = [[given.only]] if given.only is not None else batches(given.seed, given.count)
-    with ProcessPoolExecutor(given.processes) as pool:
-        for found in [pool.submit(check_all, seeds, names, given.steps) for seeds in work]:
-            total.add(found.result())
-            for line in found.result().lines:
-                print(line, flush=True)
-    kinds = [total.kinds[kind] for kind in (WRONG, REFUSED, INTERNAL)]
-    print(
-        f"{total.count} networks from seed {given.seed} with {len(total.operators)} operators: {kinds[0]} differ, "
-        f"{kinds[1]} are refused, {kinds[2]} internal errors, {time.perf_counter() - start:.1f} s"
-    )
-    return 1 if any(kinds) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,20 +1,14 @@
-"""Plans of random networks beside what their files compile to: `python -m tests.random_plans SEED COUNT`.
+"""Plans of random networks beside what their files compile to.
 
-Draws COUNT seeds from SEED. Each grows a network (`tests/networks.py`) and cuts it in one of the ways of `mspc search`,
-with the script's strategies or without them, some within a limit of memory; the plan goes through its file, and the
-network compiled by that file must come to the same in every column: time, computation, communication that nothing
-hides, bytes, collectives, memory. Prints a line for each network that does not, and a closing line; exits with 1 if
-there is any. `--only SEED` looks at one network.
+Each seed grows a network (`tests/networks.py`) and cuts it in one of the ways of `mspc search`, with the script's
+strategies or without them, some within a limit of memory; the plan goes through its file, and the network compiled by
+that file must come to the same in every column: time, computation, communication that nothing hides, bytes,
+collectives, memory.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
-import tempfile
-import time
-from collections import Counter
 from dataclasses import astuple, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +21,6 @@ from mspc.compiler.frontend.trace import Traced
 from mspc.compiler.program_figures import sent_by_ranks
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
-from mspc.ops.op import load_operators
 from mspc.plans.files.plan_file import write_plan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration.machine_file import machine_of
@@ -104,28 +97,3 @@ def check(seed: int, folder: Path) -> str:
         return f"{way.name}: {error.render()}"
     first, second = Figures.of(compiled), Figures.of(again)
     return "" if astuple(first) == astuple(second) else f"{way.name}: {first} is not {second}"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Plans of random networks beside what their files compile to.")
-    parser.add_argument("seed", type=int, nargs="?", default=0)
-    parser.add_argument("count", type=int, nargs="?", default=3000)
-    parser.add_argument("--only", type=int, help="the seed of one network, as a line names it")
-    given = parser.parse_args()
-    load_operators()
-    generator, start, wrong, refused = random.Random(given.seed), time.perf_counter(), Counter[str](), 0
-    seeds = [given.only] if given.only is not None else [generator.getrandbits(48) for _ in range(given.count)]
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in seeds:
-            message = check(seed, Path(folder))
-            refused += message == REFUSED
-            if message not in ("", REFUSED):
-                wrong[message.partition(":")[0]] += 1
-                print(f"seed {seed} {' '.join(message.split())[:400]}", flush=True)
-    seconds = time.perf_counter() - start
-    print(f"{len(seeds)} networks: {sum(wrong.values())} differ {dict(wrong)}, {refused} refused, {seconds:.1f} s")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,20 +1,14 @@
-"""Random networks beside what the search says of them: `python -m tests.searched_networks SEED COUNT`.
+"""Random networks beside what the search says of them.
 
 Every network is searched as `mspc search` does it, without a limit and within one, and by bytes alone as scripts ask
 for it, and is then cut at random: no plan may be quicker than the stated gap allows, nor send less than the stated
-bound where its products are shared by all ranks, and a limit may not bring a quicker plan. Prints a line for each
-network of which that is not so, one for each where a random plan is better than the search's, and a closing line; exits
-with 1 where something stated is false. `--plans N` draws so many plans of a network; `--bytes` leaves out
-`mspc search`, which takes most of the time.
+bound where its products are shared by all ranks, and a limit may not bring a quicker plan.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -326,29 +320,3 @@ def check(seed: int, count: int, found: Found, steps: bool = True) -> None:
     check_bytes(seed, drawn, found)
     if steps:
         check_steps(seed, drawn, found)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="What searches of random networks state beside random plans.")
-    parser.add_argument("seed", type=int, nargs="?", default=0)
-    parser.add_argument("count", type=int, nargs="?", default=100)
-    parser.add_argument("--plans", type=int, default=12)
-    parser.add_argument("--bytes", action="store_true", help="leave out what `mspc search` makes of them")
-    given = parser.parse_args()
-    found, start, said = Found(), time.perf_counter(), 0
-    for seed in range(given.seed, given.seed + given.count):
-        check(seed, given.plans, found, steps=not given.bytes)
-        for line in found.lines[said:]:
-            print(line, flush=True)
-        said = len(found.lines)
-    worst = ", ".join(f"{what} by {share:.1%}" for what, share in sorted(found.worst.items()))
-    print(
-        f"{found.networks} networks, {found.plans} drawn plans: {found.false} statements are false, {found.slower} "
-        f"networks have a quicker plan, {found.dearer} one that sends less (at most {worst or 'none'}), "
-        f"{time.perf_counter() - start:.0f} s"
-    )
-    return 1 if found.false else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

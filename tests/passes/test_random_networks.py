@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.op import REGISTRY, load_operators
 from tests import random_networks
-from tests.conftest import HANG
 from tests.networks import usable
 from tests.random_updates import OPTIMIZERS
 from tests.shares import share_of
@@ -32,13 +26,6 @@ def test_networks_equal_one_device(part: int) -> None:
     assert found.lines == []
     assert found.count == COUNT / PARTS
     assert len(found.operators) >= LEAST
-
-
-def test_the_command_tells_of_its_networks(root: Path) -> None:
-    command = [sys.executable, "-m", "tests.random_networks", str(SEED), "2", "--processes", "2"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=HANG)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.match(rf"2 networks from seed {SEED} with \d+ operators: 0 differ, 0 are refused", done.stdout)
 
 
 def test_what_can_be_drawn_is_what_is_asked_for() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 BATCH = 2
-HEAD = '''"""Network {seed} of `python -m tests.fused_networks`."""
+HEAD = '''"""Network {seed} of tests/fused_networks.py."""
 
 import numpy as np
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from mspc.ops.math.arithmetic import Add
 from tests import fused_networks
-from tests.conftest import HANG
 from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.shares import share_of
 
@@ -22,7 +16,7 @@ SEED, COUNT = 20261125, share_of(80, 16)
 def test_networks_compute_what_they_say() -> None:
     """Attention, norms, losses, moves, images and optimizers among them."""
     seeds = [seed for seeds in fused_networks.batches(SEED, COUNT) for seed in seeds]
-    found = fused_networks.check_all(seeds, gpu=False)
+    found = fused_networks.check_all(seeds)
     assert found.lines == []
     assert found.count == COUNT
     assert {"FusedElementwise", "FusedMatMul", "FusedUpdate", "GroupedUpdate"} <= found.fused.keys()
@@ -32,16 +26,9 @@ def test_a_sum_that_is_a_little_off_is_found(monkeypatch: pytest.MonkeyPatch) ->
     """In the kernels alone, by a billionth: some networks differ, and nothing else is reported."""
     monkeypatch.setattr(Add, "cuda", "({0} + {1}) * T(1.000000001)")
     (seeds,) = fused_networks.batches(SEED, 2)
-    found = fused_networks.check_all(seeds, gpu=False)
+    found = fused_networks.check_all(seeds)
     assert set(found.kinds) == {fused_networks.WRONG}
     assert all("on the GPU" in line for line in found.lines)
-
-
-def test_the_command_tells_of_its_networks(root: Path) -> None:
-    command = [sys.executable, "-m", "tests.fused_networks", str(SEED), "1"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=HANG)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(rf"1 networks from seed {SEED}: 0 differ, 0 are refused, 0 internal errors", done.stdout)
 
 
 def test_what_can_be_drawn_is_what_fusion_is_for() -> None:

@@ -1,7 +1,4 @@
-"""The printed columns of a plan are those to which the plan's file compiles.
-
-`python -m tests.random_plans` does the same of as many networks as it is told.
-"""
+"""The printed columns of a plan are those to which the plan's file compiles."""
 
 from __future__ import annotations
 

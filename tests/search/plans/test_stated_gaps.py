@@ -1,5 +1,5 @@
 """No plan of random networks is quicker, or sends less, than what a search states allows, and a limit of memory brings
-no quicker plan; `python -m tests.searched_networks 0 3000` does the same for many."""
+no quicker plan."""
 
 from __future__ import annotations
 
