@@ -30,7 +30,7 @@ from mspc.compiler.frontend.values import (
 from mspc.ir.diagnostics import Frames, MspcError, kind_of
 from mspc.ir.graph import Graph, Value, copied_region
 from mspc.ir.types import TensorType
-from mspc.mindspore_api.common.parameter import FACTS, Parameter
+from mspc.mindspore_api.common.parameter import Parameter
 from mspc.mindspore_api.common.tensor import Tensor
 from mspc.mindspore_api.nn.cell import Cell
 from mspc.mindspore_api.nn.cell_state import Precision
@@ -39,9 +39,6 @@ from mspc.mindspore_api.ops.function_arguments import exchanged, permutation
 from mspc.mindspore_api.ops.method_table import find_method, method_names, misfit, respelled
 from mspc.ops.control.regions import RegionOp, emit_regions
 from mspc.ops.op import Op
-
-ALIKE = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", *(fact.strip("_") for fact in FACTS)})
-"""Attributes of a Parameter that are equal for similar ones, as determined by `FACTS`."""
 
 
 def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: str) -> Any:
@@ -56,8 +53,6 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     if key in tracer.attributes:
         return tracer.attributes[key]
     tracer.attributes_read.add(key)
-    if isinstance(base, Parameter) and name not in ALIKE:
-        tracer.particulars += 1
     if isinstance(base, Closure | TensorMethod):
         raise frame.error(node, f"{describe(base)} has no attribute '{name}'", kind=AttributeError, code="E0202")
     if way_of(base) is not None:
@@ -147,9 +142,7 @@ def _missing(base: Any, name: str, error: AttributeError) -> tuple[str, list[str
             return text, nearest(name, dir(base))
         return f"module '{base.__name__}' has no attribute '{name}'", nearest(name, dir(base))
     kind = base.__name__ if isinstance(base, type) else type(base).__name__
-    return f"'{kind}' object has no attribute '{name}'", nearest(
-        name, [n for n in dir(base) if not n.startswith("_")]
-    )
+    return f"'{kind}' object has no attribute '{name}'", nearest(name, [n for n in dir(base) if not n.startswith("_")])
 
 
 def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:

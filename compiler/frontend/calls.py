@@ -420,7 +420,6 @@ def inline(
         if isinstance(cell, Optimizer) or flags.get("updates"):
             frame.phase = "update"
     tree = callee.source.tree
-    tracer.inlined.add(callee.source)
     tracer.running[tree] += 1
     try:
         if tracer.running[tree] == 1:

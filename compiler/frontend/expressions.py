@@ -10,7 +10,6 @@ from mspc.compiler.frontend.attributes import get_attribute, look_up, set_attrib
 from mspc.compiler.frontend.branches import all_of, condition_of, conditional, negation, one_of
 from mspc.compiler.frontend.builtins import text_of
 from mspc.compiler.frontend.calls import call
-from mspc.compiler.frontend.comprehensions import FEWEST, SKIPPED, RepeatedTurns
 from mspc.compiler.frontend.index import subscript, unpacked, with_elements
 from mspc.compiler.frontend.operators import COMPARE, binary, compare, is_graph_value, is_member, is_same, truth, unary
 from mspc.compiler.frontend.source import FunctionSource
@@ -114,20 +113,7 @@ def _compare(tracer: Tracer, frame: Frame, node: ast.Compare) -> Any:
     return met if met is not None and result is True else result
 
 
-def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_holds_tensors, (*value, *value.values())))
-    if isinstance(value, tuple | list | set | frozenset):
-        return any(map(_holds_tensors, value))
-    return is_graph_value(value)
-
-
 def _compared(tracer: Tracer, operator: ast.cmpop, left: Any, right: Any) -> Any:
-    plain = (bool, int, float, str, type(None))
-    is_computed = type(operator) in COMPARE and (is_graph_value(left) or is_graph_value(right))
-    if not (isinstance(left, plain) or isinstance(right, plain) or is_computed):
-        # It may depend on the identity of tensors, not only on facts known about them.
-        tracer.particulars += _holds_tensors(left) or _holds_tensors(right)
     if type(operator) in COMPARE:
         return compare(tracer, type(operator), left, right)
     if isinstance(operator, ast.Is | ast.IsNot):
@@ -188,8 +174,6 @@ def _dict(tracer: Tracer, frame: Frame, node: ast.Dict) -> Any:
 def _subscript(tracer: Tracer, frame: Frame, node: ast.Subscript) -> Any:
     base, index = evaluate(tracer, frame, node.value), evaluate(tracer, frame, node.slice)
     tracer.at(frame, node)
-    if isinstance(base, dict) and not isinstance(index, str):
-        tracer.particulars += 1  # a key may be compared by identity
     return subscript(tracer, base, index)
 
 
@@ -244,16 +228,15 @@ def _comprehension(
         return evaluate(tracer, inner, node.elt)
 
     found: list[Any] = []
-    _loop(tracer, inner, node, node.generators, element, found)
+    _loop(tracer, inner, node.generators, element, found)
     if isinstance(node, ast.DictComp):
         return tracer.own(dict(found))
     return tracer.own(set(found) if isinstance(node, ast.SetComp) else found)
 
 
 def _loop(
-    tracer: Tracer, frame: Frame, node: ast.expr, generators: list[ast.comprehension], element: Callable[[], Any],
-    found: list[Any],
-) -> None:  # fmt: skip
+    tracer: Tracer, frame: Frame, generators: list[ast.comprehension], element: Callable[[], Any], found: list[Any]
+) -> None:
     """Add an element for every combination of the loops of a comprehension."""
     if not generators:
         found.append(element())
@@ -274,14 +257,9 @@ def _loop(
         return True
 
     elements = unpacked(tracer, items, "the loop")
-    if not rest and len(elements) >= FEWEST and isinstance(node, ast.ListComp | ast.GeneratorExp):
-        turns = RepeatedTurns(tracer, frame, node)
-        every = [turns.result(item, lambda item: element() if passes(item) else SKIPPED) for item in elements]
-        found += [each for each in every if each is not SKIPPED]
-        return
     for item in elements:
         if passes(item):
-            _loop(tracer, frame, node, rest, element, found)
+            _loop(tracer, frame, rest, element, found)
 
 
 def name_result(value: Any, name: str) -> None:

@@ -44,7 +44,6 @@ Run = Callable[[Any, list[Any]], Any]
 def call_custom(tracer: Tracer, frame: Frame, node: ast.AST, custom: Custom, args: Sequence[Any], run: Run) -> Any:
     """Call `custom(*args)`."""
     tracer.at(frame, node)
-    tracer.particulars += 1  # functions of the script are called with types
     given = [operand(tracer, arg) for arg in args]
     try:
         op, operands = custom.function_on(given, lambda value: value.tensor_type if isinstance(value, Value) else None)

@@ -39,12 +39,9 @@ COUNTED_LATER = {
 """Alternatives to functions whose number of results depends on the contents of a tensor."""
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _WITHOUT_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state", "spawn"})
-_ASKS_FOR_NAMES = (str, repr, print, sorted)
 
 
 def call_handler(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, handler: Any, args: Args, kwargs: Kwargs) -> Any:
-    if fn in _ASKS_FOR_NAMES:
-        tracer.particulars += 1
     try:
         return handler(tracer, frame, node, *args, **kwargs)
     except TypeError as error:
@@ -112,8 +109,6 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
             ["operators on tensors are in mindspore.ops"],
             kind=TypeError, code="E0305",
         )
-    if fn is not range and not (is_own and not contains_tensor((args, kwargs))):
-        tracer.particulars += 1  # its answer may change the next time
     if isinstance(owner, _GENERATORS) and name not in _WITHOUT_DRAWS:
         tracer.warn(
             f"{name}() draws a random number once, when the network is compiled: all calls have the same one; "

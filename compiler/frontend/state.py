@@ -179,10 +179,6 @@ class Tracer:
         """Tensors that act as Python numbers: next to other tensors they take their element type."""
         self.folds, self.stages, self.planned = True, 1, PlannedStages(None)
         """Whether equal cells may become one graph; stages (if several, micro-batches are iterations); their plan."""
-        self.inlined: set[Any] = set()
-        """Sources of the functions inlined in this iteration of a comprehension."""
-        self.particulars = 0
-        """Operations that may depend on which of several similar items they are for (see `RepeatedTurns`)."""
         self.parameter_readers: dict[int, Callable[[Parameter], Value]] = {}
         self.names: dict[str, Parameter] = {}
         """The graph's parameters by name, as far as they were looked up; cleared if a parameter is renamed."""

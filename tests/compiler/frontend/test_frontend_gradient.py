@@ -282,3 +282,23 @@ def test_zero_to_the_power_of_zero_has_no_derivative_that_is_none() -> None:
     bases, exponents = np.array([0, 0, 0, 2.0]), np.array([0, 1, 2, 0.0])
     close(result(grad(powers), bases, exponents), [0, 1, 0, 0])
     close(result(grad(lambda x: (x ** Tensor(np.array([0, 1, 2, 0.0]))).sum()), bases), [0, 1, 0, 0])
+
+
+def test_a_gradient_reuses_calls_of_a_comprehension() -> None:
+    class Sums(nn.Cell):
+        """The forward part of each call is in the graph once."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = Parameter(Tensor(np.ones(8, np.float32)), name="weight")
+
+        def cube(self, x: Any) -> Any:
+            return ops.exp(x * self.weight).sum()
+
+        def construct(self, x: Any) -> Any:
+            rows = [x[0], x[1], x[2], x[3]]
+            sums = [self.cube(row) for row in rows]
+            return sum(sums), sum([ops.grad(self.cube)(row) for row in rows])
+
+    graph = trace(Sums(), [Tensor(np.ones((4, 8), np.float32))]).graph
+    assert [node.op.name for node in graph.nodes].count("Exp") == 4
