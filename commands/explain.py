@@ -89,7 +89,7 @@ def compare_plans(captured: CapturedCall, asked: PlanRequest, files: Sequence[Pa
     print_table(
         TextTable(f"what they come to on {asked.machine.name}", COMPARED, _sides(plans, files), (1, 2, 3, 4, 5, 6))
     )
-    missing = together(plan.remarks.missing_rates for plan in plans)
+    missing = together(plan.missing_rates for plan in plans)
     for why in missing_rate_notes(missing, asked.machine):
         print_line(f"note: {why}")
 

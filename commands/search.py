@@ -212,7 +212,7 @@ def _tell(found: Sequence[Plans | StagePlans], machine: Machine, device: str, op
             print_line(f"note: programs are for {device}, and rates are of a {machine.device}: see --device, --machine")
         # Over all rows, because some of those that are shown may not have been compiled.
         every = (row for plans in found for row in plans.plans)
-        rates = (row.remarks.missing_rates if isinstance(row, PlanResult) else row.missing_rates for row in every)
+        rates = (row.missing_rates for row in every)
         for why in missing_rate_notes(together(rates), machine):
             print_line(f"note: {why}")
         for plans in found if options.summary else ():
@@ -265,9 +265,9 @@ def _print(found: list[Plans], target: str, options: SearchOptions) -> None:
     ranks = "mesh" if options.meshes else "ranks"
     headings = (ranks, "plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory", "gap")
     print_table(TextTable(f"plans {target}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
-    if any(plan.remarks.keeps_strategies for plans in found for plan in plans.plans[: options.top]):
+    if any(plan.keeps_strategies for plans in found for plan in plans.plans[: options.top]):
         print_line(f"note: {CONFIGURED_MARK} keeps the script's own strategies, the others go without them")
-    alike = max((plan.remarks.alike for plans in found for plan in plans.plans if plan.name == SEARCH), default=0)
+    alike = max((plan.alike for plans in found for plan in plans.plans if plan.name == SEARCH), default=0)
     if alike:
         print_line(f"note: {alike} equal layers are one graph: they have equal layouts, in all plans and in the proof")
     for plans in found:
@@ -281,7 +281,7 @@ def _print(found: list[Plans], target: str, options: SearchOptions) -> None:
 def _row(plan: PlanResult) -> tuple[str, ...]:
     return (
         (plan.name == SEARCH and plan.mesh) or str(plan.ranks),
-        plan.name + f" {CONFIGURED_MARK}" * plan.remarks.keeps_strategies, time_text(plan.step),
+        plan.name + f" {CONFIGURED_MARK}" * plan.keeps_strategies, time_text(plan.step),
         time_text(plan.compute), time_text(plan.exposed), size_text(int(plan.nbytes)),
         str(plan.collectives), size_text(plan.memory), "-" if plan.gap is None else f"{plan.gap:.1%}",
     )  # fmt: skip
@@ -293,13 +293,12 @@ def _notes(plan: PlanResult, all_alike: bool) -> list[str]:
     found: list[str] = []
     if plan.taken_from:
         found.append(f"takes the plan of {plan.taken_from}, which is faster than its own")
-    remarks = plan.remarks
-    if remarks.same_as:
-        found.append(f"changes nothing against {remarks.same_as}" + f": {remarks.reason}" * bool(remarks.reason))
-    if remarks.made_to_fit:
-        found.append(f"fits by {remarks.made_to_fit}; without that it takes {size_text(remarks.otherwise)}")
-    if remarks.alike and not all_alike:
-        found.append(f"is of the program that runs its {remarks.alike} equal layers as one graph")
+    if plan.same_as:
+        found.append(f"changes nothing against {plan.same_as}" + f": {plan.reason}" * bool(plan.reason))
+    if plan.made_to_fit:
+        found.append(f"fits by {plan.made_to_fit}; without that it takes {size_text(plan.otherwise)}")
+    if plan.alike and not all_alike:
+        found.append(f"is of the program that runs its {plan.alike} equal layers as one graph")
     if plan.search_gap is not None:
         found.append(
             f"is within {plan.search_gap:.1%} of the least by what the search adds up: bytes, collectives and memory "
@@ -311,7 +310,7 @@ def _notes(plan: PlanResult, all_alike: bool) -> list[str]:
         sent, mean = size_text(int(plan.nbytes)), size_text(int(plan.mean_nbytes))
         found.append(f"sends {sent} from rank {plan.rank}, {mean} in the mean of all")
     found += memory_notes(
-        plan.recompute, plan.cut_further, plan.gathered_again, remarks.offload, remarks.offload_states
+        plan.recompute, plan.cut_further, plan.gathered_again, plan.offload, plan.offload_states
     )
     return found
 

@@ -35,11 +35,12 @@ def summary_lines(rows: Sequence[PlanResult | StageRow], machine: Machine) -> li
 
 def _words(row: PlanResult | StageRow) -> str:
     if isinstance(row, StageRow):
-        d, stages, schedule, micro_batches = row.degrees, row.stages, row.schedule, row.micro_batches
-        states, cells = row.offload_states, sum(1 for name in row.offload for _ in each_of_cells(name))
+        stages, schedule, micro_batches = row.stages, row.schedule, row.micro_batches
+        cells = sum(1 for name in row.offload for _ in each_of_cells(name))
     else:
-        d, stages, schedule, micro_batches = row.remarks.degrees, 1, "", 0
-        states, cells = row.remarks.offload_states, len(row.remarks.offload)
+        stages, schedule, micro_batches = 1, "", 0
+        cells = len(row.offload)
+    d = row.degrees
     found: list[str] = []
     if d is not None:
         text = f"CP {d.context}{_context_words(d)}"
@@ -51,7 +52,7 @@ def _words(row: PlanResult | StageRow) -> str:
     found += [schedule] * (stages > 1 and bool(schedule))
     found += [f"{micro_batches} micro-batch{'es' * (micro_batches > 1)}"] * bool(micro_batches)
     found.append(f"recompute of {len(row.recompute)} cells" if row.recompute else "no recompute")
-    offloaded = ["optimizer states"] * states
+    offloaded = ["optimizer states"] * row.offload_states
     offloaded += [f"activations of {cells} cell{'s' * (cells > 1)}"] * bool(cells)
     found += [f"offload of {' and '.join(offloaded)}"] * bool(offloaded)
     return ", ".join(found)
@@ -70,7 +71,7 @@ def _context_words(d: Degrees) -> str:
 
 def _speed(row: PlanResult | StageRow, machine: Machine) -> str:
     found = [f"{time_text(row.step)} a step"]
-    d, on_host = (row.degrees, row.on_host) if isinstance(row, StageRow) else (row.remarks.degrees, row.remarks.on_host)
+    d, on_host = row.degrees, row.on_host
     if d is not None and row.step and d.samples:
         found.append(f"{d.samples / row.step:,.0f} {d.unit} per second")
     if d is not None and row.step and d.operations:

@@ -29,7 +29,7 @@ from mspc.runtime.workspaces import workspace_bytes
 from mspc.search.plans.alternatives import Alternative, PlanRequest, layers_alike
 from mspc.search.plans.degrees import degrees_of
 from mspc.search.plans.limited import PlanMemory
-from mspc.search.plans.row import PlanResult, Remarks
+from mspc.search.plans.row import PlanResult
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ def is_configured(compiled: Compiled) -> bool:
     return any(node.attrs.get("strategy_from") in GIVEN for each in compiled.graph.graphs() for node in each.nodes)
 
 
-def remarked(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Alternative) -> Remarks:
-    """Return the remarks with those that follow from a way's program."""
+def with_facts_of(compiled: Compiled, plan: PlanResult, asked: PlanRequest, way: Alternative) -> PlanResult:
+    """Return the plan with the facts that follow from a way's program."""
     keeps = is_configured(compiled) and not (asked.free or way.free)
     reason = why_not_sharded(compiled.graph) if compiled.config.parallel_optimizer else ""
-    return replace(remarks, keeps_strategies=keeps, reason=reason, alike=layers_alike(compiled.graph))
+    return replace(plan, keeps_strategies=keeps, reason=reason, alike=layers_alike(compiled.graph))
 
 
 def as_run(compiled: Compiled, rank: int) -> Graph:
@@ -208,13 +208,11 @@ def figures_of(
         cut_further=cut_further,
         gathered_again=gathered_again,
         foreseen=attrs.get("search_held"),
-        remarks=Remarks(
-            degrees=degrees_of(compiled),
-            on_host=on_host_of(graph),
-            offload=tuple(compiled.strategies.offloaded),
-            offload_states=compiled.strategies.states_offloaded,
-            missing_rates=missing_rates([graph], asked.machine),
-        ),
+        degrees=degrees_of(compiled),
+        on_host=on_host_of(graph),
+        offload=tuple(compiled.strategies.offloaded),
+        offload_states=compiled.strategies.states_offloaded,
+        missing_rates=missing_rates([graph], asked.machine),
     )
 
 

@@ -26,7 +26,7 @@ from mspc.search.plans.figures import (  # fmt: skip
     memory_of,
     plan_memory_of,
     rank_loads,
-    remarked,
+    with_facts_of,
 )
 from mspc.search.plans.limited import (
     CompiledFront,
@@ -70,9 +70,8 @@ class SearchedNetwork:
         best, refusal = None, None
         try:
             compiled = self._within() if self.asked.memory else self.plain
-            plan = self._figures_of(compiled)
-            remarks = remarked(plan.remarks, compiled, self.asked, self.way)
-            best = Outcome.of(replace(plan, remarks=remarks), compiled, self.network.captured, self.asked)
+            plan = with_facts_of(compiled, self._figures_of(compiled), self.asked, self.way)
+            best = Outcome.of(plan, compiled, self.network.captured, self.asked)
         except MspcError as error:
             if not self.asked.memory:
                 raise
@@ -104,10 +103,9 @@ class SearchedNetwork:
             return best
         if best is not None and plan.step >= best.plan.step:
             return best
-        remarks = best.plan.remarks if best is not None else remarked(plan.remarks, self.plain, self.asked, self.way)
-        remarks = replace(remarks, degrees=plan.remarks.degrees, missing_rates=plan.remarks.missing_rates)
-        remarks = remarks.on_host_as(plan.remarks)
-        plan = replace(plan, taken_from=name, remarks=remarks)
+        own = best.plan if best is not None else with_facts_of(self.plain, plan, self.asked, self.way)
+        facts = {key: getattr(own, key) for key in ("keeps_strategies", "reason", "alike")}
+        plan = replace(plan, taken_from=name, **facts)
         found = Outcome.of(plan, other, self.network.captured, self.asked)
         return replace(found, configured=is_configured(self.plain))
 

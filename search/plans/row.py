@@ -1,4 +1,4 @@
-"""One row of a search's table: the costs of a plan, and remarks on it."""
+"""One row of a search's table: the costs of a plan, and facts about it."""
 
 from __future__ import annotations
 
@@ -18,34 +18,6 @@ SEARCH, DATA_PARALLEL = "search", "data parallel"
 
 
 @dataclass(frozen=True)
-class Remarks:
-    """Remarks on a row. keeps_strategies: the script gives strategies and the plan has them. same_as: the usual plan
-    that this one equals, "" if there is none. reason: why it equals that plan, "" if unknown. made_to_fit: measures
-    that lower the memory of a usual plan, "" for none. otherwise: its bytes without these. alike: number of layers
-    that are one graph, and are therefore sharded equally. degrees: of the plan's parallelism. on_host: bytes of the
-    host's memory, besides those of the device's. offload: cells of which the plan moves values that gradients read
-    to the host. offload_states: optimizer states are on the host. missing_rates: rates that the plan's times take
-    from another element type."""
-
-    keeps_strategies: bool = False
-    same_as: str = ""
-    reason: str = ""
-    made_to_fit: str = ""
-    otherwise: int = 0
-    alike: int = 0
-    degrees: Degrees = Degrees()
-    on_host: int = 0
-    offload: tuple[str, ...] = ()
-    offload_states: bool = False
-    missing_rates: tuple[MissingRate, ...] = ()
-
-    def on_host_as(self, other: Remarks) -> Remarks:
-        """Return the remarks with the host memory of another plan."""
-        kept = {"on_host": other.on_host, "offload": other.offload, "offload_states": other.offload_states}
-        return replace(self, **kept)
-
-
-@dataclass(frozen=True)
 class PlanResult:
     """Costs of a plan on `rank`, the rank that sends the most. mesh: the one required of the search. step, compute,
     exposed: estimated seconds of a step, of its computation and of the communication that nothing hides. nbytes:
@@ -53,7 +25,13 @@ class PlanResult:
     in seconds. gap: the largest share of a step that another plan could save by that bound, None if it says nothing.
     search_gap: the same for the cost in the search, which adds up every operator and collective by itself, among
     plans of the kind that it searches; None if nothing is proven. memory: bytes at the peak. collectives: their
-    number. taken_from: the origin of the search's plan, "" for its own. remarks: other facts."""
+    number. taken_from: the origin of the search's plan, "" for its own. keeps_strategies: the script gives strategies
+    and the plan has them. same_as: the usual plan that this one equals, "" if there is none. reason: why it equals
+    that plan, "" if unknown. made_to_fit: measures that lower the memory of a usual plan, "" for none. otherwise: its
+    bytes without these. alike: number of layers that are one graph, and are therefore sharded equally. degrees: of the
+    plan's parallelism. on_host: bytes of the host's memory, besides those of the device's. offload: cells of which the
+    plan moves values that gradients read to the host. offload_states: optimizer states are on the host. missing_rates:
+    rates that the plan's times take from another element type."""
 
     name: str
     ranks: int
@@ -74,7 +52,17 @@ class PlanResult:
     gathered_again: int = 0
     foreseen: int | None = None
     taken_from: str = ""
-    remarks: Remarks = Remarks()
+    keeps_strategies: bool = False
+    same_as: str = ""
+    reason: str = ""
+    made_to_fit: str = ""
+    otherwise: int = 0
+    alike: int = 0
+    degrees: Degrees = Degrees()
+    on_host: int = 0
+    offload: tuple[str, ...] = ()
+    offload_states: bool = False
+    missing_rates: tuple[MissingRate, ...] = ()
 
     @property
     def columns(self) -> tuple[float, ...]:
@@ -84,8 +72,7 @@ class PlanResult:
     @property
     def content(self) -> dict[str, Any]:
         """Content for `--json`."""
-        found = asdict(self)
-        return found | found.pop("remarks")
+        return asdict(self)
 
 
 class NamedRow(Protocol):
@@ -144,8 +131,9 @@ def take_faster(plans: list[PlanResult], files: dict[str, PlanFile], usual: Usua
     fastest = min(usual.on(mesh), key=lambda plan: plan.step, default=None)
     if fastest is None or (own is not None and fastest.step >= plans[own].step):
         return
-    remarks = replace(fastest.remarks, same_as="", reason="")
-    taken = replace(fastest, name=SEARCH, mesh=mesh, search_gap=None, taken_from=fastest.name, remarks=remarks)
+    taken = replace(
+        fastest, name=SEARCH, mesh=mesh, search_gap=None, taken_from=fastest.name, same_as="", reason=""
+    )
     plans[slice(0, 0) if own is None else slice(own, own + 1)] = [taken]
     files[SEARCH] = usual.files[fastest.name]
 
@@ -154,10 +142,9 @@ def tell_same(plans: list[PlanResult], files: Mapping[str, PlanFile]) -> None:
     """Note which usual plans are equal to data parallel, and remove the reason from the remarks of all others."""
     base = next((plan for plan in plans if plan.name == DATA_PARALLEL), None)
     for i, plan in enumerate(plans):
-        usual = plan.name not in (SEARCH, DATA_PARALLEL) and not plan.remarks.made_to_fit
+        usual = plan.name not in (SEARCH, DATA_PARALLEL) and not plan.made_to_fit
         same = base and usual and files[plan.name] == files[base.name] and plan.columns == base.columns
-        remarks = replace(plan.remarks, same_as=DATA_PARALLEL) if same else replace(plan.remarks, reason="")
-        plans[i] = replace(plan, remarks=remarks)
+        plans[i] = replace(plan, same_as=DATA_PARALLEL) if same else replace(plan, reason="")
 
 
 def file_name(plan: PlanResult | NamedRow) -> str:

@@ -37,7 +37,7 @@ from mspc.search.plans.figures import (
     memory_of,
     plan_memory_of,
     rank_loads,
-    remarked,
+    with_facts_of,
 )
 from mspc.search.plans.limited import HostMemoryUse, Offloading, PlanMemory, has_host_apart
 from mspc.search.plans.related_plans import SearchedNetwork
@@ -168,7 +168,7 @@ def folded_tries(network: PlannedNetwork, asked: PlanRequest, ways: Sequence[Alt
             plan = figures(way.name, compiled, network.captured, asked)
         except MspcError:  # the table reports the reason
             continue
-        plan = replace(plan, remarks=remarked(plan.remarks, compiled, asked, way))
+        plan = with_facts_of(compiled, plan, asked, way)
         found[way.name] = Outcome.of(plan, compiled, network.captured, asked)
     best = min(found, key=lambda name: found[name].plan.step, default="")
     pairs = [way.name for way in ways if way.tensor and way.name in found]
@@ -336,8 +336,7 @@ class FittedWay:
         )
 
     def _made_to_fit(self, own: _Program, program: _Program, words: str) -> PlanResult:
-        plan = self._figures(program)
-        return replace(plan, remarks=replace(plan.remarks, made_to_fit=words, otherwise=own.memory))
+        return replace(self._figures(program), made_to_fit=words, otherwise=own.memory)
 
 
 def _least(program: _Program, variant: Variant) -> int:
@@ -466,7 +465,7 @@ def _outcomes_of(network: PlannedNetwork, asked: PlanRequest, task: _Task) -> di
             found[way.name] = tries.far
         else:
             found[way.name] = outcome = _outcome(network, asked, way)
-            fits |= way.name in order and isinstance(outcome, Outcome) and not outcome.plan.remarks.made_to_fit
+            fits |= way.name in order and isinstance(outcome, Outcome) and not outcome.plan.made_to_fit
     return found
 
 
@@ -476,7 +475,7 @@ def _outcome(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> O
         compiled, plan = FittedWay(network, asked, way).quickest()
     except MspcError as error:
         return error.message
-    plan = replace(plan, remarks=remarked(plan.remarks, compiled, asked, way))
+    plan = with_facts_of(compiled, plan, asked, way)
     return Outcome.of(plan, compiled, network.captured, asked)
 
 
@@ -492,5 +491,4 @@ def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> Plan
     from mspc.search.stages.costing import graphs_of_stages, step_seconds  # imported late: few networks have stages
 
     missing = missing_rates(graphs_of_stages(compiled), asked.machine)
-    remarks = replace(found.remarks, missing_rates=missing)
-    return replace(found, step=step_seconds(compiled, asked.machine), gap=None, remarks=remarks)
+    return replace(found, step=step_seconds(compiled, asked.machine), gap=None, missing_rates=missing)

@@ -509,8 +509,8 @@ def _one_stage(
     row = StageRow(
         ONE_STAGE, plan.ranks, 1, "-", micro_batches, (), plan.step, 0.0, plan.nbytes, plan.memory, compiled=1,
         note=f"is the plan of {plan.name}", cut_further=plan.cut_further, recompute=plan.recompute,
-        degrees=plan.remarks.degrees, on_host=plan.remarks.on_host, offload=tuple(plan.remarks.offload),
-        offload_states=plan.remarks.offload_states, missing_rates=plan.remarks.missing_rates,
+        degrees=plan.degrees, on_host=plan.on_host, offload=tuple(plan.offload),
+        offload_states=plan.offload_states, missing_rates=plan.missing_rates,
     )  # fmt: skip
     file = plans.files[plan.name]
     is_said = own > 1  # else there is nothing to override

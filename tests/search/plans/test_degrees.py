@@ -61,7 +61,7 @@ def test_a_sentence() -> None:
     compiled = compile_call(captured.target, captured.args, config_of(captured, 8))
     machine = machine_of("")
     plan = figures("as configured", compiled, captured, PlanRequest(8, machine))
-    assert plan.remarks.degrees == Degrees(4, 2, 1, 1, 0, plan.remarks.degrees.operations, "Float32", 64, "rows")
+    assert plan.degrees == Degrees(4, 2, 1, 1, 0, plan.degrees.operations, "Float32", 64, "rows")
     (line,) = summary_lines([plan], machine)
     assert line.startswith(
         "as configured on 8 ranks: DP 4 x TP 2 x PP 1 x CP 1 x EP 1, no ZeRO, no recompute; "

@@ -27,7 +27,7 @@ def outcomes(network: PlannedNetwork, memories: Sequence[int]) -> tuple[list[tup
             fitting = FittedWay(network, PlanRequest(RANKS, H200, memory=memory), way)
             try:
                 _, plan = fitting.quickest()
-                found.append((plan.step, plan.remarks.made_to_fit))
+                found.append((plan.step, plan.made_to_fit))
             except MspcError:
                 found.append(None)
             tried += len(fitting.tried)

@@ -129,9 +129,9 @@ def test_the_row_of_a_plan_that_is_far_from_good_is_of_layers_as_one_graph(
     ways = [way for way in all_ways(captured, asked) if way.name in (SEARCH, DATA_PARALLEL) or way.tensor in (2, 4)]
     found = plans_for(captured, asked, ways=ways)
     by_name = {plan.name: plan for plan in found.plans}
-    assert by_name[SEARCH].remarks.alike == 0
+    assert by_name[SEARCH].alike == 0
     far = by_name[DATA_PARALLEL]
-    assert far.remarks.alike == 2
+    assert far.alike == 2
     assert far.step > FAR * far.least
     write_plan(tmp_path / "far.toml", found.files[DATA_PARALLEL])
     assert plan_of_file(captured, asked, tmp_path / "far.toml").columns == far.columns

@@ -94,7 +94,7 @@ def captured(path: Path) -> CapturedCall:
 
 def alike(plans: Plans) -> int:
     """Layers that the plans of a table shard alike."""
-    (found,) = {plan.remarks.alike for plan in plans.plans}
+    (found,) = {plan.alike for plan in plans.plans}
     return found
 
 
