@@ -14,7 +14,7 @@ from mspc.ir.types import TensorType
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.compiled_loops import pays
 from mspc.runtime.faults.finite import Origin, check_finite, search
-from mspc.runtime.faults.record import PLACE_WORDS, NodeFailure, RegionFailure
+from mspc.runtime.faults.record import PLACE_WORDS, NodeFailure
 from mspc.runtime.node_timer import NodeTimer
 from mspc.runtime.plan import ExecutionPlan, Instructions, RegionKernels, own, parts_of, plan, prepare
 from mspc.runtime.profile import NodeTiming
@@ -171,7 +171,8 @@ class Executor:
                     for i in frees:
                         slots[i] = None
         except Exception as error:
-            raise self._failure(error, index) from error
+            where = f"rank {self.rank} in step {self.step}"
+            raise NodeFailure.of(self.graph.nodes[index], index, error, where) from error
 
     def _run_first_updates(self) -> None:
         """Run the updates of the first step, and find values that share memory with a parameter that is updated before
@@ -190,21 +191,6 @@ class Executor:
                     self.plan.copy_result(producer)
         self._run(self.plan.after_update[done - start :])
         self._checked = True
-
-    def _failure(self, error: Exception, index: int) -> NodeFailure:
-        node, where, region = self.graph.nodes[index], "", ""
-        if isinstance(error, RegionFailure):
-            node, where, region, index, error = error.node, error.where, error.region, error.index, error.cause
-        operands = ", ".join(str(value.type) for value in node.inputs)
-        what = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
-        notes = error.notes if isinstance(error, MspcError) else ()
-        return NodeFailure(
-            f"{node.label} failed on rank {self.rank} in step {self.step}{where}: {what}",
-            [*notes, f"its operands are ({operands}), its result {node.type}"],
-            node.frames,
-            index,
-            region,
-        )
 
     def slot_value(self, value: Value) -> Array:
         """Return the present array of `value`; only for parameters and values that are still alive."""

@@ -56,8 +56,7 @@ from mspc.runtime.memory import (
 from mspc.runtime.memory_classes import CLASSES, TEMPORARY, Part, StepClasses, constant_bytes, optimizer_states
 
 if TYPE_CHECKING:
-    from mspc.runtime.carried_results import CarriedResults
-    from mspc.runtime.outside_results import OutsideResults
+    from mspc.runtime.result_places import OutsideResults, ResultPlaces
 
 BUCKET_ALIGNMENT = 32
 """Bytes to which the members of a bucket are aligned. The gaps are reduced with them; nobody reads them."""
@@ -84,7 +83,7 @@ def plan_memory(
     planner = _Planner(graph, inside=inside, slices=slices)
     planner.early = early
     if carried:
-        from mspc.runtime.carried_results import CarriedResults  # late: only GPUs place the carried values of loops
+        from mspc.runtime.result_places import CarriedResults  # late: only GPUs place the carried values of loops
 
         planner.carried = CarriedResults(graph, carried, planner.parts)
     if outside:
@@ -107,7 +106,7 @@ class _Planner:
                  inside: BytesInside | None = None, slices: GradientSlices | None = None) -> None:  # fmt: skip
         self.graph, self.slices = graph, slices or GradientSlices()
         self.bytes_inside = inside
-        self.carried: CarriedResults | OutsideResults | None = None
+        self.carried: ResultPlaces | None = None
         self.early = False
         self.arenas: dict[Graph, int] = {} if arenas is None else arenas
         """Bytes of the arenas of graphs that nodes run, once they are known."""
@@ -283,7 +282,7 @@ class _Planner:
 
     def results_outside(self) -> OutsideResults:
         """Let results be placed outside."""
-        from mspc.runtime.outside_results import OutsideResults  # late: most programs have no regions
+        from mspc.runtime.result_places import OutsideResults  # late: most programs have no regions
 
         def size_of(part: int) -> int:
             return 0 if self.cells[part].pitch else self.cells[part].nbytes

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.aliasing import results_over
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import StackType, TensorType
@@ -22,7 +21,7 @@ from mspc.ops.control.regions import Scan, body_of, spread
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.updates import GroupedUpdate, gradient_index
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.faults.record import PLACE_WORDS, NodeFailure, RegionFailure
+from mspc.runtime.faults.record import PLACE_WORDS, NodeFailure
 from mspc.runtime.plan import own
 from mspc.runtime.regions.kernels import Regions
 
@@ -166,26 +165,15 @@ class _Walk:
 def _computed(
     node: Node, kernel: Callable[..., Array] | None, inputs: list[Array], backend: NumPyBackend, index: int, at: str
 ) -> Any:
-    """Return the node's result, by `kernel` if given, else by its own. Raise NodeFailure with the rank, the place
-    (`at`) and the operands' shapes."""
+    """Return the node's result, by `kernel` if given, else by its own. Raise NodeFailure with the rank and the place
+    (`at`)."""
     try:
         run = kernel or node.op.kernel(backend)  # type: ignore[attr-defined]  # operators have kernels
         return run(*inputs)
     except NodeFailure:  # from a node inside
         raise
-    except Exception as found:
-        inside = found if isinstance(found, RegionFailure) else None
-        error, where, region = (inside.cause, inside.where, inside.region) if inside else (found, "", "")
-        node, index = (inside.node, inside.index) if inside else (node, index)
-        what = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
-        shapes = ", ".join(str(np.shape(x)) if not isinstance(x, tuple) else "a tuple" for x in inputs) or "none"
-        raise NodeFailure(
-            f"{node.label} failed on rank {backend.comm.rank}{at}{where}: {what}",
-            [] if inside else [f"the shapes of its operands are {shapes}, its result is {node.type}"],
-            node.frames,
-            index,
-            region,
-        ) from found
+    except Exception as error:
+        raise NodeFailure.of(node, index, error, f"rank {backend.comm.rank}{at}") from error
 
 
 def _members(

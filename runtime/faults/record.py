@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from mspc.ir.diagnostics import ExecutionError, Frames, shown
+from mspc.ir.diagnostics import ExecutionError, Frames, MspcError, shown
 from mspc.ir.files.atomic_writing import held, is_at, remove
 from mspc.ir.graph import Graph, Node
 
@@ -268,6 +268,20 @@ class NodeFailure(ExecutionError):
         super().__init__(message, notes=notes, frames=frames)
         self.index = index
         self.region = region
+
+    @staticmethod
+    def of(node: Node, index: int, error: Exception, where: str) -> NodeFailure:
+        """Return the failure for an error of the node at `index`, or of a node in its regions. where: rank and step."""
+        turns, region = "", ""
+        if isinstance(error, RegionFailure):
+            node, turns, region, index, error = error.node, error.where, error.region, error.index, error.cause
+        operands = ", ".join(str(value.type) for value in node.inputs)
+        what = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
+        notes = error.notes if isinstance(error, MspcError) else ()
+        return NodeFailure(
+            f"{node.label} failed on {where}{turns}: {what}",
+            [*notes, f"its operands are ({operands}), its result {node.type}"], node.frames, index, region,
+        )  # fmt: skip
 
     def at(self, frames: Frames) -> NodeFailure:
         """Return the same failure with the source lines of its node."""
