@@ -42,7 +42,7 @@ def diff_targets(
     ours, theirs = (target_facts(target, how, rates) for target, how in ((first, compiling), (second, other)))
     if first == second and other.imported.plan != compiling.imported.plan:
         first, second = f"{first} by {compiling.imported.plan}", f"{second} by {other.imported.plan}"
-    if (ours.layouts is None or theirs.layouts is None) and (not ours.kinds or not theirs.kinds):
+    if (ours.plan is None or theirs.plan is None) and (not ours.kinds or not theirs.kinds):
         raise MspcError(
             f"{first} and {second} say nothing of the same kind",
             notes=["a plan is compared with a plan, or with the folder of a compile in a sharded mode"],

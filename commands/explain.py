@@ -11,7 +11,7 @@ from pathlib import Path
 from mspc.analysis.cost.timeline import together
 from mspc.commands.comparison.all_differences import memory_differences
 from mspc.commands.comparison.tables import memory_table
-from mspc.commands.facts.reading import planned_memory
+from mspc.commands.facts.reading import entries_of
 from mspc.commands.report.notes import missing_rate_notes
 from mspc.commands.report.tables import TextTable, print_line, print_table, size_text, time_text, write_report
 from mspc.engine.capture import CapturedCall
@@ -66,7 +66,7 @@ def compare_plans(captured: CapturedCall, asked: PlanRequest, files: Sequence[Pa
         first, second = first.for_operators(()), second.for_operators(())  # the layers of both individually
     names = list(dict.fromkeys([*first.operators, *second.operators]))
     differing = [name for name in names if first.operators.get(name) != second.operators.get(name)]
-    memory = memory_differences(planned_memory(first), planned_memory(second))
+    memory = memory_differences(entries_of(first), entries_of(second))
     plans = [plan_of_file(captured, asked, file) for file in files]
     if json is not None:
         pairs = {name: [plan.operators.get(name) for plan in (first, second)] for name in differing}

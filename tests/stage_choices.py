@@ -76,11 +76,11 @@ def of_chunk(costs: UnitCosts, way: Way, chunk: slice, joint: np.ndarray, apart:
 
 def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> float:
     """A step by one way and its borders, infinite where it takes more than the memory."""
-    schedule = way.made
+    schedule, costs = way.made, costs.under(way)
     chunks = [slice(a, b) for a, b in pairwise((0, *borders, costs.count))]
     joint = costs.inputs + costs.weights
     kinds = {
-        FORWARD: (costs.forward_of(way), costs.apart.forward), BACKWARD: (costs.backward_of(way), joint),
+        FORWARD: (costs.forward, costs.apart.forward), BACKWARD: (costs.backward, joint),
         INPUT_GRADIENT: (costs.inputs, costs.inputs), WEIGHT_GRADIENT: (costs.weights, costs.weights),
     }  # fmt: skip
     durations = {
@@ -89,13 +89,13 @@ def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> floa
     }  # fmt: skip
     message = max((float(costs.message[b - 1]) for b in borders), default=0.0)
     times = timeline(schedule, durations, message)
-    pairs = ((costs.kept_of(way), costs.apart.kept), (costs.held_of(way), costs.apart.held))
+    pairs = ((costs.kept, costs.apart.kept), (costs.held, costs.apart.held))
     kept, held_by = ([of_chunk(costs, way, each, *pair) for each in chunks] for pair in pairs)
     work = [
-        max(*costs.work_of(way)[each], *of_chunk(costs, way, each, costs.work_of(way), costs.apart.work))
+        max(*costs.work[each], *of_chunk(costs, way, each, costs.work, costs.apart.work))
         for each in chunks
     ]
-    of_weights = (costs.late_of(way), costs.between_of(way))
+    of_weights = (costs.late, costs.between)
     late, between = ([numbers[each].sum() for each in chunks] for numbers in of_weights)
     if way.is_apart:  # nobody waits for a gradient of the first chunk: all of its are with those of weights
         late[0], between[0] = kept[0].sum(), float(costs.entry[borders[0]]) if borders else 0.0
@@ -116,8 +116,8 @@ def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> floa
 
 def share_of_bus(costs: UnitCosts, way: Way, chunks: list[slice], own: list[int], values: list[float]) -> float:
     """The share of a stage's values that may leave for which there is time on the bus."""
-    backward = np.zeros(costs.count) if way.schedule == "gpipe" else costs.backward_of(way)
-    pairs = ((costs.forward_of(way), costs.apart.forward), (backward, (backward > 0) * (costs.inputs + costs.weights)))
+    backward = np.zeros(costs.count) if way.schedule == "gpipe" else costs.backward
+    pairs = ((costs.forward, costs.apart.forward), (backward, (backward > 0) * (costs.inputs + costs.weights)))
     work = sum(float(of_chunk(costs, way, chunks[each], *pair).sum()) for each in own for pair in pairs)
     return min(1.0, BUSY * work / max(1e-9, sum(values[each] for each in own)))
 

@@ -150,7 +150,7 @@ def _largest_first(kind: RankFacts, wanted: Callable[[CollectiveFact], bool]) ->
 def _check_cell(facts: CompileFacts, forbidden: Forbidden) -> None:
     """Raise MspcError if the cell does not exist: a misspelled name would never forbid anything."""
     known: dict[str, None] = {}
-    scopes = [name.rpartition("/")[0] for name in facts.layouts or ()]
+    scopes = [name.rpartition("/")[0] for name in (facts.plan.operators if facts.plan is not None else ())]
     for scope in (*scopes, *(scope for kind in facts.kinds for scope in kind.scopes)):
         parts = scope.split("/")
         known.update(dict.fromkeys("/".join(parts[:depth]) for depth in range(1, len(parts) + 1)))

@@ -18,7 +18,6 @@ from mspc.commands.facts.model import (
     CompileFacts,
     OperatorFact,
     PipelineFacts,
-    PlannedMemory,
     RankFacts,
     ScopeTotals,
     SentTensor,
@@ -26,6 +25,7 @@ from mspc.commands.facts.model import (
 )
 from mspc.commands.report.tables import TextTable, group, size_text, time_text
 from mspc.ir.late_dataclass import dataclass
+from mspc.runtime.plan import PlanEntries
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def differences(first: CompileFacts, second: CompileFacts) -> Differences:
         if one and other and one != other
     ]
     found.layouts = list(_layouts(first, second))
-    found.memory = memory_differences(first.memory, second.memory)
+    found.memory = memory_differences(first.plan, second.plan)
     stages, moved = stage_differences(first.pipeline, second.pipeline)
     found.stages = stages or None
     found.tensors = list(_tensors(first, second))
@@ -182,10 +182,10 @@ def _joined(one: RankPair, other: RankPair) -> RankPair:
 
 
 def _layouts(first: CompileFacts, second: CompileFacts) -> Iterator[Difference]:
-    if first.layouts is None or second.layouts is None:
+    if first.plan is None or second.plan is None:
         return
-    for name in dict.fromkeys([*first.layouts, *second.layouts]):
-        one, other = first.layouts.get(name), second.layouts.get(name)
+    for name in dict.fromkeys([*first.plan.operators, *second.plan.operators]):
+        one, other = first.plan.operators.get(name), second.plan.operators.get(name)
         if one != other:
             cell, _, operator = name.rpartition("/")
             texts = [None if layouts is None else "; ".join(layouts) for layouts in (one, other)]
@@ -396,7 +396,7 @@ RECOMPUTED, STORED, GATHERED = "computed again for gradients", "stored as", "gat
 OFFLOADED = "kept on the host"
 
 
-def memory_differences(first: PlannedMemory | None, second: PlannedMemory | None) -> list[Difference]:
+def memory_differences(first: PlanEntries | None, second: PlanEntries | None) -> list[Difference]:
     """Return the cells and parameters that two plans treat in different ways; none if either plan is None.
 
     The cell of a Difference names the treatment; `first` or `second` is None if that plan does not apply it.

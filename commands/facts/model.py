@@ -11,6 +11,7 @@ from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.opaque import OpaqueOp
 from mspc.ir.text.facts import PHASES
+from mspc.runtime.plan import PlanEntries
 
 EQUALS = " = "
 """Separator between the type of a constant and its value."""
@@ -119,20 +120,6 @@ class TensorFact:
 
 
 @dataclass(frozen=True)
-class PlannedMemory:
-    """Measures of a plan that save memory, beside the sharding of operators.
-
-    recompute: cells that are recomputed. parameters: layouts of parameters that are stored in another layout than
-    operators read. gather_again: those of them that are gathered again. offload: values that are stored on the host.
-    """
-
-    recompute: Texts = ()
-    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
-    gather_again: Texts = ()
-    offload: Texts = ()
-
-
-@dataclass(frozen=True)
 class StageFacts:
     """One stage of a pipeline. idle: the share of a step in which it does not work; keeps: the most micro-batches it
     holds at once; both None without a schedule. operators: of one of its ranks."""
@@ -164,19 +151,17 @@ class PipelineFacts:
 class CompileFacts:
     """All facts of one compile, dump or plan.
 
-    name: as the user named it. layouts: of operators by their names in plans, a text for every operand; None if
-    unknown. kinds: of ranks; empty for a plan. foreign: MindSpore wrote it. memory: None if unknown. pipeline: None for
-    a network in one stage, and if unknown.
+    name: as the user named it. plan: its decisions; None if unknown. kinds: of ranks; empty for a plan. foreign:
+    MindSpore wrote it. pipeline: None for a network in one stage, and if unknown.
     """
 
     name: str
     ranks: int | None
     mode: str
-    layouts: Mapping[str, Texts] | None
+    plan: PlanEntries | None
     tensors: tuple[TensorFact, ...] = ()
     kinds: tuple[RankFacts, ...] = ()
     foreign: bool = False
-    memory: PlannedMemory | None = None
     pipeline: PipelineFacts | None = None
     notes: list[str] = field(default_factory=list[str])
 

@@ -19,7 +19,7 @@ from mspc.analysis.cost.timeline import missing_rates
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.facts.equal_ranks import dump_text, graphs_of_kinds
 from mspc.commands.facts.graph import DIGITS, GraphFacts
-from mspc.commands.facts.model import CompileFacts, PipelineFacts, PlannedMemory, RankFacts, StageFacts, TensorFact
+from mspc.commands.facts.model import CompileFacts, PipelineFacts, RankFacts, StageFacts, TensorFact
 from mspc.commands.options import is_imported
 from mspc.commands.report.notes import missing_rate_notes
 from mspc.engine.capture import parse_target
@@ -31,6 +31,7 @@ from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.point_to_point import SendToStage
 from mspc.ops.op import REGISTRY
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
+from mspc.runtime.plan import PlanEntries
 from mspc.runtime.program import PROGRAM, WEIGHTS, Program, load_program, opened_weights
 
 GRAPH = ".ir"
@@ -49,8 +50,7 @@ def read_facts(path: Path, machine: Machine = H200) -> CompileFacts:
         return folder_facts(path, machine)
     if path.suffix == SUFFIX:
         plan = read_plan(path)
-        operators = {name: tuple(map(str, layouts)) for name, layouts in plan.operators.items()}
-        return CompileFacts(str(path), plan.ranks, "", operators, memory=planned_memory(plan))
+        return CompileFacts(str(path), plan.ranks, "", entries_of(plan))
     if path.suffix != GRAPH:
         what = "is no folder of a compile, no graph (.ir) and no plan (.toml)"
         raise MspcError(f"{shown_path(path)} {what if os.path.exists(path) else 'does not exist'}", code="E0101")
@@ -86,19 +86,16 @@ def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
         ]
     last = GraphFacts(graphs[max(graphs)], False, True, machine)
     held = (*_with_first_values(tensors.values(), program), *_outputs(program, last))
-    plan = program.plan
-    memory = None if plan is None else PlannedMemory(plan.recompute, plan.parameters, plan.gather_again, plan.offload)
-    layouts = None if plan is None else plan.operators
     return CompileFacts(
-        str(folder), program.ranks, program.mode, layouts, held, tuple(kinds), memory=memory, pipeline=pipeline,
-        notes=notes,
-    )  # fmt: skip
+        str(folder), program.ranks, program.mode, program.plan, held, tuple(kinds), pipeline=pipeline, notes=notes
+    )
 
 
-def planned_memory(plan: PlanFile) -> PlannedMemory:
-    """Return the measures of a plan file that save memory."""
+def entries_of(plan: PlanFile) -> PlanEntries:
+    """Return the decisions in a plan file."""
+    operators = {name: tuple(map(str, layouts)) for name, layouts in plan.operators.items()}
     stored = {name: str(layout) for name, layout in plan.parameters.items()}
-    return PlannedMemory(plan.recompute, stored, plan.gather_again, plan.on_host)
+    return PlanEntries(operators, stored, plan.gather_again, plan.recompute, offload=plan.on_host)
 
 
 def _with_first_values(tensors: Iterable[TensorFact], program: Program) -> Iterator[TensorFact]:

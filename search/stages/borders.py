@@ -58,16 +58,17 @@ class StageBounds:
 
     def __init__(self, costs: UnitCosts, walk: Walk, memory: float = 0) -> None:
         way, count = walk.way, costs.count
+        costs = costs.under(way)
         self.costs, self.way, self.memory = costs, way, memory
         weights = costs.weights if way.is_apart else np.zeros(count)
-        own = (costs.forward_of(way), costs.inputs if way.is_apart else costs.backward, weights)
+        own = (costs.forward, costs.inputs if way.is_apart else costs.backward, weights)
         by_itself = own if way.is_apart else (costs.apart.forward, costs.inputs + costs.weights, weights)
         least = [np.minimum(*pair) for pair in zip(own, by_itself, strict=True)]
         self.forward, self.backward = _ahead(least[0]), _ahead(least[1])
         self.rest = _ahead(costs.rest)
         first, end = np.indices((count + 1, count + 1))
         self._own = tuple(
-            _between(_ahead(each)) + costs.alone(way, each, apart, first, end)
+            _between(_ahead(each)) + costs.alone(each, apart, first, end)
             for each, apart in zip(own, by_itself, strict=True)
         )
         self.busy = way.micro_batches * sum(self._own, np.zeros(()))
@@ -97,15 +98,15 @@ class StageBounds:
         legal = (end > first) & (first >= chunk) & (count - end >= parts - 1 - chunk)
         if self.memory:
             costs = self.costs
-            held = _between(_ahead(costs.held_of(self.way) - costs.totals))
-            held += costs.alone(self.way, costs.held_of(self.way), costs.apart.held, first, end)
-            kept = _between(_ahead(costs.kept_of(self.way)))
-            kept += costs.alone(self.way, costs.kept_of(self.way), costs.apart.kept, first, end)
-            late = _between(_ahead(costs.late_of(self.way)))
+            held = _between(_ahead(costs.held - costs.totals))
+            held += costs.alone(costs.held, costs.apart.held, first, end)
+            kept = _between(_ahead(costs.kept))
+            kept += costs.alone(costs.kept, costs.apart.kept, first, end)
+            late = _between(_ahead(costs.late))
             all_kept, kept_late = walk.kept_of_chunk(chunk)
             away = self._away(all_kept)
             kept = np.maximum(all_kept * kept - away, kept_late * (late if self.way.is_apart else kept))
-            legal &= held + kept + largest_of(self.costs.work_of(self.way)) <= self.memory
+            legal &= held + kept + largest_of(self.costs.work) <= self.memory
         return np.where(legal, found * SAFE, np.inf)
 
     def _away(self, kept: int) -> np.ndarray:

@@ -599,7 +599,7 @@ def foreseen(
     costs = known.of(way)
     layouts = layouts or known.layouts
     walk, row = walk_of(way.order), np.array([borders], dtype=int).reshape(1, -1)
-    without = "" if costs.work_of(way).any() else "; its memory is without buffers, which --memory looks at"
+    without = "" if costs.under(way).work.any() else "; its memory is without buffers, which --memory looks at"
     seconds = float(walk.seconds(costs, row)[0])
     return StageRow(
         name, network.config.ranks, way.stages, way.name, way.micro_batches,

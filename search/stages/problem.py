@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -123,7 +123,7 @@ class UnitCosts:
     others. sent: bytes in a step, without messages between stages. there: bytes sent onward in a step by a stage that
     ends with the unit. back: bytes sent back by one that begins with it. apart: of units that run one by one. loops:
     (first, number) of equal units that are one graph; a unit that is alone in its chunk runs by itself. host: values
-    that may move to the host's memory, None for none.
+    that may move to the host's memory, None for none. late, between: as in `ApartCosts`, set by `under`.
     """
 
     forward: Numbers
@@ -143,54 +143,32 @@ class UnitCosts:
     apart: ApartCosts
     loops: tuple[tuple[int, int], ...] = ()
     host: HostBytes | None = None
+    late: Numbers = field(default_factory=lambda: np.zeros(1))
+    between: Numbers = field(default_factory=lambda: np.zeros(1))
 
-    def alone(self, way: Way, joint: Numbers, apart: Numbers, first: np.ndarray, end: np.ndarray) -> Numbers:
+    def alone(self, joint: Numbers, apart: Numbers, first: np.ndarray, end: np.ndarray) -> Numbers:
         """Return the additional cost of chunks from unit `first` to `end` that contain a single unit of a loop.
         joint, apart: costs of units in a loop and by themselves."""
         found = np.zeros(np.broadcast_shapes(first.shape, end.shape))
-        for is_alone, unit in self.units_alone(way, first, end):
+        for is_alone, unit in self.units_alone(first, end):
             found += np.where(is_alone, (apart - joint)[unit], 0.0)
         return found
 
-    def units_alone(self, way: Way, first: np.ndarray, end: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def units_alone(self, first: np.ndarray, end: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """For each loop, yield whether these chunks contain exactly one of its units, and which."""
-        for begin, count in () if way.is_apart else self.loops:
+        for begin, count in self.loops:
             own = np.maximum(first, begin)
             yield np.minimum(end, begin + count) - own == 1, np.minimum(own, self.count - 1)
 
-    def forward_of(self, way: Way) -> Numbers:
-        """Return the seconds of forward operators under a schedule."""
-        return self.apart.forward if way.is_apart else self.forward
-
-    def kept_of(self, way: Way) -> Numbers:
-        """Return the bytes that one micro-batch saves under a schedule."""
-        return self.apart.kept if way.is_apart else self.kept
-
-    def late_of(self, way: Way) -> Numbers:
-        """Return the part of these bytes that is saved until the gradients of weights, under a schedule with
-        separate ones."""
-        return self.apart.late if way.is_apart else np.zeros(self.count)
-
-    def between_of(self, way: Way) -> Numbers:
-        """Return the bytes saved of a micro-batch between its two gradients."""
-        return self.apart.between if way.is_apart else np.zeros(self.count)
-
-    def work_of(self, way: Way) -> Numbers:
-        """Return the bytes of buffers under a schedule."""
-        return self.apart.work if way.is_apart else self.work
-
-    def held_of(self, way: Way) -> Numbers:
-        """Return the bytes that are always held under a schedule."""
-        return self.apart.held if way.is_apart else self.held
-
-    def sent_of(self, way: Way) -> Numbers:
-        """Return the bytes that are sent in a step under a schedule."""
-        return self.apart.sent if way.is_apart else self.sent
-
-    def backward_of(self, way: Way) -> Numbers:
-        """Return the seconds of both gradients in one action. A schedule that separates them elsewhere runs both
-        graphs."""
-        return self.inputs + self.weights if way.is_apart else self.backward
+    def under(self, way: Way) -> UnitCosts:
+        """Return the costs under a schedule: those of units that run one by one if it separates the gradients."""
+        if not way.is_apart:
+            return replace(self, late=np.zeros(self.count), between=np.zeros(self.count))
+        own = self.apart
+        return replace(
+            self, forward=own.forward, backward=self.inputs + self.weights, kept=own.kept, held=own.held,
+            work=own.work, sent=own.sent, late=own.late, between=own.between, loops=(),
+        )  # fmt: skip
 
     @property
     def count(self) -> int:
@@ -326,10 +304,10 @@ class Walk:
 
     def seconds(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Return the seconds of a step for each row of `borders`, of shape (rows, parts - 1)."""
-        sums = _Sums(costs, borders, self.way)
+        costs = costs.under(self.way)
+        sums = _Sums(costs, borders)
         durations = np.stack([
-            sums.of(costs.forward_of(self.way), costs.apart.forward),
-            sums.of(costs.backward_of(self.way), costs.inputs + costs.weights),
+            sums.of(costs.forward, costs.apart.forward), sums.of(costs.backward, costs.inputs + costs.weights),
             sums.of(costs.inputs), sums.of(costs.weights),
         ])  # fmt: skip
         message = costs.message[borders - 1].max(axis=1) if borders.shape[1] else np.zeros(len(borders))
@@ -350,16 +328,17 @@ class Walk:
 
     def memory_of_stages(self, costs: UnitCosts, borders: np.ndarray) -> np.ndarray:
         """Return [stage, row]: peak bytes of every stage."""
-        sums = _Sums(costs, borders, self.way)
-        late, between = sums.of(costs.late_of(self.way)), sums.of(costs.between_of(self.way))
-        kept = sums.of(costs.kept_of(self.way), costs.apart.kept) + costs.entry[sums.edges[:-1]]
+        costs = costs.under(self.way)
+        sums = _Sums(costs, borders)
+        late, between = sums.of(costs.late), sums.of(costs.between)
+        kept = sums.of(costs.kept, costs.apart.kept) + costs.entry[sums.edges[:-1]]
         if self.way.is_apart:  # nobody waits for gradients of the first chunk's inputs: all run with those of weights
             late[0], between[0] = kept[0], costs.entry[sums.edges[1]] if len(sums.edges) > 2 else 0
-        work = sums.most(costs.work_of(self.way), costs.apart.work)
+        work = sums.most(costs.work, costs.apart.work)
         totals = sums.of(costs.totals)
         on_host = None if costs.host is None else sums.of(costs.host.values)
         pace = self._pace(sums) if on_host is not None else np.zeros(())
-        full = self._of_stages(sums.of(costs.held_of(self.way), costs.apart.held) - totals)
+        full = self._of_stages(sums.of(costs.held, costs.apart.held) - totals)
         for stage, alive in enumerate(self._kept):
             own = self.schedule.chunks_of(stage)
             nbytes = np.stack([kept[own] - late[own], late[own], between[own], totals[own]])
@@ -373,16 +352,17 @@ class Walk:
         """Return [chunk, row]: seconds of a stage from one micro-batch to the next; only those of forwards if all
         forwards run before all gradients."""
         costs, entries = sums.costs, self.schedule.entries[self.schedule.placement[-1]]
-        forward = sums.of(costs.forward_of(self.way), costs.apart.forward)
+        forward = sums.of(costs.forward, costs.apart.forward)
         kinds = [action.kind for action in entries]
         if FORWARD not in kinds[kinds.count(FORWARD) :]:
             return forward
-        return forward + sums.of(costs.backward_of(self.way), costs.inputs + costs.weights)
+        return forward + sums.of(costs.backward, costs.inputs + costs.weights)
 
     def most_sent(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Return the bytes that a rank of the busiest stage sends, for each row of `borders`."""
-        sums, placement = _Sums(costs, borders, self.way), self.schedule.placement
-        found = sums.of(costs.sent_of(self.way), costs.apart.sent)
+        costs, placement = costs.under(self.way), self.schedule.placement
+        sums = _Sums(costs, borders)
+        found = sums.of(costs.sent, costs.apart.sent)
         for border, (stage, following) in enumerate(pairwise(placement)):
             if stage != following:
                 found[border] += costs.there[sums.edges[border + 1] - 1]
@@ -391,9 +371,10 @@ class Walk:
 
     def idle(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Return the average share of a step in which stages wait, for each row of `borders`."""
-        sums, count = _Sums(costs, borders, self.way), self.way.micro_batches
-        of_one = sums.of(costs.forward_of(self.way), costs.apart.forward)
-        of_one += sums.of(costs.backward_of(self.way), costs.inputs + costs.weights)
+        costs, count = costs.under(self.way), self.way.micro_batches
+        sums = _Sums(costs, borders)
+        of_one = sums.of(costs.forward, costs.apart.forward)
+        of_one += sums.of(costs.backward, costs.inputs + costs.weights)
         busy = count * of_one + sums.of(costs.rest)
         return 1 - busy.sum(axis=0) / self.schedule.stages / self.seconds(costs, borders)
 
@@ -424,10 +405,10 @@ def kept_during(schedule: Schedule, stage: int) -> np.ndarray:
 
 
 class _Sums:
-    """Sums over the units of every chunk, [chunk, row of the boundaries]."""
+    """Sums over the units of every chunk, [chunk, row of the boundaries]. costs: under a schedule."""
 
-    def __init__(self, costs: UnitCosts, borders: np.ndarray, way: Way) -> None:
-        self.costs, self.way = costs, way
+    def __init__(self, costs: UnitCosts, borders: np.ndarray) -> None:
+        self.costs = costs
         ends = np.full((len(borders), 1), costs.count)
         self.edges = np.concatenate([np.zeros((len(borders), 1), int), borders, ends], axis=1).T
 
@@ -436,13 +417,13 @@ class _Sums:
         behind = np.concatenate([[0.0], np.cumsum(numbers)])
         first, end = self.edges[:-1], self.edges[1:]
         found = behind[end] - behind[first]
-        return found if apart is None else found + self.costs.alone(self.way, numbers, apart, first, end)
+        return found if apart is None else found + self.costs.alone(numbers, apart, first, end)
 
     def most(self, numbers: Numbers, apart: Numbers) -> np.ndarray:
         """Return the largest number instead of the sum."""
         first, end = self.edges[:-1], self.edges[1:]
         found = largest_of(numbers)[first, end]
-        for is_alone, unit in self.costs.units_alone(self.way, first, end):
+        for is_alone, unit in self.costs.units_alone(first, end):
             found = np.where(is_alone, np.maximum(found, apart[unit]), found)
         return found
 

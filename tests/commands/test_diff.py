@@ -215,10 +215,9 @@ def test_dumps_of_two_ranks_are_compared_though_their_groups_differ(folder: Path
 def test_plans_beside_plans_and_compiles(folder: Path) -> None:
     facts = [read_facts(folder / f"{name}_out") for name in "ab"]
     for name, each in zip("ab", facts, strict=True):
-        assert each.layouts is not None
-        operators = {key: tuple(read_layouts(text)[0] for text in texts) for key, texts in each.layouts.items()}
-        assert each.memory is not None
-        stored = {key: read_layouts(text)[0] for key, text in each.memory.parameters.items()}
+        assert each.plan is not None
+        operators = {key: tuple(read_layouts(text)[0] for text in texts) for key, texts in each.plan.operators.items()}
+        stored = {key: read_layouts(text)[0] for key, text in each.plan.parameters.items()}
         write_plan(folder / f"{name}.toml", PlanFile(8, operators, stored))
     assert read_plan(folder / "a.toml").ranks == 8
     assert run("diff", folder / "a.toml", folder / "a_out").exit_code == 0
